@@ -1,0 +1,156 @@
+"""Element types: the one table that every layer reads.
+
+A `DType` is a name, a kind and a width. NumPy is the storage form (`bf16` through `ml_dtypes`); the IR form lives in
+`dialects`, the LLVM form in the cpu target.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
+
+
+@dataclass(frozen=True)
+class DType:
+    """One element type. `kind` is `f` (float), `i` (signed), `u` (unsigned) or `b` (bool); `bits` is the storage width."""
+
+    name: str
+    kind: str
+    bits: int
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes that one element takes in memory (a bool takes one)."""
+        return max(1, self.bits // 8)
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind == "f"
+
+    @property
+    def is_integer(self) -> bool:
+        return self.kind in "iu"
+
+    @property
+    def is_signed(self) -> bool:
+        return self.kind in "if"
+
+    @property
+    def is_bool(self) -> bool:
+        return self.kind == "b"
+
+    @property
+    def compute(self) -> DType:
+        """The type that arithmetic runs in: 16-bit floats compute in `f32` and round after each operation."""
+        return f32 if self.kind == "f" and self.bits == 16 else self
+
+    @cached_property
+    def numpy(self) -> np.dtype[Any]:
+        if self.name == "bf16":
+            import ml_dtypes
+
+            return np.dtype(ml_dtypes.bfloat16)
+        return np.dtype(_NUMPY_NAMES[self.name])
+
+    @property
+    def lowest(self) -> float | int | bool:
+        """The identity of `max`: -inf for floats."""
+        if self.is_float:
+            return float("-inf")
+        return False if self.is_bool else int(np.iinfo(self.numpy).min)
+
+    @property
+    def highest(self) -> float | int | bool:
+        """The identity of `min`: +inf for floats."""
+        if self.is_float:
+            return float("inf")
+        return True if self.is_bool else int(np.iinfo(self.numpy).max)
+
+    @property
+    def epsilon(self) -> float:
+        """Distance from 1 to the next float; 0 for exact types."""
+        return _EPSILON.get(self.name, 0.0)
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+f16 = DType("f16", "f", 16)
+bf16 = DType("bf16", "f", 16)
+f32 = DType("f32", "f", 32)
+f64 = DType("f64", "f", 64)
+i8, i16, i32, i64 = (DType(f"i{bits}", "i", bits) for bits in (8, 16, 32, 64))
+u8, u16, u32, u64 = (DType(f"u{bits}", "u", bits) for bits in (8, 16, 32, 64))
+bool_ = DType("bool", "b", 8)
+
+FLOATS = (f16, bf16, f32, f64)
+SIGNED = (i8, i16, i32, i64)
+UNSIGNED = (u8, u16, u32, u64)
+INTEGERS = SIGNED + UNSIGNED
+ALL = (bool_, *INTEGERS, *FLOATS)
+
+_NUMPY_NAMES = {"f16": "float16", "f32": "float32", "f64": "float64", "bool": "bool"} | {
+    d.name: f"{'u' if d.kind == 'u' else ''}int{d.bits}" for d in INTEGERS
+}
+_EPSILON = {"f16": 2.0**-10, "bf16": 2.0**-7, "f32": 2.0**-23, "f64": 2.0**-52}
+_BY_NAME = {d.name: d for d in ALL}
+_BY_NUMPY_NAME = {name: _BY_NAME[ours] for ours, name in _NUMPY_NAMES.items()} | {"bfloat16": bf16}
+
+
+def by_name(name: str) -> DType:
+    """The type called `name`; KeyError when there is none."""
+    return _BY_NAME[name]
+
+
+def from_numpy(dtype: DTypeLike) -> DType:
+    """The type that stores a NumPy dtype.
+
+    Raises:
+        KeyError: the dtype has no counterpart (complex, strings, objects, 4- and 8-bit floats).
+    """
+    return _BY_NUMPY_NAME[np.dtype(dtype).name]
+
+
+def as_dtype(value: Any) -> DType:
+    """Accept a `DType`, one of our names, a Python scalar type or anything NumPy takes as a dtype."""
+    if isinstance(value, DType):
+        return value
+    if isinstance(value, str) and value in _BY_NAME:
+        return _BY_NAME[value]
+    if value is float:
+        return f32
+    if value is int:
+        return i64
+    return from_numpy(value)
+
+
+def promote(a: DType, b: DType) -> DType:
+    """Type promotion of two array operands, after the Array API tables extended to `bf16` and mixed kinds.
+
+    Integers with floats give the float (the Array API leaves this open; ours never widens a float because of an
+    integer); `bf16` with `f16` gives `f32`; `u64` with a signed integer gives `i64`.
+    """
+    if a == b:
+        return a
+    if a.is_bool:
+        return b
+    if b.is_bool:
+        return a
+    if a.is_float or b.is_float:
+        if not (a.is_float and b.is_float):
+            return a if a.is_float else b
+        if a.bits == b.bits:
+            return f32
+        return a if a.bits > b.bits else b
+    if a.kind == b.kind:
+        return a if a.bits > b.bits else b
+    signed, unsigned = (a, b) if a.kind == "i" else (b, a)
+    if signed.bits > unsigned.bits:
+        return signed
+    return _BY_NAME[f"i{min(64, unsigned.bits * 2)}"]

@@ -1,0 +1,221 @@
+"""Errors as a product: one class per mistake, each with a code, the user's line with a caret, and one concrete edit.
+
+    error[TW0201]: operands of `add` have shapes (3, 4) and (5,), which do not broadcast
+      --> model.py:12:9
+       |
+    12 |     return x + bias
+       |            ^^^^^^^^
+       = help: reshape or slice one operand so that trailing sizes are equal or 1
+"""
+
+from __future__ import annotations
+
+import linecache
+from dataclasses import dataclass
+from pathlib import Path
+
+_PACKAGE_ROOT = str(Path(__file__).parent)
+
+
+@dataclass(frozen=True)
+class SourceLocation:
+    """A span in the user's source. Lines and columns count from 1; 0 means unknown."""
+
+    file: str
+    line: int
+    column: int = 0
+    end_column: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}" + (f":{self.column}" if self.column else "")
+
+    def snippet(self) -> str:
+        """The source line with a caret under the span, or an empty string when the file cannot be read."""
+        text = linecache.getline(self.file, self.line).rstrip("\n")
+        if not text.strip():
+            return ""
+        gutter = " " * len(str(self.line))
+        start = (self.column or len(text) - len(text.lstrip()) + 1) - 1
+        end = self.end_column - 1 if self.end_column > self.column else len(text)
+        caret = " " * start + "^" * max(1, min(end, len(text)) - start)
+        return f"{gutter} |\n{self.line} | {text}\n{gutter} | {caret}"
+
+
+class TilewrightError(Exception):
+    """Base of all errors that Tilewright raises. `code` is stable and indexed in the documentation."""
+
+    code = "TW0000"
+
+    def __init__(self, message: str, *, location: SourceLocation | None = None, help: str | None = None) -> None:
+        self.message = message
+        self.location = location
+        self.help = help
+        super().__init__(message)
+
+    def __str__(self) -> str:
+        lines = [f"error[{self.code}]: {self.message}"]
+        if self.location is not None:
+            lines.append(f"  --> {self.location}")
+            if snippet := self.location.snippet():
+                lines.append(snippet)
+        if self.help:
+            lines.append(f"  = help: {self.help}")
+        return "\n".join(lines)
+
+
+class UnsupportedSyntaxError(TilewrightError):
+    """A Python construct that the tile-kernel front end does not compile."""
+
+    code = "TW0101"
+
+
+class UnknownNameError(TilewrightError):
+    """A name that is not bound where a kernel uses it."""
+
+    code = "TW0102"
+
+
+class KernelSignatureError(TilewrightError):
+    """A tile kernel's parameters or annotations are not of the form that `tw.kernel` takes."""
+
+    code = "TW0103"
+
+
+class ShapeError(TilewrightError):
+    """Shapes that do not fit together."""
+
+    code = "TW0201"
+
+
+class DTypeError(TilewrightError):
+    """Element types that do not fit together or that an operation does not take."""
+
+    code = "TW0202"
+
+
+class DataDependentShapeError(TilewrightError):
+    """A Python value or a shape would depend on the contents of a traced array."""
+
+    code = "TW0203"
+
+
+class IndexError_(TilewrightError, IndexError):
+    """An index that is out of bounds or of a form that cannot be traced."""
+
+    code = "TW0204"
+
+
+class ArgumentError(TilewrightError):
+    """An argument outside the values that a function takes."""
+
+    code = "TW0205"
+
+
+class LayoutError(TilewrightError):
+    """A layout or an operation on layouts that is not well formed."""
+
+    code = "TW0301"
+
+
+class ScheduleError(TilewrightError):
+    """A schedule that the kernel or the machine does not admit."""
+
+    code = "TW0302"
+
+
+class OutOfBoundsError(TilewrightError):
+    """A tile access outside its array, found by the interpreter or a bounds check."""
+
+    code = "TW0401"
+
+
+class OverlapError(TilewrightError):
+    """Buffers of one call overlap although no aliasing was declared."""
+
+    code = "TW0402"
+
+
+class ResourceExhausted(TilewrightError):
+    """The memory plan does not fit the limit; carries the table of largest live buffers."""
+
+    code = "TW0403"
+
+
+class TargetError(TilewrightError):
+    """A target string that names no target or machine."""
+
+    code = "TW0501"
+
+
+class UnsupportedOnTargetError(TilewrightError):
+    """An operation or element type that this target does not support."""
+
+    code = "TW0502"
+
+
+class CpuFeatureError(TilewrightError):
+    """A saved program needs CPU features that this machine lacks."""
+
+    code = "TW0503"
+
+
+class CacheEntryError(TilewrightError):
+    """A compile-cache entry is damaged."""
+
+    code = "TW0601"
+
+
+class ProgramFileError(TilewrightError):
+    """A `.twp` file is damaged, truncated or from another version."""
+
+    code = "TW0602"
+
+
+class OptionError(TilewrightError):
+    """An option, or its `TW_*` variable, has a value outside its type."""
+
+    code = "TW0701"
+
+
+class VerificationError(TilewrightError):
+    """The IR broke an invariant of its phase: a compiler bug, never the user's mistake."""
+
+    code = "TW0901"
+
+
+class CompilerBug(TilewrightError):
+    """Something that must not happen inside the compiler."""
+
+    code = "TW0902"
+
+
+class ToolFailure(TilewrightError):
+    """A tool below us (LLVM, an assembler) failed."""
+
+    code = "TW0903"
+
+
+def user_location(skip_root: str = _PACKAGE_ROOT) -> SourceLocation | None:
+    """The innermost frame outside the package: the user's line. None when every frame is ours."""
+    import sys
+
+    frame = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith(skip_root) and not name.startswith("<"):
+            return _frame_location(frame)
+        frame = frame.f_back
+    return None
+
+
+def _frame_location(frame: object) -> SourceLocation:
+    code = frame.f_code  # type: ignore[attr-defined]
+    file = code.co_filename
+    positions = list(code.co_positions())
+    at = frame.f_lasti // 2  # type: ignore[attr-defined]
+    if 0 <= at < len(positions):
+        line, end_line, column, end_column = positions[at]
+        if line is not None and column is not None:
+            same_line = end_line == line and end_column is not None
+            return SourceLocation(file, line, column + 1, (end_column or 0) + 1 if same_line else 0)
+    return SourceLocation(file, frame.f_lineno)  # type: ignore[attr-defined]
