@@ -1,0 +1,443 @@
+"""The `array` dialect: pure functions over whole arrays.
+
+    module   = func.func* tile.kernel*
+    value    = constant iota random_bits
+             | map cast bitcast
+             | reshape transpose broadcast slice dynamic_slice dynamic_update_slice pad concat reverse gather scatter
+             | reduce arg_reduce scan window_reduce
+             | contract convolve
+             | sort top_k
+             | while if                     regions may use values from outside
+             | call                         a tile kernel
+             | fused                        operations that become one kernel
+    region   = value* yield
+
+Attributes and type rules are those of `tilewright.primitives`; `shape` and `dtype` are read from the result type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from xdsl.dialects.builtin import BoolAttr, DenseArrayBase, FloatAttr, IntegerAttr, StringAttr
+from xdsl.ir import Attribute, Dialect, Region, SSAValue
+from xdsl.irdl import (
+    IRDLOperation,
+    irdl_op_definition,
+    opt_prop_def,
+    prop_def,
+    region_def,
+    traits_def,
+    var_operand_def,
+    var_result_def,
+)
+from xdsl.traits import IsolatedFromAbove, IsTerminator, Pure
+from xdsl.utils.exceptions import VerifyException
+
+from tilewright import primitives
+from tilewright.dialects.base import PlainOp, array_type, tensor
+from tilewright.errors import TilewrightError
+from tilewright.primitives import ArrayType
+
+# Attributes of a primitive that the result type already holds.
+FROM_RESULT: dict[str, tuple[str, ...]] = {
+    "constant": ("shape", "dtype"),
+    "iota": ("shape", "dtype"),
+    "random_bits": ("shape",),
+    "cast": ("dtype",),
+    "bitcast": ("dtype",),
+    "reshape": ("shape",),
+    "broadcast": ("shape",),
+    "contract": ("dtype",),
+}
+
+
+class ArrayOp(PlainOp):
+    """An operation that is a primitive: verified by `primitives.infer`."""
+
+    arguments = var_operand_def()
+    outputs = var_result_def()
+
+    traits = traits_def(Pure())
+
+    @property
+    def primitive(self) -> str:
+        return self.name.removeprefix("array.")
+
+    def attributes_of(self) -> dict[str, Any]:
+        """Attributes in the form that `primitives` and `semantics` take."""
+        attributes = self.plain()
+        result = array_type(self.results[0])
+        known = {"shape": result.shape, "dtype": result.dtype.name}
+        return attributes | {key: known[key] for key in FROM_RESULT.get(self.primitive, ())}
+
+    def verify_(self) -> None:
+        try:
+            expected = primitives.infer(self.primitive, [array_type(o) for o in self.operands], self.attributes_of())
+        except TilewrightError as error:
+            raise VerifyException(f"{self.name}: {error.message}") from error
+        actual = tuple(array_type(r) for r in self.results)
+        if expected != actual:
+            raise VerifyException(f"{self.name}: results are {actual}, expected {expected}")
+
+
+@irdl_op_definition
+class ConstantOp(ArrayOp):
+    """`np.full(shape, value)`, or the array called `resource` in the program's constants."""
+
+    name = "array.constant"
+    value = prop_def(FloatAttr | IntegerAttr)
+    resource = prop_def(StringAttr)
+
+
+@irdl_op_definition
+class IotaOp(ArrayOp):
+    """`np.arange(shape[axis])` along `axis`, broadcast to the shape."""
+
+    name = "array.iota"
+    axis = prop_def(IntegerAttr)
+
+
+@irdl_op_definition
+class RandomBitsOp(ArrayOp):
+    """Philox4x32-10 of (key, linear index)."""
+
+    name = "array.random_bits"
+
+
+@irdl_op_definition
+class MapOp(ArrayOp):
+    """`ops.FUNCTIONS[fn]` applied to each element."""
+
+    name = "array.map"
+    fn = prop_def(StringAttr)
+
+
+@irdl_op_definition
+class CastOp(ArrayOp):
+    """`ops.cast(x, dtype)`."""
+
+    name = "array.cast"
+
+
+@irdl_op_definition
+class BitcastOp(ArrayOp):
+    """`x.view(dtype)` of the same width."""
+
+    name = "array.bitcast"
+
+
+@irdl_op_definition
+class ReshapeOp(ArrayOp):
+    """`x.reshape(shape)`, row-major."""
+
+    name = "array.reshape"
+
+
+@irdl_op_definition
+class TransposeOp(ArrayOp):
+    """`x.transpose(permutation)`."""
+
+    name = "array.transpose"
+    permutation = prop_def(DenseArrayBase)
+
+
+@irdl_op_definition
+class BroadcastOp(ArrayOp):
+    """Operand axis i becomes result axis `axes[i]`; size 1 repeats, missing axes repeat."""
+
+    name = "array.broadcast"
+    axes = prop_def(DenseArrayBase)
+
+
+@irdl_op_definition
+class SliceOp(ArrayOp):
+    """`x[starts:limits:strides]` on every axis."""
+
+    name = "array.slice"
+    starts = prop_def(DenseArrayBase)
+    limits = prop_def(DenseArrayBase)
+    strides = prop_def(DenseArrayBase)
+
+
+@irdl_op_definition
+class DynamicSliceOp(ArrayOp):
+    """A window of `sizes` at scalar starts, which are clamped so that it stays inside."""
+
+    name = "array.dynamic_slice"
+    sizes = prop_def(DenseArrayBase)
+
+
+@irdl_op_definition
+class DynamicUpdateSliceOp(ArrayOp):
+    """The operand with `update` written at (clamped) scalar starts."""
+
+    name = "array.dynamic_update_slice"
+
+
+@irdl_op_definition
+class PadOp(ArrayOp):
+    """`value` around (`low`, `high`) and between (`interior`) the elements of each axis."""
+
+    name = "array.pad"
+    low = prop_def(DenseArrayBase)
+    high = prop_def(DenseArrayBase)
+    interior = prop_def(DenseArrayBase)
+
+
+@irdl_op_definition
+class ConcatOp(ArrayOp):
+    """`np.concatenate(xs, axis)`."""
+
+    name = "array.concat"
+    axis = prop_def(IntegerAttr)
+
+
+@irdl_op_definition
+class ReverseOp(ArrayOp):
+    """`np.flip(x, axes)`."""
+
+    name = "array.reverse"
+    axes = prop_def(DenseArrayBase)
+
+
+@irdl_op_definition
+class GatherOp(ArrayOp):
+    """Elements of the first operand at index arrays over `axes` (clamped); index axes lead in the result."""
+
+    name = "array.gather"
+    axes = prop_def(DenseArrayBase)
+
+
+@irdl_op_definition
+class ScatterOp(ArrayOp):
+    """The operand with updates combined at index arrays over `axes`, in order; indices outside are dropped."""
+
+    name = "array.scatter"
+    axes = prop_def(DenseArrayBase)
+    fn = prop_def(StringAttr)
+
+
+@irdl_op_definition
+class ReduceOp(ArrayOp):
+    """`fn.reduce(x, axes)`; the axes disappear. Empty reductions give the identity."""
+
+    name = "array.reduce"
+    fn = prop_def(StringAttr)
+    axes = prop_def(DenseArrayBase)
+
+
+@irdl_op_definition
+class ArgReduceOp(ArrayOp):
+    """`np.argmax` / `np.argmin` along `axis`."""
+
+    name = "array.arg_reduce"
+    fn = prop_def(StringAttr)
+    axis = prop_def(IntegerAttr)
+
+
+@irdl_op_definition
+class ScanOp(ArrayOp):
+    """`fn.accumulate(x, axis)`, from the far end if `reverse`."""
+
+    name = "array.scan"
+    fn = prop_def(StringAttr)
+    axis = prop_def(IntegerAttr)
+    reverse = prop_def(BoolAttr)
+
+
+@irdl_op_definition
+class WindowReduceOp(ArrayOp):
+    """Reduction over a sliding window; padding is the identity."""
+
+    name = "array.window_reduce"
+    fn = prop_def(StringAttr)
+    window = prop_def(DenseArrayBase)
+    strides = prop_def(DenseArrayBase)
+    low = prop_def(DenseArrayBase)
+    high = prop_def(DenseArrayBase)
+    dilation = prop_def(DenseArrayBase)
+
+
+@irdl_op_definition
+class ContractOp(ArrayOp):
+    """General dot, accumulated in the result type; result axes are batch, left free, right free."""
+
+    name = "array.contract"
+    left_batch = prop_def(DenseArrayBase)
+    right_batch = prop_def(DenseArrayBase)
+    left_contract = prop_def(DenseArrayBase)
+    right_contract = prop_def(DenseArrayBase)
+
+
+@irdl_op_definition
+class ConvolveOp(ArrayOp):
+    """Correlation of (N, C, *spatial) with (O, C / groups, *window)."""
+
+    name = "array.convolve"
+    strides = prop_def(DenseArrayBase)
+    low = prop_def(DenseArrayBase)
+    high = prop_def(DenseArrayBase)
+    dilation = prop_def(DenseArrayBase)
+    groups = prop_def(IntegerAttr)
+
+
+@irdl_op_definition
+class SortOp(ArrayOp):
+    """Stable sort of the first operand along `axis`, the others carried along."""
+
+    name = "array.sort"
+    axis = prop_def(IntegerAttr)
+    descending = prop_def(BoolAttr)
+
+
+@irdl_op_definition
+class TopKOp(ArrayOp):
+    """The `k` largest along the last axis and their indices."""
+
+    name = "array.top_k"
+    k = prop_def(IntegerAttr)
+
+
+@irdl_op_definition
+class YieldOp(PlainOp):
+    """Ends a region with its results."""
+
+    name = "array.yield"
+    arguments = var_operand_def()
+    traits = traits_def(IsTerminator())
+
+
+@irdl_op_definition
+class WhileOp(PlainOp):
+    """Repeat `body` on the carried arrays while `condition` yields true."""
+
+    name = "array.while"
+    arguments = var_operand_def()
+    outputs = var_result_def()
+    condition = region_def("single_block")
+    body = region_def("single_block")
+
+    def verify_(self) -> None:
+        carried = [o.type for o in self.operands]
+        condition, body = self.condition.block, self.body.block
+        if [r.type for r in self.results] != carried or [a.type for a in body.args] != carried:
+            raise VerifyException("array.while: carried types differ between operands, body and results")
+        if [a.type for a in condition.args] != carried:
+            raise VerifyException("array.while: the condition takes other types than are carried")
+        if [o.type for o in yielded(body)] != carried:
+            raise VerifyException("array.while: the body yields other types than are carried")
+        verdict = [array_type(o) for o in yielded(condition)]
+        if len(verdict) != 1 or verdict[0].shape or not verdict[0].dtype.is_bool:
+            raise VerifyException("array.while: the condition must yield one bool scalar")
+
+
+@irdl_op_definition
+class IfOp(PlainOp):
+    """Run `then` if the bool scalar is true, else `otherwise`."""
+
+    name = "array.if"
+    arguments = var_operand_def()
+    outputs = var_result_def()
+    then = region_def("single_block")
+    otherwise = region_def("single_block")
+
+    def verify_(self) -> None:
+        predicate = array_type(self.operands[0]) if len(self.operands) == 1 else None
+        if predicate is None or predicate.shape or not predicate.dtype.is_bool:
+            raise VerifyException("array.if: takes one bool scalar")
+        types = [r.type for r in self.results]
+        if any([o.type for o in yielded(region.block)] != types for region in self.regions):
+            raise VerifyException("array.if: both branches must yield the result types")
+
+
+@irdl_op_definition
+class CallOp(PlainOp):
+    """Run the tile kernel `callee` on the operands; results are its outputs (fresh arrays)."""
+
+    name = "array.call"
+    callee = prop_def(StringAttr)
+    arguments = var_operand_def()
+    outputs = var_result_def()
+    traits = traits_def(Pure())
+
+
+@irdl_op_definition
+class FusedOp(PlainOp):
+    """Operations that become one kernel. `kind` names the lowering; `why` records the decision."""
+
+    name = "array.fused"
+    kind = prop_def(StringAttr)
+    why = prop_def(StringAttr)
+    schedule = opt_prop_def(Attribute)
+    arguments = var_operand_def()
+    outputs = var_result_def()
+    body = region_def("single_block")
+    traits = traits_def(Pure(), IsolatedFromAbove())
+
+    def verify_(self) -> None:
+        if [a.type for a in self.body.block.args] != [o.type for o in self.operands]:
+            raise VerifyException("array.fused: block arguments differ from operands")
+        if [o.type for o in yielded(self.body.block)] != [r.type for r in self.results]:
+            raise VerifyException("array.fused: yields other types than its results")
+
+
+def yielded(block: Any) -> Sequence[SSAValue]:
+    """Operands of the terminator of a block."""
+    return block.last_op.operands
+
+
+_PRIMITIVES: tuple[type[ArrayOp], ...] = (
+    ConstantOp,
+    IotaOp,
+    RandomBitsOp,
+    MapOp,
+    CastOp,
+    BitcastOp,
+    ReshapeOp,
+    TransposeOp,
+    BroadcastOp,
+    SliceOp,
+    DynamicSliceOp,
+    DynamicUpdateSliceOp,
+    PadOp,
+    ConcatOp,
+    ReverseOp,
+    GatherOp,
+    ScatterOp,
+    ReduceOp,
+    ArgReduceOp,
+    ScanOp,
+    WindowReduceOp,
+    ContractOp,
+    ConvolveOp,
+    SortOp,
+    TopKOp,
+)
+_STRUCTURE: tuple[type[IRDLOperation], ...] = (YieldOp, WhileOp, IfOp, CallOp, FusedOp)
+CLASSES: dict[str, type[ArrayOp]] = {cls.name.removeprefix("array."): cls for cls in _PRIMITIVES}
+
+Array = Dialect("array", [*_PRIMITIVES, *_STRUCTURE], [])
+
+
+def build(
+    primitive: str,
+    operands: Sequence[SSAValue],
+    attributes: Mapping[str, Any],
+    types: Sequence[ArrayType] | None = None,
+) -> ArrayOp:
+    """Build the operation of a primitive from plain attributes; types are inferred when they are not given."""
+    cls = CLASSES[primitive]
+    if types is None:
+        types = primitives.infer(primitive, [array_type(o) for o in operands], attributes)
+    derived = FROM_RESULT.get(primitive, ())
+    stored = {key: value for key, value in attributes.items() if key not in derived}
+    return cls.make(operands, stored, [tensor(t) for t in types])
+
+
+def new_region(types: Sequence[Attribute]) -> Region:
+    """A region of one block with arguments of the given types."""
+    from xdsl.ir import Block
+
+    return Region(Block(arg_types=list(types)))

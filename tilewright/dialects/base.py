@@ -1,0 +1,152 @@
+"""What all dialects share: the type mapping, plain attribute values, and one readable text form for operations.
+
+    %3 = array.map(%1, %2) {fn = "add"} : tensor<8x4xf32>
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from xdsl.dialects.builtin import (
+    BFloat16Type,
+    BoolAttr,
+    DenseArrayBase,
+    Float16Type,
+    Float32Type,
+    Float64Type,
+    FloatAttr,
+    IndexType,
+    IntegerAttr,
+    IntegerType,
+    Signedness,
+    StringAttr,
+    TensorType,
+    f64,
+    i1,
+    i64,
+)
+from xdsl.ir import Attribute, Region, SSAValue
+from xdsl.irdl import IRDLOperation
+from xdsl.parser import Parser
+from xdsl.printer import Printer
+from xdsl.utils.exceptions import VerifyException
+
+from tilewright import dtypes
+from tilewright.dtypes import DType
+from tilewright.primitives import ArrayType
+
+_FLOAT_TYPES: dict[str, Attribute] = {
+    "f16": Float16Type(),
+    "bf16": BFloat16Type(),
+    "f32": Float32Type(),
+    "f64": Float64Type(),
+}
+
+
+def element_attribute(dtype: DType) -> Attribute:
+    """The IR element type: signed integers are signless, bool is i1."""
+    if dtype.is_float:
+        return _FLOAT_TYPES[dtype.name]
+    if dtype.is_bool:
+        return i1
+    return IntegerType(dtype.bits, Signedness.UNSIGNED if dtype.kind == "u" else Signedness.SIGNLESS)
+
+
+_DTYPE_OF: dict[Attribute, DType] = {element_attribute(d): d for d in dtypes.ALL}
+
+
+def dtype_of(attribute: Attribute) -> DType:
+    """The `DType` of an IR element type; KeyError when it is none of ours."""
+    return _DTYPE_OF[attribute]
+
+
+def tensor(type: ArrayType) -> TensorType[Any]:
+    return TensorType(element_attribute(type.dtype), type.shape)
+
+
+def array_type(value: SSAValue | Attribute) -> ArrayType:
+    """Shape and element type of a tensor value or type."""
+    attribute = value.type if isinstance(value, SSAValue) else value
+    if not isinstance(attribute, TensorType):
+        raise VerifyException(f"expected a tensor, got {attribute}")
+    return ArrayType(attribute.get_shape(), dtype_of(attribute.element_type))
+
+
+def encode(value: Any) -> Attribute:
+    """A plain value (bool, int, float, str, tuple of ints, attribute) as an IR attribute."""
+    if isinstance(value, Attribute):
+        return value
+    if isinstance(value, bool):
+        return BoolAttr.from_bool(value)
+    if isinstance(value, int):
+        return IntegerAttr(value, IndexType())
+    if isinstance(value, float):
+        return FloatAttr(value, f64)
+    if isinstance(value, str):
+        return StringAttr(value)
+    if isinstance(value, tuple | list):
+        return DenseArrayBase.from_list(i64, list(value))
+    raise TypeError(f"no attribute form for {value!r}")
+
+
+def decode(attribute: Attribute) -> Any:
+    """The inverse of `encode`; other attributes are returned as they are."""
+    if isinstance(attribute, IntegerAttr):
+        return bool(attribute.value.data) if attribute.type == i1 else int(attribute.value.data)
+    if isinstance(attribute, FloatAttr):
+        return float(attribute.value.data)
+    if isinstance(attribute, StringAttr):
+        return attribute.data
+    if isinstance(attribute, DenseArrayBase):
+        return tuple(int(v) for v in attribute.get_values())
+    return attribute
+
+
+class PlainOp(IRDLOperation):
+    """Base of the project's operations: common text form, attributes as plain values."""
+
+    @classmethod
+    def make(
+        cls,
+        operands: Sequence[SSAValue],
+        attributes: Mapping[str, Any],
+        result_types: Sequence[Attribute],
+        regions: Sequence[Region] = (),
+    ) -> Any:
+        """Build from plain attribute values."""
+        return cls.create(
+            operands=operands,
+            properties={key: encode(value) for key, value in attributes.items()},
+            result_types=result_types,
+            regions=regions,
+        )
+
+    def plain(self) -> dict[str, Any]:
+        """All properties as plain values."""
+        return {key: decode(value) for key, value in self.properties.items()}
+
+    def print(self, printer: Printer) -> None:
+        with printer.in_parens():
+            printer.print_list(self.operands, printer.print_ssa_value)
+        if self.properties:
+            printer.print_string(" ")
+            printer.print_attr_dict(self.properties)
+        for region in self.regions:
+            printer.print_string(" ")
+            printer.print_region(region)
+        if self.results:
+            printer.print_string(" : ")
+            printer.print_list([r.type for r in self.results], printer.print_attribute)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> Any:
+        operands = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_operand)
+        properties = parser.parse_optional_attr_dict()
+        regions: list[Region] = []
+        while (region := parser.parse_optional_region()) is not None:
+            regions.append(region)
+        types: list[Attribute] = []
+        if parser.parse_optional_punctuation(":"):
+            types = parser.parse_comma_separated_list(parser.Delimiter.NONE, parser.parse_type)
+        return cls.create(operands=operands, properties=properties, result_types=types, regions=regions)

@@ -1,0 +1,140 @@
+"""The traced program: a light record of primitives.
+
+Tracing builds this record and nothing else. It is hashed before any IR is built, so a warm start (cache hit) never
+imports the IR framework. Nodes inside the graphs of `while` and `if` may use values of the enclosing graph.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tilewright import primitives
+from tilewright.dtypes import DType
+from tilewright.errors import SourceLocation, TilewrightError, user_location
+from tilewright.primitives import ArrayType
+
+
+@dataclass(eq=False, slots=True)
+class Value:
+    """One array in the program. `producer` is None for a graph input."""
+
+    type: ArrayType
+    producer: Node | None = None
+    name: str | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.type.shape
+
+    @property
+    def dtype(self) -> DType:
+        return self.type.dtype
+
+
+@dataclass(eq=False, slots=True)
+class Node:
+    """One primitive applied to values."""
+
+    op: str
+    operands: tuple[Value, ...]
+    attributes: Mapping[str, Any]
+    graphs: tuple[Graph, ...]
+    results: tuple[Value, ...] = ()
+    location: SourceLocation | None = None
+
+
+@dataclass(eq=False)
+class Graph:
+    """A function over arrays: nodes in execution order. `constants` and `kernels` are shared with nested graphs."""
+
+    name: str = "main"
+    inputs: list[Value] = field(default_factory=list)
+    outputs: list[Value] = field(default_factory=list)
+    nodes: list[Node] = field(default_factory=list)
+    constants: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
+    kernels: dict[str, Any] = field(default_factory=dict)
+
+    def nested(self, name: str) -> Graph:
+        """An empty graph for a region, sharing this program's constants and kernels."""
+        return Graph(name, constants=self.constants, kernels=self.kernels)
+
+    def input(self, type: ArrayType, name: str | None = None) -> Value:
+        value = Value(type, None, name)
+        self.inputs.append(value)
+        return value
+
+    def add(self, op: str, operands: Sequence[Value] = (), **attributes: Any) -> tuple[Value, ...]:
+        """Append a primitive; types come from `primitives.infer`, errors carry the user's line."""
+        try:
+            types = primitives.infer(op, [o.type for o in operands], attributes)
+        except TilewrightError as error:
+            error.location = error.location or user_location()
+            raise
+        return self.append(op, operands, attributes, types)
+
+    def append(
+        self,
+        op: str,
+        operands: Sequence[Value],
+        attributes: Mapping[str, Any],
+        types: Sequence[ArrayType],
+        graphs: Sequence[Graph] = (),
+    ) -> tuple[Value, ...]:
+        """Append a node whose result types are known."""
+        node = Node(op, tuple(operands), dict(attributes), tuple(graphs), location=user_location())
+        node.results = tuple(Value(t, node) for t in types)
+        self.nodes.append(node)
+        return node.results
+
+    def constant(self, array: np.ndarray[Any, Any], type: ArrayType) -> Value:
+        """A captured array. Arrays of one repeated value are stored as that value."""
+        fields = {"shape": type.shape, "dtype": type.dtype.name}
+        if array.size and array.size <= 1:
+            return self.add("constant", value=array.reshape(-1)[0].item(), resource="", **fields)[0]
+        contiguous = np.ascontiguousarray(array)
+        digest = digest_array(contiguous)
+        self.constants.setdefault(digest, contiguous)
+        return self.add("constant", value=0, resource=digest, **fields)[0]
+
+    def walk(self) -> Iterator[Node]:
+        """All nodes, those of nested graphs included, outer before inner."""
+        for node in self.nodes:
+            yield node
+            for graph in node.graphs:
+                yield from graph.walk()
+
+
+def digest_array(array: np.ndarray[Any, Any]) -> str:
+    """Content address of a contiguous array: type, shape and bytes."""
+    hasher = hashlib.blake2b(f"{array.dtype.name}{array.shape}".encode(), digest_size=16)
+    hasher.update(array.reshape(-1).view(np.uint8))
+    return hasher.hexdigest()
+
+
+def digest(graph: Graph) -> str:
+    """Content address of a program. Equal programs traced at different lines are equal."""
+    numbering: dict[Value, int] = {}
+    hasher = hashlib.blake2b(digest_size=20)
+    _digest_graph(graph, numbering, hasher.update)
+    for name, kernel in sorted(graph.kernels.items()):
+        hasher.update(f"kernel {name} {kernel.digest}\n".encode())
+    return hasher.hexdigest()
+
+
+def _digest_graph(graph: Graph, numbering: dict[Value, int], update: Any) -> None:
+    def number(value: Value) -> int:
+        return numbering.setdefault(value, len(numbering))
+
+    update(f"graph ({', '.join(f'{number(v)}: {v.type}' for v in graph.inputs)})\n".encode())
+    for node in graph.nodes:
+        attributes = ", ".join(f"{key}={value!r}" for key, value in sorted(node.attributes.items()))
+        update(f"{node.op} {[numbering[v] for v in node.operands]} {{{attributes}}}\n".encode())
+        for inner in node.graphs:
+            _digest_graph(inner, numbering, update)
+        update(f"-> {[(number(v), str(v.type)) for v in node.results]}\n".encode())
+    update(f"return {[numbering[v] for v in graph.outputs]}\n".encode())

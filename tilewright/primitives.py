@@ -1,0 +1,422 @@
+"""The array primitives: what each is called, its attributes, and the types it gives.
+
+The tracer infers types here (so that a user's mistake is reported at the user's line) and the `array` dialect verifies
+against the same rules. Attributes are plain Python values: int, float, bool, str, or a tuple of ints. Regions
+(`while`, `if`) are checked by their owners.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright import dtypes, ops
+from tilewright.dtypes import DType
+from tilewright.errors import ArgumentError, DTypeError, IndexError_, ShapeError
+
+Attributes = Mapping[str, Any]
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayType:
+    """Shape and element type of one array."""
+
+    shape: Shape
+    dtype: DType
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+    def __str__(self) -> str:
+        return f"{self.dtype.name}[{', '.join(map(str, self.shape))}]"
+
+
+Types = Sequence[ArrayType]
+Rule = Callable[[Types, Attributes], tuple[ArrayType, ...]]
+
+RULES: dict[str, Rule] = {}
+
+
+def infer(name: str, operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
+    """Types of the results of primitive `name`.
+
+    Raises:
+        ShapeError, DTypeError, IndexError_, ArgumentError: operands or attributes do not fit.
+    """
+    return RULES[name](operands, attributes)
+
+
+def _rule(name: str) -> Callable[[Rule], Rule]:
+    def register(rule: Rule) -> Rule:
+        RULES[name] = rule
+        return rule
+
+    return register
+
+
+def _check_axis(name: str, axis: int, rank: int) -> None:
+    if not 0 <= axis < rank:
+        raise IndexError_(f"`{name}` names axis {axis} of an array with {rank} axes")
+
+
+def _check_axes(name: str, axes: Sequence[int], rank: int) -> None:
+    for axis in axes:
+        _check_axis(name, axis, rank)
+    if len(set(axes)) != len(axes):
+        raise ArgumentError(f"`{name}` names an axis twice: {tuple(axes)}")
+
+
+# ---- sources --------------------------------------------------------------------------------------------------------
+
+
+@_rule("constant")
+def _constant(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
+    return (ArrayType(attributes["shape"], dtypes.by_name(attributes["dtype"])),)
+
+
+@_rule("iota")
+def _iota(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
+    result = ArrayType(attributes["shape"], dtypes.by_name(attributes["dtype"]))
+    _check_axis("iota", attributes["axis"], result.rank)
+    if result.dtype.is_bool:
+        raise DTypeError("`iota` has no bool form", help="use an integer type and compare")
+    return (result,)
+
+
+@_rule("random_bits")
+def _random_bits(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
+    (key,) = operands
+    if key != ArrayType((2,), dtypes.u32):
+        raise DTypeError(f"the key of `random_bits` is {key}, expected u32[2]")
+    return (ArrayType(attributes["shape"], dtypes.u32),)
+
+
+# ---- elementwise ----------------------------------------------------------------------------------------------------
+
+
+@_rule("map")
+def _map(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
+    function = ops.FUNCTIONS[attributes["fn"]]
+    operand_types = [o.dtype for o in operands]
+    if not function.accepts(operand_types):
+        raise DTypeError(f"`{function.name}` does not take operands of type {', '.join(map(repr, operand_types))}")
+    if any(o.shape != operands[0].shape for o in operands):
+        raise ShapeError(f"operands of `{function.name}` have shapes {', '.join(str(o.shape) for o in operands)}")
+    return (ArrayType(operands[0].shape, function.result_type(operand_types)),)
+
+
+@_rule("cast")
+def _cast(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
+    return (ArrayType(operands[0].shape, dtypes.by_name(attributes["dtype"])),)
+
+
+@_rule("bitcast")
+def _bitcast(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
+    source, destination = operands[0].dtype, dtypes.by_name(attributes["dtype"])
+    if source.bits != destination.bits or source.is_bool or destination.is_bool:
+        raise DTypeError(f"`bitcast` from {source} to {destination} changes the element size")
+    return (ArrayType(operands[0].shape, destination),)
+
+
+# ---- index maps -----------------------------------------------------------------------------------------------------
+
+
+@_rule("reshape")
+def _reshape(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
+    shape = attributes["shape"]
+    if math.prod(shape) != operands[0].size:
+        raise ShapeError(f"cannot reshape {operands[0].shape} ({operands[0].size} elements) to {shape}")
+    return (ArrayType(shape, operands[0].dtype),)
+
+
+@_rule("transpose")
+def _transpose(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
+    permutation = attributes["permutation"]
+    (operand,) = operands
+    if sorted(permutation) != list(range(operand.rank)):
+        raise ArgumentError(f"{permutation} is not a permutation of the {operand.rank} axes")
+    return (ArrayType(tuple(operand.shape[p] for p in permutation), operand.dtype),)
+
+
+@_rule("broadcast")
+def _broadcast(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
+    """`axes[i]` is the result axis of operand axis i, increasing; operand sizes equal the result's or are 1."""
+    (operand,) = operands
+    shape, axes = attributes["shape"], attributes["axes"]
+    if len(axes) != operand.rank or list(axes) != sorted(set(axes)):
+        raise ArgumentError(f"`broadcast` needs one increasing result axis per operand axis, got {axes}")
+    for size, axis in zip(operand.shape, axes, strict=True):
+        _check_axis("broadcast", axis, len(shape))
+        if size not in (1, shape[axis]):
+            raise ShapeError(f"cannot broadcast {operand.shape} to {shape}")
+    return (ArrayType(shape, operand.dtype),)
+
+
+@_rule("slice")
+def _slice(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
+    (operand,) = operands
+    starts, limits, strides = attributes["starts"], attributes["limits"], attributes["strides"]
+    sizes = []
+    for size, start, limit, stride in zip(operand.shape, starts, limits, strides, strict=True):
+        if not (0 <= start <= limit <= size and stride >= 1):
+            raise IndexError_(f"slice {start}:{limit}:{stride} does not fit an axis of size {size}")
+        sizes.append(-(-(limit - start) // stride))
+    return (ArrayType(tuple(sizes), operand.dtype),)
+
+
+def _check_starts(name: str, starts: Types, rank: int) -> None:
+    if len(starts) != rank or any(s.shape or not s.dtype.is_integer for s in starts):
+        raise ArgumentError(f"`{name}` needs {rank} integer scalars as starts")
+
+
+@_rule("dynamic_slice")
+def _dynamic_slice(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
+    """Starts are clamped so that the window stays inside."""
+    operand, *starts = operands
+    sizes = attributes["sizes"]
+    _check_starts("dynamic_slice", starts, operand.rank)
+    if len(sizes) != operand.rank or any(not 0 <= n <= size for n, size in zip(sizes, operand.shape, strict=False)):
+        raise ShapeError(f"a window of {sizes} does not fit an array of shape {operand.shape}")
+    return (ArrayType(sizes, operand.dtype),)
+
+
+@_rule("dynamic_update_slice")
+def _dynamic_update_slice(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
+    operand, update, *starts = operands
+    _check_starts("dynamic_update_slice", starts, operand.rank)
+    if update.dtype != operand.dtype:
+        raise DTypeError(f"cannot write {update.dtype} into an array of {operand.dtype}")
+    if update.rank != operand.rank or any(n > size for n, size in zip(update.shape, operand.shape, strict=True)):
+        raise ShapeError(f"an update of shape {update.shape} does not fit an array of shape {operand.shape}")
+    return (operand,)
+
+
+@_rule("pad")
+def _pad(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
+    """`low` and `high` new elements around each axis, `interior` between neighbours."""
+    operand, value = operands
+    low, high, interior = attributes["low"], attributes["high"], attributes["interior"]
+    if value != ArrayType((), operand.dtype):
+        raise DTypeError(f"the padding value is {value}, expected a scalar of {operand.dtype}")
+    if len(low) != operand.rank or len(high) != operand.rank or len(interior) != operand.rank:
+        raise ArgumentError(f"`pad` needs {operand.rank} amounts on each side")
+    if any(n < 0 for n in (*low, *high, *interior)):
+        raise ArgumentError("`pad` amounts are negative", help="use a slice to shrink an array")
+    shape = tuple(
+        n + lo + hi + inner * max(0, n - 1)
+        for n, lo, hi, inner in zip(operand.shape, low, high, interior, strict=True)
+    )
+    return (ArrayType(shape, operand.dtype),)
+
+
+@_rule("concat")
+def _concat(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
+    axis = attributes["axis"]
+    first = operands[0]
+    _check_axis("concat", axis, first.rank)
+    for other in operands[1:]:
+        if other.dtype != first.dtype:
+            raise DTypeError(f"cannot concatenate {first.dtype} with {other.dtype}")
+        if other.rank != first.rank or any(
+            a != b for d, (a, b) in enumerate(zip(first.shape, other.shape, strict=True)) if d != axis
+        ):
+            raise ShapeError(f"cannot concatenate {first.shape} and {other.shape} along axis {axis}")
+    total = sum(o.shape[axis] for o in operands)
+    return (ArrayType((*first.shape[:axis], total, *first.shape[axis + 1 :]), first.dtype),)
+
+
+@_rule("reverse")
+def _reverse(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
+    _check_axes("reverse", attributes["axes"], operands[0].rank)
+    return (operands[0],)
+
+
+def _indexed(name: str, operand: ArrayType, indices: Types, axes: Sequence[int]) -> Shape:
+    _check_axes(name, axes, operand.rank)
+    if len(indices) != len(axes) or not indices:
+        raise ArgumentError(f"`{name}` needs one index array per indexed axis")
+    if any(not i.dtype.is_integer for i in indices):
+        raise DTypeError(f"`{name}` takes integer indices, got {', '.join(repr(i.dtype) for i in indices)}")
+    if any(i.shape != indices[0].shape for i in indices):
+        raise ShapeError(f"index arrays of `{name}` have shapes {', '.join(str(i.shape) for i in indices)}")
+    rest = tuple(n for d, n in enumerate(operand.shape) if d not in axes)
+    if any(operand.shape[axis] == 0 for axis in axes) and math.prod(indices[0].shape) > 0:
+        raise IndexError_(f"`{name}` indexes an axis of size 0")
+    return (*indices[0].shape, *rest)
+
+
+@_rule("gather")
+def _gather(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
+    """Result axes: those of the index arrays, then the axes of the operand that are not indexed. Indices are clamped."""
+    operand, *indices = operands
+    return (ArrayType(_indexed("gather", operand, indices, attributes["axes"]), operand.dtype),)
+
+
+@_rule("scatter")
+def _scatter(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
+    """Combine updates into a copy of the operand, in index order; indices outside are dropped. `fn` `set` overwrites."""
+    operand, updates, *indices = operands
+    expected = ArrayType(_indexed("scatter", operand, indices, attributes["axes"]), operand.dtype)
+    if updates != expected:
+        raise ShapeError(f"updates of `scatter` are {updates}, expected {expected}")
+    if attributes["fn"] != "set":
+        _check_reducible("scatter", attributes["fn"], operand.dtype)
+    return (operand,)
+
+
+# ---- reductions -----------------------------------------------------------------------------------------------------
+
+
+def _check_reducible(name: str, fn: str, dtype: DType) -> None:
+    function = ops.FUNCTIONS[fn]
+    if not function.reducible:
+        raise ArgumentError(f"`{name}` cannot reduce with `{fn}`")
+    if dtype.kind not in function.kinds:
+        raise DTypeError(f"`{fn}` does not reduce {dtype}", help="cast the operand first")
+
+
+def _without(shape: Shape, axes: Sequence[int]) -> Shape:
+    return tuple(n for d, n in enumerate(shape) if d not in axes)
+
+
+@_rule("reduce")
+def _reduce(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
+    (operand,) = operands
+    _check_axes("reduce", attributes["axes"], operand.rank)
+    _check_reducible("reduce", attributes["fn"], operand.dtype)
+    return (ArrayType(_without(operand.shape, attributes["axes"]), operand.dtype),)
+
+
+@_rule("arg_reduce")
+def _arg_reduce(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
+    """Index (i64) of the first maximum or minimum; the first NaN wins."""
+    (operand,) = operands
+    axis = attributes["axis"]
+    _check_axis("arg_reduce", axis, operand.rank)
+    if attributes["fn"] not in ("maximum", "minimum"):
+        raise ArgumentError(f"`arg_reduce` takes `maximum` or `minimum`, not `{attributes['fn']}`")
+    if operand.shape[axis] == 0:
+        raise ShapeError("`arg_reduce` over an axis of size 0 has no answer")
+    return (ArrayType(_without(operand.shape, (axis,)), dtypes.i64),)
+
+
+@_rule("scan")
+def _scan(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
+    """Inclusive running reduction along one axis."""
+    (operand,) = operands
+    _check_axis("scan", attributes["axis"], operand.rank)
+    _check_reducible("scan", attributes["fn"], operand.dtype)
+    return (operand,)
+
+
+def window_sizes(sizes: Shape, window: Shape, strides: Shape, low: Shape, high: Shape, dilation: Shape) -> Shape:
+    """Result sizes of a sliding window: floor((n + low + high - ((w - 1) * dilation + 1)) / stride) + 1, at least 0."""
+    return tuple(
+        max(0, (n + lo + hi - ((w - 1) * d + 1)) // s + 1)
+        for n, w, s, lo, hi, d in zip(sizes, window, strides, low, high, dilation, strict=True)
+    )
+
+
+def _check_window(name: str, rank: int, attributes: Attributes, names: Sequence[str]) -> None:
+    for key in names:
+        if len(attributes[key]) != rank:
+            raise ArgumentError(f"`{name}` needs {rank} values of `{key}`, got {attributes[key]}")
+    if any(s < 1 for s in attributes["strides"]) or any(d < 1 for d in attributes["dilation"]):
+        raise ArgumentError(f"strides and dilation of `{name}` must be at least 1")
+    if any(n < 0 for n in (*attributes["low"], *attributes["high"])):
+        raise ArgumentError(f"padding of `{name}` is negative")
+
+
+@_rule("window_reduce")
+def _window_reduce(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
+    """Reduce over a sliding window on every axis; padding holds the function's identity."""
+    (operand,) = operands
+    _check_reducible("window_reduce", attributes["fn"], operand.dtype)
+    _check_window("window_reduce", operand.rank, attributes, ("window", "strides", "low", "high", "dilation"))
+    if any(w < 1 for w in attributes["window"]):
+        raise ArgumentError(f"the window {attributes['window']} is empty")
+    geometry = (attributes[k] for k in ("window", "strides", "low", "high", "dilation"))
+    return (ArrayType(window_sizes(operand.shape, *geometry), operand.dtype),)
+
+
+# ---- contractions ---------------------------------------------------------------------------------------------------
+
+
+@_rule("contract")
+def _contract(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
+    """General dot. Result axes: batch, free axes of the left operand, free axes of the right; `dtype` accumulates."""
+    left, right = operands
+    left_batch, right_batch = attributes["left_batch"], attributes["right_batch"]
+    left_contract, right_contract = attributes["left_contract"], attributes["right_contract"]
+    _check_axes("contract", (*left_batch, *left_contract), left.rank)
+    _check_axes("contract", (*right_batch, *right_contract), right.rank)
+    if len(left_batch) != len(right_batch) or len(left_contract) != len(right_contract):
+        raise ArgumentError("`contract` pairs different numbers of axes")
+    pairs = (*zip(left_batch, right_batch, strict=True), *zip(left_contract, right_contract, strict=True))
+    if any(left.shape[a] != right.shape[b] for a, b in pairs):
+        raise ShapeError(f"cannot contract {left.shape} with {right.shape} over axes {pairs}")
+    if left.dtype != right.dtype or left.dtype.is_bool:
+        raise DTypeError(f"`contract` takes two operands of one numeric type, got {left.dtype} and {right.dtype}")
+    result = dtypes.by_name(attributes["dtype"])
+    if result.kind != left.dtype.kind:
+        raise DTypeError(f"`contract` of {left.dtype} cannot give {result}")
+    shape = (
+        *(left.shape[a] for a in left_batch),
+        *_without(left.shape, (*left_batch, *left_contract)),
+        *_without(right.shape, (*right_batch, *right_contract)),
+    )
+    return (ArrayType(shape, result),)
+
+
+@_rule("convolve")
+def _convolve(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
+    """Correlation of (N, C, *spatial) with (O, C / groups, *window), giving (N, O, *spatial)."""
+    image, kernel = operands
+    groups = attributes["groups"]
+    if image.rank < 3 or kernel.rank != image.rank:
+        raise ShapeError(f"`convolve` takes (N, C, *spatial) and (O, C/groups, *window), got {image} and {kernel}")
+    if image.dtype != kernel.dtype or image.dtype.is_bool:
+        raise DTypeError(f"`convolve` takes two operands of one numeric type, got {image.dtype} and {kernel.dtype}")
+    if groups < 1 or image.shape[1] != kernel.shape[1] * groups or kernel.shape[0] % groups:
+        raise ShapeError(f"{groups} groups do not divide channels of {image.shape} and {kernel.shape}")
+    _check_window("convolve", image.rank - 2, attributes, ("strides", "low", "high", "dilation"))
+    geometry = (attributes[k] for k in ("strides", "low", "high", "dilation"))
+    spatial = window_sizes(image.shape[2:], kernel.shape[2:], *geometry)
+    return (ArrayType((image.shape[0], kernel.shape[0], *spatial), image.dtype),)
+
+
+# ---- order ----------------------------------------------------------------------------------------------------------
+
+
+@_rule("sort")
+def _sort(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
+    """Stable sort of the first operand along one axis; the others are carried along. NaN sorts last (first if
+    descending)."""
+    keys = operands[0]
+    _check_axis("sort", attributes["axis"], keys.rank)
+    if any(o.shape != keys.shape for o in operands):
+        raise ShapeError(f"operands of `sort` have shapes {', '.join(str(o.shape) for o in operands)}")
+    return tuple(operands)
+
+
+@_rule("top_k")
+def _top_k(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
+    """The k largest along the last axis, largest first, and their indices (i64); ties by lower index."""
+    (operand,) = operands
+    k = attributes["k"]
+    if operand.rank == 0 or not 0 <= k <= operand.shape[-1]:
+        raise ShapeError(f"`top_k` of {k} from an array of shape {operand.shape}")
+    shape = (*operand.shape[:-1], k)
+    return (ArrayType(shape, operand.dtype), ArrayType(shape, dtypes.i64))

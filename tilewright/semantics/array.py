@@ -1,0 +1,328 @@
+"""The definition of every `array` primitive in NumPy, and the interpreter of array functions.
+
+`PRIMITIVES[name](operands, attributes)` takes and gives NumPy arrays. 16-bit floats compute in f32 and round after each
+operation; reductions and contractions of 16-bit floats accumulate in f32 and round once.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from xdsl.dialects.func import ReturnOp
+from xdsl.ir import Block, Operation, SSAValue
+
+from tilewright import dtypes, ops
+from tilewright.dialects import array
+from tilewright.dtypes import DType
+from tilewright.errors import CompilerBug
+
+Tensor = np.ndarray[Any, Any]
+Attributes = Mapping[str, Any]
+
+# ufuncs whose `reduce` and `accumulate` define the reductions.
+_UFUNCS: dict[str, np.ufunc] = {
+    "add": np.add,
+    "multiply": np.multiply,
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+    "bitwise_and": np.bitwise_and,
+    "bitwise_or": np.bitwise_or,
+    "bitwise_xor": np.bitwise_xor,
+}
+
+
+def _constant(operands: Sequence[Tensor], a: Attributes) -> Tensor:
+    return np.full(a["shape"], a["value"], dtypes.by_name(a["dtype"]).numpy)
+
+
+def _iota(operands: Sequence[Tensor], a: Attributes) -> Tensor:
+    shape, axis = a["shape"], a["axis"]
+    along = np.arange(shape[axis]).reshape([-1 if d == axis else 1 for d in range(len(shape))])
+    return np.broadcast_to(ops.cast(along, dtypes.by_name(a["dtype"])), shape)
+
+
+def philox(key: Tensor, counter: Tensor) -> Tensor:
+    """First word of Philox4x32-10 (Salmon et al., SC 2011) of a u64 counter array under a u32[2] key."""
+    words = [counter & 0xFFFFFFFF, counter >> np.uint64(32), np.zeros_like(counter), np.zeros_like(counter)]
+    k0, k1 = np.uint64(key[0]), np.uint64(key[1])
+    mask, low32 = np.uint64(0xFFFFFFFF), np.uint64(32)
+    for _ in range(10):
+        p0, p1 = words[0] * np.uint64(0xD2511F53), words[2] * np.uint64(0xCD9E8D57)
+        words = [(p1 >> low32) ^ words[1] ^ k0, p1 & mask, (p0 >> low32) ^ words[3] ^ k1, p0 & mask]
+        k0, k1 = (k0 + np.uint64(0x9E3779B9)) & mask, (k1 + np.uint64(0xBB67AE85)) & mask
+    return words[0].astype(np.uint32)
+
+
+def _random_bits(operands: Sequence[Tensor], a: Attributes) -> Tensor:
+    size = int(np.prod(a["shape"], dtype=np.int64))
+    return philox(operands[0], np.arange(size, dtype=np.uint64)).reshape(a["shape"])
+
+
+def _broadcast(operands: Sequence[Tensor], a: Attributes) -> Tensor:
+    (x,) = operands
+    aligned = [1] * len(a["shape"])
+    for size, axis in zip(x.shape, a["axes"], strict=True):
+        aligned[axis] = size
+    return np.broadcast_to(x.reshape(aligned), a["shape"])
+
+
+def _slice(operands: Sequence[Tensor], a: Attributes) -> Tensor:
+    windows = zip(a["starts"], a["limits"], a["strides"], strict=True)
+    return operands[0][tuple(slice(start, limit, stride) for start, limit, stride in windows)]
+
+
+def _window(shape: Sequence[int], sizes: Sequence[int], starts: Sequence[Tensor]) -> tuple[slice, ...]:
+    clamped = [min(max(int(s), 0), n - w) for s, n, w in zip(starts, shape, sizes, strict=True)]
+    return tuple(slice(s, s + w) for s, w in zip(clamped, sizes, strict=True))
+
+
+def _dynamic_slice(operands: Sequence[Tensor], a: Attributes) -> Tensor:
+    x, *starts = operands
+    return x[_window(x.shape, a["sizes"], starts)]
+
+
+def _dynamic_update_slice(operands: Sequence[Tensor], a: Attributes) -> Tensor:
+    x, update, *starts = operands
+    result = x.copy()
+    result[_window(x.shape, update.shape, starts)] = update
+    return result
+
+
+def _pad(operands: Sequence[Tensor], a: Attributes) -> Tensor:
+    x, value = operands
+    shape = [
+        n + lo + hi + inner * max(0, n - 1)
+        for n, lo, hi, inner in zip(x.shape, a["low"], a["high"], a["interior"], strict=True)
+    ]
+    result = np.full(shape, value, x.dtype)
+    steps = zip(a["low"], a["interior"], x.shape, strict=True)
+    result[tuple(slice(lo, lo + (inner + 1) * (n - 1) + 1 if n else lo, inner + 1) for lo, inner, n in steps)] = x
+    return result
+
+
+def _gather(operands: Sequence[Tensor], a: Attributes) -> Tensor:
+    x, *indices = operands
+    axes = a["axes"]
+    front = np.moveaxis(x, axes, range(len(axes)))
+    clamped = [_clamp(i, x.shape[axis]) for i, axis in zip(indices, axes, strict=True)]
+    if any(x.shape[axis] == 0 for axis in axes):
+        return np.zeros((*indices[0].shape, *front.shape[len(axes) :]), x.dtype)
+    return front[tuple(clamped)]
+
+
+def _clamp(index: Tensor, size: int) -> Tensor:
+    limit = max(size - 1, 0)
+    if index.dtype.kind == "u":
+        return np.minimum(index, np.uint64(limit)).astype(np.int64)
+    return np.clip(index.astype(np.int64), 0, limit)
+
+
+def _scatter(operands: Sequence[Tensor], a: Attributes) -> Tensor:
+    x, updates, *indices = operands
+    axes = a["axes"]
+    result = x.copy()
+    front = np.moveaxis(result, axes, range(len(axes)))
+    for position in itertools.product(*(range(n) for n in indices[0].shape)):
+        target = tuple(int(i[position]) for i in indices)
+        if any(not 0 <= t < x.shape[axis] for t, axis in zip(target, axes, strict=True)):
+            continue
+        update = updates[position]
+        combine = a["fn"] != "set"
+        front[target] = ops.evaluate(a["fn"], [np.asarray(front[target]), np.asarray(update)]) if combine else update
+    return result
+
+
+def _reduce(operands: Sequence[Tensor], a: Attributes) -> Tensor:
+    (x,) = operands
+    dtype = dtypes.from_numpy(x.dtype)
+    return reduce(x, a["fn"], a["axes"], dtype)
+
+
+def reduce(x: Tensor, fn: str, axes: Sequence[int], dtype: DType) -> Tensor:
+    """`fn`-reduce over `axes` in the compute type of `dtype`, rounded once."""
+    identity = ops.FUNCTIONS[fn].identity
+    if identity is None:
+        raise CompilerBug(f"`{fn}` does not reduce")
+    compute = dtype.compute.numpy
+    with np.errstate(all="ignore"):
+        result = _UFUNCS[fn].reduce(
+            x.astype(compute, copy=False), axis=tuple(axes), initial=compute.type(identity(dtype)), dtype=compute
+        )
+    return np.asarray(result).astype(dtype.numpy, copy=False)
+
+
+def _arg_reduce(operands: Sequence[Tensor], a: Attributes) -> Tensor:
+    function = np.argmax if a["fn"] == "maximum" else np.argmin
+    x = operands[0]
+    return np.asarray(function(x.astype(dtypes.from_numpy(x.dtype).compute.numpy), axis=a["axis"])).astype(np.int64)
+
+
+def _scan(operands: Sequence[Tensor], a: Attributes) -> Tensor:
+    (x,) = operands
+    dtype = dtypes.from_numpy(x.dtype)
+    source = np.flip(x, a["axis"]) if a["reverse"] else x
+    with np.errstate(all="ignore"):
+        wide = source.astype(dtype.compute.numpy)
+        result = _UFUNCS[a["fn"]].accumulate(wide, axis=a["axis"], dtype=wide.dtype).astype(dtype.numpy)
+    return np.flip(result, a["axis"]) if a["reverse"] else result
+
+
+def _windows(x: Tensor, window: Sequence[int], a: Attributes, fill: Any) -> Tensor:
+    """Sliding windows: shape (*result sizes, *window)."""
+    padded = np.pad(x, list(zip(a["low"], a["high"], strict=True)), constant_values=fill)
+    spans = [(w - 1) * d + 1 for w, d in zip(window, a["dilation"], strict=True)]
+    if any(span > n for span, n in zip(spans, padded.shape, strict=True)):
+        sizes = [max(0, (n - span) // s + 1) for n, span, s in zip(padded.shape, spans, a["strides"], strict=True)]
+        return np.zeros((*sizes, *window), x.dtype)
+    views = np.lib.stride_tricks.sliding_window_view(padded, spans)
+    outer = tuple(slice(None, None, s) for s in a["strides"])
+    inner = tuple(slice(None, None, d) for d in a["dilation"])
+    return views[outer + inner]
+
+
+def _window_reduce(operands: Sequence[Tensor], a: Attributes) -> Tensor:
+    (x,) = operands
+    dtype = dtypes.from_numpy(x.dtype)
+    identity = ops.FUNCTIONS[a["fn"]].identity
+    if identity is None:
+        raise CompilerBug(f"`{a['fn']}` does not reduce")
+    views = _windows(x, a["window"], a, np.asarray(identity(dtype)).astype(dtype.numpy))
+    return reduce(views, a["fn"], range(x.ndim, 2 * x.ndim), dtype)
+
+
+def _contract(operands: Sequence[Tensor], a: Attributes) -> Tensor:
+    left, right = operands
+    result = dtypes.by_name(a["dtype"])
+    compute = result.compute.numpy
+    left_free = [d for d in range(left.ndim) if d not in (*a["left_batch"], *a["left_contract"])]
+    right_free = [d for d in range(right.ndim) if d not in (*a["right_batch"], *a["right_contract"])]
+    batch = [left.shape[d] for d in a["left_batch"]]
+    depth = int(np.prod([left.shape[d] for d in a["left_contract"]], dtype=np.int64))
+    rows, columns = [left.shape[d] for d in left_free], [right.shape[d] for d in right_free]
+    lhs = left.transpose([*a["left_batch"], *left_free, *a["left_contract"]]).astype(compute)
+    rhs = right.transpose([*a["right_batch"], *a["right_contract"], *right_free]).astype(compute)
+    with np.errstate(all="ignore"):
+        product = np.matmul(
+            lhs.reshape(*batch, int(np.prod(rows, dtype=np.int64)), depth),
+            rhs.reshape(*batch, depth, int(np.prod(columns, dtype=np.int64))),
+        )
+    return product.reshape(*batch, *rows, *columns).astype(result.numpy)
+
+
+def _convolve(operands: Sequence[Tensor], a: Attributes) -> Tensor:
+    image, kernel = operands
+    dtype = dtypes.from_numpy(image.dtype)
+    groups, rank = a["groups"], image.ndim - 2
+    geometry = {
+        "strides": (1, 1, *a["strides"]),
+        "low": (0, 0, *a["low"]),
+        "high": (0, 0, *a["high"]),
+        "dilation": (1, 1, *a["dilation"]),
+    }
+    views = _windows(image.astype(dtype.compute.numpy), (1, 1, *kernel.shape[2:]), geometry, 0)
+    batch, channels, *spatial = views.shape[: rank + 2]
+    patches = views.reshape(batch, groups, channels // groups, *spatial, *kernel.shape[2:])
+    weights = kernel.astype(dtype.compute.numpy).reshape(groups, kernel.shape[0] // groups, *kernel.shape[1:])
+    patch_axes = [1, *range(2 + rank, 2 + 2 * rank)]
+    weight_axes = list(range(1, 2 + rank))
+    parts = [np.tensordot(patches[:, g], weights[g], axes=(patch_axes, weight_axes)) for g in range(groups)]
+    joined = np.concatenate(parts, axis=-1)
+    return np.moveaxis(joined, -1, 1).astype(dtype.numpy)
+
+
+def _order(keys: Tensor, axis: int, descending: bool) -> Tensor:
+    """Stable ordering indices. NaN is the largest value."""
+    if not descending:
+        return np.argsort(keys, axis=axis, kind="stable")
+    flipped = np.flip(keys, axis)
+    order = np.flip(np.argsort(flipped, axis=axis, kind="stable"), axis)
+    return keys.shape[axis] - 1 - order
+
+
+def _sort(operands: Sequence[Tensor], a: Attributes) -> tuple[Tensor, ...]:
+    order = _order(operands[0], a["axis"], a["descending"])
+    return tuple(np.take_along_axis(x, order, a["axis"]) for x in operands)
+
+
+def _top_k(operands: Sequence[Tensor], a: Attributes) -> tuple[Tensor, ...]:
+    (x,) = operands
+    order = _order(x, x.ndim - 1, True)[..., : a["k"]]
+    return np.take_along_axis(x, order, -1), order.astype(np.int64)
+
+
+PRIMITIVES: dict[str, Callable[[Sequence[Tensor], Attributes], Tensor | tuple[Tensor, ...]]] = {
+    "constant": _constant,
+    "iota": _iota,
+    "random_bits": _random_bits,
+    "map": lambda operands, a: ops.evaluate(a["fn"], operands),
+    "cast": lambda operands, a: ops.cast(operands[0], dtypes.by_name(a["dtype"])),
+    "bitcast": lambda operands, a: np.ascontiguousarray(operands[0]).view(dtypes.by_name(a["dtype"]).numpy),
+    "reshape": lambda operands, a: operands[0].reshape(a["shape"]),
+    "transpose": lambda operands, a: operands[0].transpose(a["permutation"]),
+    "broadcast": _broadcast,
+    "slice": _slice,
+    "dynamic_slice": _dynamic_slice,
+    "dynamic_update_slice": _dynamic_update_slice,
+    "pad": _pad,
+    "concat": lambda operands, a: np.concatenate(operands, axis=a["axis"]),
+    "reverse": lambda operands, a: np.flip(operands[0], a["axes"]),
+    "gather": _gather,
+    "scatter": _scatter,
+    "reduce": _reduce,
+    "arg_reduce": _arg_reduce,
+    "scan": _scan,
+    "window_reduce": _window_reduce,
+    "contract": _contract,
+    "convolve": _convolve,
+    "sort": _sort,
+    "top_k": _top_k,
+}
+
+
+def apply(primitive: str, operands: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Run one primitive."""
+    result = PRIMITIVES[primitive](operands, attributes)
+    return result if isinstance(result, tuple) else (result,)
+
+
+class Interpreter:
+    """Runs array functions on NumPy arrays. `call` runs a tile kernel: `call(callee, operands) -> results`."""
+
+    def __init__(
+        self,
+        constants: Mapping[str, Tensor],
+        call: Callable[[str, Sequence[Tensor]], Sequence[Tensor]] | None = None,
+    ) -> None:
+        self._constants = constants
+        self._call = call
+
+    def run(self, block: Block, arguments: Sequence[Tensor], outer: Mapping[SSAValue, Tensor] = {}) -> list[Tensor]:  # noqa: B006  never written
+        """Run a block and give its terminator's operands."""
+        values: dict[SSAValue, Tensor] = dict(outer) | dict(zip(block.args, arguments, strict=True))
+        for op in block.ops:
+            operands = [values[o] for o in op.operands]
+            if isinstance(op, array.YieldOp | ReturnOp):
+                return operands
+            values.update(zip(op.results, self._run_op(op, operands, values), strict=True))
+        raise CompilerBug("a block without a terminator")
+
+    def _run_op(self, op: Operation, operands: list[Tensor], values: Mapping[SSAValue, Tensor]) -> Sequence[Tensor]:
+        if isinstance(op, array.ConstantOp) and op.resource.data:
+            return [self._constants[op.resource.data]]
+        if isinstance(op, array.ArrayOp):
+            return apply(op.primitive, operands, op.attributes_of())
+        if isinstance(op, array.WhileOp):
+            while self.run(op.condition.block, operands, values)[0]:
+                operands = self.run(op.body.block, operands, values)
+            return operands
+        if isinstance(op, array.IfOp):
+            branch = op.then if operands[0] else op.otherwise
+            return self.run(branch.block, [], values)
+        if isinstance(op, array.FusedOp):
+            return self.run(op.body.block, operands)
+        if isinstance(op, array.CallOp) and self._call is not None:
+            return self._call(op.callee.data, operands)
+        raise CompilerBug(f"no semantics for {op.name}")

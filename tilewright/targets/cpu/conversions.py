@@ -1,0 +1,205 @@
+"""Conversions between element types on scalars and vectors, each rounded once.
+
+A value has two forms. In memory a bool is a byte, `bf16` its 16 bits and `f16` a `half`; in registers a bool is an
+`i1` and both 16-bit floats are held as `f32`, the type that they compute in. `widen` and `narrow` go between the two,
+`emit_cast` between register forms of different types. The rules are those of `ops.cast`: floats to integers saturate
+with NaN to 0, integers wrap, anything to bool is `!= 0`, a NaN stays a (quiet) NaN.
+
+`f16` needs the processor's own conversions (F16C on x86-64, always there on AArch64): without them LLVM calls a
+library.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+
+from tilewright import dtypes
+from tilewright.dtypes import DType
+from tilewright.targets.cpu.vector_math_common import (
+    DOUBLE,
+    FLOAT,
+    HALF,
+    Builder,
+    Value,
+    intrinsic,
+    splat,
+    with_element,
+)
+
+_FLOAT_FORMS = {16: FLOAT, 32: FLOAT, 64: DOUBLE}
+_BF16_QUIET_BIT = 0x00400000
+_EXACT_IN_DOUBLE = 2**53
+_STICKY_BITS = 0x7FF
+
+
+def register_form(dtype: DType, lanes: int = 1) -> ir.Type:
+    """The LLVM type that a value of `dtype` has in registers; a scalar when `lanes` is 1."""
+    if dtype.is_float:
+        return _of_lanes(_FLOAT_FORMS[dtype.bits], lanes)
+    return _of_lanes(ir.IntType(1 if dtype.is_bool else dtype.bits), lanes)
+
+
+def load_form(dtype: DType, lanes: int = 1) -> ir.Type:
+    """The LLVM type in which `dtype` is loaded and stored; a scalar when `lanes` is 1."""
+    if dtype == dtypes.f16:
+        return _of_lanes(HALF, lanes)
+    if dtype in (dtypes.bool_, dtypes.bf16):
+        return _of_lanes(ir.IntType(dtype.bits), lanes)
+    return register_form(dtype, lanes)
+
+
+def _of_lanes(element: ir.Type, lanes: int) -> ir.Type:
+    return element if lanes == 1 else ir.VectorType(element, lanes)
+
+
+def widen(builder: Builder, value: Value, dtype: DType) -> Value:
+    """Memory form to register form; exact."""
+    if dtype.is_bool:
+        return builder.icmp_unsigned("!=", value, splat(value.type, 0))
+    if dtype == dtypes.f16:
+        return builder.fpext(value, with_element(value.type, FLOAT))
+    if dtype == dtypes.bf16:
+        bits = builder.zext(value, with_element(value.type, ir.IntType(32)))
+        return builder.bitcast(builder.shl(bits, splat(bits.type, 16)), with_element(value.type, FLOAT))
+    return value
+
+
+def narrow(builder: Builder, value: Value, dtype: DType) -> Value:
+    """Register form to memory form; the 16-bit floats round to nearest even and keep a NaN quiet."""
+    if dtype.is_bool:
+        return builder.zext(value, with_element(value.type, ir.IntType(8)))
+    if dtype == dtypes.f16:
+        return builder.fptrunc(value, with_element(value.type, HALF))
+    if dtype == dtypes.bf16:
+        bits = _rounded_to_bf16(builder, value)
+        return builder.trunc(builder.lshr(bits, splat(bits.type, 16)), with_element(value.type, ir.IntType(16)))
+    return value
+
+
+def round_to(builder: Builder, value: Value, dtype: DType) -> Value:
+    """Round a result computed in `dtype.compute` to a value of `dtype`, still in register form."""
+    if dtype == dtypes.f16:
+        return widen(builder, narrow(builder, value, dtype), dtype)
+    if dtype == dtypes.bf16:
+        bits = _rounded_to_bf16(builder, value)
+        return builder.bitcast(builder.and_(bits, splat(bits.type, 0xFFFF0000)), value.type)
+    return value
+
+
+def emit_cast(builder: Builder, value: Value, source: DType, destination: DType) -> Value:
+    """Convert `value`, a scalar or vector in `source`'s register form, to `destination`'s register form."""
+    if source == destination:
+        return value
+    if destination.is_bool:
+        return _to_bool(builder, value, source)
+    result = with_element(value.type, register_form(destination))
+    if source.is_bool:
+        if destination.is_integer:
+            return builder.zext(value, result)
+        return builder.select(value, splat(result, 1.0), splat(result, 0.0))
+    if source.is_integer and destination.is_integer:
+        return _resize(builder, value, source, destination, result)
+    if source.is_integer:
+        return _integer_to_float(builder, value, source, destination)
+    if destination.is_integer:
+        return _float_to_integer(builder, value, destination)
+    return _float_to_float(builder, value, source, destination)
+
+
+def _to_bool(builder: Builder, value: Value, source: DType) -> Value:
+    zero = splat(value.type, 0)
+    if source.is_float:
+        return builder.fcmp_unordered("!=", value, zero)
+    return builder.icmp_unsigned("!=", value, zero)
+
+
+def _resize(builder: Builder, value: Value, source: DType, destination: DType, result: ir.Type) -> Value:
+    if source.bits == destination.bits:
+        return value
+    if source.bits > destination.bits:
+        return builder.trunc(value, result)
+    return builder.sext(value, result) if source.is_signed else builder.zext(value, result)
+
+
+def _float_to_float(builder: Builder, value: Value, source: DType, destination: DType) -> Value:
+    if destination.bits == 64:
+        return builder.fpext(value, with_element(value.type, DOUBLE))
+    if source.bits < 64:
+        return round_to(builder, value, destination)
+    if destination.bits == 32:
+        return builder.fptrunc(value, with_element(value.type, FLOAT))
+    return round_to(builder, _round_to_odd(builder, value), destination)
+
+
+def _float_to_integer(builder: Builder, value: Value, destination: DType) -> Value:
+    """Saturate, NaN to 0. LLVM's own saturating conversion goes lane by lane on x86-64."""
+    low = 0.0 if not destination.is_signed else -(2.0 ** (destination.bits - 1))
+    limit = -low if destination.is_signed else 2.0**destination.bits
+    inside = builder.select(builder.fcmp_ordered(">", value, splat(value.type, low)), value, splat(value.type, low))
+    below = builder.fcmp_ordered("<", value, splat(value.type, limit))
+    if destination.bits <= 16:
+        # Every value of these types is a float: clamp, convert to 32 bits, drop the upper ones.
+        inside = builder.select(below, inside, splat(value.type, limit - 1))
+        wide = builder.fptosi(inside, with_element(value.type, ir.IntType(32)))
+        converted = builder.trunc(wide, with_element(value.type, ir.IntType(destination.bits)))
+    else:
+        result = with_element(value.type, ir.IntType(destination.bits))
+        inside = builder.select(below, inside, splat(value.type, low))
+        converted = builder.fptosi(inside, result) if destination.is_signed else builder.fptoui(inside, result)
+        converted = builder.select(below, converted, splat(result, int(limit) - 1))
+    ordered = builder.fcmp_ordered("ord", value, value)
+    return builder.select(ordered, converted, splat(converted.type, 0))
+
+
+def _integer_to_float(builder: Builder, value: Value, source: DType, destination: DType) -> Value:
+    convert = builder.sitofp if source.is_signed else builder.uitofp
+    single, double = with_element(value.type, FLOAT), with_element(value.type, DOUBLE)
+    if destination.bits == 64:
+        return convert(value, double)
+    if source.bits <= 16:
+        return round_to(builder, convert(value, single), destination)
+    if source.bits == 32 and destination.bits == 32:
+        return convert(value, single)
+    exact = convert(_sticky(builder, value, source) if source.bits == 64 else value, double)
+    return _float_to_float(builder, exact, dtypes.f64, destination)
+
+
+def _sticky(builder: Builder, value: Value, source: DType) -> Value:
+    """A 64-bit integer that fits a double and that rounds to any narrower float as `value` does.
+
+    Beyond 2^53 the low bits are replaced by one bit that says whether any was set. Some targets convert 64-bit
+    integers to `f32` in two rounded steps, which this makes exact.
+    """
+    if source.is_signed:
+        offset = builder.add(value, splat(value.type, _EXACT_IN_DOUBLE))
+        large = builder.icmp_unsigned(">", offset, splat(value.type, 2 * _EXACT_IN_DOUBLE))
+    else:
+        large = builder.icmp_unsigned(">", value, splat(value.type, _EXACT_IN_DOUBLE))
+    # Adding all ones carries into the bit above exactly when a low bit is set.
+    lost = builder.add(builder.and_(value, splat(value.type, _STICKY_BITS)), splat(value.type, _STICKY_BITS))
+    kept = builder.and_(builder.or_(value, lost), splat(value.type, ~_STICKY_BITS))
+    return builder.select(large, kept, value)
+
+
+def _round_to_odd(builder: Builder, value: Value) -> Value:
+    """f64 to f32, an inexact result made odd, so that a later rounding to at most 22 bits sees what was lost.
+
+    Boldo and Melquiond, "Emulation of a FMA and correctly rounded sums: proved algorithms using rounding to odd".
+    """
+    single, word = with_element(value.type, FLOAT), with_element(value.type, ir.IntType(32))
+    nearest = builder.fptrunc(value, single)
+    back = builder.fpext(nearest, value.type)
+    inexact = builder.fcmp_ordered("!=", back, value)
+    too_large = builder.fcmp_ordered(">", intrinsic(builder, "fabs", [back]), intrinsic(builder, "fabs", [value]))
+    truncated = builder.add(builder.bitcast(nearest, word), builder.sext(too_large, word))
+    return builder.bitcast(builder.or_(truncated, builder.zext(inexact, word)), single)
+
+
+def _rounded_to_bf16(builder: Builder, value: Value) -> Value:
+    """Bits of an f32 whose upper 16 are `value` rounded to nearest even; the lower 16 are undefined."""
+    bits = builder.bitcast(value, with_element(value.type, ir.IntType(32)))
+    last_kept = builder.and_(builder.lshr(bits, splat(bits.type, 16)), splat(bits.type, 1))
+    rounded = builder.add(bits, builder.add(last_kept, splat(bits.type, 0x7FFF)))
+    # A rounding carry could turn a NaN into an infinity or a zero.
+    quiet = builder.or_(bits, splat(bits.type, _BF16_QUIET_BIT))
+    return builder.select(builder.fcmp_unordered("uno", value, value), quiet, rounded)
