@@ -10,11 +10,15 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import linecache
+import os
 from dataclasses import dataclass
 from pathlib import Path
+from types import CodeType
 
-_PACKAGE_ROOT = str(Path(__file__).parent)
+_PACKAGE_ROOT = str(Path(__file__).parent) + os.sep
 
 
 @dataclass(frozen=True)
@@ -203,19 +207,17 @@ def user_location(skip_root: str = _PACKAGE_ROOT) -> SourceLocation | None:
     while frame is not None:
         name = frame.f_code.co_filename
         if not name.startswith(skip_root) and not name.startswith("<"):
-            return _frame_location(frame)
+            return _instruction_location(frame.f_code, frame.f_lasti // 2, frame.f_lineno)
         frame = frame.f_back
     return None
 
 
-def _frame_location(frame: object) -> SourceLocation:
-    code = frame.f_code  # type: ignore[attr-defined]
-    file = code.co_filename
-    positions = list(code.co_positions())
-    at = frame.f_lasti // 2  # type: ignore[attr-defined]
-    if 0 <= at < len(positions):
-        line, end_line, column, end_column = positions[at]
+@functools.lru_cache(maxsize=4096)
+def _instruction_location(code: CodeType, instruction: int, fallback_line: int) -> SourceLocation:
+    positions = next(itertools.islice(code.co_positions(), max(instruction, 0), None), None)
+    if positions is not None:
+        line, end_line, column, end_column = positions
         if line is not None and column is not None:
             same_line = end_line == line and end_column is not None
-            return SourceLocation(file, line, column + 1, (end_column or 0) + 1 if same_line else 0)
-    return SourceLocation(file, frame.f_lineno)  # type: ignore[attr-defined]
+            return SourceLocation(code.co_filename, line, column + 1, (end_column or 0) + 1 if same_line else 0)
+    return SourceLocation(code.co_filename, fallback_line)

@@ -1,21 +1,18 @@
 """Bounded symbolic sizes and the exact integer arithmetic that layouts need on them.
 
-A `Dim` is an unknown integer with bounds and a known divisor. Sums, integer multiples, floor quotients and remainders of
-`Dim`s are `Affine` values in a normal form, so that `==` means "known to be equal" and hashing works. A result that is
-known exactly is a plain `int`; `Size` is any of the three.
+A `Dim` is an unknown integer with bounds and a known divisor. Sums, integer multiples, floor quotients and remainders
+of `Dim`s are `Affine` values in a normal form, so that `==` means "known to be equal" and hashing works. A result that
+is known exactly is a plain `int`; `Size` is any of the three.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import gcd
 from typing import TypeAlias, TypeGuard
 
 from tilewright.errors import LayoutError
-
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
 
 
 def is_integer(value: object) -> TypeGuard[int]:
@@ -82,7 +79,7 @@ class Dim(_Arithmetic):
                 f"{self.multiple_of!r}",
                 help="write Dim(1, 1024, multiple_of=16, name='M')",
             )
-        if self.name and not _NAME.match(self.name):
+        if self.name and not (self.name.isidentifier() and self.name.isascii()):
             raise LayoutError(f"{self.name!r} is not a name for a Dim", help="use letters, digits and `_`")
         low = -(-self.min // self.multiple_of) * self.multiple_of
         high = self.max // self.multiple_of * self.multiple_of
@@ -195,6 +192,15 @@ def ceil_divide(size: Size, divisor: int) -> Size:
     return (size + (divisor - 1)) // divisor
 
 
+def multiply(left: Size, right: Size) -> Size:
+    """The product of two sizes.
+
+    Raises:
+        LayoutError: both are unknown.
+    """
+    return right * left if isinstance(left, int) else _scale(left, right)
+
+
 def normal(size: Size) -> Size:
     """`size` with what is known exactly as an int (`Dim(5, 5)` is 5)."""
     return size if isinstance(size, int) else _add(size, 0)
@@ -271,7 +277,9 @@ def _total(constant: int, terms: Iterable[tuple[int, Part]]) -> Size:
     merged: dict[Part, int] = {}
     for factor, part in terms:
         merged[part] = merged.get(part, 0) + factor
-    kept = tuple((factor, part) for part, factor in sorted(merged.items(), key=lambda item: item[0].sort_key()) if factor)
+    kept = tuple(
+        (factor, part) for part, factor in sorted(merged.items(), key=lambda item: item[0].sort_key()) if factor
+    )
     if not kept:
         return constant
     factor, part = kept[0]
@@ -285,7 +293,7 @@ def _add(left: Size, right: Size) -> Size:
     return _total(constant + more, (*terms, *other_terms))
 
 
-def _scale(size: Size, factor: int) -> Size:
+def _scale(size: Size, factor: Size) -> Size:
     if not is_integer(factor):
         raise LayoutError(
             f"cannot multiply `{size}` by `{factor}`: products of two unknown sizes are not represented",

@@ -5,19 +5,25 @@ A dim's digits are written outermost first. The weight of a digit is the product
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from tilewright.errors import LayoutError
-from tilewright.layout.dims import Size, ceil_divide, is_integer, is_size, known_multiple, lower_bound, normal, upper_bound
+from tilewright.layout.dims import (
+    Size,
+    ceil_divide,
+    is_integer,
+    is_size,
+    known_multiple,
+    lower_bound,
+    normal,
+    upper_bound,
+)
 
 NO_AXIS = "_"
 """The axis of a digit of stride 0 in canonical form: such a digit moves along no axis."""
-
-_AXIS = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)*\Z")
 
 
 @dataclass(frozen=True)
@@ -110,12 +116,20 @@ class XorTerm:
 
 AxisIter: TypeAlias = Iter | Replica | Partial
 Digits: TypeAlias = tuple[Iter, ...]
+AxisIterT = TypeVar("AxisIterT", Iter, Replica, Partial)
 
 
 def check_axis(axis: object) -> None:
     """Raise LayoutError unless `axis` is a name such as `mem` or `core.x`."""
-    if not isinstance(axis, str) or not _AXIS.match(axis):
-        raise LayoutError(f"{axis!r} is not the name of an axis", help="use a lower-case name such as 'mem' or 'core.x'")
+    if not isinstance(axis, str) or not _is_axis_name(axis):
+        raise LayoutError(
+            f"{axis!r} is not the name of an axis", help="use a lower-case name such as 'mem' or 'core.x'"
+        )
+
+
+def _is_axis_name(text: str) -> bool:
+    is_plain = text.isascii() and text == text.lower() and text[:1].isalpha() and not text.endswith(".")
+    return is_plain and ".." not in text and text.replace(".", "_").isidentifier()
 
 
 def digit_product(digits: Sequence[Iter]) -> Size:
@@ -152,7 +166,7 @@ def weighted(digits: Sequence[Iter]) -> Iterator[tuple[int, Iter]]:
 
 
 def fuse_digits(digits: Sequence[Iter]) -> Digits:
-    """The same map with as few digits as possible: extents of 1 are dropped, neighbours that continue each other merge."""
+    """The same map with as few digits as possible: extents of 1 go, neighbours that continue each other merge."""
     result: list[Iter] = []
     for digit in digits:
         if digit.extent == 1:
@@ -206,35 +220,36 @@ def split_digits(digits: Sequence[Iter], inner: int, *, may_grow: bool) -> tuple
     return tuple(outer), tuple(taken)
 
 
-def group_digits(digits: Sequence[Iter], factors: Sequence[int]) -> tuple[Digits, ...]:
+def group_digits(digits: Sequence[Iter], factors: Sequence[Size]) -> tuple[Digits, ...]:
     """Cut digits into one group per factor (outermost first), each counting exactly its factor.
 
     Raises:
         LayoutError: the product of the factors is not the padded size, or a digit straddles a boundary.
     """
-    if any(not is_integer(factor) or factor < 1 for factor in factors) or digit_product(digits) != prod(factors):
+    inner = [factor for factor in factors[1:] if is_integer(factor) and factor > 0]
+    if not factors or len(inner) != len(factors) - 1 or digit_product(digits) != factors[0] * prod(inner):
         raise LayoutError(
-            f"factors {tuple(factors)} do not multiply to the padded size {digit_product(digits)}",
-            help="give positive factors, outermost first, whose product is the padded size of the dim",
+            f"factors ({', '.join(map(str, factors))}) do not multiply to the padded size {digit_product(digits)}",
+            help="give positive static factors, outermost first, whose product is the padded size of the dim",
         )
     groups: list[Digits] = []
     left = fuse_digits(digits)
-    for factor in reversed(factors):
+    for factor in reversed(inner):
         left, group = split_digits(left, factor, may_grow=False)
         groups.insert(0, group)
-    return tuple(groups)
+    return (left, *groups)
 
 
-def fuse_copies(copies: Sequence[AxisIter]) -> list[AxisIter]:
+def fuse_copies(copies: Sequence[AxisIterT]) -> tuple[AxisIterT, ...]:
     """Sort replicas (or partials) of positive stride and merge those that continue each other."""
-    result: list[AxisIter] = []
+    result: list[AxisIterT] = []
     for copy in sorted(copies, key=_copy_key):
         if copy.extent == 1:
             continue
         if result and _same_kind(result[-1], copy) and _continues(copy, result[-1]):
             copy = replace(result[-1], extent=_static(result.pop()) * copy.extent)
         result.append(copy)
-    return result
+    return tuple(result)
 
 
 def _copy_key(copy: AxisIter) -> tuple[str, str, int, int]:

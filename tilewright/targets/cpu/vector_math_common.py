@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from llvmlite import ir
@@ -73,3 +74,160 @@ def _suffix(shape: ir.Type) -> str:
     element = element_of(shape)
     text = f"i{element.width}" if isinstance(element, ir.IntType) else _SUFFIXES[element]
     return f"v{shape.count}{text}" if isinstance(shape, ir.VectorType) else text
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """A value with operators that emit code; plain numbers on either side become constants.
+
+    Floats compare ordered (false on NaN), integers signed. `&`, `|`, `^` act on integers and on conditions.
+    """
+
+    builder: Builder
+    value: Value
+
+    @property
+    def type(self) -> ir.Type:
+        return self.value.type
+
+    @property
+    def element(self) -> str:
+        """`f32` or `f64`: which coefficients fit."""
+        return _SUFFIXES[element_of(self.type)]
+
+    def of(self, value: Lanes | float) -> Value:
+        """The LLVM value of an operand beside this one."""
+        return value.value if isinstance(value, Lanes) else splat(self.type, value)
+
+    def wrap(self, value: Value) -> Lanes:
+        return Lanes(self.builder, value)
+
+    def constant(self, value: float) -> Lanes:
+        return self.wrap(splat(self.type, value))
+
+    def _operate(self, on_floats: str, on_integers: str, left: Value, right: Value) -> Lanes:
+        operation = on_integers if isinstance(element_of(self.type), ir.IntType) else on_floats
+        return self.wrap(getattr(self.builder, operation)(left, right))
+
+    def __add__(self, other: Lanes | float) -> Lanes:
+        return self._operate("fadd", "add", self.value, self.of(other))
+
+    def __radd__(self, other: float) -> Lanes:
+        return self._operate("fadd", "add", self.of(other), self.value)
+
+    def __sub__(self, other: Lanes | float) -> Lanes:
+        return self._operate("fsub", "sub", self.value, self.of(other))
+
+    def __rsub__(self, other: float) -> Lanes:
+        return self._operate("fsub", "sub", self.of(other), self.value)
+
+    def __mul__(self, other: Lanes | float) -> Lanes:
+        return self._operate("fmul", "mul", self.value, self.of(other))
+
+    def __rmul__(self, other: float) -> Lanes:
+        return self._operate("fmul", "mul", self.of(other), self.value)
+
+    def __truediv__(self, other: Lanes | float) -> Lanes:
+        return self.wrap(self.builder.fdiv(self.value, self.of(other)))
+
+    def __rtruediv__(self, other: float) -> Lanes:
+        return self.wrap(self.builder.fdiv(self.of(other), self.value))
+
+    def __neg__(self) -> Lanes:
+        return self.wrap(self.builder.fneg(self.value))
+
+    def __and__(self, other: Lanes | int) -> Lanes:
+        return self.wrap(self.builder.and_(self.value, self.of(other)))
+
+    def __or__(self, other: Lanes | int) -> Lanes:
+        return self.wrap(self.builder.or_(self.value, self.of(other)))
+
+    def __xor__(self, other: Lanes | int) -> Lanes:
+        return self.wrap(self.builder.xor(self.value, self.of(other)))
+
+    def __lshift__(self, bits: Lanes | int) -> Lanes:
+        return self.wrap(self.builder.shl(self.value, self.of(bits)))
+
+    def __rshift__(self, bits: Lanes | int) -> Lanes:
+        """Arithmetic: copies the sign."""
+        return self.wrap(self.builder.ashr(self.value, self.of(bits)))
+
+    def logical_shift_right(self, bits: Lanes | int) -> Lanes:
+        return self.wrap(self.builder.lshr(self.value, self.of(bits)))
+
+    def _compare(self, operator: str, other: Lanes | float) -> Lanes:
+        if isinstance(element_of(self.type), ir.IntType):
+            return self.wrap(self.builder.icmp_signed(operator, self.value, self.of(other)))
+        return self.wrap(self.builder.fcmp_ordered(operator, self.value, self.of(other)))
+
+    def __lt__(self, other: Lanes | float) -> Lanes:
+        return self._compare("<", other)
+
+    def __le__(self, other: Lanes | float) -> Lanes:
+        return self._compare("<=", other)
+
+    def __gt__(self, other: Lanes | float) -> Lanes:
+        return self._compare(">", other)
+
+    def __ge__(self, other: Lanes | float) -> Lanes:
+        return self._compare(">=", other)
+
+    def equals(self, other: Lanes | float) -> Lanes:
+        return self._compare("==", other)
+
+    def is_nan(self) -> Lanes:
+        return self.wrap(self.builder.fcmp_unordered("uno", self.value, self.value))
+
+    def unordered_or(self, operator: str, other: Lanes | float) -> Lanes:
+        """A comparison of floats that is true on NaN."""
+        return self.wrap(self.builder.fcmp_unordered(operator, self.value, self.of(other)))
+
+    def choose(self, if_true: Lanes, if_false: Lanes | float) -> Lanes:
+        """On a condition: one of two values, lane by lane."""
+        return self.wrap(self.builder.select(self.value, if_true.value, if_true.of(if_false)))
+
+    def bits(self) -> Lanes:
+        """The bit pattern of a float as an integer of its width."""
+        word = ir.IntType(32 if self.element == "f32" else 64)
+        return self.wrap(self.builder.bitcast(self.value, with_element(self.type, word)))
+
+    def as_float(self) -> Lanes:
+        """The float that an integer of its width is the bit pattern of."""
+        element = FLOAT if element_of(self.type) == ir.IntType(32) else DOUBLE
+        return self.wrap(self.builder.bitcast(self.value, with_element(self.type, element)))
+
+    def absolute(self) -> Lanes:
+        return self.wrap(intrinsic(self.builder, "fabs", [self.value]))
+
+    def square_root(self) -> Lanes:
+        return self.wrap(intrinsic(self.builder, "sqrt", [self.value]))
+
+    def with_sign_of(self, other: Lanes) -> Lanes:
+        return self.wrap(intrinsic(self.builder, "copysign", [self.value, other.value]))
+
+    def at_most(self, limit: Lanes | float) -> Lanes:
+        """The smaller; NaN where this value is NaN (a machine minimum returns its second operand then)."""
+        return self.wrap(self.builder.select((self > limit).value, self.of(limit), self.value))
+
+    def at_least(self, limit: Lanes | float) -> Lanes:
+        """The larger; NaN where this value is NaN."""
+        return self.wrap(self.builder.select((self < limit).value, self.of(limit), self.value))
+
+    def times_plus(self, factor: Lanes | float, term: Lanes | float) -> Lanes:
+        """`self * factor + term`, rounded once."""
+        return self.wrap(intrinsic(self.builder, "fma", [self.value, self.of(factor), self.of(term)]))
+
+
+def polynomial(x: Lanes, coefficients: Sequence[float]) -> Lanes:
+    """`coefficients[0] + coefficients[1] * x + ...`: even and odd powers apart, so that the two chains overlap."""
+    if len(coefficients) <= 3:
+        return _horner(x, coefficients)
+    square = x * x
+    return _horner(square, coefficients[1::2]).times_plus(x, _horner(square, coefficients[0::2]))
+
+
+def _horner(x: Lanes, coefficients: Sequence[float]) -> Lanes:
+    total = x.constant(coefficients[-1])
+    for coefficient in reversed(coefficients[:-1]):
+        total = total.times_plus(x, coefficient)
+    return total

@@ -1,0 +1,117 @@
+"""Nested containers of arrays: tuples, lists, dicts, dataclasses and None.
+
+A structure is a hashable value, so that it can be part of a cache key. Dicts are taken in the order of `repr` of their
+keys; dataclass fields with `metadata={"static": True}` belong to the structure.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.primitives import ArrayType
+
+
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """The shape of a container. A leaf has `kind` None; `keys` are what reaches each child."""
+
+    kind: Any
+    keys: tuple[Any, ...] = ()
+    children: tuple[Structure, ...] = ()
+    static: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Number of leaves."""
+        return 1 if self.kind is None else sum(child.size for child in self.children)
+
+    def __str__(self) -> str:
+        if self.kind is None:
+            return "*"
+        if self.kind is type(None):
+            return "None"
+        if self.kind is tuple:
+            return f"({', '.join(map(str, self.children))}{',' if len(self.children) == 1 else ''})"
+        if self.kind is list:
+            return f"[{', '.join(map(str, self.children))}]"
+        items = ", ".join(f"{key!r}: {child}" for key, child in zip(self.keys, self.children, strict=True))
+        return f"{{{items}}}" if self.kind is dict else f"{self.kind.__name__}({items})"
+
+
+LEAF = Structure(None)
+_NONE = Structure(type(None))
+
+
+def _is_dataclass(kind: type) -> bool:
+    return dataclasses.is_dataclass(kind) and not issubclass(kind, ArrayType)
+
+
+def flatten(tree: Any, leaves: list[Any]) -> Structure:
+    """Append the leaves of `tree` to `leaves` and give its structure."""
+    kind = type(tree)
+    if kind is tuple or kind is list:
+        return Structure(kind, tuple(range(len(tree))), tuple(flatten(child, leaves) for child in tree))
+    if kind is dict:
+        keys = tuple(sorted(tree, key=repr))
+        return Structure(dict, keys, tuple(flatten(tree[key], leaves) for key in keys))
+    if tree is None:
+        return _NONE
+    if isinstance(tree, tuple) and hasattr(kind, "_fields"):
+        return Structure(kind, kind._fields, tuple(flatten(child, leaves) for child in tree))
+    if _is_dataclass(kind):
+        return _flatten_dataclass(tree, leaves)
+    leaves.append(tree)
+    return LEAF
+
+
+def _flatten_dataclass(tree: Any, leaves: list[Any]) -> Structure:
+    fields = dataclasses.fields(tree)
+    traced = tuple(f.name for f in fields if not f.metadata.get("static"))
+    static = tuple((f.name, getattr(tree, f.name)) for f in fields if f.metadata.get("static"))
+    return Structure(type(tree), traced, tuple(flatten(getattr(tree, name), leaves) for name in traced), static)
+
+
+def unflatten(structure: Structure, leaves: Iterator[Any]) -> Any:
+    """Rebuild a container from its leaves, in the order of `flatten`. Dataclasses are made without `__init__`."""
+    kind = structure.kind
+    if kind is None:
+        return next(leaves)
+    if kind is type(None):
+        return None
+    children = [unflatten(child, leaves) for child in structure.children]
+    if kind is tuple or kind is list:
+        return kind(children)
+    if kind is dict:
+        return dict(zip(structure.keys, children, strict=True))
+    if issubclass(kind, tuple):
+        return kind(*children)
+    rebuilt = object.__new__(kind)
+    for name, value in (*zip(structure.keys, children, strict=True), *structure.static):
+        object.__setattr__(rebuilt, name, value)
+    return rebuilt
+
+
+def build(structure: Structure, leaves: Sequence[Any]) -> Any:
+    """Rebuild a container from a sequence of all its leaves."""
+    return leaves[0] if structure.kind is None else unflatten(structure, iter(leaves))
+
+
+def paths(structure: Structure, prefix: str = "") -> list[str]:
+    """How to reach each leaf, as Python writes it: `params["w"][0]`."""
+    if structure.kind is None:
+        return [prefix]
+    found: list[str] = []
+    for key, child in zip(structure.keys, structure.children, strict=True):
+        step = f"[{key!r}]" if structure.kind in (tuple, list, dict) else f".{key}"
+        found.extend(paths(child, prefix + step))
+    return found
+
+
+def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
+    """The same container with `function` applied to each leaf."""
+    leaves: list[Any] = []
+    structure = flatten(tree, leaves)
+    return build(structure, [function(leaf) for leaf in leaves])

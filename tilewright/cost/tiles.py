@@ -1,0 +1,62 @@
+"""Tile sizes from a machine's caches and registers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.dtypes import DType
+from tilewright.machines.machine import Machine
+
+
+def even_split(size: int, target: int, multiple: int = 1) -> int:
+    """The block size near `target` that cuts `size` into equal blocks, rounded up to `multiple`."""
+    blocks = max(1, -(-size // target))
+    block = -(-size // blocks)
+    return -(-block // multiple) * multiple
+
+
+@dataclass(frozen=True)
+class MatmulTile:
+    """Block sizes of a matrix product and the register block inside."""
+
+    rows: int
+    columns: int
+    depth: int
+    micro_rows: int
+    micro_columns: int
+
+
+def matmul_tile(rows: int, columns: int, depth: int, dtype: DType, machine: Machine, threads: int) -> MatmulTile:
+    """Blocks for an M x N x K product (Goto and van de Geijn, 2008): a block of A and of the accumulator stay in the
+    second-level cache, a micro-panel of B in the first."""
+    micro_rows, micro_columns = machine.micro_tile(dtype)
+    micro_rows = even_split(rows, micro_rows)
+    item = dtype.compute.itemsize
+    depth_target = max(64, machine.memory("l1").bytes // (2 * micro_columns * item) * 3 // 2)
+    block_depth = even_split(depth, depth_target)
+    budget = machine.memory("l2").bytes // 2
+    block_columns = even_split(columns, max(micro_columns, 512 * 4 // item), micro_columns)
+    room = budget // (item * (block_depth + block_columns))
+    block_rows = even_split(rows, max(micro_rows, min(room, 256)))
+    while -(-rows // block_rows) * -(-columns // block_columns) < 2 * threads and block_rows > 4 * micro_rows:
+        block_rows = even_split(rows, block_rows // 2)
+    while -(-rows // block_rows) * -(-columns // block_columns) < threads and block_columns > 2 * micro_columns:
+        block_columns = even_split(columns, block_columns // 2, micro_columns)
+    panels = -(-block_rows // machine.micro_tile(dtype)[0])
+    return MatmulTile(block_rows, block_columns, block_depth, -(-block_rows // panels), micro_columns)
+
+
+def loop_tile(shape: tuple[int, ...], elements: int, square: bool = False) -> tuple[int, ...]:
+    """Tile extents for an elementwise loop: whole trailing dimensions up to `elements` in all; `square` bounds the last
+    two dimensions evenly, for loops that read one and write the other contiguously."""
+    if square and len(shape) >= 2:
+        side = 64
+        last, previous = even_split(shape[-1], side), even_split(shape[-2], side)
+        return (*[1] * (len(shape) - 2), previous, last)
+    extents: list[int] = []
+    room = elements
+    for n in reversed(shape):
+        extent = even_split(n, max(1, room)) if n else 1
+        extents.append(extent)
+        room //= max(1, extent)
+    return tuple(reversed(extents))

@@ -1,0 +1,473 @@
+"""The `tile` dialect: kernels over tiles, before anything is scheduled.
+
+    kernel  = tile.kernel @name grid [g0, ...] (refs, grid indices) { op* yield }
+    op      = for if                                    sequential loop carrying tiles; choice
+            | load store                                tiles of arrays by affine coordinates, masked at the edges
+            | full iota map cast bitcast                elementwise
+            | broadcast reshape transpose slice concat
+            | reduce arg_reduce scan sort
+            | fill_padding                              give lanes beyond a limit a value
+            | dot
+            | print assert
+
+Tiles are tensors of static shape. A `ref` is an array argument or, once scheduled, a buffer. Every ref access has an
+affine map from tile dimensions `d0...` and symbols `s0...` (the operands after the ref: `index` scalars, or integer
+tiles for gathers and scatters) to the ref's coordinates. Lanes outside the ref load `fill`, or something undefined when
+there is no `fill`, and are not stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from xdsl.dialects.builtin import (
+    AffineMapAttr,
+    ArrayAttr,
+    BoolAttr,
+    DenseArrayBase,
+    FloatAttr,
+    IndexType,
+    IntegerAttr,
+    StringAttr,
+    TensorType,
+)
+from xdsl.ir import Attribute, Block, Dialect, ParametrizedAttribute, Region, SSAValue, TypeAttribute
+from xdsl.irdl import (
+    irdl_attr_definition,
+    irdl_op_definition,
+    operand_def,
+    opt_prop_def,
+    param_def,
+    prop_def,
+    region_def,
+    result_def,
+    traits_def,
+    var_operand_def,
+    var_result_def,
+)
+from xdsl.parser import AttrParser
+from xdsl.printer import Printer
+from xdsl.traits import IsolatedFromAbove, IsTerminator, Pure, SymbolOpInterface
+from xdsl.utils.exceptions import VerifyException
+
+from tilewright import primitives
+from tilewright.dialects.base import PlainOp, array_type, dtype_of, tensor
+from tilewright.dtypes import DType
+from tilewright.errors import TilewrightError
+from tilewright.primitives import ArrayType
+
+IN, OUT, INOUT = "in", "out", "inout"
+
+
+@irdl_attr_definition
+class RefType(ParametrizedAttribute, TypeAttribute):
+    """An array in memory: its type, the space it lives in and its layout (empty: row-major)."""
+
+    name = "tile.ref"
+    array: TensorType[Attribute] = param_def()
+    space: StringAttr = param_def()
+    layout: StringAttr = param_def()
+
+    def print_parameters(self, printer: Printer) -> None:
+        with printer.in_angle_brackets():
+            printer.print_attribute(self.array)
+            for field in (self.space, self.layout):
+                if field.data:
+                    printer.print_string(", ")
+                    printer.print_attribute(field)
+
+    @classmethod
+    def parse_parameters(cls, parser: AttrParser) -> Sequence[Attribute]:
+        with parser.in_angle_brackets():
+            array = parser.parse_type()
+            fields = [StringAttr(""), StringAttr("")]
+            for i in range(2):
+                if parser.parse_optional_punctuation(","):
+                    fields[i] = StringAttr(parser.parse_str_literal())
+        return [array, *fields]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.array.get_shape()
+
+    @property
+    def dtype(self) -> DType:
+        return dtype_of(self.array.element_type)
+
+
+def ref(type: ArrayType, space: str = "", layout: str = "") -> RefType:
+    return RefType(tensor(type), StringAttr(space), StringAttr(layout))
+
+
+def ref_type(value: SSAValue) -> RefType:
+    if not isinstance(value.type, RefType):
+        raise VerifyException(f"expected a ref, got {value.type}")
+    return value.type
+
+
+@irdl_op_definition
+class YieldOp(PlainOp):
+    """Ends a region with its results."""
+
+    name = "tile.yield"
+    arguments = var_operand_def()
+    traits = traits_def(IsTerminator())
+
+
+@irdl_op_definition
+class KernelOp(PlainOp):
+    """A kernel: `body` runs once per point of `grid`, in any order. `effects` says how each ref is used."""
+
+    name = "tile.kernel"
+    sym_name = prop_def(StringAttr)
+    grid = prop_def(DenseArrayBase)
+    effects = prop_def(ArrayAttr[StringAttr])
+    body = region_def("single_block")
+    traits = traits_def(IsolatedFromAbove(), SymbolOpInterface())
+
+    @property
+    def grid_shape(self) -> tuple[int, ...]:
+        return tuple(int(n) for n in self.grid.get_values())
+
+    @property
+    def refs(self) -> Sequence[SSAValue]:
+        return self.body.block.args[: len(self.effects.data)]
+
+    @property
+    def indices(self) -> Sequence[SSAValue]:
+        return self.body.block.args[len(self.effects.data) :]
+
+    @property
+    def effect_names(self) -> tuple[str, ...]:
+        return tuple(e.data for e in self.effects.data)
+
+    def verify_(self) -> None:
+        if any(not isinstance(a.type, RefType) for a in self.refs):
+            raise VerifyException("tile.kernel: arguments with effects must be refs")
+        if len(self.indices) != len(self.grid_shape):
+            raise VerifyException("tile.kernel: needs one index per grid dimension")
+        if any(not isinstance(a.type, IndexType) for a in self.indices):
+            raise VerifyException("tile.kernel: grid coordinates must be indices")
+        if any(name not in (IN, OUT, INOUT) for name in self.effect_names):
+            raise VerifyException(f"tile.kernel: unknown effects {self.effect_names}")
+
+
+@irdl_op_definition
+class ForOp(PlainOp):
+    """Run the body `trips` times in order; its arguments are the counter and the carried tiles."""
+
+    name = "tile.for"
+    trips = prop_def(IntegerAttr)
+    initial = var_operand_def()
+    outputs = var_result_def()
+    body = region_def("single_block")
+
+    def verify_(self) -> None:
+        carried = [o.type for o in self.operands]
+        block = self.body.block
+        if [a.type for a in block.args[1:]] != carried or [r.type for r in self.results] != carried:
+            raise VerifyException("tile.for: carried types differ between operands, body and results")
+        last = block.last_op
+        if not isinstance(last, YieldOp) or [o.type for o in last.operands] != carried:
+            raise VerifyException("tile.for: the body must yield the carried types")
+
+
+@irdl_op_definition
+class IfOp(PlainOp):
+    """Run `then` when the bool scalar tile is true, else `otherwise`."""
+
+    name = "tile.if"
+    condition = operand_def()
+    outputs = var_result_def()
+    then = region_def("single_block")
+    otherwise = region_def("single_block")
+
+    def verify_(self) -> None:
+        if array_type(self.condition).shape or not array_type(self.condition).dtype.is_bool:
+            raise VerifyException("tile.if: takes one bool scalar")
+        types = [r.type for r in self.results]
+        for region in (self.then, self.otherwise):
+            last = region.block.last_op
+            if last is None or [o.type for o in last.operands] != types:
+                raise VerifyException("tile.if: both branches must yield the result types")
+
+
+def _check_access(op: PlainOp, ref_value: SSAValue, symbols: Sequence[SSAValue], tile: ArrayType, map: Any) -> None:
+    ref_shape = ref_type(ref_value).shape
+    if map.num_dims != tile.rank or map.num_symbols != len(symbols) or len(map.results) != len(ref_shape):
+        raise VerifyException(f"{op.name}: {map} does not map a tile {tile} with {len(symbols)} symbols to {ref_shape}")
+    _check_symbols(op, symbols, tile)
+    if ref_type(ref_value).dtype != tile.dtype:
+        raise VerifyException(f"{op.name}: a tile of {tile.dtype} and a ref of {ref_type(ref_value).dtype}")
+
+
+def _check_symbols(op: PlainOp, symbols: Sequence[SSAValue], tile: ArrayType) -> None:
+    for symbol in symbols:
+        if isinstance(symbol.type, IndexType):
+            continue
+        lanes = array_type(symbol)
+        if lanes.shape != tile.shape or not lanes.dtype.is_integer:
+            raise VerifyException(f"{op.name}: a symbol is {lanes}, expected an index or integers of {tile.shape}")
+
+
+@irdl_op_definition
+class LoadOp(PlainOp):
+    """`tile[d] = ref[map(d, symbols)]`; lanes outside hold `fill`, or are undefined without it."""
+
+    name = "tile.load"
+    source = operand_def()
+    symbols = var_operand_def()
+    map = prop_def(AffineMapAttr)
+    fill = opt_prop_def(FloatAttr | IntegerAttr)
+    result = result_def()
+
+    def verify_(self) -> None:
+        _check_access(self, self.source, self.symbols, array_type(self.result), self.map.data)
+
+
+@irdl_op_definition
+class StoreOp(PlainOp):
+    """`ref[map(d, symbols)] = tile[d]` for lanes inside the ref."""
+
+    name = "tile.store"
+    value = operand_def()
+    destination = operand_def()
+    symbols = var_operand_def()
+    map = prop_def(AffineMapAttr)
+
+    def verify_(self) -> None:
+        _check_access(self, self.destination, self.symbols, array_type(self.value), self.map.data)
+
+
+class TileOp(PlainOp):
+    """An operation on tiles that is also an array primitive: one result, verified by `primitives.infer`."""
+
+    arguments = var_operand_def()
+    outputs = var_result_def()
+    traits = traits_def(Pure())
+
+    @property
+    def primitive(self) -> str:
+        return self.name.removeprefix("tile.")
+
+    def attributes_of(self) -> dict[str, Any]:
+        result = array_type(self.results[0])
+        return self.plain() | {"shape": result.shape, "dtype": result.dtype.name}
+
+    def verify_(self) -> None:
+        try:
+            expected = primitives.infer(self.primitive, [array_type(o) for o in self.operands], self.attributes_of())
+        except TilewrightError as error:
+            raise VerifyException(f"{self.name}: {error.message}") from error
+        actual = tuple(array_type(r) for r in self.results)
+        if expected != actual:
+            raise VerifyException(f"{self.name}: results are {actual}, expected {expected}")
+
+
+@irdl_op_definition
+class FullOp(PlainOp):
+    """A tile of one value."""
+
+    name = "tile.full"
+    value = prop_def(FloatAttr | IntegerAttr)
+    result = result_def()
+    traits = traits_def(Pure())
+
+
+@irdl_op_definition
+class IotaOp(PlainOp):
+    """The value of an affine expression at each lane, as i64."""
+
+    name = "tile.iota"
+    symbols = var_operand_def()
+    map = prop_def(AffineMapAttr)
+    result = result_def()
+    traits = traits_def(Pure())
+
+    def verify_(self) -> None:
+        tile = array_type(self.result)
+        map = self.map.data
+        if map.num_dims != tile.rank or map.num_symbols != len(self.symbols) or len(map.results) != 1:
+            raise VerifyException(f"tile.iota: {map} does not fit a tile {tile} with {len(self.symbols)} symbols")
+        _check_symbols(self, self.symbols, tile)
+
+
+@irdl_op_definition
+class FillPaddingOp(PlainOp):
+    """`value` in lanes where the affine expression is `limit` or more; other lanes unchanged."""
+
+    name = "tile.fill_padding"
+    source = operand_def()
+    symbols = var_operand_def()
+    map = prop_def(AffineMapAttr)
+    limit = prop_def(IntegerAttr)
+    value = prop_def(FloatAttr | IntegerAttr)
+    result = result_def()
+    traits = traits_def(Pure())
+
+    def verify_(self) -> None:
+        tile = array_type(self.result)
+        if array_type(self.source) != tile or self.map.data.num_dims != tile.rank:
+            raise VerifyException("tile.fill_padding: operand, result and map differ")
+        _check_symbols(self, self.symbols, tile)
+
+
+@irdl_op_definition
+class MapOp(TileOp):
+    name = "tile.map"
+    fn = prop_def(StringAttr)
+
+
+@irdl_op_definition
+class CastOp(TileOp):
+    name = "tile.cast"
+
+
+@irdl_op_definition
+class BitcastOp(TileOp):
+    name = "tile.bitcast"
+
+
+@irdl_op_definition
+class BroadcastOp(TileOp):
+    name = "tile.broadcast"
+    axes = prop_def(DenseArrayBase)
+
+
+@irdl_op_definition
+class ReshapeOp(TileOp):
+    name = "tile.reshape"
+
+
+@irdl_op_definition
+class TransposeOp(TileOp):
+    name = "tile.transpose"
+    permutation = prop_def(DenseArrayBase)
+
+
+@irdl_op_definition
+class SliceOp(TileOp):
+    name = "tile.slice"
+    starts = prop_def(DenseArrayBase)
+    limits = prop_def(DenseArrayBase)
+    strides = prop_def(DenseArrayBase)
+
+
+@irdl_op_definition
+class ConcatOp(TileOp):
+    name = "tile.concat"
+    axis = prop_def(IntegerAttr)
+
+
+@irdl_op_definition
+class ReduceOp(TileOp):
+    name = "tile.reduce"
+    fn = prop_def(StringAttr)
+    axes = prop_def(DenseArrayBase)
+
+
+@irdl_op_definition
+class ArgReduceOp(TileOp):
+    name = "tile.arg_reduce"
+    fn = prop_def(StringAttr)
+    axis = prop_def(IntegerAttr)
+
+
+@irdl_op_definition
+class ScanOp(TileOp):
+    name = "tile.scan"
+    fn = prop_def(StringAttr)
+    axis = prop_def(IntegerAttr)
+    reverse = prop_def(BoolAttr)
+
+
+@irdl_op_definition
+class SortOp(TileOp):
+    name = "tile.sort"
+    axis = prop_def(IntegerAttr)
+    descending = prop_def(BoolAttr)
+
+
+@irdl_op_definition
+class DotOp(PlainOp):
+    """`accumulator + left @ right`, computed in the accumulator's type; left is M x K, right K x N."""
+
+    name = "tile.dot"
+    left = operand_def()
+    right = operand_def()
+    accumulator = operand_def()
+    result = result_def()
+    traits = traits_def(Pure())
+
+    def verify_(self) -> None:
+        left, right, acc = (array_type(o) for o in self.operands)
+        if left.rank != 2 or right.rank != 2 or left.shape[1] != right.shape[0]:
+            raise VerifyException(f"tile.dot: cannot multiply {left} and {right}")
+        if acc.shape != (left.shape[0], right.shape[1]) or array_type(self.result) != acc:
+            raise VerifyException(f"tile.dot: accumulator {acc} does not fit {left} times {right}")
+
+
+@irdl_op_definition
+class PrintOp(PlainOp):
+    """Show a tile by name (interpreter; native code writes scalars to standard error)."""
+
+    name = "tile.print"
+    label = prop_def(StringAttr)
+    arguments = var_operand_def()
+
+
+@irdl_op_definition
+class AssertOp(PlainOp):
+    """Stop the program with `message` unless all lanes are true."""
+
+    name = "tile.assert"
+    condition = operand_def()
+    message = prop_def(StringAttr)
+
+
+TILE_OPS: tuple[type[TileOp], ...] = (
+    MapOp,
+    CastOp,
+    BitcastOp,
+    BroadcastOp,
+    ReshapeOp,
+    TransposeOp,
+    SliceOp,
+    ConcatOp,
+    ReduceOp,
+    ArgReduceOp,
+    ScanOp,
+    SortOp,
+)
+
+Tile = Dialect(
+    "tile",
+    [
+        *TILE_OPS,
+        YieldOp,
+        KernelOp,
+        ForOp,
+        IfOp,
+        LoadOp,
+        StoreOp,
+        FullOp,
+        IotaOp,
+        FillPaddingOp,
+        DotOp,
+        PrintOp,
+        AssertOp,
+    ],
+    [RefType],
+)
+
+
+def kernel(name: str, grid: Sequence[int], refs: Sequence[RefType], effects: Sequence[str]) -> KernelOp:
+    """An empty kernel; fill `kernel.body.block` and end it with `YieldOp`."""
+    block = Block(arg_types=[*refs, *[IndexType() for _ in grid]])
+    return KernelOp.make(
+        [],
+        {"sym_name": name, "grid": tuple(grid), "effects": ArrayAttr([StringAttr(e) for e in effects])},
+        [],
+        [Region(block)],
+    )

@@ -1,0 +1,47 @@
+"""Give every user its own copy of splats, iota and index maps, so that they never tie groups together.
+
+Before:
+    %1 = array.broadcast(%0) {axes = array<i64: 1>} : tensor<4x8xf32>
+    %2 = array.map(%1) {fn = "exp"} : tensor<4x8xf32>
+    %3 = array.map(%1) {fn = "log"} : tensor<4x8xf32>
+After:
+    %1 = array.broadcast(%0) {axes = array<i64: 1>} : tensor<4x8xf32>
+    %2 = array.map(%1) {fn = "exp"} : tensor<4x8xf32>
+    %4 = array.broadcast(%0) {axes = array<i64: 1>} : tensor<4x8xf32>
+    %3 = array.map(%4) {fn = "log"} : tensor<4x8xf32>
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from xdsl.ir import Block
+
+from tilewright.passes.base import Unit, blocks_of
+from tilewright.passes.fusion import in_block, is_inline
+
+
+@dataclass(frozen=True)
+class ArrayDuplicateViewsPass:
+    name: ClassVar[str] = "array-duplicate-views"
+
+    def apply(self, unit: Unit) -> None:
+        for block in blocks_of(unit.main):
+            _duplicate(block)
+
+
+def _duplicate(block: Block) -> None:
+    # Users first, so that the operands of a copied view are themselves copied when their turn comes.
+    for op in reversed(list(block.ops)):
+        if not is_inline(op):
+            continue
+        (result,) = op.results
+        uses = list(result.uses)
+        for use in uses[1:]:
+            copy = op.clone()
+            block.insert_op_before(copy, in_block(use.operation, block))
+            use.operation.operands[use.index] = copy.results[0]
+        if uses:
+            op.detach()
+            block.insert_op_before(op, in_block(uses[0].operation, block))

@@ -1,0 +1,182 @@
+"""Recognise softmax attention and make it one kernel that never stores the score matrix.
+
+The pattern is what `softmax(f(q @ k^T)) @ v` traces to: scores from a product through elementwise operations, their row
+maximum subtracted, the exponential, its row sum divided out, and a product with the values.
+
+Before:
+    %s = array.contract(%q, %k) ...
+    %m = array.reduce(%s) {fn = "maximum", ...}
+    ... subtract, exp, reduce add, divide ...
+    %o = array.contract(%p, %v) ...
+After:
+    %o = array.fused(%q, %k, %v) {kind = "attention", ...} { ... }
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from xdsl.ir import Block, Operation, SSAValue
+
+from tilewright.dialects import array
+from tilewright.dialects.base import array_type
+from tilewright.passes.base import Remark, Unit, blocks_of, where
+from tilewright.passes.fusion import (
+    ELEMENTWISE,
+    absorb_transpose,
+    creates_cycle,
+    in_block,
+    inline_closure,
+    is_inline,
+    make_group,
+    users,
+)
+from tilewright.passes.lower_contract_group import AttentionParts
+
+
+@dataclass(frozen=True)
+class ArrayFuseAttentionPass:
+    name: ClassVar[str] = "array-fuse-attention"
+
+    def apply(self, unit: Unit) -> None:
+        for block in blocks_of(unit.main):
+            for op in list(block.ops):
+                if isinstance(op, array.ContractOp) and op.parent_block() is block:
+                    _try(unit, block, op)
+
+
+def _try(unit: Unit, block: Block, product: array.ContractOp) -> None:
+    found = match_attention(product)
+    if found is None:
+        return
+    parts, members = found
+    members |= set(inline_closure(o for op in members for o in op.operands))
+    inside = {op for op in members if op.parent_block() is block}
+    subject = f"attention at {where(product)}"
+    leak = _leak(block, inside, parts.quotient)
+    if leak is not None:
+        unit.remarks.append(Remark("array-fuse-attention", subject, "not fused", f"{leak.name} also needs an inner value"))
+        return
+    if creates_cycle(block, inside):
+        unit.remarks.append(Remark("array-fuse-attention", subject, "not fused", "an input depends on an inner value"))
+        return
+    absorb_transpose(block, inside, parts.quotient)
+    why = "softmax of a product, multiplied: one pass over the keys, scores stay in the tile"
+    make_group(block, inside, "attention", why)
+    unit.remarks.append(Remark("array-fuse-attention", subject, "fused", why))
+
+
+def _leak(block: Block, members: set[Operation], root: SSAValue) -> Operation | None:
+    """A user outside of anything but the root."""
+    for op in members:
+        for result in op.results:
+            if result is root:
+                continue
+            for user in users(result):
+                if in_block(user, block) not in members:
+                    return user
+    return None
+
+
+def _through_inline(value: SSAValue) -> SSAValue:
+    """The value behind broadcasts and unit reshapes."""
+    while isinstance(value.owner, Operation) and is_inline(value.owner) and value.owner.operands:
+        if isinstance(value.owner, array.TransposeOp | array.SliceOp | array.ReverseOp):
+            return value
+        value = value.owner.operands[0]
+    return value
+
+
+def _map_of(value: SSAValue, fn: str) -> array.MapOp | None:
+    op = value.owner
+    return op if isinstance(op, array.MapOp) and op.fn.data == fn else None
+
+
+def _last_axis_reduce(value: SSAValue, fn: str, operand: SSAValue) -> array.ReduceOp | None:
+    op = _through_inline(value).owner
+    if not isinstance(op, array.ReduceOp) or op.fn.data != fn or op.operands[0] is not operand:
+        return None
+    return op if op.attributes_of()["axes"] == (array_type(operand).rank - 1,) else None
+
+
+def match_attention(product: array.ContractOp) -> tuple[AttentionParts, set[Operation]] | None:
+    """The parts of the attention that ends in `product`, and its operations without inline ones."""
+    rank = array_type(product.operands[0]).rank
+    a = product.attributes_of()
+    batch = tuple(range(rank - 2))
+    if a["left_batch"] != batch or a["left_contract"] != (rank - 1,) or a["right_batch"] != batch:
+        return None
+    if array_type(product.operands[1]).rank != rank:
+        return None
+    divide = _map_of(product.operands[0], "divide")
+    if divide is None:
+        return None
+    exponential = _map_of(divide.operands[0], "exp")
+    if exponential is None:
+        return None
+    total = _last_axis_reduce(divide.operands[1], "add", exponential.results[0])
+    subtract = _map_of(exponential.operands[0], "subtract")
+    if total is None or subtract is None:
+        return None
+    scores = subtract.operands[0]
+    highest = _last_axis_reduce(subtract.operands[1], "maximum", scores)
+    if highest is None:
+        return None
+    upstream = _score_operations(scores)
+    if upstream is None:
+        return None
+    first, between = upstream
+    if not _plain_product(first, rank):
+        return None
+    parts = AttentionParts(first, scores, product, product.results[0])
+    return parts, {product, divide, exponential, total, subtract, highest, first, *between}
+
+
+def _plain_product(op: array.ContractOp, rank: int) -> bool:
+    a = op.attributes_of()
+    batch = tuple(range(rank - 2))
+    return (
+        array_type(op.operands[0]).rank == rank
+        and array_type(op.operands[1]).rank == rank
+        and a["left_batch"] == batch
+        and a["right_batch"] == batch
+        and len(a["left_contract"]) == 1
+    )
+
+
+def _score_operations(scores: SSAValue) -> tuple[array.ContractOp, set[Operation]] | None:
+    """The product behind the scores and the elementwise operations between, all of one shape."""
+    shape = array_type(scores).shape
+    between: set[Operation] = set()
+    products: set[array.ContractOp] = set()
+
+    def visit(value: SSAValue) -> None:
+        op = value.owner
+        if array_type(value).shape != shape or not isinstance(op, Operation) or op in between:
+            return
+        if isinstance(op, array.ContractOp):
+            products.add(op)
+        elif isinstance(op, ELEMENTWISE):
+            between.add(op)
+            for operand in op.operands:
+                visit(operand)
+
+    visit(scores)
+    depends = {op for op in between if any(_reaches(op, p) for p in products)}
+    return (next(iter(products)), depends) if len(products) == 1 else None
+
+
+def _reaches(op: Operation, target: Operation) -> bool:
+    return any(
+        isinstance(o.owner, Operation) and (o.owner is target or (isinstance(o.owner, ELEMENTWISE) and _reaches(o.owner, target)))
+        for o in op.operands
+    )
+
+
+def attention_parts(group: array.FusedOp) -> AttentionParts:
+    """The parts of an `attention` group."""
+    for op in group.body.block.ops:
+        if isinstance(op, array.ContractOp) and (found := match_attention(op)) is not None:
+            return found[0]
+    raise ValueError("the group holds no attention")

@@ -1,0 +1,275 @@
+"""Group what remains: elementwise chains and diamonds, reductions with their producers and consumers.
+
+Two groups merge when the merged group still computes every value once: a symbolic pull of its roots must reach each
+operation at a single set of coordinates. So `softmax` and `layer_norm` become one kernel, and a value that is consumed
+transposed as well as straight stays apart.
+
+Before:
+    %m = array.reduce(%x) {fn = "maximum", axes = array<i64: 1>} ...
+    %b = array.broadcast(%m) ...
+    %d = array.map(%x, %b) {fn = "subtract"} ...
+After:
+    %d = array.fused(%x) {kind = "loop", ...} { reduce; broadcast; map }
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from xdsl.ir import Block, Operation, SSAValue
+
+from tilewright import ops
+from tilewright.dialects import array
+from tilewright.dialects.base import array_type
+from tilewright.passes.base import Remark, Unit, blocks_of, where
+from tilewright.passes.fusion import (
+    creates_cycle,
+    describe,
+    in_block,
+    inline_closure,
+    is_inline,
+    is_unit_reshape,
+    make_group,
+    users,
+)
+from tilewright.passes.lower_ordered_group import ORDERED
+from tilewright.passes.tile_builder import PULLABLE
+
+LARGEST_GROUP = 64
+
+# Operations that read their operands at coordinates of their own: what feeds them is stored first.
+_MAPPED = (
+    array.PadOp,
+    array.ConcatOp,
+    array.GatherOp,
+    array.DynamicSliceOp,
+    array.DynamicUpdateSliceOp,
+    array.WindowReduceOp,
+    array.RandomBitsOp,
+)
+
+
+@dataclass(frozen=True)
+class ArrayFuseLoopsPass:
+    name: ClassVar[str] = "array-fuse-loops"
+
+    def apply(self, unit: Unit) -> None:
+        for block in blocks_of(unit.main):
+            _fuse_block(unit, block)
+
+
+@dataclass(eq=False)
+class _Group:
+    ops: set[Operation] = field(default_factory=set)
+
+    def reduces(self) -> list[array.ReduceOp]:
+        return [op for op in self.ops if isinstance(op, array.ReduceOp)]
+
+
+def _loops(op: Operation) -> bool:
+    return isinstance(op, array.ArrayOp) and op.primitive in PULLABLE and not is_inline(op) and not _is_array(op)
+
+
+def _is_array(op: Operation) -> bool:
+    """Values that are arrays in memory without any work: captured arrays and reshapes of stored values."""
+    return isinstance(op, array.ConstantOp) or (isinstance(op, array.ReshapeOp) and not is_unit_reshape(op))
+
+
+def _fuse_block(unit: Unit, block: Block) -> None:
+    group_of: dict[Operation, _Group] = {}
+    for op in block.ops:
+        if not _loops(op):
+            continue
+        group = _Group({op})
+        group_of[op] = group
+        for producer in _producers(op):
+            other = group_of.get(producer)
+            if other is None or other is group_of[op]:
+                continue
+            reason = _refusal(block, group_of[op], other)
+            subject = f"{describe([producer])} into {describe([op])} at {where(op)}"
+            unit.remarks.append(
+                Remark("array-fuse-loops", subject, "not fused" if reason else "fused", reason or "computed once")
+            )
+            if reason is None:
+                merged = _Group(group_of[op].ops | other.ops)
+                for member in merged.ops:
+                    group_of[member] = merged
+    for group in dict.fromkeys(group_of.values()):
+        members = group.ops | set(inline_closure(o for op in group.ops for o in op.operands))
+        make_group(block, members, "loop", describe([op for op in block.ops if op in group.ops]))
+    _group_rest(block)
+
+
+def _group_rest(block: Block) -> None:
+    """Ordered operations with their index maps, and index maps that must be stored."""
+    for op in list(block.ops):
+        if isinstance(op, (*ORDERED, array.ScatterOp)):
+            kind = op.primitive
+            make_group(block, {op, *inline_closure(op.operands)}, kind, f"{kind} runs alone")
+    for op in list(block.ops):
+        if op.parent_block() is block and is_inline(op) and not is_unit_reshape(op):
+            follow = [u for r in op.results for u in users(r)]
+            if any(not is_inline(u) or u.parent_block() is not block or is_unit_reshape(u) for u in follow):
+                make_group(block, {op, *inline_closure(op.operands)}, "loop", "an index map that must be stored")
+
+
+def _producers(op: Operation) -> list[Operation]:
+    """Non-inline operations whose results reach `op` through inline ones."""
+    found: dict[Operation, None] = {}
+    pending = list(op.operands)
+    while pending:
+        owner = pending.pop(0).owner
+        if not isinstance(owner, Operation):
+            continue
+        if is_inline(owner):
+            pending.extend(owner.operands)
+        else:
+            found[owner] = None
+    return list(found)
+
+
+def _refusal(block: Block, consumer: _Group, producer: _Group) -> str | None:
+    """Why two groups must not merge, or None."""
+    merged = consumer.ops | producer.ops
+    if len(merged) > LARGEST_GROUP:
+        return f"the group would have more than {LARGEST_GROUP} operations"
+    space, reduced, problem = _space(merged)
+    if problem:
+        return problem
+    every = merged | set(inline_closure(o for op in merged for o in op.operands))
+    roots = [op for op in merged if any(in_block(u, block) not in every for r in op.results for u in users(r))]
+    problem = _recomputes(merged, roots, space, reduced)
+    if problem:
+        return problem
+    return "another path between them leaves the group" if creates_cycle(block, every) else None
+
+
+def _space(ops_: Iterable[Operation]) -> tuple[tuple[int, ...], tuple[int, ...], str | None]:
+    """Full shape and reduced dimensions of a set of operations, or why it has none."""
+    spaces = {(array_type(op.operands[0]).shape, op.attributes_of()["axes"]) for op in ops_ if isinstance(op, array.ReduceOp)}
+    shapes = {array_type(op.results[0]).shape for op in ops_ if not isinstance(op, array.ReduceOp)}
+    if len(spaces) > 1:
+        return (), (), "they reduce different shapes or axes"
+    if not spaces:
+        largest = max(shapes, key=lambda s: (_size(s), len(s)))
+        return largest, (), None
+    ((space, reduced),) = spaces
+    if 0 in space:
+        return (), (), "empty reductions stay alone"
+    return space, reduced, None
+
+
+def _size(shape: tuple[int, ...]) -> int:
+    size = 1
+    for n in shape:
+        size *= n
+    return size
+
+
+def _row_shapes(space: tuple[int, ...], reduced: tuple[int, ...]) -> set[tuple[int, ...]]:
+    kept = tuple(n for d, n in enumerate(space) if d not in reduced)
+    return {kept, tuple(1 if d in reduced else n for d, n in enumerate(space))}
+
+
+def _recomputes(
+    merged: set[Operation], roots: list[Operation], space: tuple[int, ...], reduced: tuple[int, ...]
+) -> str | None:
+    """Pull the roots symbolically: every operation must be reached at one set of coordinates."""
+    seen: dict[Operation, set[Any]] = {}
+    problems: list[str] = []
+
+    def reach(value: SSAValue, at: tuple[Any, ...]) -> None:
+        op = value.owner
+        if not isinstance(op, Operation) or (op not in merged and not is_inline(op)):
+            return
+        if op in merged:
+            known = seen.setdefault(op, set())
+            found = _canonical(array_type(value).shape, at)
+            if found in known:
+                return
+            known.add(found)
+            if len(known) > 1:
+                problems.append(f"{describe([op])} would be computed more than once")
+                return
+        for operand, inner in _operand_coordinates(op, at, space):
+            reach(operand, inner)
+
+    identity = tuple(range(len(space)))
+    kept = tuple(d for d in identity if d not in reduced)
+    straight = _canonical(space, identity)
+    row = _canonical(tuple(space[d] for d in kept), kept)
+    for root in roots:
+        shape = array_type(root.results[0]).shape
+        at = _root_coordinates(shape, space, reduced, identity, kept)
+        if at is None:
+            return "their results have different shapes"
+        reach(root.results[0], at)
+        if problems:
+            return problems[0]
+    for op, coordinates in seen.items():
+        (at,) = coordinates
+        if isinstance(op, array.ReduceOp) and at != row:
+            return "a reduction would be read at shifted coordinates"
+        if at not in (straight, row) and not _cheap(op):
+            return f"{describe([op])} would be repeated for every element that reads it"
+    return None
+
+
+def _root_coordinates(
+    shape: tuple[int, ...],
+    space: tuple[int, ...],
+    reduced: tuple[int, ...],
+    identity: tuple[int, ...],
+    kept: tuple[int, ...],
+) -> tuple[Any, ...] | None:
+    if shape == space:
+        return identity
+    if not reduced or shape not in _row_shapes(space, reduced):
+        return None
+    return kept if len(shape) == len(kept) else tuple(-1 if d in reduced else d for d in identity)
+
+
+def _canonical(shape: tuple[int, ...], at: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Coordinates without those of unit dimensions."""
+    return tuple(c for c, n in zip(at, shape, strict=True) if n != 1 and c != -1)
+
+
+def _cheap(op: Operation) -> bool:
+    """Cheap functions may be read at any coordinates."""
+    if isinstance(op, array.MapOp):
+        return ops.FUNCTIONS[op.fn.data].cost in (ops.MOVE, ops.ALU, ops.MULTIPLY)
+    return isinstance(op, array.CastOp | array.BitcastOp)
+
+
+def _operand_coordinates(
+    op: Operation, at: tuple[Any, ...], space: tuple[int, ...]
+) -> Iterable[tuple[SSAValue, tuple[Any, ...]]]:
+    """Symbolic counterpart of the tile builder's rules."""
+    if isinstance(op, array.ReduceOp):
+        shape, axes = array_type(op.operands[0]).shape, op.attributes_of()["axes"]
+        rest = iter(at)
+        yield op.operands[0], tuple(d if d in axes else next(rest) for d in range(len(shape)))
+    elif isinstance(op, array.BroadcastOp):
+        sizes, result = array_type(op.operands[0]).shape, array_type(op.results[0]).shape
+        axes = op.attributes_of()["axes"]
+        yield op.operands[0], tuple(
+            -1 if n == 1 and result[d] != 1 else at[d] for n, d in zip(sizes, axes, strict=True)
+        )
+    elif isinstance(op, array.TransposeOp):
+        inner: list[Any] = [None] * len(at)
+        for position, source in enumerate(op.attributes_of()["permutation"]):
+            inner[source] = at[position]
+        yield op.operands[0], tuple(inner)
+    elif is_unit_reshape(op):
+        result = array_type(op.results[0]).shape
+        rest = iter(c for c, n in zip(at, result, strict=True) if n != 1)
+        yield op.operands[0], tuple(-1 if n == 1 else next(rest) for n in array_type(op.operands[0]).shape)
+    elif isinstance(op, (array.SliceOp, array.ReverseOp, *_MAPPED)):
+        for operand in op.operands:
+            yield operand, tuple((id(op), at, d) for d in range(array_type(operand).rank))
+    else:
+        for operand in op.operands:
+            yield operand, at

@@ -1,0 +1,131 @@
+"""Turn every fused group into a tile kernel and a call of it.
+
+Before:
+    %2 = array.fused(%0, %1) {kind = "loop", why = "one operation"} {
+    ^bb0(%3: tensor<8xf32>, %4: tensor<8xf32>):
+      %5 = array.map(%3, %4) {fn = "add"} : tensor<8xf32>
+      array.yield(%5)
+    } : tensor<8xf32>
+After:
+    %2 = array.call(%0, %1) {callee = "loop_0"} : tensor<8xf32>
+    ...
+    tile.kernel() {sym_name = "loop_0", grid = array<i64: 1>, effects = ["in", "in", "out"]} {
+      tile.load ... tile.map ... tile.store
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from xdsl.ir import SSAValue
+
+from tilewright.dialects import array, tile
+from tilewright.dialects.base import array_type
+from tilewright.passes.array_fuse_attention import attention_parts
+from tilewright.passes.base import Unit, blocks_of
+from tilewright.passes.lower_contract_group import (
+    lower_attention_group,
+    lower_contract_group,
+    lower_convolve_group,
+    plan_attention,
+    plan_contract,
+    plan_convolve,
+)
+from tilewright.passes.lower_loop_group import lower_loop_group, plan_loop
+from tilewright.passes.lower_ordered_group import lower_ordered_group, lower_scatter_group, plan_ordered
+from tilewright.passes.tile_builder import TileBuilder
+
+Fill = Callable[[TileBuilder, Sequence[SSAValue], Sequence[SSAValue]], None]
+
+
+@dataclass(frozen=True)
+class ArrayLowerToTilePass:
+    """Kernels with equal bodies are shared: a model's layers call one kernel."""
+
+    name: ClassVar[str] = "array-lower-to-tile"
+
+    def apply(self, unit: Unit) -> None:
+        known: dict[str, str] = {}
+        for block in blocks_of(unit.main):
+            for op in list(block.ops):
+                if isinstance(op, array.FusedOp):
+                    _replace(unit, op, known)
+
+
+def _replace(unit: Unit, group: array.FusedOp, known: dict[str, str]) -> None:
+    kernel = _lower(unit, group)
+    text = str(kernel)
+    name = known.get(text)
+    if name is None:
+        name = f"{group.kind.data}_{len(known)}"
+        known[text] = name
+        kernel.properties["sym_name"] = array.StringAttr(name)
+        unit.module.body.block.add_op(kernel)
+    call = array.CallOp.make(list(group.operands), {"callee": name}, [r.type for r in group.results])
+    call.location = group.location
+    block = group.parent_block()
+    if block is not None:
+        block.insert_op_before(call, group)
+    for old, new in zip(group.results, call.results, strict=True):
+        old.replace_all_uses_with(new)
+    group.detach()
+    group.erase()
+
+
+def _lower(unit: Unit, group: array.FusedOp) -> tile.KernelOp:
+    grid, fill = _GROUPS[group.kind.data](unit, group)
+    inputs = [tile.ref(array_type(o)) for o in group.operands]
+    outputs = [tile.ref(array_type(r)) for r in group.results]
+    effects = [*[tile.IN] * len(inputs), *[tile.OUT] * len(outputs)]
+    kernel = tile.kernel("", grid, [*inputs, *outputs], effects)
+    refs = dict(zip(group.body.block.args, kernel.refs, strict=False))
+    builder = TileBuilder(kernel.body.block, refs)
+    fill(builder, kernel.indices, kernel.refs[len(inputs) :])
+    kernel.body.block.add_op(tile.YieldOp.make([], {}, []))
+    return kernel
+
+
+def _loop(unit: Unit, group: array.FusedOp) -> tuple[tuple[int, ...], Fill]:
+    plan = plan_loop(group, unit.machine)
+    return plan.grid, lambda builder, indices, outputs: lower_loop_group(group, plan, builder, indices, outputs)
+
+
+def _contract(unit: Unit, group: array.FusedOp) -> tuple[tuple[int, ...], Fill]:
+    plan = plan_contract(group, unit.machine, unit.threads)
+    return plan.grid, lambda builder, indices, outputs: lower_contract_group(group, plan, builder, indices, outputs)
+
+
+def _convolve(unit: Unit, group: array.FusedOp) -> tuple[tuple[int, ...], Fill]:
+    plan = plan_convolve(group, unit.machine, unit.threads)
+    return plan.grid, lambda builder, indices, outputs: lower_convolve_group(group, plan, builder, indices, outputs)
+
+
+def _attention(unit: Unit, group: array.FusedOp) -> tuple[tuple[int, ...], Fill]:
+    parts = attention_parts(group)
+    plan = plan_attention(array_type(parts.scores).shape, unit.machine)
+    return plan.grid, lambda builder, indices, outputs: lower_attention_group(
+        group, parts, plan, builder, indices, outputs
+    )
+
+
+def _ordered(unit: Unit, group: array.FusedOp) -> tuple[tuple[int, ...], Fill]:
+    plan = plan_ordered(group)
+    return plan.grid, lambda builder, indices, outputs: lower_ordered_group(group, plan, builder, indices, outputs)
+
+
+def _scatter(unit: Unit, group: array.FusedOp) -> tuple[tuple[int, ...], Fill]:
+    return (), lambda builder, indices, outputs: lower_scatter_group(group, builder, outputs)
+
+
+_GROUPS: dict[str, Callable[[Unit, Any], tuple[tuple[int, ...], Fill]]] = {
+    "loop": _loop,
+    "contract": _contract,
+    "convolve": _convolve,
+    "attention": _attention,
+    "scan": _ordered,
+    "sort": _ordered,
+    "arg_reduce": _ordered,
+    "scatter": _scatter,
+}

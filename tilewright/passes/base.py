@@ -1,0 +1,85 @@
+"""What a pass is and what it works on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from xdsl.dialects.builtin import FileLineColLoc, ModuleOp
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Block, Operation
+
+from tilewright.dialects import tile
+from tilewright.errors import CompilerBug
+from tilewright.machines.machine import Machine
+
+
+@dataclass(frozen=True)
+class Remark:
+    """One decision and its reason, for `explain`."""
+
+    pass_name: str
+    subject: str
+    decision: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.pass_name}: {self.subject}: {self.decision} ({self.reason})"
+
+
+@dataclass
+class Unit:
+    """A program being compiled."""
+
+    module: ModuleOp
+    constants: dict[str, np.ndarray[Any, Any]]
+    machine: Machine
+    threads: int
+    donated: dict[int, int] = field(default_factory=dict)  # input index -> output index that may take its memory
+    remarks: list[Remark] = field(default_factory=list)
+
+    @property
+    def main(self) -> FuncOp:
+        for op in self.module.body.block.ops:
+            if isinstance(op, FuncOp) and op.sym_name.data == "main":
+                return op
+        raise CompilerBug("the module has no function `main`")
+
+    def kernels(self) -> Iterator[tile.KernelOp]:
+        for op in list(self.module.body.block.ops):
+            if isinstance(op, tile.KernelOp):
+                yield op
+
+    def kernel(self, name: str) -> tile.KernelOp:
+        return next(k for k in self.kernels() if k.sym_name.data == name)
+
+
+class Pass(Protocol):
+    """A frozen dataclass whose fields are options. `name` is the file's name with hyphens."""
+
+    name: ClassVar[str]
+
+    def apply(self, unit: Unit) -> None:
+        """Change the unit in place."""
+        ...
+
+
+def blocks_of(function: FuncOp) -> Iterator[Block]:
+    """The function's block and those of its control flow, outer first."""
+    pending = [function.body.block]
+    while pending:
+        block = pending.pop()
+        yield block
+        for op in block.ops:
+            if op.name in ("array.while", "array.if"):
+                pending.extend(region.block for region in op.regions)
+
+
+def where(op: Operation) -> str:
+    """The user's line of an operation, for remarks."""
+    location = op.location
+    if isinstance(location, FileLineColLoc):
+        return f"{location.filename.data.rsplit('/', 1)[-1]}:{location.line.data}"
+    return ""

@@ -1,0 +1,181 @@
+"""What the fusion passes share: which operations are free to repeat, and how a set of operations becomes a group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from xdsl.ir import Block, Operation, Region, SSAValue
+
+from tilewright.dialects import array
+from tilewright.dialects.base import array_type
+
+INDEX_MAPS = (array.BroadcastOp, array.TransposeOp, array.SliceOp, array.ReverseOp)
+ELEMENTWISE = (array.MapOp, array.CastOp, array.BitcastOp)
+
+
+def is_unit_reshape(op: Operation) -> bool:
+    """A reshape that only adds or drops dimensions of size 1."""
+    if not isinstance(op, array.ReshapeOp):
+        return False
+    source, result = array_type(op.operands[0]).shape, array_type(op.results[0]).shape
+    return [n for n in source if n != 1] == [n for n in result if n != 1]
+
+
+def is_splat(op: Operation) -> bool:
+    return isinstance(op, array.ConstantOp) and not op.resource.data
+
+
+def is_inline(op: Operation) -> bool:
+    """Operations that cost nothing where they are used: splats, iota and index maps. Every user gets its own copy."""
+    return is_splat(op) or isinstance(op, (array.IotaOp, *INDEX_MAPS)) or is_unit_reshape(op)
+
+
+def inline_closure(values: Iterable[SSAValue]) -> list[Operation]:
+    """The inline operations that lead to the given values, producers first."""
+    found: dict[Operation, None] = {}
+
+    def visit(value: SSAValue) -> None:
+        op = value.owner
+        if isinstance(op, Operation) and is_inline(op) and op not in found:
+            for operand in op.operands:
+                visit(operand)
+            found[op] = None
+
+    for value in values:
+        visit(value)
+    return list(found)
+
+
+def users(value: SSAValue) -> list[Operation]:
+    """Distinct operations that use a value."""
+    return list(dict.fromkeys(use.operation for use in value.uses))
+
+
+def in_block(op: Operation, block: Block) -> Operation:
+    """The ancestor of `op` that lies directly in `block`."""
+    while op.parent_block() is not block:
+        parent = op.parent_op()
+        if parent is None:
+            return op
+        op = parent
+    return op
+
+
+def creates_cycle(block: Block, members: set[Operation]) -> bool:
+    """Whether a path leaves the set and comes back, so that the set cannot run as one step."""
+    order = {op: i for i, op in enumerate(block.ops)}
+    last = max(order[m] for m in members)
+    tainted: set[Operation] = set()
+    for op in block.ops:
+        if order[op] > last:
+            return False
+        depends = any(
+            isinstance(o.owner, Operation) and (o.owner in tainted or (o.owner in members and op not in members))
+            for o in _reads(op)
+        )
+        if not depends:
+            continue
+        if op in members and any(isinstance(o.owner, Operation) and o.owner in tainted for o in _reads(op)):
+            return True
+        if op not in members:
+            tainted.add(op)
+    return False
+
+
+def _reads(op: Operation) -> list[SSAValue]:
+    """Operands of an operation and everything that its regions use from outside."""
+    if not op.regions:
+        return list(op.operands)
+    return [o for inner in op.walk() for o in inner.operands]
+
+
+def make_group(block: Block, members: set[Operation], kind: str, why: str) -> array.FusedOp:
+    """Move the operations of a set into one `array.fused`. The set must not create a cycle."""
+    ordered = [op for op in block.ops if op in members]
+    results = [
+        r for op in ordered for r in op.results if any(in_block(use.operation, block) not in members for use in r.uses)
+    ]
+    inputs = list(dict.fromkeys(o for op in ordered for o in op.operands if _outside(o, members)))
+    anchor = ordered[-1]
+    late = _dependents_before(block, members, anchor)
+    region = Region(Block(arg_types=[i.type for i in inputs]))
+    group = array.FusedOp.make(inputs, {"kind": kind, "why": why}, [r.type for r in results], [region])
+    group.location = _location(ordered)
+    block.insert_op_after(group, anchor)
+    previous: Operation = group
+    for op in late:
+        op.detach()
+        block.insert_op_after(op, previous)
+        previous = op
+    inner = region.block
+    for op in ordered:
+        op.detach()
+        inner.add_op(op)
+    substitution = dict(zip(inputs, inner.args, strict=True))
+    for op in ordered:
+        op.operands = [substitution.get(o, o) for o in op.operands]
+    inner.add_op(array.YieldOp.make(results, {}, []))
+    for old, new in zip(results, group.results, strict=True):
+        old.replace_uses_with_if(new, lambda use: not _within(use.operation, group))
+    return group
+
+
+def _within(op: Operation, ancestor: Operation) -> bool:
+    parent = op.parent_op()
+    while parent is not None:
+        if parent is ancestor:
+            return True
+        parent = parent.parent_op()
+    return False
+
+
+def _outside(value: SSAValue, members: set[Operation]) -> bool:
+    return not (isinstance(value.owner, Operation) and value.owner in members)
+
+
+def _location(ops: Sequence[Operation]):  # noqa: ANN202  the IR framework's union of location attributes
+    from xdsl.dialects.builtin import UnknownLoc
+
+    known = [op.location for op in ops if not isinstance(op.location, UnknownLoc)]
+    return known[-1] if known else ops[-1].location
+
+
+def _dependents_before(block: Block, members: set[Operation], anchor: Operation) -> list[Operation]:
+    """Operations between the set's first member and `anchor` that use the set's results, directly or not."""
+    tainted: dict[Operation, None] = {}
+    for op in block.ops:
+        if op is anchor:
+            break
+        if op in members:
+            continue
+        owners = [o.owner for o in _reads(op)]
+        if any(isinstance(w, Operation) and (w in members or w in tainted) for w in owners):
+            tainted[op] = None
+    return list(tainted)
+
+
+def needs_memory(op: Operation) -> bool:
+    """Whether an operation takes its operands as arrays in memory: views, control flow, results."""
+    return not isinstance(op, array.ArrayOp) or (isinstance(op, array.ReshapeOp) and not is_unit_reshape(op))
+
+
+def absorb_transpose(block: Block, members: set[Operation], root: SSAValue) -> None:
+    """A transpose that would be stored anyway, because its user needs memory, becomes part of the group's store."""
+    following = users(root)
+    if len(following) != 1 or not isinstance(following[0], array.TransposeOp):
+        return
+    (transpose,) = following
+    if transpose.parent_block() is block and all(needs_memory(u) for u in users(transpose.results[0])):
+        members.add(transpose)
+
+
+def describe(members: Iterable[Operation]) -> str:
+    """Names of the operations of a set, for remarks."""
+    names = []
+    for op in members:
+        if is_splat(op):
+            continue
+        names.append(op.properties["fn"].data if "fn" in op.properties else op.name.removeprefix("array."))  # type: ignore[attr-defined]
+    return " ".join(names)
+
+

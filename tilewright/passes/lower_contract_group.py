@@ -1,0 +1,383 @@
+"""Tile kernels around matrix products: `contract`, `convolve` and `attention` groups."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from xdsl.ir import SSAValue
+
+from tilewright import dtypes
+from tilewright.cost.tiles import even_split, matmul_tile
+from tilewright.dialects import array
+from tilewright.dialects.base import array_type
+from tilewright.dtypes import DType
+from tilewright.machines.machine import Machine
+from tilewright.passes.indexing import Axis, Coordinates, Linear, Tile
+from tilewright.passes.tile_builder import TileBuilder
+
+ROW, COLUMN, DEPTH, VALUE_COLUMN = 0.0, 1.0, 2.0, 3.0
+
+
+@dataclass(frozen=True)
+class ContractPlan:
+    """Tile extents of the result dimensions and of the contracted ones (all but the last are 1)."""
+
+    shape: tuple[int, ...]
+    extents: tuple[int, ...]
+    depth_sizes: tuple[int, ...]
+    depth_extent: int
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        return tuple(-(-n // e) if n else 0 for n, e in zip(self.shape, self.extents, strict=True))
+
+
+def contract_of(group: array.FusedOp) -> array.ContractOp:
+    """The matrix product of a `contract` group."""
+    return next(op for op in group.body.block.ops if isinstance(op, array.ContractOp))
+
+
+def _dims(op: array.ContractOp) -> tuple[list[int], list[int], list[int]]:
+    """Batch, left-free and right-free dimensions, as result dimensions."""
+    a = op.attributes_of()
+    batch = len(a["left_batch"])
+    left = array_type(op.operands[0]).rank - batch - len(a["left_contract"])
+    rank = array_type(op.results[0]).rank
+    return list(range(batch)), list(range(batch, batch + left)), list(range(batch + left, rank))
+
+
+def plan_contract(group: array.FusedOp, machine: Machine, threads: int) -> ContractPlan:
+    op = contract_of(group)
+    a = op.attributes_of()
+    left, result = array_type(op.operands[0]), array_type(op.results[0])
+    _, rows, columns = _dims(op)
+    depth_sizes = tuple(left.shape[d] for d in a["left_contract"])
+    last_rows = result.shape[rows[-1]] if rows else 1
+    last_columns = result.shape[columns[-1]] if columns else 1
+    others = math.prod(result.shape) // max(1, last_rows * last_columns)
+    share = 1 if others >= 2 * threads else threads
+    tile = matmul_tile(last_rows, last_columns, depth_sizes[-1] if depth_sizes else 1, result.dtype, machine, share)
+    extents = [1] * result.rank
+    if rows:
+        extents[rows[-1]] = max(1, min(tile.rows, last_rows))
+    if columns:
+        extents[columns[-1]] = max(1, min(tile.columns, last_columns))
+    return ContractPlan(result.shape, tuple(extents), depth_sizes, max(1, tile.depth))
+
+
+def lower_contract_group(
+    group: array.FusedOp,
+    plan: ContractPlan,
+    builder: TileBuilder,
+    indices: Sequence[SSAValue],
+    outputs: Sequence[SSAValue],
+) -> None:
+    """One output tile: a loop over the contracted dimensions, then the epilogue."""
+    op = contract_of(group)
+    a = op.attributes_of()
+    batch, rows, columns = _dims(op)
+    result = array_type(op.results[0])
+    row = Axis(plan.extents[rows[-1]] if rows else 1, ROW, "m")
+    column = Axis(plan.extents[columns[-1]] if columns else 1, COLUMN, "n")
+    at: list[Linear] = []
+    for d, counter in enumerate(indices):
+        axis = row if rows and d == rows[-1] else column if columns and d == columns[-1] else None
+        at.append(_tile_position(axis, counter, plan.extents[d], plan.shape[d]))
+    depth = Axis(plan.depth_extent, DEPTH, "k")
+    acc_type = _accumulator(result.dtype)
+
+    def step(counters: Sequence[SSAValue], total: Tile) -> Tile:
+        inner = _depth_positions(plan, depth, counters)
+        left_at = _operand_coordinates(
+            array_type(op.operands[0]).rank, a["left_batch"], a["left_contract"], [at[d] for d in batch],
+            inner, [at[d] for d in rows],
+        )
+        right_at = _operand_coordinates(
+            array_type(op.operands[1]).rank, a["right_batch"], a["right_contract"], [at[d] for d in batch],
+            inner, [at[d] for d in columns],
+        )
+        left = builder.pull(op.operands[0], left_at)
+        right = builder.pull(op.operands[1], right_at)
+        if plan.depth_sizes and plan.depth_sizes[-1] % plan.depth_extent:
+            limit = plan.depth_sizes[-1]
+            left = builder.fill_padding(left, inner[-1], limit, 0)
+            right = builder.fill_padding(right, inner[-1], limit, 0)
+        return builder.dot(left, right, total, (row, column, depth))
+
+    total = builder.full(0, acc_type, (row, column))
+    if 0 not in plan.depth_sizes:
+        total = _depth_loop(plan, builder, total, step)
+    product = builder.cast(_squeeze(builder, total, at), result.dtype)
+    builder.define(op.results[0], tuple(at), product)
+    store_roots(group, op.results[0], builder, tuple(at), outputs)
+
+
+def store_roots(
+    group: array.FusedOp,
+    anchor: SSAValue,
+    builder: TileBuilder,
+    at: Coordinates,
+    outputs: Sequence[SSAValue],
+) -> None:
+    """Store every root of a group at the coordinates that make it pull the anchor at `at`."""
+    for value, ref in zip(array.yielded(group.body.block), outputs, strict=True):
+        coordinates = _outward(value, anchor, at)
+        builder.store(builder.pull(value, coordinates), ref, coordinates)
+
+
+def _outward(value: SSAValue, anchor: SSAValue, at: Coordinates) -> Coordinates:
+    """Coordinates of a root, seen through the transposes between it and the anchor."""
+    while value is not anchor and isinstance(value.owner, array.TransposeOp):
+        permutation = value.owner.attributes_of()["permutation"]
+        inner = _outward(value.owner.operands[0], anchor, at)
+        return tuple(inner[p] for p in permutation)
+    return at
+
+
+def _accumulator(dtype: DType) -> DType:
+    return dtype.compute
+
+
+def _tile_position(axis: Axis | None, counter: SSAValue, extent: int, size: int) -> Linear:
+    position = Linear.of(axis) if axis is not None and size > 1 else Linear()
+    return position + Linear.of(counter, extent) if extent < size else position
+
+
+def _depth_positions(plan: ContractPlan, depth: Axis, counters: Sequence[SSAValue]) -> list[Linear]:
+    positions = [Linear.of(c) if n > 1 else Linear() for c, n in zip(counters, plan.depth_sizes, strict=False)]
+    if not plan.depth_sizes:
+        return []
+    last = Linear.of(depth)
+    if plan.depth_extent < plan.depth_sizes[-1]:
+        last = last + Linear.of(counters[len(plan.depth_sizes) - 1], plan.depth_extent)
+    return [*positions[: len(plan.depth_sizes) - 1], last]
+
+
+def _depth_loop(plan: ContractPlan, builder: TileBuilder, total: Tile, step: object) -> Tile:
+    trips = [*plan.depth_sizes[:-1], -(-plan.depth_sizes[-1] // plan.depth_extent)] if plan.depth_sizes else []
+
+    def nest(depth: int, counters: list[SSAValue], current: Tile) -> Tile:
+        if depth == len(trips):
+            return step(counters, current)  # type: ignore[operator]
+        if trips[depth] == 1:
+            return nest(depth + 1, [*counters, None], current)  # type: ignore[list-item]  never read: one trip
+        (result,) = builder.loop(trips[depth], [current], lambda i, t: [nest(depth + 1, [*counters, i], t[0])])
+        return result
+
+    return nest(0, [], total)
+
+
+def _operand_coordinates(
+    rank: int,
+    batch_dims: Sequence[int],
+    contract_dims: Sequence[int],
+    batch: Sequence[Linear],
+    inner: Sequence[Linear],
+    free: Sequence[Linear],
+) -> Coordinates:
+    known: Mapping[int, Linear] = dict(zip(batch_dims, batch, strict=True)) | dict(
+        zip(contract_dims, inner, strict=True)
+    )
+    rest = iter(free)
+    return tuple(known[d] if d in known else next(rest) for d in range(rank))
+
+
+def _squeeze(builder: TileBuilder, total: Tile, at: Sequence[Linear]) -> Tile:
+    """Drop accumulator axes that the result's coordinates do not have (sizes of 1)."""
+    used = {axis for c in at for axis in c.axes}
+    return builder.drop(total, [axis for axis in total.axes if axis not in used])
+
+
+# ---- convolution ----------------------------------------------------------------------------------------------------
+
+
+def plan_convolve(group: array.FusedOp, machine: Machine, threads: int) -> ContractPlan:
+    """Tiles of (N, O, *spatial): output channels are rows, the last spatial dimension columns."""
+    op = convolve_of(group)
+    result, kernel = array_type(op.results[0]), array_type(op.operands[1])
+    per_group = kernel.shape[0] // op.attributes_of()["groups"]
+    tile = matmul_tile(per_group, result.shape[-1], kernel.shape[1], result.dtype, machine, 1)
+    rows = max(1, tile.rows)
+    while per_group % rows:
+        rows -= 1
+    extents = [1] * result.rank
+    extents[1] = rows
+    extents[-1] = max(1, min(tile.columns, result.shape[-1]))
+    return ContractPlan(result.shape, tuple(extents), (*kernel.shape[2:], kernel.shape[1]), max(1, tile.depth))
+
+
+def convolve_of(group: array.FusedOp) -> array.ConvolveOp:
+    return next(op for op in group.body.block.ops if isinstance(op, array.ConvolveOp))
+
+
+def lower_convolve_group(
+    group: array.FusedOp,
+    plan: ContractPlan,
+    builder: TileBuilder,
+    indices: Sequence[SSAValue],
+    outputs: Sequence[SSAValue],
+) -> None:
+    """A product of weights (rows) with shifted windows of the image (columns), summed over window positions."""
+    op = convolve_of(group)
+    a = op.attributes_of()
+    image, weights = op.operands
+    image_type, kernel_type, result = array_type(image), array_type(weights), array_type(op.results[0])
+    row, column = Axis(plan.extents[1], ROW, "o"), Axis(plan.extents[-1], COLUMN, "x")
+    at: list[Linear] = []
+    for d, counter in enumerate(indices):
+        axis = row if d == 1 else column if d == result.rank - 1 else None
+        at.append(_tile_position(axis, counter, plan.extents[d], plan.shape[d]))
+    depth = Axis(plan.depth_extent, DEPTH, "c")
+    per_group, channels = kernel_type.shape[0] // a["groups"], kernel_type.shape[1]
+    group_start = _group_start(builder, at[1], indices[1], plan.extents[1], per_group, channels, a["groups"])
+
+    def step(counters: Sequence[SSAValue], total: Tile) -> Tile:
+        *window, channel = _depth_positions(plan, depth, counters)
+        spatial: list[Linear] = []
+        masks: list[Tile] = []
+        for d, w in enumerate(window):
+            position = at[d + 2] * a["strides"][d] + w * a["dilation"][d] + -a["low"][d]
+            spatial.append(position)
+            masks.extend(_inside(builder, position, image_type.shape[d + 2], a["low"][d], a["high"][d]))
+        left = builder.pull(weights, (at[1], channel, *window))
+        right = builder.pull(image, (at[0], group_start + channel, *spatial))
+        zero = builder.full(0, image_type.dtype)
+        for mask in masks:
+            right = builder.map("select", mask, right, zero)
+        if channels % plan.depth_extent:
+            left = builder.fill_padding(left, channel, channels, 0)
+            right = builder.fill_padding(right, channel, channels, 0)
+        return builder.dot(left, right, total, (row, column, depth))
+
+    total = builder.full(0, _accumulator(result.dtype), (row, column))
+    if 0 not in plan.depth_sizes:
+        total = _depth_loop(plan, builder, total, step)
+    product = builder.cast(_squeeze(builder, total, at), result.dtype)
+    builder.define(op.results[0], tuple(at), product)
+    store_roots(group, op.results[0], builder, tuple(at), outputs)
+
+
+def _inside(builder: TileBuilder, position: Linear, size: int, low: int, high: int) -> list[Tile]:
+    conditions: list[Tile] = []
+    if low:
+        conditions.append(builder.map("greater_equal", builder.position(position), builder.full(0, dtypes.i64)))
+    if high:
+        conditions.append(builder.map("less", builder.position(position), builder.full(size, dtypes.i64)))
+    return conditions
+
+
+def _group_start(
+    builder: TileBuilder, at: Linear, counter: SSAValue, extent: int, per_group: int, channels: int, groups: int
+) -> Linear:
+    """First input channel of the group that this row block belongs to (blocks never straddle groups)."""
+    if groups == 1:
+        return Linear()
+    first = builder.position(Linear.of(counter, extent) if extent < per_group * groups else Linear())
+    index = builder.map("floor_divide", first, builder.full(per_group, dtypes.i64))
+    return Linear.of(builder.map("multiply", index, builder.full(channels, dtypes.i64)))
+
+
+# ---- attention ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class AttentionPlan:
+    """Tile extents: query rows and key columns per step; `shape` is that of the scores (*batch, queries, keys)."""
+
+    shape: tuple[int, ...]
+    query_extent: int
+    key_extent: int
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        return (*self.shape[:-2], -(-self.shape[-2] // self.query_extent))
+
+
+@dataclass(frozen=True)
+class AttentionParts:
+    """The values of an attention group, by role."""
+
+    score_product: array.ContractOp
+    scores: SSAValue
+    value_product: array.ContractOp
+    quotient: SSAValue
+
+
+def plan_attention(scores_shape: tuple[int, ...], machine: Machine) -> AttentionPlan:
+    rows, keys = scores_shape[-2], scores_shape[-1]
+    return AttentionPlan(scores_shape, even_split(rows, 64), even_split(keys, 256))
+
+
+def lower_attention_group(
+    group: array.FusedOp,
+    parts: AttentionParts,
+    plan: AttentionPlan,
+    builder: TileBuilder,
+    indices: Sequence[SSAValue],
+    outputs: Sequence[SSAValue],
+) -> None:
+    """Online softmax (Milakov and Gimelshein, 2018): one pass over key blocks with a running maximum and sum."""
+    first, second = parts.score_product, parts.value_product
+    head = array_type(first.operands[0]).shape[-1]
+    width = array_type(second.results[0]).shape[-1]
+    keys = plan.shape[-1]
+    row, key = Axis(plan.query_extent, ROW, "q"), Axis(plan.key_extent, COLUMN, "k")
+    inner, column = Axis(head, DEPTH, "d"), Axis(width, VALUE_COLUMN, "e")
+    batch = tuple(
+        Linear.of(i) if n > 1 else Linear() for i, n in zip(indices[:-1], plan.shape[:-2], strict=True)
+    )
+    query_at = _tile_position(row, indices[-1], plan.query_extent, plan.shape[-2])
+    dtype = array_type(first.results[0]).dtype.compute
+
+    def step(counter: SSAValue | None, carried: Sequence[Tile]) -> list[Tile]:
+        highest, total, result = carried
+        key_at = Linear.of(key) + (Linear.of(counter, plan.key_extent) if counter is not None else 0)
+        query = builder.pull(first.operands[0], _matrix_coordinates(first, 0, batch, query_at, Linear.of(inner)))
+        keys_tile = builder.pull(first.operands[1], _matrix_coordinates(first, 1, batch, key_at, Linear.of(inner)))
+        product = builder.dot(query, keys_tile, builder.full(0, dtype, (row, key)), (row, key, inner))
+        scores_at = (*batch, query_at, key_at if keys > 1 else Linear())
+        score_dtype = array_type(first.results[0]).dtype
+        builder.define(first.results[0], scores_at, builder.cast(_squeeze(builder, product, scores_at), score_dtype))
+        scores = builder.cast(builder.pull(parts.scores, scores_at), dtype)
+        scores = Tile(builder.expand(scores, (row, key)), (row, key))
+        if keys % plan.key_extent:
+            scores = builder.fill_padding(scores, key_at, keys, float("-inf"))
+        new_highest = builder.map("maximum", highest, builder.reduce(scores, "maximum", [key]))
+        # A row without any key so far has maximum -inf; subtracting 0 instead keeps its terms at exp(-inf) = 0.
+        lowest = builder.full(float("-inf"), dtype)
+        shift = builder.map("select", builder.map("equal", new_highest, lowest), builder.full(0.0, dtype), new_highest)
+        weights = builder.map("exp", builder.map("subtract", scores, shift))
+        correction = builder.map("exp", builder.map("subtract", highest, shift))
+        new_total = builder.map(
+            "add", builder.map("multiply", total, correction), builder.reduce(weights, "add", [key])
+        )
+        values_tile = builder.pull(second.operands[1], _matrix_coordinates(second, 1, batch, Linear.of(column), key_at))
+        if keys % plan.key_extent:
+            values_tile = builder.fill_padding(values_tile, key_at, keys, 0)
+        scaled = builder.map("multiply", result, correction)
+        new_result = builder.dot(weights, values_tile, scaled, (row, column, key))
+        return [new_highest, new_total, new_result]
+
+    start = [
+        builder.full(float("-inf"), dtype, (row,)),
+        builder.full(0.0, dtype, (row,)),
+        builder.full(0.0, dtype, (row, column)),
+    ]
+    trips = -(-keys // plan.key_extent)
+    final = builder.loop(trips, start, step) if trips > 1 else step(None, start)
+    quotient = builder.map("divide", final[2], final[1])
+    at = (*batch, query_at, Linear.of(column) if width > 1 else Linear())
+    result = _squeeze(builder, quotient, at)
+    builder.define(parts.quotient, at, builder.cast(result, array_type(parts.quotient).dtype))
+    store_roots(group, parts.quotient, builder, at, outputs)
+
+
+def _matrix_coordinates(
+    op: array.ContractOp, side: int, batch: Coordinates, free: Linear, contracted: Linear
+) -> Coordinates:
+    """Coordinates of an operand with one free and one contracted dimension after the batch."""
+    a = op.attributes_of()
+    contract = a["left_contract" if side == 0 else "right_contract"]
+    return _operand_coordinates(len(batch) + 2, range(len(batch)), contract, batch, [contracted], [free])

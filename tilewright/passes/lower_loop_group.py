@@ -1,0 +1,141 @@
+"""Tile kernels for fused loops and reductions (group kind `loop`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from xdsl.ir import SSAValue
+
+from tilewright.cost.tiles import even_split, loop_tile
+from tilewright.dialects import array
+from tilewright.dialects.base import array_type
+from tilewright.machines.machine import Machine
+from tilewright.passes.indexing import Axis, Coordinates, Linear
+from tilewright.passes.tile_builder import TileBuilder, reduce_extents
+
+ROW_ELEMENTS = 4096
+COLUMNS = 512
+
+
+@dataclass(frozen=True)
+class LoopPlan:
+    """How a loop group is tiled. `extents` are tile extents of the kept dimensions of `space`; `reduced` maps each
+    reduced dimension to its tile extent."""
+
+    space: tuple[int, ...]
+    extents: dict[int, int]
+    reduced: dict[int, int]
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        return tuple(d for d in range(len(self.space)) if d not in self.reduced)
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        return tuple(-(-self.space[d] // self.extents[d]) for d in self.kept)
+
+
+def plan_loop(group: array.FusedOp, machine: Machine) -> LoopPlan:
+    """Choose tiles: a row of a reduction stays near; plain loops take about a page of elements at a time."""
+    space, reduced_dims = group_space(group)
+    if not reduced_dims:
+        transposes = any(isinstance(op, array.TransposeOp) for op in group.body.block.ops)
+        extents = loop_tile(space, ROW_ELEMENTS, square=transposes)
+        return LoopPlan(space, dict(enumerate(extents)), {})
+    reduced = reduce_extents(space, reduced_dims)
+    kept = [d for d in range(len(space)) if d not in reduced_dims]
+    extents = dict.fromkeys(kept, 1)
+    if kept:
+        row = 1
+        for n in reduced.values():
+            row *= max(1, n)
+        if kept[-1] == len(space) - 1:
+            extents[kept[-1]] = even_split(space[kept[-1]], COLUMNS)
+        else:
+            extents[kept[-1]] = even_split(space[kept[-1]], max(1, ROW_ELEMENTS // row))
+    return LoopPlan(space, extents, reduced)
+
+
+def group_space(group: array.FusedOp) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The full shape of a loop group and the dimensions that it reduces."""
+    for op in group.body.block.ops:
+        if isinstance(op, array.ReduceOp):
+            return array_type(op.operands[0]).shape, op.attributes_of()["axes"]
+    return array_type(group.results[0]).shape, ()
+
+
+def lower_loop_group(
+    group: array.FusedOp,
+    plan: LoopPlan,
+    builder: TileBuilder,
+    indices: Sequence[SSAValue],
+    outputs: Sequence[SSAValue],
+) -> None:
+    """Fill the kernel's block: row values first, then every root at the tile's coordinates."""
+    counters = dict(zip(plan.kept, indices, strict=True))
+    at: dict[int, Linear] = {}
+    for d in plan.kept:
+        at[d] = _position(Axis(plan.extents[d], d, f"d{d}"), counters[d], plan.extents[d], plan.space[d])
+    row = tuple(at[d] for d in plan.kept)
+    for op in group.body.block.ops:
+        if isinstance(op, array.ReduceOp) and array_type(op.operands[0]).shape == plan.space:
+            builder.pull(op.results[0], row)
+    roots = list(zip(array.yielded(group.body.block), outputs, strict=True))
+    row_shape = tuple(plan.space[d] for d in plan.kept)
+    full = [(v, ref) for v, ref in roots if array_type(v).shape == plan.space]
+    for value, ref in roots:
+        if (value, ref) not in full:
+            coordinates = _row_coordinates(array_type(value).shape, row_shape, plan, at)
+            builder.store(builder.pull(value, coordinates), ref, coordinates)
+    if full:
+        _store_full(plan, builder, at, full)
+
+
+def _position(axis: Axis, counter: SSAValue, extent: int, size: int) -> Linear:
+    if size == 1:
+        return Linear()
+    position = Linear.of(axis) if extent > 1 else Linear()
+    return position + Linear.of(counter, extent) if extent < size else position
+
+
+def _row_coordinates(
+    shape: tuple[int, ...], row_shape: tuple[int, ...], plan: LoopPlan, at: Mapping[int, Linear]
+) -> Coordinates:
+    """Coordinates of a root without the reduced dimensions, or with them kept at size 1."""
+    if shape == row_shape:
+        return tuple(at[d] for d in plan.kept)
+    return tuple(at.get(d, Linear()) for d in range(len(plan.space)))
+
+
+def _store_full(
+    plan: LoopPlan,
+    builder: TileBuilder,
+    at: Mapping[int, Linear],
+    roots: Sequence[tuple[SSAValue, SSAValue]],
+) -> None:
+    looped = [d for d, extent in plan.reduced.items() if extent < plan.space[d]]
+
+    def nest(dims: Sequence[int], counters: dict[int, SSAValue]) -> None:
+        if dims:
+            d = dims[0]
+            trips = -(-plan.space[d] // plan.reduced[d])
+
+            def body(counter: SSAValue, carried: object) -> tuple[()]:
+                nest(dims[1:], counters | {d: counter})
+                return ()
+
+            builder.loop(trips, [], body)
+            return
+        coordinates = list[Linear]()
+        for d in range(len(plan.space)):
+            if d in at:
+                coordinates.append(at[d])
+                continue
+            axis = builder.reduce_axis(plan.space, d, plan.reduced[d], ())
+            offset = Linear.of(counters[d], plan.reduced[d]) if d in counters else 0
+            coordinates.append(Linear.of(axis) + offset)
+        for value, ref in roots:
+            builder.store(builder.pull(value, tuple(coordinates)), ref, tuple(coordinates))
+
+    nest(looped, {})

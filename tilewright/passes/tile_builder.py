@@ -1,0 +1,517 @@
+"""Builds tile operations on demand: `pull(value, coordinates)` is the tile of an array value at affine coordinates.
+
+The array operations of a fused group are never visited as such: a store pulls its value, which pulls its operands,
+down to loads of the group's inputs. Index maps (transpose, slice, pad, ...) only change coordinates. Tiles carry named
+axes and hold just the axes that they depend on; a map broadcasts its operands to the union. Equal pulls give the same
+tile, so a softmax loads, exponentiates and sums each row once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from xdsl.dialects.builtin import AffineMapAttr, IndexType
+from xdsl.ir import Attribute, Block, Region, SSAValue
+
+from tilewright import dtypes, ops
+from tilewright.dialects import array, tile
+from tilewright.dialects.base import array_type, tensor
+from tilewright.dtypes import DType
+from tilewright.errors import CompilerBug
+from tilewright.passes.indexing import Axis, Coordinates, Linear, MapBuilder, Tile, axes_of, ordered
+from tilewright.primitives import ArrayType
+
+# A reduction whose axes hold more elements than this runs in chunks, so that a row of operands stays in near memory.
+REDUCE_ELEMENTS = 16384
+REDUCED_ORDER = 1000.0
+
+
+class TileBuilder:
+    """Appends tile operations to a block. `refs` maps group inputs to kernel refs."""
+
+    def __init__(self, block: Block, refs: Mapping[SSAValue, SSAValue]) -> None:
+        self.block = block
+        self.refs = refs
+        self._memo: list[dict[tuple[SSAValue, Coordinates], Tile]] = [{}]
+        self._reduce_axes: dict[tuple[tuple[int, ...], int, int], Axis] = {}
+
+    # ---- emission -----------------------------------------------------------------------------------------------
+
+    def _new(self, cls: Any, operands: Sequence[SSAValue], attributes: Mapping[str, Any], type: ArrayType) -> SSAValue:
+        op = cls.make(operands, attributes, [tensor(type)])
+        self.block.add_op(op)
+        return op.results[0]
+
+    def map(self, fn: str, *operands: Tile) -> Tile:
+        """Apply a scalar function, broadcasting operands to the union of their axes."""
+        axes = ordered(axis for o in operands for axis in o.axes)
+        values = [self.expand(o, axes) for o in operands]
+        types = [array_type(v) for v in values]
+        result = ArrayType(types[0].shape, ops.FUNCTIONS[fn].result_type([t.dtype for t in types]))
+        return Tile(self._new(tile.MapOp, values, {"fn": fn}, result), axes)
+
+    def expand(self, operand: Tile, axes: tuple[Axis, ...]) -> SSAValue:
+        """The operand broadcast to `axes`, a superset of its own."""
+        if operand.axes == axes:
+            return operand.value
+        positions = tuple(axes.index(axis) for axis in operand.axes)
+        type = ArrayType(tuple(a.extent for a in axes), array_type(operand.value).dtype)
+        return self._new(tile.BroadcastOp, [operand.value], {"axes": positions}, type)
+
+    def cast(self, operand: Tile, dtype: DType) -> Tile:
+        type = array_type(operand.value)
+        if type.dtype == dtype:
+            return operand
+        return Tile(self._new(tile.CastOp, [operand.value], {}, ArrayType(type.shape, dtype)), operand.axes)
+
+    def full(self, value: float | int | bool, dtype: DType, axes: tuple[Axis, ...] = ()) -> Tile:
+        plain: float | int = float(value) if dtype.is_float else int(value)
+        type = ArrayType(tuple(a.extent for a in axes), dtype)
+        return Tile(self._new(tile.FullOp, [], {"value": plain}, type), axes)
+
+    def position(self, linear: Linear) -> Tile:
+        """The value of a coordinate at each lane, as i64."""
+        axes = ordered(linear.axes)
+        builder = MapBuilder(axes)
+        map = builder.map((linear,))
+        type = ArrayType(tuple(a.extent for a in axes), dtypes.i64)
+        symbols = self._symbols(builder, axes)
+        return Tile(self._new(tile.IotaOp, symbols, {"map": AffineMapAttr(map)}, type), axes)
+
+    def _symbols(self, builder: MapBuilder, axes: tuple[Axis, ...]) -> list[SSAValue]:
+        return [self.expand(s, axes) if isinstance(s, Tile) else s for s in builder.symbols]
+
+    def load(self, ref: SSAValue, coordinates: Coordinates, fill: float | int | None = None) -> Tile:
+        axes = axes_of(coordinates)
+        builder = MapBuilder(axes)
+        attributes: dict[str, Any] = {"map": AffineMapAttr(builder.map(coordinates))}
+        if fill is not None:
+            attributes["fill"] = fill
+        type = ArrayType(tuple(a.extent for a in axes), tile.ref_type(ref).dtype)
+        symbols = self._symbols(builder, axes)
+        return Tile(self._new(tile.LoadOp, [ref, *symbols], attributes, type), axes)
+
+    def store(self, value: Tile, ref: SSAValue, coordinates: Coordinates) -> None:
+        axes = ordered((*value.axes, *axes_of(coordinates)))
+        builder = MapBuilder(axes)
+        attributes = {"map": AffineMapAttr(builder.map(coordinates))}
+        stored = self.expand(value, axes)
+        self.block.add_op(tile.StoreOp.make([stored, ref, *self._symbols(builder, axes)], attributes, []))
+
+    def fill_padding(self, operand: Tile, position: Linear, limit: int, value: float | int | bool) -> Tile:
+        """`value` where `position >= limit`."""
+        axes = ordered((*operand.axes, *position.axes))
+        source = self.expand(operand, axes)
+        builder = MapBuilder(axes)
+        type = array_type(source)
+        plain: float | int = float(value) if type.dtype.is_float else int(value)
+        attributes = {"map": AffineMapAttr(builder.map((position,))), "limit": limit, "value": plain}
+        symbols = self._symbols(builder, axes)
+        return Tile(self._new(tile.FillPaddingOp, [source, *symbols], attributes, type), axes)
+
+    def reduce(self, operand: Tile, fn: str, axes: Sequence[Axis]) -> Tile:
+        """Reduce over tile axes."""
+        kept = tuple(a for a in operand.axes if a not in axes)
+        positions = tuple(i for i, a in enumerate(operand.axes) if a in axes)
+        type = ArrayType(tuple(a.extent for a in kept), array_type(operand.value).dtype)
+        return Tile(self._new(tile.ReduceOp, [operand.value], {"fn": fn, "axes": positions}, type), kept)
+
+    def dot(self, left: Tile, right: Tile, accumulator: Tile, axes: tuple[Axis, Axis, Axis]) -> Tile:
+        """`accumulator + left @ right` over axes (row, column, depth)."""
+        row, column, depth = axes
+        left_value = self.arranged(left, (row, depth))
+        right_value = self.arranged(right, (depth, column))
+        acc = self.arranged(accumulator, (row, column))
+        op = tile.DotOp.make([left_value, right_value, acc], {}, [acc.type])
+        self.block.add_op(op)
+        return Tile(op.results[0], (row, column))
+
+    def arranged(self, operand: Tile, axes: tuple[Axis, ...]) -> SSAValue:
+        """The operand with its dimensions in the given order (which need not be increasing), missing axes repeated."""
+        full = ordered((*operand.axes, *axes))
+        value = self.expand(operand, full)
+        if full == axes:
+            return value
+        permutation = tuple(full.index(a) for a in axes)
+        type = ArrayType(tuple(a.extent for a in axes), array_type(value).dtype)
+        return self._new(tile.TransposeOp, [value], {"permutation": permutation}, type)
+
+    def drop(self, operand: Tile, axes: Sequence[Axis]) -> Tile:
+        """The operand without the given axes, which have extent 1."""
+        if not axes:
+            return operand
+        kept = tuple(a for a in operand.axes if a not in axes)
+        type = ArrayType(tuple(a.extent for a in kept), array_type(operand.value).dtype)
+        return Tile(self._new(tile.ReshapeOp, [operand.value], {}, type), kept)
+
+    def loop(
+        self,
+        trips: int,
+        carried: Sequence[Tile],
+        body: Callable[[SSAValue, list[Tile]], Sequence[Tile]],
+    ) -> list[Tile]:
+        """A sequential loop; `body(counter, tiles)` gives the next tiles, over the same axes. One trip needs no loop."""
+        types: list[Attribute] = [t.value.type for t in carried]
+        block = Block(arg_types=[IndexType(), *types])
+        outer = self.block
+        self.block = block
+        self._memo.append({})
+        inside = [Tile(arg, t.axes) for arg, t in zip(block.args[1:], carried, strict=True)]
+        results = body(block.args[0], inside)
+        values = [self.expand(r, t.axes) for r, t in zip(results, carried, strict=True)]
+        block.add_op(tile.YieldOp.make(values, {}, []))
+        self._memo.pop()
+        self.block = outer
+        op = tile.ForOp.make([t.value for t in carried], {"trips": trips}, types, [Region(block)])
+        self.block.add_op(op)
+        return [Tile(r, t.axes) for r, t in zip(op.results, carried, strict=True)]
+
+    # ---- pulling ------------------------------------------------------------------------------------------------
+
+    def define(self, value: SSAValue, coordinates: Coordinates, result: Tile) -> None:
+        """State what the tile of `value` at `coordinates` is."""
+        self._memo[-1][(value, coordinates)] = result
+
+    def pull(self, value: SSAValue, coordinates: Coordinates) -> Tile:
+        """The tile of an array value at coordinates, over the axes that it depends on."""
+        key = (value, coordinates)
+        for scope in reversed(self._memo):
+            if (found := scope.get(key)) is not None:
+                return found
+        result = self._pull(value, coordinates)
+        self._memo[-1][key] = result
+        return result
+
+    def _pull(self, value: SSAValue, coordinates: Coordinates) -> Tile:
+        if value in self.refs:
+            return self.load(self.refs[value], coordinates)
+        op = value.owner
+        if not isinstance(op, array.ArrayOp):
+            raise CompilerBug(f"{value} is neither an input nor computed in its group")
+        return _PULL[op.primitive](self, op, coordinates)
+
+    def reduce_axis(self, shape: tuple[int, ...], dim: int, extent: int, used: Sequence[Axis]) -> Axis:
+        """The axis for a reduced dimension: the same one for equal shapes, so that equal pulls are shared."""
+        key = (shape, dim, extent)
+        axis = self._reduce_axes.setdefault(key, Axis(extent, REDUCED_ORDER + dim, f"r{dim}"))
+        return Axis(extent, axis.order + 0.5, axis.name) if axis in used else axis
+
+
+# ---- one rule per primitive -----------------------------------------------------------------------------------------
+
+Rule = Callable[[TileBuilder, array.ArrayOp, Coordinates], Tile]
+
+
+def _pull_constant(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
+    a = op.attributes_of()
+    if a["resource"]:
+        raise CompilerBug("array constants are inputs of their group")
+    return b.full(a["value"], dtypes.by_name(a["dtype"]))
+
+
+def _pull_iota(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
+    a = op.attributes_of()
+    return b.cast(b.position(at[a["axis"]]), dtypes.by_name(a["dtype"]))
+
+
+def _pull_map(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
+    return b.map(op.attributes_of()["fn"], *(b.pull(o, at) for o in op.operands))
+
+
+def _pull_cast(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
+    return b.cast(b.pull(op.operands[0], at), array_type(op.results[0]).dtype)
+
+
+def _pull_bitcast(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
+    operand = b.pull(op.operands[0], at)
+    type = ArrayType(operand.shape, array_type(op.results[0]).dtype)
+    return Tile(b._new(tile.BitcastOp, [operand.value], {}, type), operand.axes)
+
+
+def _pull_broadcast(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
+    sizes = array_type(op.operands[0]).shape
+    result = array_type(op.results[0]).shape
+    axes = op.attributes_of()["axes"]
+    inner = tuple(
+        Linear() if size == 1 and result[axis] != 1 else at[axis] for size, axis in zip(sizes, axes, strict=True)
+    )
+    return b.pull(op.operands[0], inner)
+
+
+def _pull_transpose(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
+    inner: list[Linear] = [Linear()] * len(at)
+    for position, source in enumerate(op.attributes_of()["permutation"]):
+        inner[source] = at[position]
+    return b.pull(op.operands[0], tuple(inner))
+
+
+def _pull_slice(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
+    a = op.attributes_of()
+    inner = tuple(c * stride + start for c, start, stride in zip(at, a["starts"], a["strides"], strict=True))
+    return b.pull(op.operands[0], inner)
+
+
+def _pull_reverse(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
+    shape = array_type(op.operands[0]).shape
+    axes = op.attributes_of()["axes"]
+    return b.pull(op.operands[0], tuple(c * -1 + (shape[d] - 1) if d in axes else c for d, c in enumerate(at)))
+
+
+def _all(b: TileBuilder, conditions: Sequence[Tile]) -> Tile:
+    result = conditions[0]
+    for condition in conditions[1:]:
+        result = b.map("bitwise_and", result, condition)
+    return result
+
+
+def _compare(b: TileBuilder, fn: str, position: Tile, bound: int) -> Tile:
+    return b.map(fn, position, b.full(bound, dtypes.i64))
+
+
+def _pull_pad(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
+    operand, value = op.operands
+    a = op.attributes_of()
+    sizes, result = array_type(operand).shape, array_type(op.results[0]).shape
+    outside = b.pull(value, ())
+    conditions: list[Tile] = []
+    inner: list[Linear] = []
+    for c, n, total, low, interior in zip(at, sizes, result, a["low"], a["interior"], strict=True):
+        shifted = c + -low
+        if interior:
+            step = b.full(interior + 1, dtypes.i64)
+            offset = b.position(shifted)
+            conditions.append(_compare(b, "equal", b.map("remainder", offset, step), 0))
+            shifted = Linear.of(b.map("floor_divide", offset, step))
+        if low or interior:
+            conditions.append(_compare(b, "greater_equal", b.position(shifted), 0))
+        if low + n != total or interior:
+            conditions.append(_compare(b, "less", b.position(shifted), n))
+        inner.append(shifted)
+    if 0 in sizes:
+        return outside
+    inside = b.pull(operand, tuple(inner))
+    return b.map("select", _all(b, conditions), inside, outside) if conditions else inside
+
+
+def _pull_concat(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
+    axis = op.attributes_of()["axis"]
+    parts = [(o, array_type(o).shape[axis]) for o in op.operands if array_type(o).shape[axis]]
+    position = b.position(at[axis])
+    start = sum(size for _, size in parts)
+    result: Tile | None = None
+    for operand, size in reversed(parts):
+        start -= size
+        part = b.pull(operand, (*at[:axis], at[axis] + -start, *at[axis + 1 :]))
+        result = part if result is None else b.map("select", _compare(b, "less", position, start + size), part, result)
+    if result is None:
+        return b.full(0, array_type(op.results[0]).dtype)
+    return result
+
+
+def _clamp(b: TileBuilder, index: Tile, high: int) -> Linear:
+    """An integer tile clamped to 0..high as a coordinate."""
+    if array_type(index.value).dtype.kind == "u":
+        wide = array_type(index.value).dtype
+        limited = b.map("minimum", index, b.full(min(high, int(wide.highest)), wide))
+        return Linear.of(b.cast(limited, dtypes.i64))
+    signed = b.cast(index, dtypes.i64)
+    limited = b.map("minimum", signed, b.full(high, dtypes.i64))
+    return Linear.of(b.map("maximum", limited, b.full(0, dtypes.i64)))
+
+
+def _pull_gather(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
+    source, *indices = op.operands
+    axes = op.attributes_of()["axes"]
+    shape = array_type(source).shape
+    rank = array_type(indices[0]).rank
+    lanes = {axis: _clamp(b, b.pull(i, at[:rank]), shape[axis] - 1) for i, axis in zip(indices, axes, strict=True)}
+    rest = iter(at[rank:])
+    return b.pull(source, tuple(lanes[d] if d in lanes else next(rest) for d in range(len(shape))))
+
+
+def _pull_dynamic_slice(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
+    source, *starts = op.operands
+    sizes = op.attributes_of()["sizes"]
+    inner = []
+    for c, start, n, size in zip(at, starts, array_type(source).shape, sizes, strict=True):
+        inner.append(c if n == size else c + _clamp(b, b.pull(start, ()), n - size))
+    return b.pull(source, tuple(inner))
+
+
+def _pull_dynamic_update_slice(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
+    source, update, *starts = op.operands
+    conditions: list[Tile] = []
+    inner: list[Linear] = []
+    for c, start, n, size in zip(at, starts, array_type(source).shape, array_type(update).shape, strict=True):
+        if n == size:
+            inner.append(c)
+            continue
+        offset = c + _clamp(b, b.pull(start, ()), n - size) * -1
+        inner.append(offset)
+        conditions.append(_compare(b, "greater_equal", b.position(offset), 0))
+        conditions.append(_compare(b, "less", b.position(offset), size))
+    if 0 in array_type(update).shape:
+        return b.pull(source, at)
+    updated = b.pull(update, tuple(inner))
+    return b.map("select", _all(b, conditions), updated, b.pull(source, at)) if conditions else updated
+
+
+def _pull_reshape(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
+    """Dimensions of size 1 come and go for free; otherwise the linear index is split by division."""
+    source, result = array_type(op.operands[0]).shape, array_type(op.results[0]).shape
+    kept = [c for c, n in zip(at, result, strict=True) if n != 1]
+    if [n for n in source if n != 1] == [n for n in result if n != 1]:
+        rest = iter(kept)
+        return b.pull(op.operands[0], tuple(Linear() if n == 1 else next(rest) for n in source))
+    linear = Linear()
+    for c, n in zip(at, result, strict=True):
+        linear = linear * n + c
+    index = b.position(linear)
+    inner: list[Linear] = []
+    below = 1
+    for n in reversed(source):
+        digit = index if below == 1 else b.map("floor_divide", index, b.full(below, dtypes.i64))
+        below *= n
+        if below != math.prod(source):
+            digit = b.map("remainder", digit, b.full(n, dtypes.i64))
+        inner.append(Linear() if n == 1 else Linear.of(digit))
+    return b.pull(op.operands[0], tuple(reversed(inner)))
+
+
+def _pull_reduce(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
+    a = op.attributes_of()
+    (operand,) = op.operands
+    shape, dtype = array_type(operand).shape, array_type(operand).dtype
+    identity = ops.FUNCTIONS[a["fn"]].identity
+    if identity is None:
+        raise CompilerBug(f"`{a['fn']}` does not reduce")
+    if any(shape[d] == 0 for d in a["axes"]):
+        return b.full(identity(dtype), dtype)
+    extents = reduce_extents(shape, a["axes"])
+    used = axes_of(at)
+    axes = {d: b.reduce_axis(shape, d, extents[d], used) for d in a["axes"]}
+
+    def chunk(counters: Mapping[int, SSAValue]) -> Tile:
+        kept = iter(at)
+        inner = tuple(
+            Linear.of(axes[d]) + (Linear.of(counters[d], extents[d]) if d in counters else 0)
+            if d in axes
+            else next(kept)
+            for d in range(len(shape))
+        )
+        part = b.cast(b.pull(operand, inner), dtype.compute)
+        part = Tile(b.expand(part, ordered((*part.axes, *axes.values()))), ordered((*part.axes, *axes.values())))
+        for d in counters:
+            if shape[d] % extents[d]:
+                part = b.fill_padding(part, inner[d], shape[d], identity(dtype))
+        return b.reduce(part, a["fn"], list(axes.values()))
+
+    looped = [d for d in a["axes"] if extents[d] < shape[d]]
+    if not looped:
+        return b.cast(chunk({}), dtype)
+    # The whole reduction's result depends on the kept coordinates alone: those of the operand bound its axes.
+    start = b.full(identity(dtype), dtype.compute, used)
+
+    def nest(dims: Sequence[int], counters: dict[int, SSAValue], total: Tile) -> Tile:
+        if not dims:
+            return b.map(a["fn"], total, chunk(counters))
+        trips = -(-shape[dims[0]] // extents[dims[0]])
+        (result,) = b.loop(trips, [total], lambda i, t: [nest(dims[1:], counters | {dims[0]: i}, t[0])])
+        return result
+
+    return b.cast(nest(looped, {}, start), dtype)
+
+
+def reduce_extents(shape: tuple[int, ...], axes: Sequence[int], limit: int = REDUCE_ELEMENTS) -> dict[int, int]:
+    """Tile extents of reduced dimensions: innermost whole first, up to `limit` elements in all."""
+    extents: dict[int, int] = {}
+    room = limit
+    for d in sorted(axes, reverse=True):
+        chunks = -(-shape[d] // max(1, room))
+        extents[d] = -(-shape[d] // chunks)
+        room //= max(1, extents[d])
+    return extents
+
+
+def _pull_window_reduce(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
+    a = op.attributes_of()
+    (operand,) = op.operands
+    type = array_type(operand)
+    identity = ops.FUNCTIONS[a["fn"]].identity
+    if identity is None:
+        raise CompilerBug(f"`{a['fn']}` does not reduce")
+    windowed = [d for d, w in enumerate(a["window"]) if w > 1]
+    axes = {d: Axis(a["window"][d], REDUCED_ORDER + d, f"w{d}") for d in windowed}
+    inner: list[Linear] = []
+    conditions: list[Tile] = []
+    for d, c in enumerate(at):
+        position = c * a["strides"][d] + -a["low"][d]
+        if d in axes:
+            position = position + Linear.of(axes[d], a["dilation"][d])
+        inner.append(position)
+        if a["low"][d]:
+            conditions.append(_compare(b, "greater_equal", b.position(position), 0))
+        if a["high"][d]:
+            conditions.append(_compare(b, "less", b.position(position), type.shape[d]))
+    value = b.pull(operand, tuple(inner))
+    if conditions:
+        value = b.map("select", _all(b, conditions), value, b.full(identity(type.dtype), type.dtype))
+    if not axes:
+        return value
+    value = b.cast(value, type.dtype.compute)
+    every = ordered((*value.axes, *axes.values()))
+    return b.cast(b.reduce(Tile(b.expand(value, every), every), a["fn"], list(axes.values())), type.dtype)
+
+
+def _pull_random_bits(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
+    """Philox4x32-10 on the linear index, as `semantics.array.philox` defines it."""
+    linear = Linear()
+    for c, n in zip(at, array_type(op.results[0]).shape, strict=True):
+        linear = linear * n + c
+    counter = b.cast(b.position(linear), dtypes.u64)
+
+    def const(value: int) -> Tile:
+        return b.full(value, dtypes.u64)
+
+    mask, half = const(0xFFFFFFFF), const(32)
+    zero = const(0)
+    words = [b.map("bitwise_and", counter, mask), b.map("shift_right", counter, half), zero, zero]
+    keys = [b.cast(b.pull(op.operands[0], (Linear(i),)), dtypes.u64) for i in range(2)]
+    for _ in range(10):
+        first = b.map("multiply", words[0], const(0xD2511F53))
+        second = b.map("multiply", words[2], const(0xCD9E8D57))
+        words = [
+            b.map("bitwise_xor", b.map("bitwise_xor", b.map("shift_right", second, half), words[1]), keys[0]),
+            b.map("bitwise_and", second, mask),
+            b.map("bitwise_xor", b.map("bitwise_xor", b.map("shift_right", first, half), words[3]), keys[1]),
+            b.map("bitwise_and", first, mask),
+        ]
+        steps = (0x9E3779B9, 0xBB67AE85)
+        keys = [b.map("bitwise_and", b.map("add", k, const(s)), mask) for k, s in zip(keys, steps, strict=True)]
+    return b.cast(words[0], dtypes.u32)
+
+
+_PULL: dict[str, Rule] = {
+    "constant": _pull_constant,
+    "iota": _pull_iota,
+    "map": _pull_map,
+    "cast": _pull_cast,
+    "bitcast": _pull_bitcast,
+    "broadcast": _pull_broadcast,
+    "transpose": _pull_transpose,
+    "slice": _pull_slice,
+    "reverse": _pull_reverse,
+    "pad": _pull_pad,
+    "concat": _pull_concat,
+    "gather": _pull_gather,
+    "dynamic_slice": _pull_dynamic_slice,
+    "dynamic_update_slice": _pull_dynamic_update_slice,
+    "reshape": _pull_reshape,
+    "reduce": _pull_reduce,
+    "window_reduce": _pull_window_reduce,
+    "random_bits": _pull_random_bits,
+}
+
+PULLABLE = frozenset(_PULL)

@@ -1,0 +1,125 @@
+"""The binary contract between compiled programs, the support object and the Python runtime.
+
+A program's object defines `i32 tw_main(ptr buffers, ptr arena, ptr parallel, i32 threads)`. `buffers` is a table of
+pointers to the inputs, the outputs and the constants, all C-contiguous; `arena` is one 64-byte aligned block of
+`arena_bytes + threads * worker_scratch_bytes`, both rounded up to 64; the scratch of worker `w` begins at
+`arena + arena_bytes + w * worker_scratch_bytes`. It returns 0, or a positive status that the manifest explains.
+
+`parallel` is `void parallel(ptr function, ptr context, i64 chunks, i32 threads)`. It runs
+`function(ptr context, i64 chunk, i32 worker)` for every chunk and returns when all are done. `worker` is below
+`threads` and unique among the chunks of this call that run at one time; the caller is worker 0. With one thread, inside
+another job or while another caller has the pool, it runs all chunks in the caller as worker 0.
+
+The support object defines the thread pool (`tw_parallel`), one run with a leased arena (`tw_run`) and the function that
+Python calls (`tw_call`), over the structures below.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+ABI_VERSION = 1
+ENTRY = "tw_main"
+ALIGNMENT_BYTES = 64
+STATUS_NO_MEMORY = -1
+"""`tw_run` returns this when the arena cannot be allocated; programs return 0 or positive numbers."""
+
+ARENA_SLOTS = 8
+"""Arenas that a program keeps between calls: as many threads run it at one time without allocating."""
+
+MAX_THREADS = 256
+CHUNK_BITS = 26
+"""The claim word holds threads, chunks and the next chunk: 12 + 26 + 26 bits."""
+
+SPIN_NS = 1_000_000
+"""A worker without work spins this long before it sleeps."""
+
+
+class BufferSpec(ctypes.Structure):
+    """What one input or output array must be. `alias` is the input whose memory an output takes over, or -1."""
+
+    _fields_ = (
+        ("descriptor", ctypes.c_void_p),
+        ("shape", ctypes.c_void_p),
+        ("nbytes", ctypes.c_int64),
+        ("alias", ctypes.c_int64),
+        ("type_number", ctypes.c_int32),
+        ("rank", ctypes.c_int32),
+        ("array_flags", ctypes.c_int32),
+        ("written", ctypes.c_int32),
+    )
+
+
+class Descriptor(ctypes.Structure):
+    """One program bound to a number of threads: what `tw_call` finds behind its capsule."""
+
+    _fields_ = (
+        ("entry", ctypes.c_void_p),
+        ("threads", ctypes.c_int64),
+        ("arena_bytes", ctypes.c_int64),
+        ("releases_gil", ctypes.c_int64),
+        ("accepts_out", ctypes.c_int64),
+        ("n_inputs", ctypes.c_int64),
+        ("n_outputs", ctypes.c_int64),
+        ("n_constants", ctypes.c_int64),
+        ("specs", ctypes.c_void_p),
+        ("constants", ctypes.c_void_p),
+        ("array_type", ctypes.c_void_p),
+        ("new_array", ctypes.c_void_p),
+        ("mismatch", ctypes.c_void_p),
+        ("fail", ctypes.c_void_p),
+        ("arenas", ctypes.c_void_p * ARENA_SLOTS),
+    )
+
+
+class PoolAnchor(ctypes.Structure):
+    """The support object's `tw_pool`: where the pool's state is, and the CPUs in the order to pin workers to."""
+
+    _fields_ = (("state", ctypes.c_void_p), ("cpus", ctypes.c_void_p), ("cpu_count", ctypes.c_int64))
+
+
+class PoolState(ctypes.Structure):
+    """The pool's state, each word that threads fight over on a line of its own. All zero is a pool without workers.
+
+    `home_cpu` is 1 + the CPU that the caller had when the first worker was pinned, 0 for none.
+    """
+
+    _fields_ = (
+        ("busy", ctypes.c_int32),
+        ("started", ctypes.c_int32),
+        ("home_cpu", ctypes.c_int32),
+        ("_0", ctypes.c_char * 52),
+        ("claim", ctypes.c_int64),
+        ("_1", ctypes.c_char * 56),
+        ("done", ctypes.c_int64),
+        ("_2", ctypes.c_char * 56),
+        ("function", ctypes.c_void_p),
+        ("context", ctypes.c_void_p),
+        ("_3", ctypes.c_char * 48),
+    )
+
+
+class WorkerLine(ctypes.Structure):
+    """One worker's line after the pool's state. `cpu` is 1 + the CPU it is pinned to, 0 for none."""
+
+    _fields_ = (("sleeping", ctypes.c_int32), ("cpu", ctypes.c_int32), ("_0", ctypes.c_char * 56))
+
+
+POOL_BYTES = ctypes.sizeof(PoolState) + MAX_THREADS * ctypes.sizeof(WorkerLine)
+
+# NumPy's array and dtype structures, checked against a live array before use.
+ARRAY_DATA, ARRAY_RANK, ARRAY_SHAPE, ARRAY_DESCRIPTOR, ARRAY_FLAGS = 16, 24, 32, 56, 64
+DTYPE_BYTE_ORDER, DTYPE_NUMBER = 26, 28
+OBJECT_TYPE = 8
+FLAG_C_CONTIGUOUS, FLAG_ALIGNED, FLAG_WRITEABLE = 0x1, 0x100, 0x400
+NEW_ARRAY_SLOT = 94
+"""Where `PyArray_NewFromDescr` is in the `_ARRAY_API` table."""
+
+
+def round_up(nbytes: int, multiple: int = ALIGNMENT_BYTES) -> int:
+    return -(-nbytes // multiple) * multiple
+
+
+def offsets(structure: type[ctypes.Structure], prefix: str) -> dict[str, int]:
+    """The byte offset of each field, named `prefix_field`."""
+    return {f"{prefix}_{field[0]}": getattr(structure, field[0]).offset for field in structure._fields_}

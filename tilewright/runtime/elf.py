@@ -1,0 +1,279 @@
+"""Load relocatable ELF64 objects into this process in plain Python.
+
+An object's code, read-only data and writable data go to three runs of pages of one mapping, in that order, so that
+every reference between them is in reach. Code is never writable and executable at once. Calls of functions out of reach
+go through a stub at the end of the code, references to data through a table of addresses after the read-only data.
+
+Sources: System V gABI; x86-64 psABI; ELF for the Arm 64-bit architecture (AAELF64).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tilewright.errors import ProgramFileError
+from tilewright.runtime.memory import Protection, libc, map_pages, protect_pages
+from tilewright.runtime.relocations import RELOCATIONS, Place
+
+_ELF_MAGIC = b"\x7fELF\x02\x01\x01"
+_RELOCATABLE = 1
+_NOBITS, _SYMTAB, _RELA, _INIT_ARRAYS = 8, 2, 4, (14, 15, 16)
+_ALLOC, _WRITE, _EXECUTE, _THREAD_LOCAL = 0x2, 0x1, 0x4, 0x400
+_UNDEFINED, _ABSOLUTE, _RESERVED_INDEX = 0, 0xFFF1, 0xFF00
+_WEAK, _INDIRECT_FUNCTION = 2, 10
+_STUB_BYTES, _SLOT_BYTES = 16, 8
+
+_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
+_SECTION = struct.Struct("<IIQQQQIIQQ")
+_SYMBOL = struct.Struct("<IBBHQQ")
+_RELOCATION = struct.Struct("<QIIq")
+
+Resolver = Callable[[str], int | None]
+
+
+@dataclass(frozen=True)
+class Section:
+    """One section that occupies memory. `offset` is its place in the image, `relocations` its raw entries."""
+
+    name: str
+    content: bytes
+    size: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class _Symbol:
+    name: str
+    section_index: int
+    value: int
+    weak: bool
+
+
+@dataclass(frozen=True)
+class LinkedImage:
+    """An object linked for one address: `content` is code, then read-only, then writable bytes, each of whole pages."""
+
+    content: bytearray
+    code_bytes: int
+    read_only_bytes: int
+    addresses: dict[str, int]
+
+
+class Object:
+    """A parsed object with its memory layout: link it for any base address with `link`.
+
+    Raises:
+        ProgramFileError: the bytes are no relocatable ELF64 object of a known machine, or use a feature not supported.
+    """
+
+    def __init__(self, content: bytes | memoryview) -> None:
+        self._bytes = bytes(content)
+        if len(self._bytes) < _HEADER.size or not self._bytes.startswith(_ELF_MAGIC):
+            raise _unloadable("it is not a 64-bit little-endian ELF object")
+        header = _HEADER.unpack_from(self._bytes)
+        self.machine: int = header[2]
+        if header[1] != _RELOCATABLE or self.machine not in RELOCATIONS:
+            raise _unloadable(f"it is of ELF type {header[1]} for machine {self.machine}")
+        try:
+            self._read(section_table=header[6], section_count=header[12], names_index=header[13])
+        except (struct.error, IndexError, ValueError) as error:
+            raise _unloadable("its tables point outside it") from error
+
+    def _read(self, section_table: int, section_count: int, names_index: int) -> None:
+        headers = [_SECTION.unpack_from(self._bytes, section_table + i * _SECTION.size) for i in range(section_count)]
+        names = headers[names_index][4]
+        self._relocations: list[tuple[int, int, int]] = []
+        self._symbols: list[_Symbol] = []
+        groups: tuple[list[int], list[int], list[int]] = ([], [], [])
+        for index, (name_at, kind, flags, _, offset, size, _, info, _, _) in enumerate(headers):
+            name = self._text(names + name_at)
+            if kind == _SYMTAB:
+                self._symbols = self._read_symbols(offset, size, headers[headers[index][6]][4])
+            elif kind == _RELA:
+                self._relocations.append((info, offset, size))
+            # Nothing unwinds through this code: unwind tables would only cost load time.
+            elif flags & _ALLOC and name != ".eh_frame":
+                if kind in _INIT_ARRAYS or flags & _THREAD_LOCAL:
+                    raise _unloadable(f"section `{name}` needs a loader with constructors or thread-local storage")
+                groups[0 if flags & _EXECUTE else 2 if flags & _WRITE else 1].append(index)
+        self._place(headers, groups, names)
+
+    def _read_symbols(self, offset: int, size: int, names: int) -> list[_Symbol]:
+        symbols = []
+        for name_at, info, _, section_index, value, _ in _SYMBOL.iter_unpack(self._bytes[offset : offset + size]):
+            name = self._text(names + name_at)
+            if info & 0xF == _INDIRECT_FUNCTION or _RESERVED_INDEX <= section_index != _ABSOLUTE:
+                raise _unloadable(f"symbol `{name}` is of a kind that is not supported")
+            symbols.append(_Symbol(name, section_index, value, info >> 4 == _WEAK))
+        return symbols
+
+    def _text(self, at: int) -> str:
+        return self._bytes[at : self._bytes.index(0, at)].decode()
+
+    def _place(self, headers: list[tuple[int, ...]], groups: tuple[list[int], ...], names: int) -> None:
+        """Give each section its offset in the image; stubs follow the code, the address table the read-only data."""
+        page = os.sysconf("SC_PAGE_SIZE")
+        self._sections: dict[int, Section] = {}
+        ends = []
+        at = 0
+        for group, tail_bytes in zip(groups, (_STUB_BYTES, _SLOT_BYTES, 0), strict=True):
+            for index in group:
+                name_at, kind, _, _, offset, size, _, _, alignment, _ = headers[index]
+                at = _round_up(at, max(alignment, 1))
+                content = self._bytes[offset : offset + (0 if kind == _NOBITS else size)]
+                self._sections[index] = Section(self._text(names + name_at), content, size, at)
+                at += size
+            at = _round_up(at, _STUB_BYTES)
+            ends.append(at)
+            at = _round_up(at + tail_bytes * len(self._symbols), page)
+            ends.append(at)
+        self._stubs_at, self._code_bytes, self._slots_at, read_only_end, _, self.image_bytes = ends
+        self._read_only_bytes = read_only_end - self._code_bytes
+
+    def link(self, base: int, resolve: Resolver) -> LinkedImage:
+        """The image for address `base` (a multiple of the page size), external names looked up through `resolve`.
+
+        Raises:
+            ProgramFileError: a name that `resolve` does not know, an unknown relocation, or a target out of reach.
+        """
+        image = bytearray(self.image_bytes)
+        for section in self._sections.values():
+            image[section.offset : section.offset + len(section.content)] = section.content
+        targets = [self._address(symbol, base, resolve) for symbol in self._symbols]
+        struct.pack_into(f"<{len(targets)}Q", image, self._slots_at, *targets)
+        table = RELOCATIONS[self.machine]
+        for index, symbol in enumerate(self._symbols):
+            if symbol.section_index == _UNDEFINED and symbol.name:
+                stub, slot = self._stubs_at + index * _STUB_BYTES, self._slots_at + index * _SLOT_BYTES
+                table.write_stub(image, stub, slot - stub, base + stub)
+        for section_index, offset, size in self._relocations:
+            if section_index in self._sections:
+                self._relocate(image, base, self._sections[section_index], offset, size, targets)
+        addresses = {
+            symbol.name: target
+            for symbol, target in zip(self._symbols, targets, strict=True)
+            if symbol.name and symbol.section_index != _UNDEFINED
+        }
+        return LinkedImage(image, self._code_bytes, self._read_only_bytes, addresses)
+
+    def _address(self, symbol: _Symbol, base: int, resolve: Resolver) -> int:
+        if symbol.section_index in self._sections:
+            return base + self._sections[symbol.section_index].offset + symbol.value
+        if symbol.section_index != _UNDEFINED or not symbol.name:
+            return symbol.value
+        address = resolve(symbol.name)
+        if address is None and not symbol.weak:
+            raise _unloadable(f"it needs `{symbol.name}`, which neither this process nor its C library has")
+        return address or 0
+
+    def _relocate(
+        self, image: bytearray, base: int, section: Section, offset: int, size: int, targets: list[int]
+    ) -> None:
+        appliers = RELOCATIONS[self.machine].appliers
+        for at, kind, symbol, addend in _RELOCATION.iter_unpack(self._bytes[offset : offset + size]):
+            apply = appliers.get(kind)
+            name = self._symbols[symbol].name or section.name
+            if apply is None:
+                raise _unloadable(f"relocation {kind} of `{name}` in `{section.name}` is not supported")
+            if at >= section.size:
+                raise _unloadable(f"a relocation of `{name}` lies outside `{section.name}`")
+            place = Place(
+                image,
+                section.offset + at,
+                base + section.offset + at,
+                targets[symbol],
+                addend,
+                base + self._slots_at + symbol * _SLOT_BYTES,
+                base + self._stubs_at + symbol * _STUB_BYTES
+                if self._symbols[symbol].section_index == _UNDEFINED
+                else None,
+            )
+            if not apply(place):
+                raise _unloadable(f"`{name}` is out of reach of relocation {kind} in `{section.name}`")
+
+
+class Library:
+    """Native code in memory. It is unmapped with the last reference unless `keep` was called."""
+
+    def __init__(self, mapping: int, size: int, addresses: dict[str, int]) -> None:
+        self._mapping = mapping
+        self._size = size
+        self._addresses = addresses
+        self._unmap: Callable[[int, int], int] | None = libc().munmap
+
+    def address(self, name: str) -> int:
+        """The address of a symbol that the object defines.
+
+        Raises:
+            ProgramFileError: there is no such symbol.
+        """
+        if name not in self._addresses:
+            raise _unloadable(f"it does not define `{name}`")
+        return self._addresses[name]
+
+    def keep(self) -> None:
+        """Never unmap: threads may be inside for as long as the process lives."""
+        self._unmap = None
+
+    def __del__(self) -> None:
+        # A constructor that raised leaves no attribute.
+        if unmap := getattr(self, "_unmap", None):
+            unmap(self._mapping, self._size)
+
+
+def load(content: bytes | memoryview, resolve: Resolver | None = None) -> Library:
+    """Map and link an object. `resolve` gives the address of an external name, by default from this process.
+
+    Raises:
+        ProgramFileError: the object is malformed, needs something unsupported, or needs a name that is not found.
+        ResourceExhausted: no memory for it.
+    """
+    parsed = Object(content)
+    size = parsed.image_bytes
+    mapping = map_pages(size)
+    try:
+        linked = parsed.link(mapping, resolve or process_symbol)
+        ctypes.memmove(mapping, (ctypes.c_char * size).from_buffer(linked.content), size)
+        # The kernel makes the instruction cache coherent when pages first become executable, so no explicit flush.
+        protect_pages(mapping, linked.code_bytes, Protection.EXECUTE)
+        protect_pages(mapping + linked.code_bytes, linked.read_only_bytes, Protection.READ)
+    except BaseException:
+        libc().munmap(mapping, size)
+        raise
+    return Library(mapping, size, linked.addresses)
+
+
+def process_symbol(name: str) -> int | None:
+    """The address of `name` in this process, the C library or the maths library; None when none has it."""
+    encoded = name.encode()
+    for library in _symbol_libraries():
+        if address := libc().dlsym(library, encoded):
+            return address
+    return None
+
+
+@functools.cache
+def _symbol_libraries() -> tuple[int | None, ...]:
+    """Handles for `dlsym`: the process, then the maths library, which an interpreter need not have loaded itself."""
+    found: list[int | None] = [None]
+    for file in ("libm.so.6", "libm.so"):
+        try:
+            found.append(ctypes.CDLL(file)._handle)
+        except OSError:
+            continue
+    return tuple(found)
+
+
+def _round_up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple
+
+
+def _unloadable(reason: str) -> ProgramFileError:
+    return ProgramFileError(
+        f"the native code cannot be loaded: {reason}", help="compile the program again with this version of Tilewright"
+    )

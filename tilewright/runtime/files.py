@@ -1,0 +1,39 @@
+"""Files that appear whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+TEMPORARY_SUFFIX = ".tmp"
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Write the yielded temporary file; on leaving it is synced and renamed to `path`, on an error it is removed.
+
+    A process killed in between leaves a file that ends in `TEMPORARY_SUFFIX`, and `path` as it was.
+
+    Raises:
+        OSError: the directory or the disk does not let it.
+    """
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}{TEMPORARY_SUFFIX}")
+    try:
+        yield temporary
+        _sync(temporary)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync(path.parent)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

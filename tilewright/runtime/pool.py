@@ -1,0 +1,55 @@
+"""The support library of this process: the thread pool and the entry from Python, loaded once per support object."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import threading
+from dataclasses import dataclass
+
+from tilewright.runtime import elf
+from tilewright.runtime.abi import POOL_BYTES, PoolAnchor
+from tilewright.runtime.cpu_features import cpu_order
+from tilewright.runtime.memory import map_pages, map_wiped_on_fork
+
+
+@dataclass(frozen=True)
+class Support:
+    """Addresses of `tw_parallel`, `tw_run` and `tw_call`, and of the state of the pool behind them."""
+
+    parallel: int
+    run: int
+    call: int
+    state: int
+
+
+_loaded: dict[bytes, Support] = {}
+_lock = threading.Lock()
+
+
+def load_support(support_object: bytes) -> Support:
+    """Load a support object, or find it loaded. Its workers start with the first parallel job and never end.
+
+    Raises:
+        ProgramFileError: the object cannot be loaded.
+        ResourceExhausted: no memory for it.
+    """
+    digest = hashlib.blake2b(support_object, digest_size=32).digest()
+    with _lock:
+        if digest not in _loaded:
+            _loaded[digest] = _load(support_object)
+        return _loaded[digest]
+
+
+def _load(support_object: bytes) -> Support:
+    library = elf.load(support_object)
+    # Workers run inside it until the process ends.
+    library.keep()
+    state = map_wiped_on_fork(POOL_BYTES)
+    cpus = cpu_order()
+    cpu_table = (ctypes.c_int32 * len(cpus))(*cpus)
+    kept_table = map_pages(ctypes.sizeof(cpu_table))
+    ctypes.memmove(kept_table, cpu_table, ctypes.sizeof(cpu_table))
+    anchor = PoolAnchor.from_address(library.address("tw_pool"))
+    anchor.state, anchor.cpus, anchor.cpu_count = state, kept_table, len(cpus)
+    return Support(library.address("tw_parallel"), library.address("tw_run"), library.address("tw_call"), state)

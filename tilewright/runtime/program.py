@@ -1,0 +1,317 @@
+"""A compiled program: call it with arrays, save it, load it where there is no compiler.
+
+    program = load("attention.twp")
+    out = program(q, k, v)
+
+A call with exact arrays (`numpy.ndarray` of the right dtype and shape, contiguous) goes through a native function in a
+fraction of a microsecond. Everything else goes the slow way in Python, which copies what must be copied and says what
+is wrong with the rest.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright import dtypes, events
+from tilewright.errors import ArgumentError, CompilerBug, CpuFeatureError, DTypeError, OverlapError, ShapeError
+from tilewright.options import current
+from tilewright.runtime import container, cpu_features, elf
+from tilewright.runtime.abi import ALIGNMENT_BYTES, MAX_THREADS
+from tilewright.runtime.container import Bytes
+from tilewright.runtime.manifest import ArraySpec, Manifest, check
+from tilewright.runtime.native import MISMATCH, Binding, memory_error
+from tilewright.runtime.pool import load_support
+
+__all__ = ["MISMATCH", "Manifest", "Program", "load"]
+
+Array = NDArray[Any]
+Buffer = Array | bytes | bytearray | memoryview
+
+
+class Program:
+    """Native code with its manifest and constants. Programs are re-entrant: several threads may call one.
+
+    Raises:
+        CpuFeatureError: this machine lacks the architecture or a feature that the program needs.
+        CompilerBug: the manifest contradicts itself or the constants.
+    """
+
+    def __init__(
+        self, manifest: Manifest, object_bytes: bytes, support_bytes: bytes, constants: Sequence[Buffer] = ()
+    ) -> None:
+        check(manifest)
+        _check_machine(manifest)
+        views = tuple(_constant_view(constant) for constant in constants)
+        if [len(view) for view in views] != [constant.nbytes for constant in manifest.constants]:
+            raise CompilerBug(f"the constants of `{manifest.name}` are not of the sizes in its manifest")
+        self.manifest = manifest
+        self._object_bytes = object_bytes
+        self._support_bytes = support_bytes
+        self._constants = views
+        self._verify: Callable[[], None] | None = None
+        self._library: elf.Library | None = None
+        self._bindings: dict[int, Binding] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, *arrays: Any, out: Any = None, threads: int | None = None) -> Any:
+        """Run on the inputs in the manifest's order; return the output, or a tuple unless there is exactly one.
+
+        `out` is an array to write to, or a sequence of them for several outputs; it is returned. `threads` is 1 to 256,
+        by default the option `threads`. A donated input that is a contiguous writeable array becomes the output.
+
+        Raises:
+            ArgumentError: a wrong number of arrays, an `out` that cannot be written, or a wrong number of threads.
+            DTypeError, ShapeError: an array is not what the manifest says.
+            OverlapError: an array that is written overlaps another one.
+            ResourceExhausted: the call cannot have its memory; nothing has run.
+            ProgramFileError: the file's constants are damaged; they are checked at the first call.
+            TilewrightError: the program itself failed; the class is the one that its manifest names.
+        """
+        options = current()
+        count = options.threads or cpu_features.default_threads() if threads is None else threads
+        binding = self._bindings.get(count) or self._bind(count)
+        if options.memory_limit_bytes:
+            self._check_limit(count, options.memory_limit_bytes)
+        if not events.listening(2):
+            return self._invoke(binding, arrays, out)
+        start = time.perf_counter()
+        result = self._invoke(binding, arrays, out)
+        events.emit(
+            "runtime.launch",
+            level=2,
+            name=self.manifest.name,
+            threads=count,
+            seconds=time.perf_counter() - start,
+            estimated_seconds=self.manifest.estimated_seconds,
+        )
+        return result
+
+    def function(self, threads: int | None = None) -> Callable[..., Any] | None:
+        """The native function for a number of threads: `f(*inputs)` or, without aliases, `f(*inputs, *outputs)`.
+
+        It returns what the program returns, or `MISMATCH` for arguments that only a call of the program handles. None
+        where this interpreter's arrays are not the ones that it knows.
+
+        Raises:
+            As a call that cannot be prepared does.
+        """
+        count = current().threads or cpu_features.default_threads() if threads is None else threads
+        return (self._bindings.get(count) or self._bind(count)).function
+
+    def verify(self) -> None:
+        """Check the constants of a loaded program now instead of at its first call.
+
+        Raises:
+            ProgramFileError: they are damaged.
+        """
+        if self._verify is not None:
+            self._verify()
+            self._verify = None
+
+    def save(self, path: str | Path) -> None:
+        """Write the program to a `.twp` file; an old file is replaced when the new one is complete.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        container.write(Path(path), self.manifest, self._object_bytes, self._support_bytes, self._constants)
+
+    def _invoke(self, binding: Binding, arrays: tuple[Any, ...], out: Any) -> Any:
+        if binding.function is not None:
+            if out is None:
+                result = binding.function(*arrays)
+            elif isinstance(out, tuple | list):
+                result = binding.function(*arrays, *out)
+            else:
+                result = binding.function(*arrays, out)
+            if result is not MISMATCH:
+                return result
+        return self._call_slowly(binding, arrays, out)
+
+    def _bind(self, threads: int) -> Binding:
+        if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= MAX_THREADS:
+            raise ArgumentError(
+                f"`threads` is {threads!r}, but takes an integer from 1 to {MAX_THREADS}",
+                help="leave it out for one thread per usable physical core",
+            )
+        needed, available = self._memory_bytes(threads), cpu_features.usable_memory_bytes()
+        if needed > available:
+            raise memory_error(self.manifest, threads, f"this machine has {available} bytes for this process")
+        with self._lock:
+            if threads not in self._bindings:
+                self._bindings[threads] = self._make_binding(threads)
+            return self._bindings[threads]
+
+    def _make_binding(self, threads: int) -> Binding:
+        self.verify()
+        start = time.perf_counter()
+        if self._library is None:
+            self._library = elf.load(self._object_bytes)
+        support = load_support(self._support_bytes)
+        binding = Binding(self.manifest, self._library, support, self._constants, threads)
+        events.emit("runtime.bind", name=self.manifest.name, threads=threads, seconds=time.perf_counter() - start)
+        return binding
+
+    def _memory_bytes(self, threads: int) -> int:
+        return self.manifest.memory_bytes(threads) + self.manifest.new_output_bytes
+
+    def _check_limit(self, threads: int, limit_bytes: int) -> None:
+        if self._memory_bytes(threads) > limit_bytes:
+            raise memory_error(self.manifest, threads, f"`memory_limit_bytes` is {limit_bytes}")
+
+    def _call_slowly(self, binding: Binding, arrays: tuple[Any, ...], out: Any) -> Any:
+        manifest = self.manifest
+        if len(arrays) != len(manifest.inputs):
+            names = ", ".join(spec.name for spec in manifest.inputs)
+            raise ArgumentError(
+                f"`{manifest.name}` takes {len(manifest.inputs)} arrays ({names}), got {len(arrays)}",
+                help=f"call it as {manifest.name}({names})",
+            )
+        given = self._given_outputs(out)
+        inputs = [self._input(spec, value) for spec, value in zip(manifest.inputs, arrays, strict=True)]
+        outputs = self._outputs(inputs, given)
+        self._check_overlap(inputs, outputs)
+        n_buffers = len(inputs) + len(outputs) + len(manifest.constants)
+        binding.run((ctypes.c_void_p * n_buffers)(*(array.ctypes.data for array in (*inputs, *outputs))))
+        for target, written in zip(given or outputs, outputs, strict=True):
+            if target is not written:
+                np.copyto(target, written)
+        results = given or tuple(outputs)
+        return results[0] if len(results) == 1 else results
+
+    def _given_outputs(self, out: Any) -> tuple[Array, ...]:
+        """The arrays of `out`, checked; empty for None."""
+        if out is None:
+            return ()
+        specs = self.manifest.outputs
+        given = tuple(out) if isinstance(out, tuple | list) else (out,)
+        if len(given) != len(specs):
+            raise ArgumentError(
+                f"`{self.manifest.name}` has {len(specs)} outputs, but `out` holds {len(given)} arrays",
+                help="give `out` one array per output, or leave it out",
+            )
+        for spec, array in zip(specs, given, strict=True):
+            if not isinstance(array, np.ndarray) or not array.flags.writeable:
+                raise ArgumentError(
+                    f"`out` for `{spec.name}` of `{self.manifest.name}` is not a writeable NumPy array",
+                    help=f"make it with np.empty({spec.shape}, {dtypes.by_name(spec.dtype).numpy.name!r})",
+                )
+            self._check_array(spec, array)
+        return given
+
+    def _input(self, spec: ArraySpec, value: Any) -> Array:
+        array = np.asarray(value)
+        self._check_array(spec, array)
+        return array if _is_direct(array) else np.array(array, order="C")
+
+    def _check_array(self, spec: ArraySpec, array: Array) -> None:
+        expected = dtypes.by_name(spec.dtype).numpy
+        if array.dtype != expected:
+            raise DTypeError(
+                f"`{spec.name}` of `{self.manifest.name}` must be {spec}, got dtype {array.dtype}",
+                help=f"convert it with {spec.name}.astype({expected.name!r})",
+            )
+        if array.shape != spec.shape:
+            raise ShapeError(
+                f"`{spec.name}` of `{self.manifest.name}` must be {spec}, got shape {array.shape}",
+                help=f"pass an array of shape {spec.shape}, or compile the function for this shape",
+            )
+
+    def _outputs(self, inputs: list[Array], given: tuple[Array, ...]) -> list[Array]:
+        """The arrays to write, one per output; `inputs` are exchanged where a donated one cannot be written."""
+        aliases = {alias.output: alias.input for alias in self.manifest.aliases}
+        outputs = []
+        for index, spec in enumerate(self.manifest.outputs):
+            source = aliases.get(index)
+            if given and _is_direct(given[index]):
+                output = given[index]
+                if source is not None and not _same_memory(output, inputs[source]):
+                    np.copyto(output, inputs[source])
+            elif source is None:
+                output = np.empty(spec.shape, dtypes.by_name(spec.dtype).numpy)
+            elif given or not inputs[source].flags.writeable:
+                output = np.array(inputs[source], order="C")
+            else:
+                output = inputs[source]
+            if source is not None:
+                inputs[source] = output
+            outputs.append(output)
+        return outputs
+
+    def _check_overlap(self, inputs: list[Array], outputs: list[Array]) -> None:
+        manifest = self.manifest
+        arrays = [*zip(manifest.inputs, inputs, strict=True), *zip(manifest.outputs, outputs, strict=True)]
+        declared = {(len(inputs) + alias.output, alias.input) for alias in manifest.aliases}
+        for later in range(len(inputs), len(arrays)):
+            for earlier in range(later):
+                if (later, earlier) in declared:
+                    continue
+                # Both are contiguous, for which comparing their bounds is exact.
+                if np.may_share_memory(arrays[later][1], arrays[earlier][1]):
+                    raise OverlapError(
+                        f"`{arrays[later][0].name}`, which `{manifest.name}` writes, overlaps "
+                        f"`{arrays[earlier][0].name}` in memory",
+                        help="pass a copy of one of them, or compile the function with that input donated",
+                    )
+
+
+def load(path: str | Path) -> Program:
+    """Load a program that `Program.save` wrote. The constants are mapped; the file must not be changed in place.
+
+    Raises:
+        ProgramFileError: the file is damaged, truncated or from another version.
+        CpuFeatureError: this machine lacks the architecture or a feature that the program needs.
+        OSError: the file cannot be opened.
+    """
+    contents = container.read(Path(path))
+    program = Program(contents.manifest, contents.object_bytes, contents.support_bytes, contents.constants)
+    program._verify = contents.verify_constants
+    return program
+
+
+def _check_machine(manifest: Manifest) -> None:
+    host = cpu_features.host()
+    architecture = manifest.triple.partition("-")[0]
+    if architecture != host.architecture:
+        raise CpuFeatureError(
+            f"`{manifest.name}` is compiled for {manifest.triple}, this machine is {host.architecture}",
+            help="compile it for this machine",
+        )
+    if lacking := cpu_features.missing(manifest.features):
+        raise CpuFeatureError(
+            f"`{manifest.name}` is compiled for {manifest.cpu}; this machine ({host.name}) lacks: {', '.join(lacking)}",
+            help="compile it for this machine, or for a machine level that both support, such as x86-64-v3",
+        )
+
+
+def _constant_view(constant: Buffer) -> Bytes:
+    """The bytes of a constant as a read-only array that begins at a multiple of 64; copied only when it must be."""
+    if isinstance(constant, np.ndarray):
+        flat = np.ascontiguousarray(constant).reshape(-1).view(np.uint8)
+    else:
+        flat = np.frombuffer(constant, np.uint8) if len(constant) else np.empty(0, np.uint8)
+    if flat.ctypes.data % ALIGNMENT_BYTES:
+        room = np.empty(len(flat) + ALIGNMENT_BYTES, np.uint8)
+        start = -room.ctypes.data % ALIGNMENT_BYTES
+        room[start : start + len(flat)] = flat
+        flat = room[start : start + len(flat)]
+    view = flat.view()
+    view.flags.writeable = False
+    return view
+
+
+def _is_direct(array: Array) -> bool:
+    """Whether native code can work on the array where it is."""
+    return array.flags.c_contiguous and array.flags.aligned
+
+
+def _same_memory(a: Array, b: Array) -> bool:
+    return a.ctypes.data == b.ctypes.data

@@ -1,0 +1,73 @@
+"""The support object: the thread pool and the entry from Python, one relocatable object per kind of machine.
+
+It is compiled for the baseline of its architecture, so that it serves every program for that architecture, and travels
+inside saved programs, so that running one needs no compiler.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import llvmlite.binding as llvm
+
+from tilewright.errors import UnsupportedOnTargetError
+from tilewright.targets.cpu.support_call import call_ir
+from tilewright.targets.cpu.support_pool import pool_ir
+
+
+@dataclass(frozen=True)
+class _Architecture:
+    """What differs: the CPU that every machine of it equals, the spin hint, and Linux's number of `futex`."""
+
+    baseline_cpu: str
+    pause_intrinsic: str
+    pause_call: str
+    futex_number: int
+
+
+_ARCHITECTURES = {
+    "x86_64": _Architecture("x86-64", "llvm.x86.sse2.pause()", "llvm.x86.sse2.pause()", 202),
+    # Hint 1 is YIELD.
+    "aarch64": _Architecture("generic", "llvm.aarch64.hint(i32)", "llvm.aarch64.hint(i32 1)", 98),
+}
+
+
+def support_ir(triple: str) -> str:
+    """The support module as LLVM IR for a target triple.
+
+    Raises:
+        UnsupportedOnTargetError: the triple is not Linux on x86-64 or AArch64.
+    """
+    architecture = _architecture(triple)
+    pool = pool_ir(architecture.pause_intrinsic, architecture.pause_call, architecture.futex_number)
+    return f'target triple = "{triple}"\n{pool}{call_ir()}'
+
+
+@functools.cache
+def support_object(triple: str | None = None) -> bytes:
+    """The support object for a target triple, by default the host's.
+
+    Raises:
+        UnsupportedOnTargetError: the triple is not Linux on x86-64 or AArch64.
+    """
+    triple = triple or llvm.get_process_triple()
+    architecture = _architecture(triple)
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    machine = llvm.Target.from_triple(triple).create_target_machine(
+        cpu=architecture.baseline_cpu, opt=2, reloc="pic", codemodel="small"
+    )
+    module = llvm.parse_assembly(support_ir(triple))
+    module.verify()
+    return machine.emit_object(module)
+
+
+def _architecture(triple: str) -> _Architecture:
+    name = triple.partition("-")[0]
+    if name not in _ARCHITECTURES or "linux" not in triple:
+        raise UnsupportedOnTargetError(
+            f"the native runtime does not support `{triple}`",
+            help="use Linux on x86-64 or AArch64, or the target `interp`",
+        )
+    return _ARCHITECTURES[name]

@@ -1,0 +1,426 @@
+"""LLVM IR of the thread pool: `tw_parallel(function, context, chunks, threads)`.
+
+Callers wait for chunks, not for workers. One word holds (threads, chunks, next chunk); whoever moves it on by
+compare-and-swap owns that chunk, and only then reads the function and its context, so a late or missing worker never
+blocks or corrupts a job: until its chunk is reported the job cannot end, and without a chunk it touches nothing. The
+swap, unlike a fetch-and-add, also leaves a worker that the current job did not invite without a chunk.
+
+A worker spins for a while, then sets its `sleeping` flag, looks once more and sleeps on the flag. A caller publishes
+the word, then looks at the flags. Both sides are sequentially consistent, so one of them sees the other.
+
+All state is in memory that a fork wipes in the child (see `runtime/pool.py`): the child has a pool without workers.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from string import Template
+
+from tilewright.runtime import abi
+
+# Linux numbers. Faults stay deliverable in workers, so that Python's faulthandler reports them.
+_FUTEX_WAIT_PRIVATE, _FUTEX_WAKE_PRIVATE, _SIG_SETMASK, _CLOCK_MONOTONIC = 128, 129, 2, 1
+_FAULT_SIGNALS = (4, 5, 6, 7, 8, 11, 31)
+_AFFINITY_BYTES = 128
+_SPINS_BETWEEN_CLOCK_READS = 64
+_SPINS_BEFORE_YIELD = 4096
+_CLAIMS_PER_THREAD = 4
+
+_IR = Template("""
+@tw_pool = global { ptr, ptr, i64 } zeroinitializer, align 8
+@blocked_signals = private constant [16 x i64] [i64 $blocked_signals, $all_other_signals], align 8
+
+declare i64 @syscall(i64, ...)
+declare i32 @pthread_create(ptr, ptr, ptr, ptr)
+declare i32 @pthread_detach(i64)
+declare i32 @pthread_sigmask(i32, ptr, ptr)
+declare i32 @sched_getcpu()
+declare i32 @sched_getaffinity(i32, i64, ptr)
+declare i32 @sched_setaffinity(i32, i64, ptr)
+declare i32 @sched_yield()
+declare i32 @clock_gettime(i32, ptr)
+declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
+$declare_pause
+
+define internal ptr @worker_line(ptr %state, i64 %worker) alwaysinline {
+  %lines = getelementptr i8, ptr %state, i64 $state_size
+  %distance = mul i64 %worker, $worker_size
+  %line = getelementptr i8, ptr %lines, i64 %distance
+  ret ptr %line
+}
+
+define internal i64 @now_ns() {
+  %time = alloca { i64, i64 }, align 8
+  call i32 @clock_gettime(i32 $clock, ptr %time)
+  %seconds = load i64, ptr %time, align 8
+  %rest_at = getelementptr i8, ptr %time, i64 8
+  %rest = load i64, ptr %rest_at, align 8
+  %whole = mul i64 %seconds, 1000000000
+  %now = add i64 %whole, %rest
+  ret i64 %now
+}
+
+; Whether the word has a chunk left for this worker.
+define internal i1 @claimable(i64 %word, i64 %worker) alwaysinline {
+  %index = and i64 %word, $chunk_mask
+  %shifted = lshr i64 %word, $chunk_bits
+  %chunks = and i64 %shifted, $chunk_mask
+  %threads = lshr i64 %word, $threads_shift
+  %left = icmp ult i64 %index, %chunks
+  %invited = icmp ult i64 %worker, %threads
+  %yes = and i1 %left, %invited
+  ret i1 %yes
+}
+
+; Run chunks of the current job until none is left for this worker, then report how many were run. A claim takes a share
+; of what is left, single chunks at the end, so that many small chunks do not mean as many claims.
+define internal void @run_chunks(ptr %state, i64 %worker) {
+entry:
+  %claim = getelementptr i8, ptr %state, i64 $state_claim
+  %done = getelementptr i8, ptr %state, i64 $state_done
+  %function_at = getelementptr i8, ptr %state, i64 $state_function
+  %context_at = getelementptr i8, ptr %state, i64 $state_context
+  %worker_32 = trunc i64 %worker to i32
+  br label %look
+look:
+  %count = phi i64 [ 0, %entry ], [ %count, %try ], [ %count_after, %run ]
+  %word = load atomic i64, ptr %claim acquire, align 8
+  %any = call i1 @claimable(i64 %word, i64 %worker)
+  br i1 %any, label %try, label %finish
+try:
+  %index = and i64 %word, $chunk_mask
+  %shifted = lshr i64 %word, $chunk_bits
+  %chunks = and i64 %shifted, $chunk_mask
+  %threads = lshr i64 %word, $threads_shift
+  %left = sub i64 %chunks, %index
+  %shares = mul i64 %threads, $claims_per_thread
+  %share = udiv i64 %left, %shares
+  %batch = call i64 @llvm.umax.i64(i64 %share, i64 1)
+  %next = add i64 %word, %batch
+  %swapped = cmpxchg ptr %claim, i64 %word, i64 %next acq_rel monotonic, align 8
+  %won = extractvalue { i64, i1 } %swapped, 1
+  br i1 %won, label %begin, label %look
+begin:
+  %function = load ptr, ptr %function_at, align 8
+  %context = load ptr, ptr %context_at, align 8
+  %end_index = add i64 %index, %batch
+  %count_after = add i64 %count, %batch
+  br label %run
+run:
+  %chunk = phi i64 [ %index, %begin ], [ %next_chunk, %run ]
+  call void %function(ptr %context, i64 %chunk, i32 %worker_32)
+  %next_chunk = add i64 %chunk, 1
+  %more = icmp ult i64 %next_chunk, %end_index
+  br i1 %more, label %run, label %look
+finish:
+  %none = icmp eq i64 %count, 0
+  br i1 %none, label %end, label %report
+report:
+  %before = atomicrmw add ptr %done, i64 %count acq_rel, align 8
+  br label %end
+end:
+  ret void
+}
+
+define internal void @wait_for_job(ptr %claim, i64 %worker, ptr %sleeping) {
+entry:
+  br label %spin
+spin:
+  %start = phi i64 [ 0, %entry ], [ %start, %pause ], [ %since, %clock ]
+  %round = phi i64 [ 0, %entry ], [ %next_round, %pause ], [ %next_round, %clock ]
+  %word = load atomic i64, ptr %claim acquire, align 8
+  %any = call i1 @claimable(i64 %word, i64 %worker)
+  br i1 %any, label %end, label %pause
+pause:
+  $pause
+  %next_round = add i64 %round, 1
+  %phase = urem i64 %next_round, $spins_between_clock_reads
+  %look_at_clock = icmp eq i64 %phase, 0
+  br i1 %look_at_clock, label %clock, label %spin
+clock:
+  %now = call i64 @now_ns()
+  %first = icmp eq i64 %start, 0
+  %since = select i1 %first, i64 %now, i64 %start
+  %elapsed = sub i64 %now, %since
+  %tired = icmp ugt i64 %elapsed, $spin_ns
+  br i1 %tired, label %lie_down, label %spin
+lie_down:
+  %was = atomicrmw xchg ptr %sleeping, i32 1 seq_cst, align 4
+  %last_word = load atomic i64, ptr %claim seq_cst, align 8
+  %came = call i1 @claimable(i64 %last_word, i64 %worker)
+  br i1 %came, label %get_up, label %sleep
+get_up:
+  store atomic i32 0, ptr %sleeping seq_cst, align 4
+  br label %end
+sleep:
+  call i64 (i64, ...) @syscall(i64 $futex, ptr %sleeping, i32 $futex_wait, i32 1, ptr null)
+  %still = load atomic i32, ptr %sleeping acquire, align 4
+  %asleep = icmp ne i32 %still, 0
+  br i1 %asleep, label %sleep, label %end
+end:
+  ret void
+}
+
+define internal void @pin(i32 %cpu_plus_1) {
+entry:
+  %free = icmp eq i32 %cpu_plus_1, 0
+  br i1 %free, label %end, label %set
+set:
+  %mask = alloca [$affinity_bytes x i8], align 8
+  call void @llvm.memset.p0.i64(ptr %mask, i8 0, i64 $affinity_bytes, i1 false)
+  %cpu = sub i32 %cpu_plus_1, 1
+  %byte = lshr i32 %cpu, 3
+  %bit = and i32 %cpu, 7
+  %value = shl i32 1, %bit
+  %value_8 = trunc i32 %value to i8
+  %byte_at = getelementptr i8, ptr %mask, i32 %byte
+  store i8 %value_8, ptr %byte_at, align 1
+  call i32 @sched_setaffinity(i32 0, i64 $affinity_bytes, ptr %mask)
+  br label %end
+end:
+  ret void
+}
+
+define internal ptr @worker_main(ptr %argument) {
+entry:
+  %worker = ptrtoint ptr %argument to i64
+  %state = load ptr, ptr @tw_pool, align 8
+  %line = call ptr @worker_line(ptr %state, i64 %worker)
+  %sleeping = getelementptr i8, ptr %line, i64 $worker_sleeping
+  %cpu_at = getelementptr i8, ptr %line, i64 $worker_cpu
+  %claim = getelementptr i8, ptr %state, i64 $state_claim
+  %cpu = load i32, ptr %cpu_at, align 4
+  call void @pin(i32 %cpu)
+  br label %loop
+loop:
+  call void @run_chunks(ptr %state, i64 %worker)
+  call void @wait_for_job(ptr %claim, i64 %worker, ptr %sleeping)
+  br label %loop
+}
+
+; 1 + the CPU for a worker: the worker-th of the listed CPUs that the caller may use, its own left out; 0 for none.
+define internal i32 @choose_cpu(i32 %home_plus_1, i64 %worker) {
+entry:
+  %mask = alloca [$affinity_bytes x i8], align 8
+  %got = call i32 @sched_getaffinity(i32 0, i64 $affinity_bytes, ptr %mask)
+  %failed = icmp slt i32 %got, 0
+  %cpus_at = getelementptr i8, ptr @tw_pool, i64 $anchor_cpus
+  %count_at = getelementptr i8, ptr @tw_pool, i64 $anchor_cpu_count
+  %cpus = load ptr, ptr %cpus_at, align 8
+  %count = load i64, ptr %count_at, align 8
+  br i1 %failed, label %none, label %look
+look:
+  %i = phi i64 [ 0, %entry ], [ %next_i, %next ]
+  %passed = phi i64 [ 0, %entry ], [ %passed_now, %next ]
+  %more = icmp ult i64 %i, %count
+  br i1 %more, label %inspect, label %none
+inspect:
+  %cpu_at = getelementptr i32, ptr %cpus, i64 %i
+  %cpu = load i32, ptr %cpu_at, align 4
+  %cpu_plus_1 = add i32 %cpu, 1
+  %byte = lshr i32 %cpu, 3
+  %in_mask = icmp ult i32 %byte, $affinity_bytes
+  br i1 %in_mask, label %test, label %next
+test:
+  %byte_at = getelementptr i8, ptr %mask, i32 %byte
+  %bits = load i8, ptr %byte_at, align 1
+  %bit = and i32 %cpu, 7
+  %bit_8 = trunc i32 %bit to i8
+  %shifted = lshr i8 %bits, %bit_8
+  %allowed = trunc i8 %shifted to i1
+  %foreign = icmp ne i32 %cpu_plus_1, %home_plus_1
+  %usable = and i1 %allowed, %foreign
+  %step = zext i1 %usable to i64
+  %passed_then = add i64 %passed, %step
+  %enough = icmp eq i64 %passed_then, %worker
+  %chosen = and i1 %enough, %usable
+  br i1 %chosen, label %found, label %next
+next:
+  %passed_now = phi i64 [ %passed, %inspect ], [ %passed_then, %test ]
+  %next_i = add i64 %i, 1
+  br label %look
+found:
+  ret i32 %cpu_plus_1
+none:
+  ret i32 0
+}
+
+; Start the workers up to number `wanted` that do not run yet; return how many there are then.
+define internal i64 @start_workers(ptr %state, i64 %wanted) noinline {
+entry:
+  %old_signals = alloca [16 x i64], align 8
+  %thread = alloca i64, align 8
+  %started_at = getelementptr i8, ptr %state, i64 $state_started
+  %home_at = getelementptr i8, ptr %state, i64 $state_home_cpu
+  %started_32 = load i32, ptr %started_at, align 4
+  %started = zext i32 %started_32 to i64
+  %first = icmp eq i64 %started, 0
+  br i1 %first, label %settle, label %block
+settle:
+  %here = call i32 @sched_getcpu()
+  %here_plus_1 = add i32 %here, 1
+  store i32 %here_plus_1, ptr %home_at, align 4
+  br label %block
+block:
+  call i32 @pthread_sigmask(i32 $sig_setmask, ptr @blocked_signals, ptr %old_signals)
+  br label %look
+look:
+  %count = phi i64 [ %started, %block ], [ %worker, %running ]
+  %more = icmp ult i64 %count, %wanted
+  br i1 %more, label %start, label %end
+start:
+  %worker = add i64 %count, 1
+  %home = load i32, ptr %home_at, align 4
+  %cpu = call i32 @choose_cpu(i32 %home, i64 %worker)
+  %line = call ptr @worker_line(ptr %state, i64 %worker)
+  %cpu_at = getelementptr i8, ptr %line, i64 $worker_cpu
+  store i32 %cpu, ptr %cpu_at, align 4
+  %argument = inttoptr i64 %worker to ptr
+  %error = call i32 @pthread_create(ptr %thread, ptr null, ptr @worker_main, ptr %argument)
+  %refused = icmp ne i32 %error, 0
+  br i1 %refused, label %end, label %running
+running:
+  %handle = load i64, ptr %thread, align 8
+  call i32 @pthread_detach(i64 %handle)
+  br label %look
+end:
+  call i32 @pthread_sigmask(i32 $sig_setmask, ptr %old_signals, ptr null)
+  %count_32 = trunc i64 %count to i32
+  store i32 %count_32, ptr %started_at, align 4
+  ret i64 %count
+}
+
+define internal void @wake_workers(ptr %state, i64 %count) {
+entry:
+  br label %look
+look:
+  %worker = phi i64 [ 1, %entry ], [ %next_worker, %next ]
+  %more = icmp ule i64 %worker, %count
+  br i1 %more, label %inspect, label %end
+inspect:
+  %line = call ptr @worker_line(ptr %state, i64 %worker)
+  %sleeping = getelementptr i8, ptr %line, i64 $worker_sleeping
+  %flag = load atomic i32, ptr %sleeping seq_cst, align 4
+  %awake = icmp eq i32 %flag, 0
+  br i1 %awake, label %next, label %wake
+wake:
+  store atomic i32 0, ptr %sleeping seq_cst, align 4
+  call i64 (i64, ...) @syscall(i64 $futex, ptr %sleeping, i32 $futex_wake, i32 1)
+  br label %next
+next:
+  %next_worker = add i64 %worker, 1
+  br label %look
+end:
+  ret void
+}
+
+define internal void @wait_for_chunks(ptr %done, i64 %chunks) {
+entry:
+  br label %look
+look:
+  %round = phi i64 [ 0, %entry ], [ %next_round, %pause ], [ %next_round, %yield ]
+  %reported = load atomic i64, ptr %done acquire, align 8
+  %complete = icmp eq i64 %reported, %chunks
+  br i1 %complete, label %end, label %pause
+pause:
+  $pause
+  %next_round = add i64 %round, 1
+  %long = icmp ugt i64 %next_round, $spins_before_yield
+  br i1 %long, label %yield, label %look
+yield:
+  call i32 @sched_yield()
+  br label %look
+end:
+  ret void
+}
+
+define void @tw_parallel(ptr %function, ptr %context, i64 %chunks, i32 %threads_32) {
+entry:
+  %state = load ptr, ptr @tw_pool, align 8
+  %threads_given = sext i32 %threads_32 to i64
+  %below_limit = call i64 @llvm.smin.i64(i64 %threads_given, i64 $max_threads)
+  %threads = call i64 @llvm.smin.i64(i64 %below_limit, i64 %chunks)
+  %several = icmp sgt i64 %threads, 1
+  %countable = icmp ule i64 %chunks, $chunk_mask
+  %has_pool = icmp ne ptr %state, null
+  %shareable = and i1 %several, %countable
+  %try = and i1 %shareable, %has_pool
+  br i1 %try, label %enter, label %serial
+enter:
+  %busy = getelementptr i8, ptr %state, i64 $state_busy
+  %taken = cmpxchg ptr %busy, i32 0, i32 1 acquire monotonic, align 4
+  %mine = extractvalue { i32, i1 } %taken, 1
+  br i1 %mine, label %staff, label %serial
+staff:
+  %wanted = sub i64 %threads, 1
+  %started_at = getelementptr i8, ptr %state, i64 $state_started
+  %started_32 = load i32, ptr %started_at, align 4
+  %started = zext i32 %started_32 to i64
+  %short = icmp ult i64 %started, %wanted
+  br i1 %short, label %hire, label %publish
+hire:
+  %hired = call i64 @start_workers(ptr %state, i64 %wanted)
+  br label %publish
+publish:
+  %there = phi i64 [ %started, %staff ], [ %hired, %hire ]
+  %function_at = getelementptr i8, ptr %state, i64 $state_function
+  %context_at = getelementptr i8, ptr %state, i64 $state_context
+  %claim = getelementptr i8, ptr %state, i64 $state_claim
+  %done = getelementptr i8, ptr %state, i64 $state_done
+  store ptr %function, ptr %function_at, align 8
+  store ptr %context, ptr %context_at, align 8
+  store atomic i64 0, ptr %done monotonic, align 8
+  %threads_field = shl i64 %threads, $threads_shift
+  %chunks_field = shl i64 %chunks, $chunk_bits
+  %word = or i64 %threads_field, %chunks_field
+  store atomic i64 %word, ptr %claim seq_cst, align 8
+  %invited = call i64 @llvm.smin.i64(i64 %wanted, i64 %there)
+  call void @wake_workers(ptr %state, i64 %invited)
+  call void @run_chunks(ptr %state, i64 0)
+  call void @wait_for_chunks(ptr %done, i64 %chunks)
+  store atomic i32 0, ptr %busy release, align 4
+  ret void
+serial:
+  %i = phi i64 [ 0, %entry ], [ 0, %enter ], [ %next_i, %chunk ]
+  %more = icmp slt i64 %i, %chunks
+  br i1 %more, label %chunk, label %end
+chunk:
+  call void %function(ptr %context, i64 %i, i32 0)
+  %next_i = add i64 %i, 1
+  br label %serial
+end:
+  ret void
+}
+declare i64 @llvm.smin.i64(i64, i64)
+declare i64 @llvm.umax.i64(i64, i64)
+""")
+
+
+def pool_ir(pause_intrinsic: str, pause_call: str, futex_number: int) -> str:
+    """The pool's IR for a machine's spin hint and futex system call number."""
+    blocked = -1 - sum(1 << (number - 1) for number in _FAULT_SIGNALS)
+    return _IR.substitute(
+        abi.offsets(abi.PoolState, "state"),
+        **abi.offsets(abi.WorkerLine, "worker"),
+        **abi.offsets(abi.PoolAnchor, "anchor"),
+        state_size=ctypes.sizeof(abi.PoolState),
+        worker_size=ctypes.sizeof(abi.WorkerLine),
+        blocked_signals=blocked,
+        all_other_signals=", ".join(["i64 -1"] * 15),
+        clock=_CLOCK_MONOTONIC,
+        sig_setmask=_SIG_SETMASK,
+        futex=futex_number,
+        futex_wait=_FUTEX_WAIT_PRIVATE,
+        futex_wake=_FUTEX_WAKE_PRIVATE,
+        affinity_bytes=_AFFINITY_BYTES,
+        spins_between_clock_reads=_SPINS_BETWEEN_CLOCK_READS,
+        spins_before_yield=_SPINS_BEFORE_YIELD,
+        spin_ns=abi.SPIN_NS,
+        claims_per_thread=_CLAIMS_PER_THREAD,
+        chunk_bits=abi.CHUNK_BITS,
+        chunk_mask=(1 << abi.CHUNK_BITS) - 1,
+        threads_shift=2 * abi.CHUNK_BITS,
+        max_threads=abi.MAX_THREADS,
+        declare_pause=f"declare void @{pause_intrinsic}",
+        pause=f"call void @{pause_call}",
+    )

@@ -1,0 +1,263 @@
+"""Derive the polynomial coefficients of the cpu target's vector mathematics.
+
+    python tools/fit_polynomials.py          print each fit's error and check the stored tables
+    python tools/fit_polynomials.py --write  rewrite tilewright/targets/cpu/vector_math_tables.py
+
+Each fit is a minimax polynomial found by Remez exchange in 60 digits, its coefficients then rounded to the type that
+evaluates them. The printed error is that of the rounded polynomial, relative to the function that it serves.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import mpmath
+import numpy as np
+from mpmath import mp, mpf
+
+TABLES = Path(__file__).parent.parent / "tilewright/targets/cpu/vector_math_tables.py"
+Real = Callable[[mpf], mpf]
+mp.dps = 60
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Approximate `function` on [low, high]; `relative` times the error is what the caller sees.
+
+    `degrees` gives the polynomial's degree for each element type that needs the fit.
+    """
+
+    name: str
+    formula: str
+    function: Real
+    relative: Real
+    low: mpf
+    high: mpf
+    degrees: dict[str, int]
+
+
+def remez(fit: Fit, degree: int) -> list[mpf]:
+    """Coefficients, constant first, whose error equioscillates at degree + 2 points."""
+    middle, half = (fit.high + fit.low) / 2, (fit.high - fit.low) / 2
+    count = degree + 2
+    points = [middle - half * mpmath.cos(mpmath.pi * (k + mpf(1) / 2) / count) for k in range(count)]
+    coefficients: list[mpf] = []
+    for _ in range(30):
+        system = mp.matrix(count, count)
+        for row, at in enumerate(points):
+            for power in range(degree + 1):
+                system[row, power] = ((at - middle) / half) ** power
+            system[row, degree + 1] = (-1) ** row
+        solution = mp.lu_solve(system, mp.matrix([fit.function(at) for at in points]))
+        coefficients = _recentred(list(solution[: degree + 1]), middle, half)
+        points, spread = _extrema(fit, coefficients, points)
+        if spread < mpf("1e-4"):
+            break
+    return coefficients
+
+
+def _recentred(scaled: list[mpf], middle: mpf, half: mpf) -> list[mpf]:
+    """Coefficients in x of a polynomial given in (x - middle) / half."""
+    result = [mpf(0)] * len(scaled)
+    for power, value in enumerate(scaled):
+        for lower in range(power + 1):
+            result[lower] += value / half**power * mpmath.binomial(power, lower) * (-middle) ** (power - lower)
+    return result
+
+
+def _extrema(fit: Fit, coefficients: list[mpf], points: list[mpf]) -> tuple[list[mpf], mpf]:
+    """The largest error between neighbouring sign changes, and how unequal those errors are."""
+
+    def error(at: mpf) -> mpf:
+        return mpmath.polyval(coefficients[::-1], at) - fit.function(at)
+
+    borders = [fit.low]
+    for left, right in zip(points, points[1:], strict=False):
+        borders.append(_sign_change(error, left, right))
+    borders.append(fit.high)
+    found = [_largest(error, left, right) for left, right in zip(borders, borders[1:], strict=False)]
+    sizes = [abs(error(at)) for at in found]
+    return found, (max(sizes) - min(sizes)) / max(sizes)
+
+
+def _sign_change(error: Real, left: mpf, right: mpf) -> mpf:
+    sign = mpmath.sign(error(left))
+    for _ in range(40):
+        middle = (left + right) / 2
+        if mpmath.sign(error(middle)) == sign:
+            left = middle
+        else:
+            right = middle
+    return (left + right) / 2
+
+
+def _largest(error: Real, left: mpf, right: mpf) -> mpf:
+    """Golden-section search for the extremum of an error with one hump."""
+    ratio = (mpmath.sqrt(5) - 1) / 2
+    for _ in range(40):
+        inner, outer = right - ratio * (right - left), left + ratio * (right - left)
+        if abs(error(inner)) > abs(error(outer)):
+            right = outer
+        else:
+            left = inner
+    return (left + right) / 2
+
+
+def rounded(coefficients: list[mpf], element: str) -> list[float]:
+    return [float(np.float32(float(c))) if element == "f32" else float(c) for c in coefficients]
+
+
+def error_bits(fit: Fit, coefficients: list[float]) -> float:
+    """log2 of the largest relative error, sampled."""
+    worst = mpf(0)
+    for k in range(1, 400):
+        at = fit.low + (fit.high - fit.low) * k / 400
+        exact = [mpf(c) for c in reversed(coefficients)]
+        worst = max(worst, abs(fit.relative(at) * (mpmath.polyval(exact, at) - fit.function(at))))
+    return float(mpmath.log(worst, 2))
+
+
+def _series_safe(function: Real, limit: mpf) -> Real:
+    """`function`, with a removable singularity at 0 stepped around."""
+    tiny = mpf("1e-18")
+    return lambda at: function(at) if abs(at) > tiny else limit
+
+
+LN2, PI = mpmath.ln2, mpmath.pi
+REDUCED_EXP = LN2 / 2 * mpf("1.01")
+LOG_LOW, LOG_HIGH = mpmath.sqrt(mpf(1) / 2) - 1, mpmath.sqrt(mpf(2)) - 1
+
+
+def _logarithm(name: str, scale: mpf) -> Fit:
+    return Fit(
+        name,
+        f"(log1p(f) - f) / f^2 * {mpmath.nstr(scale, 6)}",
+        _series_safe(lambda f: (mpmath.log1p(f) - f) / f**2 * scale, -scale / 2),
+        _series_safe(lambda f: f**2 / mpmath.log1p(f) / scale, mpf(0)),
+        LOG_LOW,
+        LOG_HIGH,
+        {"f32": 9, "f64": 21},
+    )
+
+
+FITS = (
+    Fit(
+        "EXP",
+        "(exp(r) - 1 - r) / r^2",
+        _series_safe(lambda r: (mpmath.expm1(r) - r) / r**2, mpf(1) / 2),
+        _series_safe(lambda r: r**2 / mpmath.expm1(r), mpf(0)),
+        -REDUCED_EXP,
+        REDUCED_EXP,
+        {"f32": 4, "f64": 10},
+    ),
+    Fit(
+        "EXPM1",
+        "(exp(r) - 1 - r) / r^2",
+        _series_safe(lambda r: (mpmath.expm1(r) - r) / r**2, mpf(1) / 2),
+        _series_safe(lambda r: r**2 / mpmath.expm1(r), mpf(0)),
+        -REDUCED_EXP,
+        REDUCED_EXP,
+        {"f32": 5, "f64": 10},
+    ),
+    Fit(
+        "SINH",
+        "(sinh(r) - r) / r^3 in u = r^2",
+        _series_safe(lambda u: (mpmath.sinh(mpmath.sqrt(u)) / mpmath.sqrt(u) - 1) / u, mpf(1) / 6),
+        lambda u: u,
+        mpf(0),
+        REDUCED_EXP**2,
+        {"f32": 2, "f64": 5},
+    ),
+    Fit(
+        "COSH",
+        "(cosh(r) - 1) / r^2 in u = r^2",
+        _series_safe(lambda u: (mpmath.cosh(mpmath.sqrt(u)) - 1) / u, mpf(1) / 2),
+        lambda u: u,
+        mpf(0),
+        REDUCED_EXP**2,
+        {"f32": 2, "f64": 5},
+    ),
+    Fit(
+        "EXP2",
+        "(exp2(r) - 1) / r",
+        _series_safe(lambda r: mpmath.expm1(r * LN2) / r, LN2),
+        lambda r: r / mpf(2) ** r,
+        mpf("-0.501"),
+        mpf("0.501"),
+        {"f32": 5, "f64": 12},
+    ),
+    _logarithm("LOG", mpf(1)),
+    _logarithm("LOG2", 1 / LN2),
+    _logarithm("LOG10", 1 / mpmath.ln10),
+)
+
+
+# Constants as the sum of that many floats, each the rest rounded to the type.
+CONSTANTS = (
+    ("LOG_2", LN2, 2),
+    ("LOG2_E", 1 / LN2, 2),
+    ("LOG10_E", 1 / mpmath.ln10, 2),
+    ("LOG10_2", mpmath.log10(2), 2),
+)
+
+
+def parts(value: mpf, count: int, element: str) -> list[float]:
+    result: list[float] = []
+    for _ in range(count):
+        result += rounded([value], element)
+        value = value - mpf(result[-1])
+    return result
+
+
+def constant_lines() -> list[str]:
+    lines = ["CONSTANTS: dict[str, dict[str, tuple[float, ...]]] = {"]
+    for name, value, count in CONSTANTS:
+        lines.append(f'    "{name}": {{')
+        for element in ("f32", "f64"):
+            values = ", ".join(map(repr, parts(+value, count, element)))
+            lines.append(f'        "{element}": ({values}),')
+        lines.append("    },")
+    return [*lines, "}"]
+
+
+def table_text() -> str:
+    lines = [
+        '"""Constants in parts and polynomial coefficients, constant term first.',
+        "",
+        "Written by tools/fit_polynomials.py; do not edit.",
+        '"""',
+        "",
+        *constant_lines(),
+        "",
+        "TABLES: dict[str, dict[str, tuple[float, ...]]] = {",
+    ]
+    for fit in FITS:
+        lines.append(f"    # {fit.formula}")
+        lines.append(f'    "{fit.name}": {{')
+        for element, degree in fit.degrees.items():
+            values = rounded(remez(fit, degree), element)
+            bits = error_bits(fit, values)
+            print(f"{fit.name:12} {element} degree {degree:2} relative error 2^{bits:.1f}", flush=True)
+            lines.append(f'        "{element}": (')
+            lines += [f"            {value!r}," for value in values]
+            lines.append("        ),")
+        lines.append("    },")
+    return "\n".join([*lines, "}", ""])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="rewrite the tables")
+    arguments = parser.parse_args()
+    text = table_text()
+    if arguments.write:
+        TABLES.write_text(text)
+    elif TABLES.read_text() != text:
+        raise SystemExit(f"{TABLES.name} differs from what this script derives: run it with --write")
+
+
+if __name__ == "__main__":
+    main()
