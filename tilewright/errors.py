@@ -14,6 +14,7 @@ import functools
 import itertools
 import linecache
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
@@ -68,7 +69,7 @@ class TilewrightError(Exception):
 
 
 class UnsupportedSyntaxError(TilewrightError):
-    """A Python construct that the tile-kernel front end does not compile."""
+    """A Python construct that cannot be traced or compiled."""
 
     code = "TW0101"
 
@@ -201,23 +202,22 @@ class ToolFailure(TilewrightError):
 
 def user_location(skip_root: str = _PACKAGE_ROOT) -> SourceLocation | None:
     """The innermost frame outside the package: the user's line. None when every frame is ours."""
-    import sys
-
     frame = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
         if not name.startswith(skip_root) and not name.startswith("<"):
-            return _instruction_location(frame.f_code, frame.f_lasti // 2, frame.f_lineno)
+            return _instruction_location(frame.f_code, name, frame.f_lasti // 2, frame.f_lineno)
         frame = frame.f_back
     return None
 
 
 @functools.lru_cache(maxsize=4096)
-def _instruction_location(code: CodeType, instruction: int, fallback_line: int) -> SourceLocation:
+def _instruction_location(code: CodeType, file: str, instruction: int, fallback_line: int) -> SourceLocation:
+    # `file` is an argument because code objects of two files may compare equal.
     positions = next(itertools.islice(code.co_positions(), max(instruction, 0), None), None)
     if positions is not None:
         line, end_line, column, end_column = positions
         if line is not None and column is not None:
             same_line = end_line == line and end_column is not None
-            return SourceLocation(code.co_filename, line, column + 1, (end_column or 0) + 1 if same_line else 0)
-    return SourceLocation(code.co_filename, fallback_line)
+            return SourceLocation(file, line, column + 1, (end_column or 0) + 1 if same_line else 0)
+    return SourceLocation(file, fallback_line)

@@ -30,6 +30,11 @@ def listening(level: int = 1) -> bool:
     return _has_listener(current(), level)
 
 
+def capturing() -> bool:
+    """Whether some block captures events."""
+    return bool(_captures)
+
+
 def _has_listener(options: Options, level: int) -> bool:
     return options.debug >= level or bool(_captures) or options.events_file is not None
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import mpmath
@@ -27,7 +27,8 @@ mp.dps = 60
 class Fit:
     """Approximate `function` on [low, high]; `relative` times the error is what the caller sees.
 
-    `degrees` gives the polynomial's degree for each element type that needs the fit.
+    `degrees` gives the polynomial's degree for each element type that needs the fit. A `weighted` fit makes the
+    relative error small instead of the error itself; its `relative` must not vanish on the interval.
     """
 
     name: str
@@ -37,6 +38,10 @@ class Fit:
     low: mpf
     high: mpf
     degrees: dict[str, int]
+    weighted: bool = False
+
+    def weight(self, at: mpf) -> mpf:
+        return self.relative(at) if self.weighted else mpf(1)
 
 
 def remez(fit: Fit, degree: int) -> list[mpf]:
@@ -50,7 +55,7 @@ def remez(fit: Fit, degree: int) -> list[mpf]:
         for row, at in enumerate(points):
             for power in range(degree + 1):
                 system[row, power] = ((at - middle) / half) ** power
-            system[row, degree + 1] = (-1) ** row
+            system[row, degree + 1] = (-1) ** row / fit.weight(at)
         solution = mp.lu_solve(system, mp.matrix([fit.function(at) for at in points]))
         coefficients = _recentred(list(solution[: degree + 1]), middle, half)
         points, spread = _extrema(fit, coefficients, points)
@@ -72,7 +77,7 @@ def _extrema(fit: Fit, coefficients: list[mpf], points: list[mpf]) -> tuple[list
     """The largest error between neighbouring sign changes, and how unequal those errors are."""
 
     def error(at: mpf) -> mpf:
-        return mpmath.polyval(coefficients[::-1], at) - fit.function(at)
+        return fit.weight(at) * (mpmath.polyval(coefficients[::-1], at) - fit.function(at))
 
     borders = [fit.low]
     for left, right in zip(points, points[1:], strict=False):
@@ -110,6 +115,19 @@ def rounded(coefficients: list[mpf], element: str) -> list[float]:
     return [float(np.float32(float(c))) if element == "f32" else float(c) for c in coefficients]
 
 
+def rounded_coefficients(fit: Fit, degree: int, element: str) -> list[float]:
+    """A fit in the type's own numbers. On one side of 0 the later coefficients make up for the first one's rounding."""
+    if not fit.weighted or degree == 0:
+        return rounded(remez(fit, degree), element)
+    first = rounded(remez(fit, degree)[:1], element)[0]
+    rest = replace(
+        fit,
+        function=lambda at: (fit.function(at) - mpf(first)) / at,
+        relative=lambda at: fit.relative(at) * at,
+    )
+    return [first, *rounded(remez(rest, degree - 1), element)]
+
+
 def error_bits(fit: Fit, coefficients: list[float]) -> float:
     """log2 of the largest relative error, sampled."""
     worst = mpf(0)
@@ -127,6 +145,7 @@ def _series_safe(function: Real, limit: mpf) -> Real:
 
 
 LN2, PI = mpmath.ln2, mpmath.pi
+QUARTER_TURN = PI / 4 * mpf("1.01")
 REDUCED_EXP = LN2 / 2 * mpf("1.01")
 LOG_LOW, LOG_HIGH = mpmath.sqrt(mpf(1) / 2) - 1, mpmath.sqrt(mpf(2)) - 1
 
@@ -192,6 +211,36 @@ FITS = (
     _logarithm("LOG", mpf(1)),
     _logarithm("LOG2", 1 / LN2),
     _logarithm("LOG10", 1 / mpmath.ln10),
+    Fit(
+        "SIN",
+        "(sin(r) - r) / r^3 in u = r^2, |r| <= pi / 4",
+        lambda u: (mpmath.sin(mpmath.sqrt(u)) / mpmath.sqrt(u) - 1) / u,
+        lambda u: u ** mpf("1.5") / mpmath.sin(mpmath.sqrt(u)),
+        mpf("0.005"),
+        QUARTER_TURN**2,
+        {"f32": 2, "f64": 5},
+        weighted=True,
+    ),
+    Fit(
+        "COS",
+        "(cos(r) - 1 + r^2 / 2) / r^4 in u = r^2, |r| <= pi / 4",
+        lambda u: (mpmath.cos(mpmath.sqrt(u)) - 1 + u / 2) / u**2,
+        lambda u: u**2 / mpmath.cos(mpmath.sqrt(u)),
+        mpf("0.005"),
+        QUARTER_TURN**2,
+        {"f32": 2, "f64": 5},
+        weighted=True,
+    ),
+    Fit(
+        "TAN",
+        "(tan(r) - r) / r^3 in u = r^2, |r| <= pi / 4",
+        lambda u: (mpmath.tan(mpmath.sqrt(u)) / mpmath.sqrt(u) - 1) / u,
+        lambda u: u**mpf("1.5") / mpmath.tan(mpmath.sqrt(u)),
+        mpf("0.005"),
+        QUARTER_TURN**2,
+        {"f32": 6, "f64": 14},
+        weighted=True,
+    ),
 )
 
 
@@ -201,6 +250,8 @@ CONSTANTS = (
     ("LOG2_E", 1 / LN2, 2),
     ("LOG10_E", 1 / mpmath.ln10, 2),
     ("LOG10_2", mpmath.log10(2), 2),
+    ("HALF_PI", PI / 2, 3),
+    ("INVERSE_HALF_PI", 2 / PI, 1),
 )
 
 
@@ -217,10 +268,21 @@ def constant_lines() -> list[str]:
     for name, value, count in CONSTANTS:
         lines.append(f'    "{name}": {{')
         for element in ("f32", "f64"):
-            values = ", ".join(map(repr, parts(+value, count, element)))
-            lines.append(f'        "{element}": ({values}),')
+            lines.append(f'        "{element}": {tuple(parts(+value, count, element))},')
         lines.append("    },")
     return [*lines, "}"]
+
+
+# 1 / pi in binary after 64 zero bits: enough for the largest double's exponent and 192 bits from there.
+INVERSE_PI_WORDS = 20
+
+
+def inverse_pi_lines() -> list[str]:
+    with mp.workprec(64 * INVERSE_PI_WORDS + 64):
+        bits = int(mpmath.floor(mpmath.ldexp(1 / +PI, 64 * (INVERSE_PI_WORDS - 1))))
+    words = [bits >> (64 * (INVERSE_PI_WORDS - 1 - k)) & (1 << 64) - 1 for k in range(INVERSE_PI_WORDS)]
+    lines = ["# 1 / pi after 64 zero bits, most significant word first."]
+    return [*lines, "INVERSE_PI_BITS: tuple[int, ...] = (", *(f"    0x{word:016X}," for word in words), ")"]
 
 
 def table_text() -> str:
@@ -232,13 +294,15 @@ def table_text() -> str:
         "",
         *constant_lines(),
         "",
+        *inverse_pi_lines(),
+        "",
         "TABLES: dict[str, dict[str, tuple[float, ...]]] = {",
     ]
     for fit in FITS:
         lines.append(f"    # {fit.formula}")
         lines.append(f'    "{fit.name}": {{')
         for element, degree in fit.degrees.items():
-            values = rounded(remez(fit, degree), element)
+            values = rounded_coefficients(fit, degree, element)
             bits = error_bits(fit, values)
             print(f"{fit.name:12} {element} degree {degree:2} relative error 2^{bits:.1f}", flush=True)
             lines.append(f'        "{element}": (')

@@ -14,7 +14,6 @@ from tilewright.layout.iters import (
     Iter,
     Partial,
     Replica,
-    digit_product,
     fuse_digits,
     weighted,
 )
@@ -78,7 +77,7 @@ def inverse(layout: Layout, axes: Sequence[str] | None = None) -> Layout:
         )
     offset: dict[str, Size] = {}
     shard = tuple(_inverse_digits(layout, axis, offset) for axis in order)
-    return Layout(tuple(map(digit_product, shard)), shard, offset=tuple(offset.items()))
+    return Layout(tuple(layout.span(axis) for axis in order), shard, offset=tuple(offset.items()))
 
 
 class _Feed:

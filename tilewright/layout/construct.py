@@ -147,7 +147,7 @@ def _dense_strides(shape: Sequence[Size], order: Sequence[int]) -> list[int]:
         strides[dim] = inner
         size = shape[dim]
         if not is_integer(size):
-            if position:
+            if any(shape[outer] != 1 for outer in order[:position]):
                 raise LayoutError(
                     f"dim {dim} has the unknown size `{size}`, so the strides of the dims outside it are unknown",
                     help="only the slowest dim of a dense layout may be a Dim: bind it, or pad it to its maximum",

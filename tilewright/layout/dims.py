@@ -8,8 +8,8 @@ is known exactly is a plain `int`; `Size` is any of the three.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from math import gcd
+from dataclasses import dataclass, replace
+from math import gcd, lcm
 from typing import TypeAlias, TypeGuard
 
 from tilewright.errors import LayoutError
@@ -96,9 +96,10 @@ class Dim(_Arithmetic):
 
 @dataclass(frozen=True)
 class Part:
-    """`((symbol + addend) // divisor) % modulus`, without the remainder when `modulus` is None."""
+    """`((factor * symbol + addend) // divisor) % modulus`, without the remainder when `modulus` is None."""
 
     symbol: Dim
+    factor: int = 1
     addend: int = 0
     divisor: int = 1
     modulus: int | None = None
@@ -108,31 +109,31 @@ class Part:
         """The smallest and the largest value."""
         if self.modulus is not None:
             return 0, self.modulus - self.multiple_of
-        return (self.symbol.min + self.addend) // self.divisor, (self.symbol.max + self.addend) // self.divisor
+        ends = self.value(self.symbol.min), self.value(self.symbol.max)
+        return min(ends), max(ends)
 
     @property
     def multiple_of(self) -> int:
         """A divisor of every value."""
-        whole = gcd(self.symbol.multiple_of, self.addend)
+        whole = gcd(self.factor * self.symbol.multiple_of, self.addend)
         exact = whole // self.divisor if whole % self.divisor == 0 else 1
         return gcd(exact, self.modulus) if self.modulus is not None else exact
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether it is a multiple of the symbol divided without rounding."""
+        is_linear = self.modulus is None and self.addend == 0
+        return is_linear and self.factor * self.symbol.multiple_of % self.divisor == 0
+
     def value(self, symbol: int) -> int:
         """The value when the symbol is `symbol`."""
-        quotient = (symbol + self.addend) // self.divisor
+        quotient = (self.factor * symbol + self.addend) // self.divisor
         return quotient if self.modulus is None else quotient % self.modulus
 
-    def sort_key(self) -> tuple[str, int, int, int, int, int, int]:
+    def sort_key(self) -> tuple[str, int, int, int, int, int, int, int]:
         symbol = self.symbol
-        return (
-            symbol.name,
-            symbol.min,
-            symbol.max,
-            symbol.multiple_of,
-            self.addend,
-            self.divisor,
-            self.modulus or 0,
-        )
+        facts = symbol.name, symbol.min, symbol.max, symbol.multiple_of
+        return (*facts, self.factor, self.addend, self.divisor, self.modulus or 0)
 
 
 _Terms: TypeAlias = tuple[tuple[int, Part], ...]
@@ -185,6 +186,25 @@ def upper_bound(size: Size) -> int:
 def known_multiple(size: Size) -> int:
     """A number that divides every value of `size`; 0 when `size` is 0, which everything divides."""
     return abs(size) if isinstance(size, int) else size.multiple_of
+
+
+def is_at_least(left: Size, right: Size) -> bool:
+    """Whether `left >= right` can be shown for all values of the `Dim`s, such as `ceil(M / 8) * 8 >= M`."""
+    difference = left - right
+    if isinstance(difference, int) or difference.min >= 0:
+        return lower_bound(difference) >= 0
+    # Rounding a quotient loses less than one: bound each by its exact line, scaled by a common denominator.
+    constant, terms = _split(difference)
+    scale = lcm(*(part.divisor for _, part in terms))
+    total, slopes = constant * scale, dict[Dim, int]()
+    for factor, part in terms:
+        weight = factor * scale // part.divisor
+        if part.modulus is not None:
+            total += min(factor * bound for bound in part.bounds) * scale
+            continue
+        slopes[part.symbol] = slopes.get(part.symbol, 0) + weight * part.factor
+        total += weight * (part.addend - (part.divisor - 1 if factor > 0 else 0))
+    return total + sum(slope * (symbol.max if slope < 0 else symbol.min) for symbol, slope in slopes.items()) >= 0
 
 
 def ceil_divide(size: Size, divisor: int) -> Size:
@@ -258,8 +278,12 @@ def format_size(size: Size, names: Mapping[Dim, str] | None = None) -> str:
 
 def _format_part(part: Part, names: Mapping[Dim, str]) -> str:
     text = names.get(part.symbol) or part.symbol.name or "?"
+    if part.factor != 1:
+        text = f"{part.factor}*{text}"
     if part.addend:
-        text = f"({text}+{part.addend})"
+        text = f"{text}+{part.addend}"
+    if part.addend or part.factor != 1:
+        text = f"({text})"
     if part.divisor != 1:
         text = f"{text}//{part.divisor}"
     return text if part.modulus is None else f"{text}%{part.modulus}"
@@ -276,6 +300,8 @@ def _split(size: Size) -> tuple[int, _Terms]:
 def _total(constant: int, terms: Iterable[tuple[int, Part]]) -> Size:
     merged: dict[Part, int] = {}
     for factor, part in terms:
+        if part.is_exact and factor * part.factor % part.divisor == 0:
+            factor, part = factor * part.factor // part.divisor, Part(part.symbol)
         merged[part] = merged.get(part, 0) + factor
     kept = tuple(
         (factor, part) for part, factor in sorted(merged.items(), key=lambda item: item[0].sort_key()) if factor
@@ -303,20 +329,40 @@ def _scale(size: Size, factor: Size) -> Size:
     return _total(constant * factor, ((factor * own, part) for own, part in terms))
 
 
-def _part(symbol: Dim, addend: int, divisor: int, modulus: int | None) -> Size:
-    """`((symbol + addend) // divisor) % modulus` in normal form."""
-    whole = 0
-    if modulus is None:
-        whole, addend = divmod(addend, divisor)
-    else:
-        addend %= divisor * modulus
-    addend -= addend % gcd(symbol.multiple_of, divisor)
-    low, high = (symbol.min + addend) // divisor, (symbol.max + addend) // divisor
-    if modulus is not None and low // modulus == high // modulus:
-        return _add(_part(symbol, addend, divisor, None), -(low // modulus * modulus))
-    if modulus is None and low == high:
-        return whole + low
-    return _total(whole, ((1, Part(symbol, addend, divisor, modulus)),))
+def _part(part: Part) -> Size:
+    """The value of `part` in normal form: in lowest terms, the addend reduced, needless remainders dropped."""
+    if part.modulus is not None:
+        return _part_with_remainder(part, part.modulus)
+    symbol, divisor = part.symbol, part.divisor
+    if part.factor < 0:
+        return -_part(_negated(part))
+    whole, addend = divmod(part.addend, divisor)
+    addend -= addend % gcd(part.factor * symbol.multiple_of, divisor)
+    common = gcd(part.factor, addend, divisor)
+    reduced = Part(symbol, part.factor // common, addend // common, divisor // common)
+    low, high = reduced.bounds
+    if low == high:
+        return low + whole
+    if reduced.divisor == 1:
+        return _total(reduced.addend + whole, ((reduced.factor, Part(symbol)),))
+    return _total(whole, ((1, reduced),))
+
+
+def _negated(part: Part) -> Part:
+    """`-part`, as a quotient that rounds down again."""
+    return replace(part, factor=-part.factor, addend=part.divisor - 1 - part.addend)
+
+
+def _part_with_remainder(part: Part, modulus: int) -> Size:
+    symbol, divisor = part.symbol, part.divisor
+    factor, addend = part.factor % (divisor * modulus), part.addend % (divisor * modulus)
+    addend -= addend % gcd(factor * symbol.multiple_of, divisor)
+    common = gcd(factor, addend, divisor)
+    plain = Part(symbol, factor // common, addend // common, divisor // common)
+    low, high = plain.bounds
+    if low // modulus == high // modulus:
+        return _part(plain) - low // modulus * modulus
+    return _total(0, ((1, replace(plain, modulus=modulus)),))
 
 
 def _divide(size: Size, divisor: int) -> Size:
@@ -337,8 +383,8 @@ def _divide(size: Size, divisor: int) -> Size:
     if common > 1:
         inner = _total(constant // common, ((factor // common, part) for factor, part in rest))
         return result + _divide(inner, divisor // common)
-    if len(rest) == 1 and rest[0][0] == 1:
-        return result + _divide_part(rest[0][1], constant, divisor)
+    if len(rest) == 1:
+        return result + _divide_part(rest[0][1], constant, divisor, rest[0][0])
     raise _not_exact(size, "//", divisor)
 
 
@@ -353,24 +399,34 @@ def _remainder(size: Size, divisor: int) -> Size:
     if common > 1:
         inner = _total(constant // common, ((factor // common, part) for factor, part in rest))
         return _remainder(inner, divisor // common) * common + constant % common
-    if len(rest) == 1 and rest[0][0] == 1:
-        return _remainder_part(rest[0][1], constant, divisor)
+    if len(rest) == 1:
+        return _remainder_part(rest[0][1], constant, divisor, rest[0][0])
     raise _not_exact(size, "%", divisor)
 
 
-def _divide_part(part: Part, constant: int, divisor: int) -> Size:
-    if part.modulus is None:
-        return _part(part.symbol, part.addend + constant * part.divisor, part.divisor * divisor, None)
-    if constant % divisor == 0 and part.modulus % divisor == 0:
-        quotient = _part(part.symbol, part.addend, part.divisor * divisor, part.modulus // divisor)
-        return quotient + constant // divisor
-    raise _not_exact(_total(constant, ((1, part),)), "//", divisor)
+def _divide_part(part: Part, constant: int, divisor: int, times: int = 1) -> Size:
+    """`(times * part + constant) // divisor`."""
+    if times < 0:
+        return -_divide_part(part, divisor - 1 - constant, divisor, -times)
+    if part == Part(part.symbol):
+        return _part(Part(part.symbol, times, constant, divisor))
+    if part.modulus is None and times == 1:
+        return _part(replace(part, addend=part.addend + constant * part.divisor, divisor=part.divisor * divisor))
+    if part.modulus is not None and times == 1 and constant % divisor == 0 and part.modulus % divisor == 0:
+        inner = replace(part, divisor=part.divisor * divisor, modulus=part.modulus // divisor)
+        return _part(inner) + constant // divisor
+    raise _not_exact(_total(constant, ((times, part),)), "//", divisor)
 
 
-def _remainder_part(part: Part, constant: int, divisor: int) -> Size:
-    if part.modulus is None or part.modulus % divisor == 0:
-        return _part(part.symbol, part.addend + constant * part.divisor, part.divisor, divisor)
-    raise _not_exact(_total(constant, ((1, part),)), "%", divisor)
+def _remainder_part(part: Part, constant: int, divisor: int, times: int) -> Size:
+    """`(times * part + constant) % divisor`."""
+    if times == -1 and part.modulus is None:
+        return _remainder_part(_negated(part), constant, divisor, 1)
+    if part == Part(part.symbol):
+        return _part(Part(part.symbol, times, constant, 1, divisor))
+    if times == 1 and (part.modulus is None or part.modulus % divisor == 0):
+        return _part(replace(part, addend=part.addend + constant * part.divisor, modulus=divisor))
+    raise _not_exact(_total(constant, ((times, part),)), "%", divisor)
 
 
 def _bounds(constant: int, terms: Iterable[tuple[int, Part]]) -> tuple[int, int]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import prod
 from typing import TypeAlias, TypeVar
 
@@ -127,6 +128,7 @@ def check_axis(axis: object) -> None:
         )
 
 
+@lru_cache(maxsize=256)
 def _is_axis_name(text: str) -> bool:
     is_plain = text.isascii() and text == text.lower() and text[:1].isalpha() and not text.endswith(".")
     return is_plain and ".." not in text and text.replace(".", "_").isidentifier()

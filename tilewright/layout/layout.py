@@ -13,7 +13,7 @@ from tilewright.errors import IndexError_, LayoutError
 from tilewright.layout.dims import (
     Dim,
     Size,
-    ceil_divide,
+    is_at_least,
     is_size,
     lower_bound,
     normal,
@@ -385,14 +385,7 @@ def _checked_offset(offset: Iterable[tuple[str, Size]]) -> tuple[tuple[str, Size
 
 def _check_covers(dim: int, size: Size, digits: Digits) -> None:
     padded = digit_product(digits)
-    if isinstance(size, int) and isinstance(padded, int):
-        covers = padded >= size
-    else:
-        # Bounds alone cannot relate ceil(M / 128) * 128 to M, so compare outermost extents.
-        inner = digit_product(digits[1:])
-        needed = ceil_divide(size, inner) if isinstance(inner, int) else size
-        covers = lower_bound((digits[0].extent if digits else 1) - needed) >= 0
-    if not covers:
+    if not is_at_least(padded, size):
         raise LayoutError(
             f"the digits of dim {dim} count {padded} indices, but its size is {size}",
             help="enlarge the outermost digit to ceil_divide(size, product of the inner extents)",

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from tilewright.errors import LayoutError
-from tilewright.layout.dims import Size, ceil_divide, is_integer, known_multiple, lower_bound, upper_bound
+from tilewright.layout.dims import Size, ceil_divide, is_at_least, is_integer, known_multiple, lower_bound, upper_bound
 from tilewright.layout.iters import (
     AxisIter,
     AxisIterT,
@@ -253,8 +253,8 @@ def _shifted_term(term: XorTerm, inner: Layout, span: int) -> XorTerm:
 
 def _check_inside(layout: Layout, dim: int, start: Size, size: Size) -> None:
     is_whole = start == 0 and size == layout.shape[dim]
-    room = layout.padded_shape[dim] - start - size
-    if lower_bound(start) < 0 or lower_bound(size) < 0 or (lower_bound(room) < 0 and not is_whole):
+    stays = is_whole or is_at_least(layout.padded_shape[dim], start + size)
+    if lower_bound(start) < 0 or lower_bound(size) < 0 or not stays:
         raise LayoutError(
             f"the slice of {size} from {start} leaves dim {dim}, which counts {layout.padded_shape[dim]} indices",
             help="keep within the padded shape, or tile the layout first: tiles may hang over the edge",

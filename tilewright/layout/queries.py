@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from itertools import product
 from math import gcd
 
@@ -101,14 +102,13 @@ def locate(layout: Layout, place: Mapping[str, int]) -> tuple[int, ...] | None:
     """
     if not layout.is_static:
         raise needs_values(layout)
-    plain = replace(layout, swizzle=())
-    back = inverse(plain)
+    back, lowest = _inverse_of(replace(layout, swizzle=()))
     relative: list[int] = []
-    for axis in layout.axes:
+    for axis, low in zip(layout.axes, lowest, strict=True):
         coordinate = place.get(axis, 0)
         for term in reversed(layout.swizzle_on(axis)):
             coordinate = term.apply(coordinate)
-        relative.append(coordinate - lower_bound(plain.reach(axis)[0]))
+        relative.append(coordinate - low)
     if any(not 0 <= at < size for at, size in zip(relative, back.static_shape, strict=True)):
         return None
     found = back.coordinates(relative)
@@ -117,6 +117,12 @@ def locate(layout: Layout, place: Mapping[str, int]) -> tuple[int, ...] | None:
         return None
     wanted = frozenset(pair for pair in place.items() if pair[1])
     return index if wanted in _named_places(layout, index) else None
+
+
+@lru_cache(maxsize=64)
+def _inverse_of(layout: Layout) -> tuple[Layout, tuple[int, ...]]:
+    """The inverse of a static layout, and the coordinate per axis that it counts from."""
+    return inverse(layout), tuple(lower_bound(layout.reach(axis)[0]) for axis in layout.axes)
 
 
 def _same_places(left: Layout, right: Layout) -> bool:

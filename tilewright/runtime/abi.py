@@ -81,7 +81,7 @@ class PoolAnchor(ctypes.Structure):
 class PoolState(ctypes.Structure):
     """The pool's state, each word that threads fight over on a line of its own. All zero is a pool without workers.
 
-    `home_cpu` is 1 + the CPU that the caller had when the first worker was pinned, 0 for none.
+    `home_cpu` is 1 + the CPU that is left to the caller, 0 before there are workers.
     """
 
     _fields_ = (
@@ -102,7 +102,12 @@ class PoolState(ctypes.Structure):
 class WorkerLine(ctypes.Structure):
     """One worker's line after the pool's state. `cpu` is 1 + the CPU it is pinned to, 0 for none."""
 
-    _fields_ = (("sleeping", ctypes.c_int32), ("cpu", ctypes.c_int32), ("_0", ctypes.c_char * 56))
+    _fields_ = (
+        ("sleeping", ctypes.c_int32),
+        ("cpu", ctypes.c_int32),
+        ("thread_id", ctypes.c_int32),
+        ("_0", ctypes.c_char * 52),
+    )
 
 
 POOL_BYTES = ctypes.sizeof(PoolState) + MAX_THREADS * ctypes.sizeof(WorkerLine)

@@ -70,6 +70,7 @@ def test_quotients_of_one_unknown_always_have_a_form(factor, first, second, shif
     size = ((M * factor + shift) // first + shift) // second
     check(size, lambda m, k, i: ((m * factor + shift) // first + shift) // second)
     check(size - K, lambda m, k, i: ((m * factor + shift) // first + shift) // second - k)
+    check((shift - I * factor) // first % second, lambda m, k, i: (shift - i * factor) // first % second)
 
 
 @SMALL

@@ -71,7 +71,8 @@ def test_span_is_exact_without_swizzle(layout):
 def test_swizzled_coordinates_stay_within_reach(layout):
     for axis, values in coordinate_arrays(layout).items():
         low, high = layout.reach(axis)
-        assert low <= values.min() and values.max() <= high
+        assert low <= values.min()
+        assert values.max() <= high
 
 
 def test_span_of_whole_swizzled_blocks_is_exact():
@@ -90,8 +91,11 @@ def test_binding_a_dim_gives_the_static_layout(m, j):
         offset=(("mem", start * 32 + 5),),
     )
     bound = layout.bind({rows: m, start: j})
-    assert layout.symbols == (rows, start) and not layout.is_static and bound.is_static
-    assert bound.shape == (m, 4) and bound.padded_shape == (-(-m // 8) * 8, 4)
+    assert layout.symbols == (rows, start)
+    assert not layout.is_static
+    assert bound.is_static
+    assert bound.shape == (m, 4)
+    assert bound.padded_shape == (-(-m // 8) * 8, 4)
     for row, column in np.ndindex(m, 4):
         assert bound.coordinates((row, column)) == {"core": row // 8, "mem": row % 8 * 4 + column + 32 * j + 5}
     assert layout.bind({start: j}).bind({rows: m}) == bound
@@ -102,7 +106,9 @@ def test_binding_a_dim_gives_the_static_layout(m, j):
 def test_equal_layouts_hash_alike():
     one = Layout((4,), ((Iter(4, 1, "mem"),),), offset=(("lane", 1), ("core.x", 2), ("mem", 0)))
     other = Layout([4], [[Iter(4, 1, "mem")]], offset=[("core.x", 2), ("lane", 1)])
-    assert one == other and hash(one) == hash(other) and len({one, other}) == 1
+    assert one == other
+    assert hash(one) == hash(other)
+    assert len({one, other}) == 1
     assert one != row_major((4,))
 
 

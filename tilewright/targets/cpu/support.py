@@ -18,18 +18,19 @@ from tilewright.targets.cpu.support_pool import pool_ir
 
 @dataclass(frozen=True)
 class _Architecture:
-    """What differs: the CPU that every machine of it equals, the spin hint, and Linux's number of `futex`."""
+    """What differs: the CPU that every machine of it equals or exceeds, the spin hint, and Linux's system calls."""
 
     baseline_cpu: str
     pause_intrinsic: str
     pause_call: str
     futex_number: int
+    gettid_number: int
 
 
 _ARCHITECTURES = {
-    "x86_64": _Architecture("x86-64", "llvm.x86.sse2.pause()", "llvm.x86.sse2.pause()", 202),
+    "x86_64": _Architecture("x86-64", "llvm.x86.sse2.pause()", "llvm.x86.sse2.pause()", 202, 186),
     # Hint 1 is YIELD.
-    "aarch64": _Architecture("generic", "llvm.aarch64.hint(i32)", "llvm.aarch64.hint(i32 1)", 98),
+    "aarch64": _Architecture("generic", "llvm.aarch64.hint(i32)", "llvm.aarch64.hint(i32 1)", 98, 178),
 }
 
 
@@ -40,7 +41,12 @@ def support_ir(triple: str) -> str:
         UnsupportedOnTargetError: the triple is not Linux on x86-64 or AArch64.
     """
     architecture = _architecture(triple)
-    pool = pool_ir(architecture.pause_intrinsic, architecture.pause_call, architecture.futex_number)
+    pool = pool_ir(
+        architecture.pause_intrinsic,
+        architecture.pause_call,
+        architecture.futex_number,
+        architecture.gettid_number,
+    )
     return f'target triple = "{triple}"\n{pool}{call_ir()}'
 
 

@@ -161,7 +161,7 @@ end:
   ret void
 }
 
-define internal void @pin(i32 %cpu_plus_1) {
+define internal void @pin(i32 %thread_id, i32 %cpu_plus_1) {
 entry:
   %free = icmp eq i32 %cpu_plus_1, 0
   br i1 %free, label %end, label %set
@@ -175,7 +175,7 @@ set:
   %value_8 = trunc i32 %value to i8
   %byte_at = getelementptr i8, ptr %mask, i32 %byte
   store i8 %value_8, ptr %byte_at, align 1
-  call i32 @sched_setaffinity(i32 0, i64 $affinity_bytes, ptr %mask)
+  call i32 @sched_setaffinity(i32 %thread_id, i64 $affinity_bytes, ptr %mask)
   br label %end
 end:
   ret void
@@ -189,8 +189,12 @@ entry:
   %sleeping = getelementptr i8, ptr %line, i64 $worker_sleeping
   %cpu_at = getelementptr i8, ptr %line, i64 $worker_cpu
   %claim = getelementptr i8, ptr %state, i64 $state_claim
+  %thread_id_at = getelementptr i8, ptr %line, i64 $worker_thread_id
   %cpu = load i32, ptr %cpu_at, align 4
-  call void @pin(i32 %cpu)
+  call void @pin(i32 0, i32 %cpu)
+  %thread_id_64 = call i64 (i64, ...) @syscall(i64 $gettid)
+  %thread_id = trunc i64 %thread_id_64 to i32
+  store atomic i32 %thread_id, ptr %thread_id_at release, align 4
   br label %loop
 loop:
   call void @run_chunks(ptr %state, i64 %worker)
@@ -290,6 +294,31 @@ end:
   ret i64 %count
 }
 
+; The kernel may have moved the caller to the CPU of a worker that it is about to wake: give that worker the CPU that
+; was left to the caller.
+define internal void @keep_apart(ptr %state, ptr %line) {
+entry:
+  %home_at = getelementptr i8, ptr %state, i64 $state_home_cpu
+  %cpu_at = getelementptr i8, ptr %line, i64 $worker_cpu
+  %thread_id_at = getelementptr i8, ptr %line, i64 $worker_thread_id
+  %cpu = load i32, ptr %cpu_at, align 4
+  %thread_id = load atomic i32, ptr %thread_id_at acquire, align 4
+  %here = call i32 @sched_getcpu()
+  %here_plus_1 = add i32 %here, 1
+  %collides = icmp eq i32 %cpu, %here_plus_1
+  %settled = icmp ne i32 %thread_id, 0
+  %move = and i1 %collides, %settled
+  br i1 %move, label %swap, label %end
+swap:
+  %home = load i32, ptr %home_at, align 4
+  call void @pin(i32 %thread_id, i32 %home)
+  store i32 %home, ptr %cpu_at, align 4
+  store i32 %here_plus_1, ptr %home_at, align 4
+  br label %end
+end:
+  ret void
+}
+
 define internal void @wake_workers(ptr %state, i64 %count) {
 entry:
   br label %look
@@ -304,6 +333,7 @@ inspect:
   %awake = icmp eq i32 %flag, 0
   br i1 %awake, label %next, label %wake
 wake:
+  call void @keep_apart(ptr %state, ptr %line)
   store atomic i32 0, ptr %sleeping seq_cst, align 4
   call i64 (i64, ...) @syscall(i64 $futex, ptr %sleeping, i32 $futex_wake, i32 1)
   br label %next
@@ -396,8 +426,8 @@ declare i64 @llvm.umax.i64(i64, i64)
 """)
 
 
-def pool_ir(pause_intrinsic: str, pause_call: str, futex_number: int) -> str:
-    """The pool's IR for a machine's spin hint and futex system call number."""
+def pool_ir(pause_intrinsic: str, pause_call: str, futex_number: int, gettid_number: int) -> str:
+    """The pool's IR for a machine's spin hint and Linux's numbers of two system calls."""
     blocked = -1 - sum(1 << (number - 1) for number in _FAULT_SIGNALS)
     return _IR.substitute(
         abi.offsets(abi.PoolState, "state"),
@@ -410,6 +440,7 @@ def pool_ir(pause_intrinsic: str, pause_call: str, futex_number: int) -> str:
         clock=_CLOCK_MONOTONIC,
         sig_setmask=_SIG_SETMASK,
         futex=futex_number,
+        gettid=gettid_number,
         futex_wait=_FUTEX_WAIT_PRIVATE,
         futex_wake=_FUTEX_WAKE_PRIVATE,
         affinity_bytes=_AFFINITY_BYTES,

@@ -1,0 +1,288 @@
+"""From what a user passes to arrays of one type and shape: lifting, promotion, broadcasting.
+
+Python numbers are weak: they take the element type of the arrays they meet, except that a float with integer arrays
+gives f32 and an integer with bool arrays gives i64. NumPy arrays and scalars, and arrays of other libraries, become
+constants with the type that they have.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright import dtypes, ops
+from tilewright.api.array import Array, located
+from tilewright.dtypes import DType
+from tilewright.errors import ArgumentError, DTypeError, IndexError_, ShapeError, TilewrightError
+from tilewright.frontend.tracing import current_graph
+from tilewright.primitives import ArrayType, Shape
+
+Scalar = bool | int | float
+ArrayLike = Any  # Array, a Python number, or an array of NumPy or another library
+
+
+def is_scalar(operand: object) -> bool:
+    """Whether an operand is a Python number. NumPy's f64 scalars are Python floats too, and are not meant."""
+    return isinstance(operand, Scalar) and not isinstance(operand, np.generic)
+
+
+def emit(op: str, *operands: Array, **attributes: Any) -> Array:
+    """Add a primitive with one result to the program."""
+    return emit_all(op, *operands, **attributes)[0]
+
+
+def emit_all(op: str, *operands: Array, **attributes: Any) -> tuple[Array, ...]:
+    """Add a primitive to the program."""
+    graph = current_graph()
+    return tuple(Array(value, graph) for value in graph.add(op, [o.value for o in operands], **attributes))
+
+
+# ---- lifting --------------------------------------------------------------------------------------------------------
+
+
+def lift(operand: ArrayLike) -> Array:
+    """An array of the program. Python numbers become weak scalars of f32, i64 or bool.
+
+    Raises:
+        ArgumentError, DTypeError, UnsupportedOnTargetError: the operand is no array of ours in CPU memory.
+    """
+    if isinstance(operand, Array):
+        return operand
+    if is_scalar(operand):
+        scalar = full((), operand, scalar_type(operand))
+        return Array(scalar.value, current_graph(), weak=True)
+    if isinstance(operand, list | tuple):
+        raise located(ArgumentError(f"a {type(operand).__name__} is not an array", help="use `tw.asarray`"))
+    return constant(operand)
+
+
+def constant(captured: Any) -> Array:
+    """A NumPy array or scalar, or an array of another library, as a constant of the program."""
+    from tilewright.interop.dlpack import to_numpy
+
+    try:
+        array, _ = to_numpy(captured)
+    except TilewrightError as error:
+        raise located(error) from None
+    dtype = element_type(array.dtype)
+    graph = current_graph()
+    return Array(graph.constant(array, ArrayType(array.shape, dtype)), graph)
+
+
+def element_type(dtype: Any) -> DType:
+    """What the user gave as an element type.
+
+    Raises:
+        DTypeError: no element type of ours stores it.
+    """
+    try:
+        found = dtypes.as_dtype(dtype)
+    except (KeyError, TypeError):
+        names = ", ".join(d.name for d in dtypes.ALL)
+        raise located(DTypeError(f"{dtype!r} is not an element type", help=f"the types are {names}")) from None
+    if isinstance(dtype, np.dtype) and not dtype.isnative:
+        raise located(DTypeError(f"{dtype!r} is not in native byte order", help="pass `x.astype(x.dtype.newbyteorder())`"))
+    return found
+
+
+def scalar_type(value: Any) -> DType:
+    """The type of a Python number on its own."""
+    return dtypes.bool_ if isinstance(value, bool) else dtypes.i64 if isinstance(value, int) else dtypes.f32
+
+
+def full(shape: Shape, value: Any, dtype: DType) -> Array:
+    """An array of one Python number, converted to `dtype`.
+
+    Raises:
+        DTypeError: the number does not fit the type.
+    """
+    return emit("constant", value=_converted(value, dtype), resource="", shape=shape, dtype=dtype.name)
+
+
+def _converted(value: Any, dtype: DType) -> Scalar:
+    if dtype.is_bool:
+        return bool(value)
+    if dtype.is_float:
+        try:
+            return float(value)
+        except OverflowError:
+            raise located(DTypeError(f"the integer {value:.3g} is beyond {dtype}")) from None
+    if isinstance(value, float) and not value.is_integer():
+        raise located(DTypeError(f"{value} is not an integer, so it does not fit {dtype}", help="use a float type"))
+    integer = int(value)
+    if not int(dtype.lowest) <= integer <= int(dtype.highest):
+        limits = f"{dtype.lowest} to {dtype.highest}"
+        raise located(DTypeError(f"{integer} does not fit {dtype} ({limits})", help="cast the array to a wider type"))
+    return integer
+
+
+def cast(x: Array, dtype: DType) -> Array:
+    """The array in another element type; the same array when it has it, made strong."""
+    if x.dtype != dtype:
+        return emit("cast", x, dtype=dtype.name)
+    return Array(x.value, current_graph()) if x.weak else x
+
+
+# ---- promotion ------------------------------------------------------------------------------------------------------
+
+
+def result_dtype(operands: Sequence[Array | Scalar]) -> DType:
+    """The type that operands meet in."""
+    strong = [o.dtype for o in operands if isinstance(o, Array) and not o.weak]
+    weak = [o.dtype if isinstance(o, Array) else scalar_type(o) for o in operands if not _is_strong(o)]
+    if not strong:
+        return functools.reduce(dtypes.promote, weak)
+    dtype = functools.reduce(dtypes.promote, strong)
+    if any(w.is_float for w in weak) and not dtype.is_float:
+        return dtypes.f32
+    if any(w.is_integer for w in weak) and dtype.is_bool:
+        return dtypes.i64
+    return dtype
+
+
+def _is_strong(operand: Array | Scalar) -> bool:
+    return isinstance(operand, Array) and not operand.weak
+
+
+def as_operand(operand: ArrayLike) -> Array | Scalar:
+    """Lift everything but Python numbers, which are converted when the type they meet is known."""
+    return operand if is_scalar(operand) else lift(operand)
+
+
+def typed(operand: Array | Scalar, dtype: DType, shape: Shape) -> Array:
+    """An operand in the given type and shape."""
+    if isinstance(operand, Array):
+        return broadcast(cast(operand, dtype), shape)
+    return full(shape, operand, dtype)
+
+
+def promoted(*operands: ArrayLike) -> list[Array]:
+    """Operands in one type, each in its own shape."""
+    lifted = [as_operand(o) for o in operands]
+    dtype = result_dtype(lifted)
+    return [typed(o, dtype, o.shape if isinstance(o, Array) else ()) for o in lifted]
+
+
+def as_float(x: ArrayLike) -> Array:
+    """An array of floats: integers and bools become f32."""
+    lifted = lift(x)
+    return lifted if lifted.dtype.is_float else cast(lifted, dtypes.f32)
+
+
+def apply(fn: str, *operands: ArrayLike) -> Array:
+    """The scalar function `fn` over operands that promote and broadcast. Functions of floats take integers as f32."""
+    lifted = [as_operand(o) for o in operands]
+    dtype = result_dtype(lifted)
+    if ops.FUNCTIONS[fn].kinds == ops.FLOAT and not dtype.is_float:
+        dtype = dtypes.f32
+    shape = broadcast_shapes(*(o.shape for o in lifted if isinstance(o, Array)))
+    result = emit("map", *(typed(o, dtype, shape) for o in lifted), fn=fn)
+    weak = not any(_is_strong(o) for o in lifted)
+    return Array(result.value, current_graph(), weak=True) if weak else result
+
+
+# ---- shapes ---------------------------------------------------------------------------------------------------------
+
+
+def broadcast_shapes(*shapes: Shape) -> Shape:
+    """The shape that all shapes broadcast to, by NumPy's rule.
+
+    Raises:
+        ShapeError: they do not broadcast.
+    """
+    if len(set(shapes)) == 1:
+        return shapes[0]
+    rank = max(map(len, shapes), default=0)
+    result = []
+    for sizes in zip(*((1,) * (rank - len(shape)) + shape for shape in shapes), strict=True):
+        wide = {n for n in sizes if n != 1}
+        if len(wide) > 1:
+            listed = " and ".join(map(str, dict.fromkeys(shapes)))
+            raise located(
+                ShapeError(
+                    f"shapes {listed} do not broadcast",
+                    help="reshape or slice so that sizes, from the last axis on, are equal or 1",
+                )
+            )
+        result.append(wide.pop() if wide else 1)
+    return tuple(result)
+
+
+def broadcast(x: Array, shape: Shape) -> Array:
+    """The array repeated to `shape`, its axes aligned with the last ones."""
+    if x.shape == shape:
+        return x
+    if broadcast_shapes(x.shape, shape) != shape:
+        raise located(ShapeError(f"shape {x.shape} does not broadcast to {shape}", help="give a shape that contains it"))
+    return emit("broadcast", x, shape=shape, axes=tuple(range(len(shape) - x.ndim, len(shape))))
+
+
+def reshape(x: Array, shape: Shape) -> Array:
+    """Row-major reshape to a shape of equal size."""
+    return x if x.shape == shape else emit("reshape", x, shape=shape)
+
+
+def transpose(x: Array, permutation: Sequence[int]) -> Array:
+    """Result axis i is operand axis `permutation[i]`."""
+    order = tuple(permutation)
+    return x if order == tuple(range(x.ndim)) else emit("transpose", x, permutation=order)
+
+
+def integer(value: Any, what: str) -> int:
+    """A size, axis or count that must be known while tracing.
+
+    Raises:
+        DataDependentShapeError: it is a traced array.
+        ArgumentError: it is no integer.
+    """
+    if isinstance(value, bool | np.bool_):
+        raise located(ArgumentError(f"{what} is a bool", help="pass an integer"))
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise located(ArgumentError(f"{what} is {value!r}, not an integer", help="pass an integer")) from None
+
+
+def shape_of(shape: Any) -> Shape:
+    """A shape from an integer or a sequence of integers.
+
+    Raises:
+        ShapeError: a size is negative.
+    """
+    sizes = shape if isinstance(shape, Sequence) else (shape,)
+    checked = tuple(integer(n, "a size") for n in sizes)
+    if any(n < 0 for n in checked):
+        raise located(ShapeError(f"the shape {checked} has a negative size"))
+    return checked
+
+
+def axis_of(axis: Any, rank: int) -> int:
+    """One axis, counted from the front.
+
+    Raises:
+        IndexError_: there is no such axis.
+    """
+    index = integer(axis, "an axis")
+    if not -rank <= index < rank:
+        raise located(IndexError_(f"there is no axis {index} in an array with {rank} axes"))
+    return index % rank
+
+
+def axes_of(axis: Any, rank: int) -> tuple[int, ...]:
+    """Axes from None (all), an integer or a sequence, counted from the front.
+
+    Raises:
+        IndexError_: there is no such axis.
+        ArgumentError: an axis is named twice.
+    """
+    if axis is None:
+        return tuple(range(rank))
+    listed = axis if isinstance(axis, Sequence) else (axis,)
+    axes = tuple(axis_of(a, rank) for a in listed)
+    if len(set(axes)) != len(axes):
+        raise located(ArgumentError(f"axes {tuple(listed)} name one axis twice", help="name each axis once"))
+    return axes

@@ -1,0 +1,131 @@
+"""The `scheduled` operations: tile kernels with buffers, loop nests, packed operands and parallel regions decided.
+
+    alloc      a buffer in a space (`worker`: one per thread; `shared`: one per call), its layout in its type
+    parallel   run the body for every point of `extents`, spread over threads; the end of the region is a team barrier
+    nest       tile operations that are emitted as one loop nest; it reads and writes refs and nothing else
+    dot        register-blocked product of two refs into an accumulator buffer
+    barrier    all threads of the team see what was written before
+
+A scheduled kernel is a `tile.kernel` with an empty grid whose body holds these, `tile.for` without carried tiles, and
+`tile.yield`.
+"""
+
+from __future__ import annotations
+
+from xdsl.dialects.builtin import AffineMapAttr, BoolAttr, DenseArrayBase, IntegerAttr, StringAttr
+from xdsl.ir import Dialect
+from xdsl.irdl import (
+    irdl_op_definition,
+    operand_def,
+    opt_prop_def,
+    prop_def,
+    region_def,
+    result_def,
+    traits_def,
+    var_operand_def,
+)
+from xdsl.traits import IsTerminator
+from xdsl.utils.exceptions import VerifyException
+
+from tilewright.dialects import tile
+from tilewright.dialects.base import PlainOp, dtype_of
+
+WORKER, SHARED = "worker", "shared"
+
+
+@irdl_op_definition
+class AllocOp(PlainOp):
+    """A buffer with undefined contents. `offset_bytes` is its place in the space once buffers are planned."""
+
+    name = "scheduled.alloc"
+    offset_bytes = opt_prop_def(IntegerAttr)
+    result = result_def(tile.RefType)
+
+    def verify_(self) -> None:
+        if tile.ref_type(self.result).space.data not in (WORKER, SHARED):
+            raise VerifyException("scheduled.alloc: the space must be worker or shared")
+
+
+@irdl_op_definition
+class ParallelOp(PlainOp):
+    """Run the body for each point of `extents` (its arguments), `grain` consecutive points at a time on one thread."""
+
+    name = "scheduled.parallel"
+    extents = prop_def(DenseArrayBase)
+    grain = prop_def(IntegerAttr)
+    body = region_def("single_block")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(int(n) for n in self.extents.get_values())
+
+    def verify_(self) -> None:
+        if len(self.body.block.args) != len(self.shape):
+            raise VerifyException("scheduled.parallel: needs one index per extent")
+
+
+@irdl_op_definition
+class NestOp(PlainOp):
+    """One loop nest over the lanes of its tiles."""
+
+    name = "scheduled.nest"
+    body = region_def("single_block")
+
+
+@irdl_op_definition
+class EndOp(PlainOp):
+    """Ends a region without results."""
+
+    name = "scheduled.end"
+    traits = traits_def(IsTerminator())
+
+
+@irdl_op_definition
+class BarrierOp(PlainOp):
+    """All threads of `scope` have finished and see what was written before."""
+
+    name = "scheduled.barrier"
+    scope = prop_def(StringAttr)
+
+
+@irdl_op_definition
+class DotOp(PlainOp):
+    """`acc[m, n] (+)= sum over k of left[left_map(m, k)] * right[right_map(k, n)]`.
+
+    `extents` are (M, N, K). Positions k with `depth_map() + k >= depth_limit` do not count. `micro` is the register
+    block (rows, columns). Symbols are shared by the three maps. Without `accumulate` the accumulator is overwritten.
+    """
+
+    name = "scheduled.dot"
+    left = operand_def(tile.RefType)
+    right = operand_def(tile.RefType)
+    accumulator = operand_def(tile.RefType)
+    symbols = var_operand_def()
+    extents = prop_def(DenseArrayBase)
+    micro = prop_def(DenseArrayBase)
+    left_map = prop_def(AffineMapAttr)
+    right_map = prop_def(AffineMapAttr)
+    accumulate = prop_def(BoolAttr)
+    depth_map = opt_prop_def(AffineMapAttr)
+    depth_limit = opt_prop_def(IntegerAttr)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        rows, columns, depth = (int(n) for n in self.extents.get_values())
+        return rows, columns, depth
+
+    @property
+    def micro_tile(self) -> tuple[int, int]:
+        rows, columns = (int(n) for n in self.micro.get_values())
+        return rows, columns
+
+    def verify_(self) -> None:
+        rows, columns, _ = self.shape
+        acc = tile.ref_type(self.accumulator)
+        if len(acc.shape) != 2 or acc.shape[0] < rows or acc.shape[1] < columns:
+            raise VerifyException(f"scheduled.dot: accumulator {acc.shape} is smaller than {rows} x {columns}")
+        if dtype_of(acc.array.element_type) != acc.dtype.compute:
+            raise VerifyException("scheduled.dot: the accumulator must have a compute type")
+
+
+Scheduled = Dialect("scheduled", [AllocOp, ParallelOp, NestOp, EndOp, BarrierOp, DotOp], [])

@@ -1,0 +1,126 @@
+"""Arrays of other libraries as NumPy arrays on the same memory, and back.
+
+`to_numpy` never copies. What it cannot share it refuses: arrays on another device, sparse arrays, tensors that record
+gradients.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import ArgumentError, DTypeError, UnsupportedOnTargetError
+
+Tensor = np.ndarray[Any, Any]
+Restore = Callable[[Tensor], Any]
+
+_CPU_DEVICE_TYPE = 1  # kDLCPU in dlpack.h
+
+
+def to_numpy(array: Any) -> tuple[Tensor, Restore]:
+    """A NumPy array on the memory of `array`, and the function that gives a NumPy array the kind of `array`.
+
+    Raises:
+        ArgumentError: `array` is no array, or one whose memory is not a plain block.
+        DTypeError: its element type has no NumPy form.
+        UnsupportedOnTargetError: it is not in the memory of the CPU.
+    """
+    if isinstance(array, np.ndarray):
+        return _plain_numpy(array), _identity
+    if isinstance(array, np.generic):
+        return np.asarray(array), _identity
+    library = type(array).__module__.partition(".")[0]
+    if (convert := _LIBRARIES.get(library)) is not None:
+        return convert(array)
+    if hasattr(array, "__dlpack__"):
+        return _from_standard(array)
+    raise ArgumentError(
+        f"a value of type {type(array).__name__} is not an array",
+        help="pass NumPy, torch, JAX or other DLPack arrays, or Python numbers",
+    )
+
+
+def _identity(array: Tensor) -> Tensor:
+    return array
+
+
+def _plain_numpy(array: Tensor) -> Tensor:
+    if isinstance(array, np.ma.MaskedArray):
+        raise ArgumentError("a masked array has no traced form", help="pass `x.filled(value)`")
+    return np.asarray(array)
+
+
+def _check_on_cpu(on_cpu: bool, where: object, help: str) -> None:
+    if not on_cpu:
+        raise UnsupportedOnTargetError(f"an argument is on the device `{where}`, not in CPU memory", help=help)
+
+
+def _from_torch(tensor: Any) -> tuple[Tensor, Restore]:
+    _check_on_cpu(tensor.device.type == "cpu", tensor.device, "pass `x.cpu()`")
+    torch = importlib.import_module("torch")
+    if tensor.requires_grad:
+        raise ArgumentError("a tensor that records gradients would lose them", help="pass `x.detach()`")
+    if tensor.layout != torch.strided:
+        raise ArgumentError(f"a tensor of layout {tensor.layout} is not a plain block", help="pass `x.to_dense()`")
+    if tensor.dtype == torch.bfloat16:
+        # NumPy's DLPack has no bf16, and ml_dtypes no DLPack: the bits travel as 16-bit integers.
+        return tensor.view(torch.int16).numpy().view(_bfloat16()), _to_torch
+    try:
+        return tensor.numpy(), _to_torch
+    except (TypeError, RuntimeError) as error:
+        raise DTypeError(f"torch cannot share a tensor of {tensor.dtype}: {error}", help="convert it first") from error
+
+
+def _to_torch(array: Tensor) -> Any:
+    torch = importlib.import_module("torch")
+    if array.dtype == _bfloat16():
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def _from_jax(array: Any) -> tuple[Tensor, Restore]:
+    platforms = {device.platform for device in array.devices()}
+    _check_on_cpu(platforms == {"cpu"}, ", ".join(sorted(platforms)), "pass `jax.device_get(x)`")
+    # JAX gives a read-only view of a CPU array, with ml_dtypes where NumPy has no type of its own.
+    return np.asarray(array), _to_jax
+
+
+def _to_jax(array: Tensor) -> Any:
+    return importlib.import_module("jax.numpy").asarray(array)
+
+
+def _from_cupy(array: Any) -> tuple[Tensor, Restore]:
+    _check_on_cpu(False, f"cuda:{array.device.id}", "pass `x.get()`")
+    return _from_standard(array)
+
+
+def _from_standard(array: Any) -> tuple[Tensor, Restore]:
+    """Any array with the DLPack methods of the Array API."""
+    device_type, device_number = array.__dlpack_device__()
+    device = f"DLPack type {int(device_type)}, number {device_number}"
+    _check_on_cpu(int(device_type) == _CPU_DEVICE_TYPE, device, "copy it to the CPU first")
+    try:
+        shared = np.from_dlpack(array)
+    except (BufferError, TypeError, RuntimeError) as error:
+        raise DTypeError(f"NumPy cannot share the array by DLPack: {error}", help="convert it to NumPy first") from error
+    if not hasattr(array, "__array_namespace__"):
+        return shared, _identity
+    namespace = array.__array_namespace__()
+    return shared, lambda result: namespace.from_dlpack(result)
+
+
+def _bfloat16() -> np.dtype[Any]:
+    from tilewright import dtypes
+
+    return dtypes.bf16.numpy
+
+
+_LIBRARIES: dict[str, Callable[[Any], tuple[Tensor, Restore]]] = {
+    "torch": _from_torch,
+    "jax": _from_jax,
+    "jaxlib": _from_jax,
+    "cupy": _from_cupy,
+}

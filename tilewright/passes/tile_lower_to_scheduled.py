@@ -1,0 +1,723 @@
+"""Give every tile value a place: streamed through registers inside a loop nest, or a buffer.
+
+Roots (stores, reductions, operands of products, carried tiles) become loop nests; what they need is computed inside
+them, element by element. Roots of one shape that do not wait for each other share a nest. A value lands in a buffer when
+it crosses a reduction, a product or a loop, or when it is dear and two nests need it. Products become `scheduled.dot`
+on buffers, in place on their accumulator where nothing else reads it.
+
+Before:
+    %2 = tile.load(%x, %i) ... : tensor<1x64xf32>
+    %3 = tile.reduce(%2) {fn = "add", axes = array<i64: 1>} : tensor<1xf32>
+    tile.store(%3, %out, %i) ...
+After:
+    %4 = scheduled.alloc() : !tile.ref<tensor<1xf32>, "worker">
+    scheduled.nest() { load, reduce, store to %4 }
+    scheduled.nest() { load %4, store to %out }
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from xdsl.dialects.builtin import AffineMapAttr, IndexType
+from xdsl.ir import Block, Operation, Region, SSAValue
+from xdsl.ir.affine import AffineExpr, AffineMap
+
+from tilewright import ops
+from tilewright.cost.tiles import even_split
+from tilewright.dialects import scheduled, tile
+from tilewright.dialects.base import array_type, decode
+from tilewright.layout import panels, row_major
+from tilewright.machines.machine import Machine
+from tilewright.passes.base import Unit
+from tilewright.primitives import ArrayType
+
+ORDERED = (tile.ArgReduceOp, tile.ScanOp, tile.SortOp)
+BARRIERS = (tile.ForOp, tile.IfOp, tile.DotOp, *ORDERED)
+STRICT = (tile.MapOp, tile.CastOp, tile.BitcastOp, tile.FillPaddingOp)
+RECOMPUTED_OPERATIONS = 6
+
+
+@dataclass(frozen=True)
+class TileLowerToScheduledPass:
+    name: ClassVar[str] = "tile-lower-to-scheduled"
+
+    def apply(self, unit: Unit) -> None:
+        for kernel in unit.kernels():
+            scheduled_kernel = lower_kernel(kernel, unit.machine)
+            block = kernel.parent_block()
+            if block is not None:
+                block.insert_op_before(scheduled_kernel, kernel)
+            kernel.detach()
+            kernel.erase()
+
+
+def lower_kernel(kernel: tile.KernelOp, machine: Machine) -> tile.KernelOp:
+    """The scheduled form of one kernel: its grid becomes a parallel region."""
+    types = [tile.ref_type(r) for r in kernel.refs]
+    result = tile.kernel(kernel.sym_name.data, (), types, kernel.effect_names)
+    body = Block(arg_types=[IndexType() for _ in kernel.grid_shape])
+    lowering = _Lowering(machine, body)
+    lowering.outer.update(zip(kernel.refs, result.refs, strict=True))
+    lowering.outer.update(zip(kernel.indices, body.args, strict=True))
+    lowering.conflicts = _conflicting_refs(kernel)
+    lowering.lower_block(kernel.body.block, body)
+    body.add_op(scheduled.EndOp.make([], {}, []))
+    parallel = scheduled.ParallelOp.make([], {"extents": kernel.grid_shape, "grain": 1}, [], [Region(body)])
+    result.body.block.add_op(parallel)
+    result.body.block.add_op(tile.YieldOp.make([], {}, []))
+    return result
+
+
+def _conflicting_refs(kernel: tile.KernelOp) -> set[SSAValue]:
+    """Refs that the kernel both loads and stores: the order of their accesses matters."""
+    loaded = {op.source for op in kernel.walk() if isinstance(op, tile.LoadOp)}
+    stored = {op.destination for op in kernel.walk() if isinstance(op, tile.StoreOp)}
+    return loaded & stored
+
+
+@dataclass(eq=False)
+class _Root:
+    """Something that must happen: store `value` (reduced first when `reduce` is set) to a ref."""
+
+    value: SSAValue
+    stage: int
+    reduce: tile.ReduceOp | None = None
+    store: tile.StoreOp | None = None
+    buffer: SSAValue | None = None
+    effect: Operation | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return array_type(self.value).shape
+
+    @property
+    def reduced(self) -> tuple[int, ...] | None:
+        return None if self.reduce is None else self.reduce.attributes_of()["axes"]
+
+
+@dataclass(eq=False)
+class _Segment:
+    """Roots between two barriers, and the stage at which each value of the segment was put into a buffer."""
+
+    ops: list[Operation] = field(default_factory=list)
+    roots: list[_Root] = field(default_factory=list)
+    written: dict[SSAValue, int] = field(default_factory=dict)
+    last_conflict: int = -1
+
+
+class _Lowering:
+    def __init__(self, machine: Machine, top: Block) -> None:
+        self.machine = machine
+        self.top = top  # buffers are allocated at the start of the parallel region
+        self.outer: dict[SSAValue, SSAValue] = {}  # refs and index scalars, old to new
+        self.buffers: dict[SSAValue, SSAValue] = {}  # tile values that live in a buffer
+        self.conflicts: set[SSAValue] = set()
+        self._allocs = 0
+
+    # ---- buffers ------------------------------------------------------------------------------------------------
+
+    def alloc(self, type: ArrayType, layout: str = "") -> SSAValue:
+        op = scheduled.AllocOp.make([], {}, [tile.ref(type, scheduled.WORKER, layout)])
+        first = self.top.first_op
+        if first is None:
+            self.top.add_op(op)
+        else:
+            self.top.insert_op_before(op, first)
+        return op.results[0]
+
+    def _padded(self, type: ArrayType) -> ArrayType:
+        """Room for whole register blocks, for values that a product may accumulate into."""
+        if len(type.shape) != 2 or type.dtype.compute != type.dtype or type.dtype.is_bool:
+            return type
+        rows, columns = self.micro(type)
+        return ArrayType((_round_up(type.shape[0], rows), _round_up(type.shape[1], columns)), type.dtype)
+
+    def micro(self, accumulator: ArrayType) -> tuple[int, int]:
+        rows, columns = self.machine.micro_tile(accumulator.dtype)
+        return even_split(accumulator.shape[0], rows), columns
+
+    # ---- blocks -------------------------------------------------------------------------------------------------
+
+    def lower_block(self, old: Block, new: Block, carried: Sequence[tuple[SSAValue, SSAValue]] = ()) -> None:
+        """Lower the operations of a block; `carried` pairs its carried arguments with their buffers."""
+        segment = _Segment()
+        for op in old.ops:
+            if isinstance(op, tile.YieldOp):
+                self._lower_yield(op, segment, new, carried)
+                return
+            if not isinstance(op, BARRIERS):
+                segment.ops.append(op)
+                self._collect(op, segment)
+                continue
+            if isinstance(op, tile.ForOp):
+                self._lower_for(op, segment, new)
+            elif isinstance(op, tile.IfOp):
+                self._lower_if(op, segment, new)
+            elif isinstance(op, tile.DotOp):
+                self._lower_dot(op, segment, new, carried)
+            else:
+                self._lower_ordered(op, segment, new)
+            segment = _Segment()
+
+    def _collect(self, op: Operation, segment: _Segment) -> None:
+        if isinstance(op, tile.ReduceOp):
+            buffer = self.alloc(array_type(op.results[0]))
+            stage = self._stage(op.operands[0], segment)
+            segment.roots.append(_Root(op.operands[0], stage, reduce=op, buffer=buffer))
+            self.buffers[op.results[0]] = buffer
+            segment.written[op.results[0]] = stage
+        elif isinstance(op, tile.StoreOp):
+            stage = max(self._stage(v, segment) for v in op.operands if not _is_place(v))
+            if op.destination in self.conflicts:
+                stage = max(stage, segment.last_conflict + 1)
+                segment.last_conflict = stage
+            segment.roots.append(_Root(op.value, stage, store=op))
+        elif isinstance(op, tile.LoadOp) and op.source in self.conflicts:
+            stage = max([segment.last_conflict + 1, *(self._stage(s, segment) for s in op.symbols if not _is_place(s))])
+            segment.last_conflict = stage
+            self._materialise(op.result, segment, stage)
+        elif isinstance(op, tile.PrintOp | tile.AssertOp):
+            stage = max((self._stage(o, segment) for o in op.operands), default=0)
+            segment.roots.append(_Root(op.operands[0], stage, effect=op))
+        elif isinstance(op, tile.ReshapeOp | tile.ConcatOp) and not _is_unit_reshape(op):
+            for operand in op.operands:
+                self._materialise(operand, segment)
+
+    def _materialise(self, value: SSAValue, segment: _Segment, stage: int | None = None) -> SSAValue:
+        """Make sure that a value has a buffer, written at the end of this segment at the latest."""
+        if value in self.buffers:
+            return self.buffers[value]
+        stage = self._stage(value, segment) if stage is None else stage
+        buffer = self.alloc(array_type(value))
+        segment.roots.append(_Root(value, stage, buffer=buffer))
+        self.buffers[value] = buffer
+        segment.written[value] = stage
+        return buffer
+
+    def _stage(self, value: SSAValue, segment: _Segment) -> int:
+        """The earliest nest round of the segment in which a value can be computed."""
+        if value in segment.written:
+            owner = value.owner
+            crosses = isinstance(owner, tile.ReduceOp | tile.LoadOp)
+            return segment.written[value] + 1 if crosses else segment.written[value]
+        op = value.owner
+        if value in self.buffers or not isinstance(op, Operation) or op not in segment.ops:
+            return 0 if not isinstance(op, Operation) or value in self.buffers else self._outer_stage(op, segment)
+        stages = [self._stage(o, segment) for o in op.operands if not _is_place(o)]
+        if isinstance(op, tile.ReshapeOp | tile.ConcatOp) and not _is_unit_reshape(op):
+            stages = [s + 1 for s in stages]
+        return max(stages, default=0)
+
+    def _outer_stage(self, op: Operation, segment: _Segment) -> int:
+        """A value computed before this segment may still read what the segment wrote (it is recomputed here)."""
+        return max((self._stage(o, segment) for o in op.operands if not _is_place(o)), default=0)
+
+    # ---- nests --------------------------------------------------------------------------------------------------
+
+    def flush(self, segment: _Segment, new: Block) -> None:
+        """Emit the nests of a segment."""
+        self._share_dear_values(segment)
+        for roots in _nests(segment):
+            block = Block()
+            writer = _NestWriter(self, segment, block, min(r.stage for r in roots))
+            for root in roots:
+                writer.add(root)
+            block.add_op(scheduled.EndOp.make([], {}, []))
+            new.add_op(scheduled.NestOp.make([], {}, [], [Region(block)]))
+        segment.roots.clear()
+        segment.written.clear()
+
+    def _share_dear_values(self, segment: _Segment) -> None:
+        """Buffers for values that are dear to compute and needed by several nests or after the segment."""
+        for op in segment.ops:
+            for value in op.results:
+                if value in self.buffers or not self._is_dear(value) or isinstance(op, tile.FullOp):
+                    continue
+                where = {n for n, roots in enumerate(_nests(segment)) for r in roots if self._reads(r, value, segment)}
+                later = any(u.operation not in segment.ops and not _is_end(u.operation) for u in value.uses)
+                if len(where) + later < 2 and not (later and where == set() and False):
+                    continue
+                follow = [u.operation for u in value.uses]
+                if len(follow) == 1 and not later and follow[0] in segment.ops and _keeps_shape(follow[0]):
+                    continue
+                self._materialise(value, segment)
+
+    def _reads(self, root: _Root, value: SSAValue, segment: _Segment) -> bool:
+        """Whether computing a root inline computes `value`."""
+        seen: set[SSAValue] = set()
+
+        def visit(current: SSAValue) -> bool:
+            if current is value:
+                return True
+            if current in seen or self.readable(current, root.stage, segment):
+                return False
+            seen.add(current)
+            op = current.owner
+            return isinstance(op, Operation) and any(visit(o) for o in op.operands if not _is_place(o))
+
+        return any(visit(v) for v in _root_values(root))
+
+    def readable(self, value: SSAValue, stage: int, segment: _Segment) -> bool:
+        """Whether a value's buffer is filled before a nest of the given stage runs."""
+        return value in self.buffers and segment.written.get(value, -1) < stage
+
+    def _is_dear(self, value: SSAValue) -> bool:
+        count = 0
+        pending, seen = [value], set[SSAValue]()
+        while pending:
+            current = pending.pop()
+            if current in seen or current in self.buffers or not isinstance(current.owner, Operation):
+                continue
+            seen.add(current)
+            op = current.owner
+            if isinstance(op, tile.MapOp):
+                if ops.FUNCTIONS[op.fn.data].cost in (ops.DIVIDE, ops.TRANSCENDENTAL):
+                    return True
+                count += 1
+            pending.extend(o for o in op.operands if not _is_place(o))
+        return count > RECOMPUTED_OPERATIONS
+
+    # ---- control ------------------------------------------------------------------------------------------------
+
+    def _lower_for(self, op: tile.ForOp, segment: _Segment, new: Block) -> None:
+        pairs: list[tuple[SSAValue, SSAValue]] = []
+        for initial, argument, result in zip(op.initial, op.body.block.args[1:], op.results, strict=True):
+            buffer = self.alloc(self._padded(array_type(initial)))
+            stage = self._stage(initial, segment)
+            segment.roots.append(_Root(initial, stage, buffer=buffer))
+            pairs.append((argument, buffer))
+            self.buffers[argument] = buffer
+            self.buffers[result] = buffer
+        self.flush(segment, new)
+        inner = Block(arg_types=[IndexType()])
+        self.outer[op.body.block.args[0]] = inner.args[0]
+        self.lower_block(op.body.block, inner, pairs)
+        inner.add_op(tile.YieldOp.make([], {}, []))
+        new.add_op(tile.ForOp.make([], {"trips": int(op.trips.value.data)}, [], [Region(inner)]))
+
+    def _lower_if(self, op: tile.IfOp, segment: _Segment, new: Block) -> None:
+        condition = self._materialise(op.condition, segment)
+        outputs = [self.alloc(self._padded(array_type(r))) for r in op.results]
+        self.flush(segment, new)
+        load = tile.LoadOp.make([condition], {"map": AffineMapAttr(AffineMap(0, 0, ()))}, [op.condition.type])
+        new.add_op(load)
+        regions: list[Region] = []
+        for region in (op.then, op.otherwise):
+            inner = Block()
+            self.lower_block(region.block, inner, [(region.block.last_op.operands[i], b) for i, b in enumerate(outputs)])  # type: ignore[union-attr]
+            inner.add_op(tile.YieldOp.make([], {}, []))
+            regions.append(Region(inner))
+        new.add_op(tile.IfOp.make([load.result], {}, [], regions))
+        self.buffers.update(zip(op.results, outputs, strict=True))
+
+    def _lower_yield(
+        self, op: tile.YieldOp, segment: _Segment, new: Block, carried: Sequence[tuple[SSAValue, SSAValue]]
+    ) -> None:
+        """Write carried tiles for the next trip, directly where no later nest reads the old value."""
+        delayed: list[tuple[SSAValue, SSAValue]] = []
+        for value, (argument, buffer) in zip(op.operands, carried, strict=True):
+            if value is argument or self.buffers.get(value) is buffer:
+                continue
+            if value in self.buffers or not self._may_overwrite(argument, value, segment, carried):
+                delayed.append((value, buffer))
+                self._materialise(value, segment)
+                continue
+            segment.roots.append(_Root(value, self._stage(value, segment), buffer=buffer))
+        self.flush(segment, new)
+        copies = _Segment()
+        copies.roots = [_Root(value, 0, buffer=buffer) for value, buffer in delayed]
+        self.flush(copies, new)
+
+    def _may_overwrite(
+        self,
+        argument: SSAValue,
+        value: SSAValue,
+        segment: _Segment,
+        carried: Sequence[tuple[SSAValue, SSAValue]],
+    ) -> bool:
+        """Whether every read of the old tile in this segment happens in the writing nest, at the same element."""
+        if not isinstance(argument.owner, Block):
+            return True
+        stage, shape = self._stage(value, segment), array_type(value).shape
+        pending = [argument]
+        while pending:
+            current = pending.pop()
+            for use in current.uses:
+                user = use.operation
+                if isinstance(user, tile.YieldOp):
+                    if current is not value:
+                        return False
+                    continue
+                if user not in segment.ops:
+                    continue
+                if not isinstance(user, STRICT) or array_type(user.results[0]).shape != shape:
+                    return False
+                if user.results[0] in self.buffers or self._stage(user.results[0], segment) != stage:
+                    return False
+                pending.append(user.results[0])
+        return True
+
+    # ---- products -----------------------------------------------------------------------------------------------
+
+    def _lower_dot(
+        self, op: tile.DotOp, segment: _Segment, new: Block, carried: Sequence[tuple[SSAValue, SSAValue]]
+    ) -> None:
+        accumulator = array_type(op.accumulator)
+        rows, columns = accumulator.shape
+        depth = array_type(op.left).shape[1]
+        micro = self.micro(accumulator)
+        left, depth_bound = _strip_depth_padding(op.left, 1)
+        right, _ = _strip_depth_padding(op.right, 0)
+        symbols: list[SSAValue] = []
+        left_ref = self._pack_left(left, segment, micro[0])
+        left_map = AffineMap(2, 0, (AffineExpr.dimension(0), AffineExpr.dimension(1)))
+        attributes: dict[str, Any] = {"extents": (rows, columns, depth), "micro": micro}
+        direct = _array_operand(right)
+        if direct is not None:
+            load, permuted = direct
+            right_ref = self.outer[load.source]
+            symbols = [self.outer[s] for s in load.symbols]
+            right_map = permuted
+        else:
+            right_ref = self._pack_right(right, segment, micro[1])
+            right_map = AffineMap(2, 0, (AffineExpr.dimension(0), AffineExpr.dimension(1)))
+        if depth_bound is not None:
+            position, limit = depth_bound
+            start = len(symbols)
+            symbols.extend(self.outer[s] for s in position.symbols)
+            attributes["depth_map"] = AffineMapAttr(_shifted(position.map.data, start, len(symbols)))
+            attributes["depth_limit"] = limit
+        attributes["left_map"] = AffineMapAttr(AffineMap(2, len(symbols), left_map.results))
+        attributes["right_map"] = AffineMapAttr(AffineMap(2, len(symbols), right_map.results))
+        target, accumulate = self._accumulator(op, segment, carried)
+        attributes["accumulate"] = accumulate
+        self.flush(segment, new)
+        new.add_op(scheduled.DotOp.make([left_ref, right_ref, target, *symbols], attributes, []))
+        self.buffers[op.result] = target
+
+    def _accumulator(
+        self, op: tile.DotOp, segment: _Segment, carried: Sequence[tuple[SSAValue, SSAValue]]
+    ) -> tuple[SSAValue, bool]:
+        """The buffer that the product adds to, holding the accumulator's value; False when it starts from zero."""
+        value = op.accumulator
+        if isinstance(value.owner, tile.FullOp) and decode(value.owner.value) == 0:
+            return self.alloc(self._padded(array_type(value))), False
+        for argument, buffer in carried:
+            if self._carries(op, argument, carried) and self._only_feeds(argument, value, segment):
+                if value is not argument:
+                    segment.roots.append(_Root(value, self._stage(value, segment), buffer=buffer))
+                return buffer, True
+        buffer = self.alloc(self._padded(array_type(value)))
+        segment.roots.append(_Root(value, self._stage(value, segment), buffer=buffer))
+        return buffer, True
+
+    def _carries(self, op: tile.DotOp, argument: SSAValue, carried: Sequence[tuple[SSAValue, SSAValue]]) -> bool:
+        """Whether the product's result is what the next trip gets for `argument`."""
+        block = op.parent_block()
+        if block is None or not isinstance(block.last_op, tile.YieldOp) or not isinstance(argument.owner, Block):
+            return False
+        position = [a for a, _ in carried].index(argument)
+        return position < len(block.last_op.operands) and block.last_op.operands[position] is op.result
+
+    def _only_feeds(self, argument: SSAValue, value: SSAValue, segment: _Segment) -> bool:
+        """Whether a carried tile is used for nothing but `value`, elementwise."""
+        shape = array_type(value).shape
+        pending = [argument]
+        while pending:
+            current = pending.pop()
+            if current is value:
+                continue
+            for use in current.uses:
+                user = use.operation
+                if user not in segment.ops or not isinstance(user, STRICT):
+                    return False
+                if array_type(user.results[0]).shape != shape or user.results[0] in self.buffers:
+                    return False
+                pending.append(user.results[0])
+        return all(isinstance(u.operation, tile.DotOp) for u in value.uses)
+
+    def _pack_left(self, value: SSAValue, segment: _Segment, micro_rows: int) -> SSAValue:
+        """Rows one after the other, an odd number of cache lines apart so that a column of them spreads over sets."""
+        type = array_type(value)
+        line = max(1, self.machine.memory("l1").line_bytes // type.dtype.itemsize)
+        stride = _round_up(type.shape[1], line)
+        if (stride // line) % 2 == 0:
+            stride += line
+        buffer = self.alloc(ArrayType((_round_up(type.shape[0], micro_rows), stride), type.dtype))
+        segment.roots.append(_Root(value, self._stage(value, segment), buffer=buffer))
+        return buffer
+
+    def _pack_right(self, value: SSAValue, segment: _Segment, micro_columns: int) -> SSAValue:
+        type = array_type(value)
+        padded = ArrayType((type.shape[0], _round_up(type.shape[1], micro_columns)), type.dtype)
+        buffer = self.alloc(padded, str(panels(padded.shape, 1, micro_columns)))
+        segment.roots.append(_Root(value, self._stage(value, segment), buffer=buffer))
+        return buffer
+
+    def _lower_ordered(self, op: Operation, segment: _Segment, new: Block) -> None:
+        sources = [self._materialise(o, segment) for o in op.operands]
+        self.flush(segment, new)
+        block = Block()
+        loads: list[SSAValue] = []
+        for operand, source in zip(op.operands, sources, strict=True):
+            load = tile.LoadOp.make([source], {"map": AffineMapAttr(_identity(operand))}, [operand.type])
+            block.add_op(load)
+            loads.append(load.result)
+        copy = op.clone()
+        copy.operands = loads
+        block.add_op(copy)
+        for old, result in zip(op.results, copy.results, strict=True):
+            buffer = self.alloc(array_type(result))
+            store = tile.StoreOp.make([result, buffer], {"map": AffineMapAttr(_identity(result))}, [])
+            block.add_op(store)
+            self.buffers[old] = buffer
+        block.add_op(scheduled.EndOp.make([], {}, []))
+        new.add_op(scheduled.NestOp.make([], {}, [], [Region(block)]))
+
+
+class _NestWriter:
+    """Copies what the roots of one nest need into its block."""
+
+    def __init__(self, lowering: _Lowering, segment: _Segment, block: Block, stage: int) -> None:
+        self.lowering = lowering
+        self.segment = segment
+        self.block = block
+        self.stage = stage
+        self.values: dict[SSAValue, SSAValue] = {}
+
+    def add(self, root: _Root) -> None:
+        if root.effect is not None:
+            self._copy(root.effect)
+            return
+        if root.store is not None:
+            self._copy(root.store)
+            return
+        if root.reduce is not None:
+            value = self._copy(root.reduce)[0]
+        else:
+            value = self._compute(root.value)
+        if root.buffer is not None:
+            store = tile.StoreOp.make([value, root.buffer], {"map": AffineMapAttr(_identity(value))}, [])
+            self.block.add_op(store)
+
+    def value(self, old: SSAValue) -> SSAValue:
+        if _is_place(old):
+            return self.lowering.outer[old]
+        if old in self.values:
+            return self.values[old]
+        if self.lowering.readable(old, self.stage, self.segment):
+            load = tile.LoadOp.make(
+                [self.lowering.buffers[old]], {"map": AffineMapAttr(_identity(old))}, [old.type]
+            )
+            self.block.add_op(load)
+            self.values[old] = load.result
+            return load.result
+        return self._compute(old)
+
+    def _compute(self, old: SSAValue) -> SSAValue:
+        """The value computed here, even if it also has a buffer."""
+        if old in self.values or self.lowering.readable(old, self.stage, self.segment):
+            return self.value(old)
+        op = old.owner
+        if isinstance(op, tile.ReshapeOp) and not _is_unit_reshape(op):
+            return self._reshaped(op)
+        if isinstance(op, tile.ConcatOp):
+            return self._joined(op)
+        results = self._copy(op)  # type: ignore[arg-type]  block arguments are always readable
+        self.values.update(zip(op.results, results, strict=True))  # type: ignore[union-attr]
+        return self.values[old]
+
+    def _copy(self, op: Operation) -> Sequence[SSAValue]:
+        operands = [self.value(o) for o in op.operands]
+        copy = op.clone()
+        copy.operands = operands
+        self.block.add_op(copy)
+        return copy.results
+
+    def _reshaped(self, op: tile.ReshapeOp) -> SSAValue:
+        """A reshaped tile is read from its operand's row-major buffer: split the linear index."""
+        source = self.lowering.buffers[op.operands[0]]
+        shape, result = array_type(op.operands[0]).shape, array_type(op.results[0])
+        linear: AffineExpr = AffineExpr.constant(0)
+        for d, n in enumerate(result.shape):
+            linear = linear * n + AffineExpr.dimension(d)
+        coordinates: list[AffineExpr] = []
+        below = 1
+        for n in reversed(shape):
+            coordinates.append((linear.floor_div(below)) % n)
+            below *= n
+        map = AffineMap(len(result.shape), 0, tuple(reversed(coordinates)))
+        load = tile.LoadOp.make([source], {"map": AffineMapAttr(map)}, [op.results[0].type])
+        self.block.add_op(load)
+        self.values[op.results[0]] = load.result
+        return load.result
+
+    def _joined(self, op: tile.ConcatOp) -> SSAValue:
+        """A concatenated tile chooses between masked reads of its operands' buffers."""
+        axis, result = int(op.axis.value.data), array_type(op.results[0])
+        position = tile.IotaOp.make(
+            [],
+            {"map": AffineMapAttr(AffineMap(len(result.shape), 0, (AffineExpr.dimension(axis),)))},
+            [tile_tensor(result.shape, "i64")],
+        )
+        self.block.add_op(position)
+        start = sum(array_type(o).shape[axis] for o in op.operands)
+        chosen: SSAValue | None = None
+        for operand in reversed(op.operands):
+            start -= array_type(operand).shape[axis]
+            shift = [AffineExpr.dimension(d) for d in range(len(result.shape))]
+            shift[axis] = shift[axis] - start
+            map = AffineMapAttr(AffineMap(len(result.shape), 0, tuple(shift)))
+            load = tile.LoadOp.make([self.lowering.buffers[operand]], {"map": map, "fill": 0}, [op.results[0].type])
+            self.block.add_op(load)
+            if chosen is None:
+                chosen = load.result
+                continue
+            limit = tile.FullOp.make([], {"value": start + array_type(operand).shape[axis]}, [position.result.type])
+            less = tile.MapOp.make([position.result, limit.result], {"fn": "less"}, [tile_tensor(result.shape, "bool")])
+            select = tile.MapOp.make([less.results[0], load.result, chosen], {"fn": "select"}, [load.result.type])
+            self.block.add_ops([limit, less, select])
+            chosen = select.results[0]
+        if chosen is None:
+            raise ValueError("concat of nothing")
+        self.values[op.results[0]] = chosen
+        return chosen
+
+
+def tile_tensor(shape: tuple[int, ...], dtype: str) -> Any:
+    from tilewright import dtypes
+    from tilewright.dialects.base import tensor
+
+    return tensor(ArrayType(shape, dtypes.by_name(dtype)))
+
+
+def _nests(segment: _Segment) -> list[list[_Root]]:
+    """Roots by nest: one stage, one shape, one set of reduced axes (plain roots join the first reduction)."""
+    buckets: dict[tuple[int, tuple[int, ...]], dict[tuple[int, ...] | None, list[_Root]]] = {}
+    for root in segment.roots:
+        buckets.setdefault((root.stage, root.shape), {}).setdefault(root.reduced, []).append(root)
+    nests: list[tuple[int, list[_Root]]] = []
+    for (stage, _), by_axes in buckets.items():
+        plain = by_axes.pop(None, [])
+        groups = list(by_axes.values())
+        if groups:
+            groups[0] = [*groups[0], *plain]
+        elif plain:
+            groups = [plain]
+        nests.extend((stage, group) for group in groups)
+    return [group for _, group in sorted(nests, key=lambda item: item[0])]
+
+
+def _root_values(root: _Root) -> Sequence[SSAValue]:
+    if root.store is not None:
+        return [o for o in root.store.operands if not _is_place(o)]
+    return root.effect.operands if root.effect is not None else [root.value]
+
+
+def _is_place(value: SSAValue) -> bool:
+    """Refs and index scalars, as opposed to tiles."""
+    return isinstance(value.type, tile.RefType | IndexType)
+
+
+def _is_end(op: Operation) -> bool:
+    return isinstance(op, tile.YieldOp)
+
+
+def _keeps_shape(op: Operation) -> bool:
+    return len(op.results) == 1 and isinstance(op, STRICT)
+
+
+def _is_unit_reshape(op: Operation) -> bool:
+    if not isinstance(op, tile.ReshapeOp):
+        return False
+    source, result = array_type(op.operands[0]).shape, array_type(op.results[0]).shape
+    return [n for n in source if n != 1] == [n for n in result if n != 1]
+
+
+def _identity(value: SSAValue) -> AffineMap:
+    rank = array_type(value).rank
+    return AffineMap(rank, 0, tuple(AffineExpr.dimension(d) for d in range(rank)))
+
+
+def _round_up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple
+
+
+def _strip_depth_padding(value: SSAValue, depth_dim: int) -> tuple[SSAValue, tuple[tile.FillPaddingOp, int] | None]:
+    """An operand without the zero fill of its depth tail: the product skips those positions instead."""
+    inner, dim = value, depth_dim
+    if isinstance(inner.owner, tile.TransposeOp):
+        dim = inner.owner.attributes_of()["permutation"][depth_dim]
+        inner = inner.owner.operands[0]
+    op = inner.owner
+    if not isinstance(op, tile.FillPaddingOp) or decode(op.value) != 0:
+        return value, None
+    map = op.map.data
+    if map.results[0] != _counting(map, dim) or any(not _is_place(s) for s in op.symbols):
+        return value, None
+    stripped = op.source
+    if inner is value:
+        return stripped, (op, int(op.limit.value.data))
+    return _Permuted.of(value, stripped), (op, int(op.limit.value.data))
+
+
+class _Permuted:
+    """Rebuilds a transpose on another operand, beside the original."""
+
+    @staticmethod
+    def of(transposed: SSAValue, operand: SSAValue) -> SSAValue:
+        op = transposed.owner
+        if not isinstance(op, tile.TransposeOp):
+            return operand
+        copy = op.clone()
+        copy.operands = [operand]
+        block = op.parent_block()
+        if block is not None:
+            block.insert_op_after(copy, op)
+        return copy.results[0]
+
+
+def _counting(map: AffineMap, dim: int) -> AffineExpr:
+    """The expression of the map if it counts along `dim` from a start made of symbols."""
+    result = map.results[0]
+    uses = {d for d in range(map.num_dims) if _uses_dim(result, d)}
+    return result if uses == {dim} else AffineExpr.constant(-1)
+
+
+def _uses_dim(expression: AffineExpr, dim: int) -> bool:
+    return any(e == AffineExpr.dimension(dim) for e in expression.dfs())
+
+
+def _shifted(map: AffineMap, start: int, total: int) -> AffineMap:
+    """The map's start (its dims at 0), with symbols moved up by `start`."""
+    symbols = [AffineExpr.symbol(start + i) for i in range(map.num_symbols)]
+    results = tuple(
+        e.replace_dims_and_symbols([AffineExpr.constant(0)] * map.num_dims, symbols) for e in map.results
+    )
+    return AffineMap(0, total, results)
+
+
+def _array_operand(value: SSAValue) -> tuple[tile.LoadOp, AffineMap] | None:
+    """The load behind a right operand that is a plain window of an array, and its map from (depth, column)."""
+    permutation = (0, 1)
+    if isinstance(value.owner, tile.TransposeOp):
+        permutation = value.owner.attributes_of()["permutation"]
+        value = value.owner.operands[0]
+    if isinstance(value.owner, tile.CastOp):
+        value = value.owner.operands[0]
+    load = value.owner
+    if not isinstance(load, tile.LoadOp) or any(not isinstance(s.type, IndexType) for s in load.symbols):
+        return None
+    inverse: list[AffineExpr] = [AffineExpr.constant(0)] * 2
+    for position, source in enumerate(permutation):
+        inverse[source] = AffineExpr.dimension(position)
+    map = load.map.data
+    symbols = [AffineExpr.symbol(i) for i in range(map.num_symbols)]
+    results = tuple(e.replace_dims_and_symbols(inverse, symbols) for e in map.results)
+    return load, AffineMap(2, map.num_symbols, results)
+
+
+__all__ = ["TileLowerToScheduledPass", "lower_kernel", "row_major"]

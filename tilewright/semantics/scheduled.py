@@ -1,0 +1,107 @@
+"""The definition of the `scheduled` operations, and the interpreter of scheduled kernels.
+
+Worker buffers are poisoned at the start of every point of a parallel region, so that a value carried from one point to
+the next by accident shows; points run in a seeded random order.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from xdsl.ir import Block, Operation
+
+from tilewright.dialects import scheduled, tile
+
+from tilewright.semantics.tile import Interpreter as TileInterpreter
+from tilewright.semantics.tile import Tensor, Values, evaluate_map, poison
+
+
+class Interpreter(TileInterpreter):
+    """Runs scheduled kernels. Buffers are NumPy arrays indexed logically; layouts do not change what they hold."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._random = random.Random(seed)
+
+    def run_scheduled(self, kernel: tile.KernelOp, arrays: Sequence[Tensor]) -> None:
+        """Run a scheduled kernel on its refs, written in place."""
+        values: Values = dict(zip(kernel.refs, arrays, strict=True))
+        self.run_block(kernel.body.block, values)
+
+    def run_block(self, block: Block, values: Values) -> list[Any]:
+        if isinstance(block.last_op, scheduled.EndOp):
+            for op in block.ops:
+                if not isinstance(op, scheduled.EndOp):
+                    with np.errstate(all="ignore"):
+                        values.update(zip(op.results, self.run_op(op, values), strict=True))
+            return []
+        return super().run_block(block, values)
+
+    def run_op(self, op: Operation, values: Values) -> Sequence[Any]:
+        if isinstance(op, scheduled.AllocOp):
+            type = tile.ref_type(op.result)
+            return [poison(type.shape, type.dtype)]
+        if isinstance(op, scheduled.ParallelOp):
+            self._run_parallel(op, values)
+            return []
+        if isinstance(op, scheduled.NestOp):
+            self.run_block(op.body.block, values)
+            return []
+        if isinstance(op, scheduled.BarrierOp):
+            return []
+        if isinstance(op, scheduled.DotOp):
+            _run_dot(op, values)
+            return []
+        return super().run_op(op, values)
+
+    def _run_parallel(self, op: scheduled.ParallelOp, values: Values) -> None:
+        points = list(itertools.product(*(range(n) for n in op.shape)))
+        self._random.shuffle(points)
+        for point in points:
+            inner = values | dict(zip(op.body.block.args, point, strict=True))
+            self.run_block(op.body.block, inner)
+
+
+def _run_dot(op: scheduled.DotOp, values: Values) -> None:
+    rows, columns, depth = op.shape
+    left, right, acc = (values[o] for o in (op.left, op.right, op.accumulator))
+    symbols = [values[s] for s in op.symbols]
+    if op.depth_limit is not None and op.depth_map is not None:
+        (start,) = evaluate_map(op.depth_map.data, (), symbols)
+        depth = min(depth, int(op.depth_limit.value.data) - int(start))
+    window = np.zeros((rows, columns), acc.dtype)
+    a = _read(left, op.left_map.data, (rows, depth), symbols)
+    b = _read(right, op.right_map.data, (depth, columns), symbols)
+    window[...] = np.matmul(a.astype(acc.dtype), b.astype(acc.dtype))
+    acc[:rows, :columns] = acc[:rows, :columns] + window if op.accumulate.value.data else window
+
+
+def _read(source: Tensor, map: Any, shape: tuple[int, ...], symbols: Sequence[Any]) -> Tensor:
+    coordinates = evaluate_map(map, shape, symbols)
+    inside = np.ones(shape, bool)
+    for coordinate, size in zip(coordinates, source.shape, strict=True):
+        inside = inside & (coordinate >= 0) & (coordinate < size)
+    result = np.zeros(shape, source.dtype)
+    result[inside] = source[tuple(c[inside] for c in coordinates)]
+    return result
+
+
+def run_call(kernel: tile.KernelOp, inputs: Sequence[Tensor], seed: int = 0) -> list[Tensor]:
+    """Run a scheduled kernel as `array.call` does."""
+    pending = iter(inputs)
+    arrays: list[Tensor] = []
+    results: list[Tensor] = []
+    for ref, effect in zip(kernel.refs, kernel.effect_names, strict=True):
+        type = tile.ref_type(ref)
+        given = poison(type.shape, type.dtype) if effect == tile.OUT else next(pending)
+        array = given.copy() if effect == tile.INOUT else given
+        arrays.append(array)
+        if effect != tile.IN:
+            results.append(array)
+    Interpreter(seed).run_scheduled(kernel, arrays)
+    return results
+
+
