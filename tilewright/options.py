@@ -8,7 +8,6 @@ starts with the environment's options, as context variables do.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import os
 from collections.abc import Callable, Mapping
@@ -209,6 +208,8 @@ def _apply(base: Options, changes: Mapping[str, object], spelling: Callable[[str
     checked = {}
     for name, value in changes.items():
         if name not in kinds:
+            import difflib
+
             near = difflib.get_close_matches(name, kinds, n=1, cutoff=0.5)
             hint = f"did you mean {spelling(near[0])}?" if near else "the options are " + ", ".join(kinds)
             raise OptionError(f"there is no option {spelling(name)}", help=hint)

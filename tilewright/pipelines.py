@@ -7,18 +7,85 @@ from typing import TYPE_CHECKING
 from tilewright.errors import TargetError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from xdsl.dialects.builtin import ModuleOp
 
+    from tilewright.passes.base import Pass, Unit
     from tilewright.targets.base import Executable, Tensor
 
 
-def compile_module(module: ModuleOp, constants: Mapping[str, Tensor], target: str) -> Executable:
-    """Compile a module of the `array` phase for a target such as `cpu`, `cpu:x86-64-v3` or `interp`."""
-    name, _, machine = target.partition(":")
-    if name == "interp":
+def array_to_tile() -> Sequence[Pass]:
+    """Fuse: after these, every array operation that computes is part of a kernel."""
+    from tilewright.passes.array_duplicate_views import ArrayDuplicateViewsPass
+    from tilewright.passes.array_fuse_attention import ArrayFuseAttentionPass
+    from tilewright.passes.array_fuse_contract import ArrayFuseContractPass
+    from tilewright.passes.array_fuse_loops import ArrayFuseLoopsPass
+    from tilewright.passes.array_lower_to_tile import ArrayLowerToTilePass
+    from tilewright.passes.array_simplify import ArraySimplifyPass
+
+    return [
+        ArraySimplifyPass(),  # fold, share and drop before anything is grouped
+        ArrayDuplicateViewsPass(),  # views must not tie groups together
+        ArrayFuseAttentionPass(),  # first: it spans two products and a softmax, which the others would take apart
+        ArrayFuseContractPass(),  # products take their epilogues before loops do
+        ArrayFuseLoopsPass(),  # what remains: elementwise chains and reductions
+        ArrayLowerToTilePass(),  # tile sizes are chosen here, from the machine
+    ]
+
+
+def tile_to_scheduled() -> Sequence[Pass]:
+    """Schedule: buffers, loop nests, packed operands, parallel regions."""
+    from tilewright.passes.scheduled_pack_operands import ScheduledPackOperandsPass
+    from tilewright.passes.tile_lower_to_scheduled import TileLowerToScheduledPass
+
+    return [
+        TileLowerToScheduledPass(),  # a place for every value
+        ScheduledPackOperandsPass(),  # panels for right operands: captured arrays now, others at the kernel's start
+    ]
+
+
+def compile_module(
+    module: ModuleOp,
+    constants: Mapping[str, Tensor],
+    target: str,
+    donate: Sequence[tuple[int, int]] = (),
+    name: str = "main",
+) -> Executable:
+    """Compile a module of the `array` phase for a target such as `cpu`, `cpu:x86-64-v3`, `interp` or `null`.
+
+    Raises:
+        TargetError: the string names no target or machine.
+    """
+    kind, _, machine_name = target.partition(":")
+    if kind == "interp":
         from tilewright.targets.interp.target import InterpretedProgram
 
         return InterpretedProgram(module, constants)
+    if kind in ("cpu", "null"):
+        from tilewright.targets.cpu.target import NativeProgram, machine_named
+
+        unit = _unit(module, constants, machine_named(machine_name), donate, name)
+        stages = run_passes(unit)
+        return NativeProgram(unit, stages)
     raise TargetError(f"there is no target `{target}`", help="use cpu, interp or null")
+
+
+def _unit(module: ModuleOp, constants: Mapping[str, Tensor], machine: object, donate: object, name: str) -> Unit:
+    from tilewright.options import current
+    from tilewright.passes.base import Unit
+    from tilewright.runtime.cpu_features import default_threads
+
+    threads = current().threads or default_threads()
+    return Unit(module, dict(constants), machine, threads, dict(donate), name=name)  # type: ignore[arg-type]
+
+
+def run_passes(unit: Unit) -> dict[str, str]:
+    """Run both lists; gives the program's text at each phase border."""
+    stages = {"array": str(unit.module)}
+    for phase, passes in (("tile", array_to_tile()), ("scheduled", tile_to_scheduled())):
+        for each in passes:
+            each.apply(unit)
+        unit.module.verify()
+        stages[phase] = str(unit.module)
+    return stages

@@ -10,8 +10,8 @@ evaluates them. The printed error is that of the rounded polynomial, relative to
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import mpmath
@@ -27,8 +27,10 @@ mp.dps = 60
 class Fit:
     """Approximate `function` on [low, high]; `relative` times the error is what the caller sees.
 
-    `degrees` gives the polynomial's degree for each element type that needs the fit. A `weighted` fit makes the
-    relative error small instead of the error itself; its `relative` must not vanish on the interval.
+    `degrees` gives the polynomial's degree for each precision that needs the fit; `mixed` is evaluated in `f64` on the
+    way to an `f32` result. A `weighted` fit makes the
+    relative error small instead of the error itself; its `relative` must not vanish on the interval. `two_part`
+    says, by precision, how many coefficients from the constant term on are split into two floats.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Fit:
     high: mpf
     degrees: dict[str, int]
     weighted: bool = False
+    two_part: Mapping[str, int] = field(default_factory=dict)
 
     def weight(self, at: mpf) -> mpf:
         return self.relative(at) if self.weighted else mpf(1)
@@ -117,7 +120,11 @@ def rounded(coefficients: list[mpf], element: str) -> list[float]:
 
 def rounded_coefficients(fit: Fit, degree: int, element: str) -> list[float]:
     """A fit in the type's own numbers. On one side of 0 the later coefficients make up for the first one's rounding."""
-    if not fit.weighted or degree == 0:
+    if count := fit.two_part.get(element, 0):
+        exact = remez(fit, degree)
+        split = [part for value in exact[:count] for part in parts(value, 2, element)]
+        return [*split, *rounded(exact[count:], element)]
+    if not fit.weighted:
         return rounded(remez(fit, degree), element)
     first = rounded(remez(fit, degree)[:1], element)[0]
     rest = replace(
@@ -128,13 +135,18 @@ def rounded_coefficients(fit: Fit, degree: int, element: str) -> list[float]:
     return [first, *rounded(remez(rest, degree - 1), element)]
 
 
-def error_bits(fit: Fit, coefficients: list[float]) -> float:
+def _merged(values: list[float], count: int) -> list[mpf]:
+    """The coefficients, the first `count` of them put together from two parts."""
+    exact = [mpf(value) for value in values]
+    return [exact[2 * k] + exact[2 * k + 1] for k in range(count)] + exact[2 * count :]
+
+
+def error_bits(fit: Fit, coefficients: list[mpf]) -> float:
     """log2 of the largest relative error, sampled."""
     worst = mpf(0)
     for k in range(1, 400):
         at = fit.low + (fit.high - fit.low) * k / 400
-        exact = [mpf(c) for c in reversed(coefficients)]
-        worst = max(worst, abs(fit.relative(at) * (mpmath.polyval(exact, at) - fit.function(at))))
+        worst = max(worst, abs(fit.relative(at) * (mpmath.polyval(coefficients[::-1], at) - fit.function(at))))
     return float(mpmath.log(worst, 2))
 
 
@@ -150,7 +162,14 @@ REDUCED_EXP = LN2 / 2 * mpf("1.01")
 LOG_LOW, LOG_HIGH = mpmath.sqrt(mpf(1) / 2) - 1, mpmath.sqrt(mpf(2)) - 1
 
 
-def _logarithm(name: str, scale: mpf) -> Fit:
+ERFC_CENTRE = mpf("0.140625")
+
+
+def _scaled_erfc(x: mpf) -> mpf:
+    return mpmath.exp(x * x) * mpmath.erfc(x) * (x + 3)
+
+
+def _logarithm(name: str, scale: mpf, degrees: dict[str, int]) -> Fit:
     return Fit(
         name,
         f"(log1p(f) - f) / f^2 * {mpmath.nstr(scale, 6)}",
@@ -158,7 +177,7 @@ def _logarithm(name: str, scale: mpf) -> Fit:
         _series_safe(lambda f: f**2 / mpmath.log1p(f) / scale, mpf(0)),
         LOG_LOW,
         LOG_HIGH,
-        {"f32": 9, "f64": 21},
+        degrees,
     )
 
 
@@ -179,7 +198,7 @@ FITS = (
         _series_safe(lambda r: r**2 / mpmath.expm1(r), mpf(0)),
         -REDUCED_EXP,
         REDUCED_EXP,
-        {"f32": 5, "f64": 10},
+        {"f32": 5, "mixed": 6, "f64": 10},
     ),
     Fit(
         "SINH",
@@ -208,9 +227,9 @@ FITS = (
         mpf("0.501"),
         {"f32": 5, "f64": 12},
     ),
-    _logarithm("LOG", mpf(1)),
-    _logarithm("LOG2", 1 / LN2),
-    _logarithm("LOG10", 1 / mpmath.ln10),
+    _logarithm("LOG", mpf(1), {"f32": 9, "mixed": 13, "f64": 21}),
+    _logarithm("LOG2", 1 / LN2, {"f32": 9, "f64": 21}),
+    _logarithm("LOG10", 1 / mpmath.ln10, {"f32": 9, "f64": 21}),
     Fit(
         "SIN",
         "(sin(r) - r) / r^3 in u = r^2, |r| <= pi / 4",
@@ -241,6 +260,64 @@ FITS = (
         {"f32": 6, "f64": 14},
         weighted=True,
     ),
+    Fit(
+        "ASIN",
+        "(asin(s) - s) / s^3 in u = s^2, s <= 1/2",
+        lambda u: (mpmath.asin(mpmath.sqrt(u)) / mpmath.sqrt(u) - 1) / u,
+        lambda u: u ** mpf("1.5") / mpmath.asin(mpmath.sqrt(u)),
+        mpf("0.002"),
+        mpf(1) / 4,
+        {"f32": 4, "f64": 12},
+        weighted=True,
+    ),
+    Fit(
+        "ATAN",
+        "(atan(t) - t) / t^3 in u = t^2, t <= 1",
+        lambda u: (mpmath.atan(mpmath.sqrt(u)) / mpmath.sqrt(u) - 1) / u,
+        lambda u: u ** mpf("1.5") / mpmath.atan(mpmath.sqrt(u)),
+        mpf("0.005"),
+        mpf(1),
+        {"f32": 8, "f64": 20},
+        weighted=True,
+    ),
+    Fit(
+        "ERF",
+        "erf(x) / x - 1 in u = x^2, x <= 1",
+        _series_safe(lambda u: mpmath.erf(mpmath.sqrt(u)) / mpmath.sqrt(u) - 1, 2 / mpmath.sqrt(PI) - 1),
+        _series_safe(lambda u: mpmath.sqrt(u) / mpmath.erf(mpmath.sqrt(u)), mpmath.sqrt(PI) / 2),
+        mpf(0),
+        mpf(1),
+        {"f32": 7, "mixed": 8, "f64": 13},
+    ),
+    Fit(
+        "ERF_TAIL",
+        "erf(y + 2.5)",
+        lambda y: mpmath.erf(y + mpf("2.5")),
+        lambda y: 1 / mpmath.erf(y + mpf("2.5")),
+        mpf("-1.5"),
+        mpf("1.5"),
+        {"f32": 15},
+    ),
+    Fit(
+        "ERFC_TAIL",
+        "exp(x^2) erfc(x) (x + 3) in y = 1 / (x + 3) - 0.140625",
+        lambda y: _scaled_erfc(1 / (y + ERFC_CENTRE) - 3),
+        lambda y: 1 / _scaled_erfc(1 / (y + ERFC_CENTRE) - 3),
+        1 / mpf("30.4") - ERFC_CENTRE,
+        1 / mpf("3.8") - ERFC_CENTRE,
+        {"mixed": 11, "f64": 22},
+        two_part={"f64": 2},
+    ),
+    Fit(
+        "ATANH",
+        "(atanh(s) / s - 1 - s^2 / 3) / s^4 in u = s^2, s <= 0.172",
+        lambda u: (mpmath.atanh(mpmath.sqrt(u)) / mpmath.sqrt(u) - 1 - u / 3) / u**2,
+        lambda u: u ** mpf("2.5") / mpmath.atanh(mpmath.sqrt(u)),
+        mpf("0.0001"),
+        mpf("0.0296"),
+        {"f64": 6},
+        weighted=True,
+    ),
 )
 
 
@@ -250,6 +327,7 @@ CONSTANTS = (
     ("LOG2_E", 1 / LN2, 2),
     ("LOG10_E", 1 / mpmath.ln10, 2),
     ("LOG10_2", mpmath.log10(2), 2),
+    ("THIRD", 1 / mpf(3), 2),
     ("HALF_PI", PI / 2, 3),
     ("INVERSE_HALF_PI", 2 / PI, 1),
 )
@@ -303,7 +381,7 @@ def table_text() -> str:
         lines.append(f'    "{fit.name}": {{')
         for element, degree in fit.degrees.items():
             values = rounded_coefficients(fit, degree, element)
-            bits = error_bits(fit, values)
+            bits = error_bits(fit, _merged(values, fit.two_part.get(element, 0)))
             print(f"{fit.name:12} {element} degree {degree:2} relative error 2^{bits:.1f}", flush=True)
             lines.append(f'        "{element}": (')
             lines += [f"            {value!r}," for value in values]

@@ -274,12 +274,11 @@ class Array:
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **keywords: Any) -> Array:
         """NumPy's functions and the operators of NumPy arrays, where `tw` has the function of that meaning."""
-        name = _UFUNCS.get(ufunc.__name__, ufunc.__name__)
+        given = str(ufunc.__name__)
+        name = _UFUNCS.get(given, given)
         if method != "__call__" or keywords or not hasattr(_api(), name):
             raise located(
-                ArgumentError(
-                    f"`np.{ufunc.__name__}` in this form cannot be traced", help="use the function in `tw` instead"
-                )
+                ArgumentError(f"`np.{given}` in this form cannot be traced", help="use the function in `tw` instead")
             )
         return getattr(_api(), name)(*inputs)
 

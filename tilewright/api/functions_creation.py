@@ -84,10 +84,7 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: None = None, copy: bool |
     Python floats in lists become f32 and integers i64. `copy` is taken for the Array API: results are always new.
     """
     _check_device(device)
-    if isinstance(obj, list | tuple):
-        found = _from_list(obj)
-    else:
-        found = lift(obj)
+    found = _from_list(obj) if isinstance(obj, list | tuple) else lift(obj)
     return cast(found, element_type(dtype) if dtype else found.dtype)
 
 
@@ -195,9 +192,7 @@ def linspace(
     return where(iota((count,)) == count - 1, lifting.full((), float(last), kind), ramp)
 
 
-def eye(
-    n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: Any = None, device: None = None
-) -> Array:
+def eye(n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: Any = None, device: None = None) -> Array:
     """Ones on diagonal `k` (above the main one when positive), zeros elsewhere; f32 by default."""
     _check_device(device)
     shape = shape_of((n_rows, n_rows if n_cols is None else n_cols))

@@ -9,7 +9,7 @@ import numpy as np
 
 from tilewright import dtypes
 from tilewright.api.array import Array, located
-from tilewright.api.lifting import ArrayLike, as_operand, cast, element_type, is_scalar, lift, result_dtype
+from tilewright.api.lifting import ArrayLike, as_operand, cast, element_type, emit, lift, result_dtype
 from tilewright.dtypes import DType
 from tilewright.errors import ArgumentError, DTypeError
 
@@ -56,8 +56,6 @@ def astype(x: ArrayLike, dtype: Any, /, *, copy: bool = True, device: None = Non
 
 def bitcast(x: ArrayLike, dtype: Any, /) -> Array:
     """The bits of `x` read as another element type of the same width."""
-    from tilewright.api.lifting import emit
-
     lifted, to = lift(x), element_type(dtype)
     return lifted if lifted.dtype == to else emit("bitcast", lifted, dtype=to.name)
 
@@ -71,20 +69,7 @@ def result_type(*arrays_and_dtypes: Any) -> DType:
     types = [a if isinstance(a, DType) else as_operand(a) for a in arrays_and_dtypes]
     if not any(isinstance(t, DType | Array) for t in types):
         raise located(ArgumentError("`result_type` needs an array or an element type", help="pass at least one"))
-    strong = [t if isinstance(t, DType) else t.dtype for t in types if isinstance(t, DType | Array)]
-    joined = strong[0]
-    for other in strong[1:]:
-        joined = dtypes.promote(joined, other)
-    scalars = [t for t in types if is_scalar(t)]
-    return _with_scalars(joined, scalars)
-
-
-def _with_scalars(dtype: DType, scalars: list[Any]) -> DType:
-    if any(isinstance(s, float) for s in scalars) and not dtype.is_float:
-        return dtypes.f32
-    if any(isinstance(s, int) and not isinstance(s, bool) for s in scalars) and dtype.is_bool:
-        return dtypes.i64
-    return dtype
+    return result_dtype(types)
 
 
 def can_cast(from_: Any, to: Any, /) -> bool:

@@ -16,6 +16,7 @@ from tilewright.api.lifting import (
     emit,
     full,
     is_scalar,
+    is_weak,
     lift,
     promoted,
     result_dtype,
@@ -295,8 +296,7 @@ def where(condition: ArrayLike, x1: ArrayLike, x2: ArrayLike, /) -> Array:
     shape = broadcast_shapes(chosen.shape, *(x.shape for x in values if isinstance(x, Array)))
     operands = [typed(chosen, dtypes.bool_, shape), *(typed(x, dtype, shape) for x in values)]
     result = emit("map", *operands, fn="select")
-    weak = all(is_scalar(x) or (isinstance(x, Array) and x.weak) for x in values)
-    return Array(result.value, current_graph(), weak=weak)
+    return Array(result.value, current_graph(), weak=all(map(is_weak, values)))
 
 
 def select(conditions: Sequence[ArrayLike], choices: Sequence[ArrayLike], default: ArrayLike = 0) -> Array:
@@ -306,7 +306,9 @@ def select(conditions: Sequence[ArrayLike], choices: Sequence[ArrayLike], defaul
         ArgumentError: there are not as many choices as conditions, or none.
     """
     if len(conditions) != len(choices) or not conditions:
-        message = f"`select` takes one choice per condition, got {len(conditions)} conditions and {len(choices)} choices"
+        message = (
+            f"`select` takes one choice per condition, got {len(conditions)} conditions and {len(choices)} choices"
+        )
         raise located(ArgumentError(message, help="give two lists of the same length"))
     result = default
     for condition, choice in zip(reversed(conditions), reversed(choices), strict=True):

@@ -20,7 +20,6 @@ from tilewright.api import lifting
 from tilewright.api.array import Array, located
 from tilewright.api.functions_elementwise import add, multiply, where
 from tilewright.api.lifting import ArrayLike, broadcast, broadcast_shapes, emit, reshape, transpose
-from tilewright.dtypes import DType
 from tilewright.errors import DataDependentShapeError, DTypeError, IndexError_
 from tilewright.primitives import Shape
 
@@ -86,11 +85,10 @@ def _parse(key: Any, shape: Shape) -> list[_Item]:
     return items
 
 
-def _as_index_array(part: Any) -> Any:
+def _as_index_array(part: Sequence[Any]) -> Any:
     from tilewright.api.functions_creation import asarray
 
-    leaves = np.asarray(part, dtype=object).reshape(-1) if not _holds_arrays(part) else None
-    if leaves is None:
+    if _holds_arrays(part):
         return asarray(part)
     try:
         found = np.asarray(part)
@@ -132,7 +130,9 @@ def _items_of(part: Any, axis: int, shape: Shape) -> list[_Item]:
 def _checked(index: int, axis: int, extent: int) -> int:
     if not -extent <= index < extent:
         raise located(
-            IndexError_(f"index {index} is out of bounds for axis {axis} of size {extent}", help="index inside the axis")
+            IndexError_(
+                f"index {index} is out of bounds for axis {axis} of size {extent}", help="index inside the axis"
+            )
         )
     return index % extent
 
@@ -151,7 +151,9 @@ def _window(part: slice, axis: int, extent: int) -> _Window:
     try:
         start, stop, step = part.indices(extent)
     except TypeError:
-        raise located(IndexError_(f"the bounds of a slice are {bounds}", help="use integers or leave them out")) from None
+        raise located(
+            IndexError_(f"the bounds of a slice are {bounds}", help="use integers or leave them out")
+        ) from None
     size = len(range(start, stop, step))
     return _Window(axis, start, size, step if size > 1 else 1)
 
@@ -338,19 +340,10 @@ class Update:
 
 def _update(x: Array, key: Any, fn: str, value: ArrayLike) -> Array:
     items = _parse(key, x.shape)
-    update = _as_update(value, x.dtype)
+    update = lifting.fitting(value, x.dtype)
     if all(isinstance(i, _NewAxis | _Point) or (isinstance(i, _Window) and i.step == 1) for i in items):
         return _update_window(x, items, fn, broadcast(update, _basic_shape(items)))
     return _update_scattered(x, items, fn, update)
-
-
-def _as_update(value: ArrayLike, dtype: DType) -> Array:
-    operand = lifting.as_operand(value)
-    found = lifting.result_dtype([lifting.full((), 0, dtype), operand])
-    if found != dtype:
-        given = operand.dtype if isinstance(operand, Array) else type(operand).__name__
-        raise located(DTypeError(f"cannot write {given} into an array of {dtype}", help=f"use `.astype(tw.{dtype})`"))
-    return lifting.typed(operand, dtype, operand.shape if isinstance(operand, Array) else ())
 
 
 def _update_window(x: Array, items: Sequence[_Item], fn: str, update: Array) -> Array:
@@ -436,7 +429,7 @@ def dynamic_update_slice(x: ArrayLike, update: ArrayLike, starts: Sequence[Array
         ArgumentError: there is not one integer scalar per axis.
     """
     array = lifting.lift(x)
-    return emit("dynamic_update_slice", array, _as_update(update, array.dtype), *_starts(starts))
+    return emit("dynamic_update_slice", array, lifting.fitting(update, array.dtype), *_starts(starts))
 
 
 def _starts(starts: Sequence[ArrayLike]) -> list[Array]:

@@ -85,7 +85,9 @@ def element_type(dtype: Any) -> DType:
         names = ", ".join(d.name for d in dtypes.ALL)
         raise located(DTypeError(f"{dtype!r} is not an element type", help=f"the types are {names}")) from None
     if isinstance(dtype, np.dtype) and not dtype.isnative:
-        raise located(DTypeError(f"{dtype!r} is not in native byte order", help="pass `x.astype(x.dtype.newbyteorder())`"))
+        raise located(
+            DTypeError(f"{dtype!r} is not in native byte order", help="pass `x.astype(x.dtype.newbyteorder())`")
+        )
     return found
 
 
@@ -130,10 +132,12 @@ def cast(x: Array, dtype: DType) -> Array:
 # ---- promotion ------------------------------------------------------------------------------------------------------
 
 
-def result_dtype(operands: Sequence[Array | Scalar]) -> DType:
-    """The type that operands meet in."""
-    strong = [o.dtype for o in operands if isinstance(o, Array) and not o.weak]
-    weak = [o.dtype if isinstance(o, Array) else scalar_type(o) for o in operands if not _is_strong(o)]
+def result_dtype(operands: Sequence[Array | Scalar | DType]) -> DType:
+    """The type that arrays, element types and Python numbers meet in."""
+    strong = [
+        o if isinstance(o, DType) else o.dtype for o in operands if isinstance(o, DType | Array) and not is_weak(o)
+    ]
+    weak = [o.dtype if isinstance(o, Array) else scalar_type(o) for o in operands if is_weak(o)]
     if not strong:
         return functools.reduce(dtypes.promote, weak)
     dtype = functools.reduce(dtypes.promote, strong)
@@ -144,8 +148,9 @@ def result_dtype(operands: Sequence[Array | Scalar]) -> DType:
     return dtype
 
 
-def _is_strong(operand: Array | Scalar) -> bool:
-    return isinstance(operand, Array) and not operand.weak
+def is_weak(operand: object) -> bool:
+    """Whether an operand takes the type of what it meets."""
+    return operand.weak if isinstance(operand, Array) else not isinstance(operand, DType)
 
 
 def as_operand(operand: ArrayLike) -> Array | Scalar:
@@ -158,6 +163,19 @@ def typed(operand: Array | Scalar, dtype: DType, shape: Shape) -> Array:
     if isinstance(operand, Array):
         return broadcast(cast(operand, dtype), shape)
     return full(shape, operand, dtype)
+
+
+def fitting(value: ArrayLike, dtype: DType) -> Array:
+    """A value to put into an array of `dtype`, in its own shape.
+
+    Raises:
+        DTypeError: the value would lose something.
+    """
+    operand = as_operand(value)
+    if result_dtype([dtype, operand]) != dtype:
+        given = operand.dtype if isinstance(operand, Array) else type(operand).__name__
+        raise located(DTypeError(f"cannot write {given} into an array of {dtype}", help=f"use `.astype(tw.{dtype})`"))
+    return typed(operand, dtype, operand.shape if isinstance(operand, Array) else ())
 
 
 def promoted(*operands: ArrayLike) -> list[Array]:
@@ -181,8 +199,7 @@ def apply(fn: str, *operands: ArrayLike) -> Array:
         dtype = dtypes.f32
     shape = broadcast_shapes(*(o.shape for o in lifted if isinstance(o, Array)))
     result = emit("map", *(typed(o, dtype, shape) for o in lifted), fn=fn)
-    weak = not any(_is_strong(o) for o in lifted)
-    return Array(result.value, current_graph(), weak=True) if weak else result
+    return Array(result.value, current_graph(), weak=True) if all(map(is_weak, lifted)) else result
 
 
 # ---- shapes ---------------------------------------------------------------------------------------------------------
@@ -217,7 +234,9 @@ def broadcast(x: Array, shape: Shape) -> Array:
     if x.shape == shape:
         return x
     if broadcast_shapes(x.shape, shape) != shape:
-        raise located(ShapeError(f"shape {x.shape} does not broadcast to {shape}", help="give a shape that contains it"))
+        raise located(
+            ShapeError(f"shape {x.shape} does not broadcast to {shape}", help="give a shape that contains it")
+        )
     return emit("broadcast", x, shape=shape, axes=tuple(range(len(shape) - x.ndim, len(shape))))
 
 

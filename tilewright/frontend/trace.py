@@ -112,7 +112,7 @@ class Graph:
 def digest_array(array: np.ndarray[Any, Any]) -> str:
     """Content address of a contiguous array: type, shape and bytes."""
     hasher = hashlib.blake2b(f"{array.dtype.name}{array.shape}".encode(), digest_size=16)
-    hasher.update(array.reshape(-1).view(np.uint8))
+    hasher.update(array.reshape(-1).view(np.uint8).data)
     return hasher.hexdigest()
 
 

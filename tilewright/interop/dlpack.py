@@ -105,7 +105,9 @@ def _from_standard(array: Any) -> tuple[Tensor, Restore]:
     try:
         shared = np.from_dlpack(array)
     except (BufferError, TypeError, RuntimeError) as error:
-        raise DTypeError(f"NumPy cannot share the array by DLPack: {error}", help="convert it to NumPy first") from error
+        raise DTypeError(
+            f"NumPy cannot share the array by DLPack: {error}", help="convert it to NumPy first"
+        ) from error
     if not hasattr(array, "__array_namespace__"):
         return shared, _identity
     namespace = array.__array_namespace__()

@@ -193,18 +193,21 @@ def is_at_least(left: Size, right: Size) -> bool:
     difference = left - right
     if isinstance(difference, int) or difference.min >= 0:
         return lower_bound(difference) >= 0
-    # Rounding a quotient loses less than one: bound each by its exact line, scaled by a common denominator.
+    # Rounding down takes at most divisor - step from a numerator that moves in steps: bound each quotient by its line.
     constant, terms = _split(difference)
     scale = lcm(*(part.divisor for _, part in terms))
     total, slopes = constant * scale, dict[Dim, int]()
     for factor, part in terms:
-        weight = factor * scale // part.divisor
         if part.modulus is not None:
             total += min(factor * bound for bound in part.bounds) * scale
             continue
+        weight = factor * scale // part.divisor
         slopes[part.symbol] = slopes.get(part.symbol, 0) + weight * part.factor
-        total += weight * (part.addend - (part.divisor - 1 if factor > 0 else 0))
-    return total + sum(slope * (symbol.max if slope < 0 else symbol.min) for symbol, slope in slopes.items()) >= 0
+        step = gcd(part.factor * part.symbol.multiple_of, part.divisor)
+        total += weight * (part.addend - (part.divisor - step if factor > 0 else 0))
+    total += sum(slope * (symbol.max if slope < 0 else symbol.min) for symbol, slope in slopes.items())
+    # The difference moves in whole steps, so more than minus one step is enough.
+    return total > -scale * difference.multiple_of
 
 
 def ceil_divide(size: Size, divisor: int) -> Size:

@@ -128,7 +128,7 @@ class _Parser:
     def read_facts(self) -> dict[str, Dim]:
         facts: dict[str, Dim] = {}
         while True:
-            name = self._take("a name")
+            name = self._name("a name")
             self._expect("in")
             low = self._integer()
             self._expect("..")
@@ -156,7 +156,7 @@ class _Parser:
         else:
             extent = self._atom()
         self._expect("@")
-        axis = self._take("an axis")
+        axis = self._name("an axis")
         stride = self._integer() if self._accept("*") else 1
         return Iter(extent, stride, axis)
 
@@ -165,17 +165,17 @@ class _Parser:
         return Replica(part.extent, part.stride, part.axis)
 
     def _partial(self) -> Partial:
-        op = self._take("the name of an operation")
+        op = self._name("the name of an operation")
         part = self._iter()
         return Partial(part.extent, part.stride, part.axis, op)
 
     def _axis_offset(self) -> tuple[str, Size]:
-        axis = self._take("an axis")
+        axis = self._name("an axis")
         self._expect("=")
         return axis, self._size()
 
     def _xor(self) -> XorTerm:
-        axis = self._take("an axis")
+        axis = self._name("an axis")
         target, target_end = self._bits()
         self._expect("^")
         source, source_end = self._bits()
@@ -204,7 +204,8 @@ class _Parser:
     def _product(self) -> Size:
         value = self._factor()
         while self._peek() in ("*", "//", "%"):
-            operator = self._take("an operator")
+            operator = self._peek()
+            self.at += 1
             other = self._factor()
             if operator == "*" and is_integer(value):
                 value = value * other
@@ -232,9 +233,11 @@ class _Parser:
 
     def _integer(self) -> int:
         sign = -1 if self._accept("-") else 1
-        if not self._peek().isdigit():
+        token = self._peek()
+        if not token.isdigit():
             raise self._wanted("an integer")
-        return sign * int(self._take("an integer"))
+        self.at += 1
+        return sign * int(token)
 
     def _separated(self, read: Callable[[], _Item], separator: str, end: str) -> tuple[_Item, ...]:
         items: list[_Item] = []
@@ -259,9 +262,9 @@ class _Parser:
         self.at += found
         return found
 
-    def _take(self, what: str) -> str:
+    def _name(self, what: str) -> str:
         token = self._peek()
-        if not token:
+        if not (token[:1].isalpha() or token[:1] in ("_", "?")):
             raise self._wanted(what)
         self.at += 1
         return token

@@ -38,6 +38,7 @@ class Unit:
     machine: Machine
     threads: int
     donated: dict[int, int] = field(default_factory=dict)  # input index -> output index that may take its memory
+    name: str = "main"
     remarks: list[Remark] = field(default_factory=list)
 
     @property

@@ -29,8 +29,9 @@ from tilewright import ops
 from tilewright.cost.tiles import even_split
 from tilewright.dialects import scheduled, tile
 from tilewright.dialects.base import array_type, decode
-from tilewright.layout import panels, row_major
+from tilewright.layout import panels
 from tilewright.machines.machine import Machine
+from tilewright.passes.affine_access import Index, linear_form
 from tilewright.passes.base import Unit
 from tilewright.primitives import ArrayType
 
@@ -105,6 +106,7 @@ class _Segment:
     ops: list[Operation] = field(default_factory=list)
     roots: list[_Root] = field(default_factory=list)
     written: dict[SSAValue, int] = field(default_factory=dict)
+    barrier: Operation | None = None
     last_conflict: int = -1
 
 
@@ -152,6 +154,7 @@ class _Lowering:
                 segment.ops.append(op)
                 self._collect(op, segment)
                 continue
+            segment.barrier = op
             if isinstance(op, tile.ForOp):
                 self._lower_for(op, segment, new)
             elif isinstance(op, tile.IfOp):
@@ -237,13 +240,17 @@ class _Lowering:
                 if value in self.buffers or not self._is_dear(value) or isinstance(op, tile.FullOp):
                     continue
                 where = {n for n, roots in enumerate(_nests(segment)) for r in roots if self._reads(r, value, segment)}
-                later = any(u.operation not in segment.ops and not _is_end(u.operation) for u in value.uses)
-                if len(where) + later < 2 and not (later and where == set() and False):
+                later = any(self._is_later(u.operation, segment) for u in value.uses)
+                if len(where) + later < 2:
                     continue
                 follow = [u.operation for u in value.uses]
                 if len(follow) == 1 and not later and follow[0] in segment.ops and _keeps_shape(follow[0]):
                     continue
                 self._materialise(value, segment)
+
+    def _is_later(self, user: Operation, segment: _Segment) -> bool:
+        """Whether a user runs after the segment; the barrier itself and the yield have roots of their own."""
+        return user not in segment.ops and user is not segment.barrier and not isinstance(user, tile.YieldOp)
 
     def _reads(self, root: _Root, value: SSAValue, segment: _Segment) -> bool:
         """Whether computing a root inline computes `value`."""
@@ -375,7 +382,7 @@ class _Lowering:
         left_ref = self._pack_left(left, segment, micro[0])
         left_map = AffineMap(2, 0, (AffineExpr.dimension(0), AffineExpr.dimension(1)))
         attributes: dict[str, Any] = {"extents": (rows, columns, depth), "micro": micro}
-        direct = _array_operand(right)
+        direct = _array_operand(right, micro[1])
         if direct is not None:
             load, permuted = direct
             right_ref = self.outer[load.source]
@@ -622,10 +629,6 @@ def _is_place(value: SSAValue) -> bool:
     return isinstance(value.type, tile.RefType | IndexType)
 
 
-def _is_end(op: Operation) -> bool:
-    return isinstance(op, tile.YieldOp)
-
-
 def _keeps_shape(op: Operation) -> bool:
     return len(op.results) == 1 and isinstance(op, STRICT)
 
@@ -700,8 +703,9 @@ def _shifted(map: AffineMap, start: int, total: int) -> AffineMap:
     return AffineMap(0, total, results)
 
 
-def _array_operand(value: SSAValue) -> tuple[tile.LoadOp, AffineMap] | None:
-    """The load behind a right operand that is a plain window of an array, and its map from (depth, column)."""
+def _array_operand(value: SSAValue, micro_columns: int) -> tuple[tile.LoadOp, AffineMap] | None:
+    """The load behind a right operand that is a plain window of an array starting at a whole panel, and its map from
+    (depth, column)."""
     permutation = (0, 1)
     if isinstance(value.owner, tile.TransposeOp):
         permutation = value.owner.attributes_of()["permutation"]
@@ -717,7 +721,24 @@ def _array_operand(value: SSAValue) -> tuple[tile.LoadOp, AffineMap] | None:
     map = load.map.data
     symbols = [AffineExpr.symbol(i) for i in range(map.num_symbols)]
     results = tuple(e.replace_dims_and_symbols(inverse, symbols) for e in map.results)
+    if not _is_window(results, micro_columns):
+        return None
     return load, AffineMap(2, map.num_symbols, results)
 
 
-__all__ = ["TileLowerToScheduledPass", "lower_kernel", "row_major"]
+def _is_window(results: Sequence[AffineExpr], micro_columns: int) -> bool:
+    """One array dimension runs along the depth and another along the columns, each by ones."""
+    runs: dict[int, int] = {}
+    at = (Index(0), Index(1))
+    for expression in results:
+        form = linear_form(expression, at)
+        if form is None or len(form.dims) > 1:
+            return False
+        for dim, coefficient in form.dims:
+            if coefficient != 1 or dim in runs:
+                return False
+            runs[dim] = 1
+            offsets = [form.constant, *(c for _, c in form.symbols)]
+            if dim == 1 and any(o % micro_columns for o in offsets):
+                return False
+    return set(runs) == {0, 1}

@@ -18,7 +18,6 @@ import sqlite3
 import stat
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,8 +25,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tilewright import events
 from tilewright.errors import ArgumentError
+from tilewright.events import emit
 from tilewright.options import current
 from tilewright.runtime.files import replacing
 
@@ -104,7 +103,7 @@ class CompileCache:
         path = self._find(key)
         self._hits += path is not None
         self._misses += path is None
-        events.emit("cache.hit" if path else "cache.miss", key=key)
+        emit("cache.hit" if path else "cache.miss", key=key)
         return path
 
     def put(self, key: str, write: Callable[[Path], object], record: Mapping[str, object]) -> Path | None:
@@ -119,7 +118,7 @@ class CompileCache:
         try:
             path, row = self._write_file(key, write)
         except OSError as error:
-            events.emit("cache.write_failed", key=key, reason=str(error))
+            emit("cache.write_failed", key=key, reason=str(error))
             return None
         old = self._execute("SELECT file FROM entries WHERE key = ?", key)
         values = (key, *row, time.time(), time.time(), msgspec.json.encode(dict(record)))
@@ -128,7 +127,7 @@ class CompileCache:
         for (file,) in old or ():
             if file != row[0]:
                 _unlink(self._files / file)
-        events.emit("cache.put", key=key, nbytes=row[1])
+        emit("cache.put", key=key, nbytes=row[1])
         if self.limit_bytes and self.stats().nbytes > self.limit_bytes:
             self._evict(self.limit_bytes, keep=key)
         return path
@@ -201,7 +200,7 @@ class CompileCache:
             if time.time() - used_s > _USE_RESOLUTION_S and not self._open().read_only:
                 self._execute("UPDATE entries SET used_s = ? WHERE key = ?", time.time(), key)
             return path
-        events.emit("cache.damaged", key=key, help="the entry is dropped and compiled again")
+        emit("cache.damaged", key=key, help="the entry is dropped and compiled again")
         if not self._open().read_only:
             self.remove(key)
         return None
@@ -209,7 +208,7 @@ class CompileCache:
     def _write_file(self, key: str, write: Callable[[Path], object]) -> tuple[Path, tuple[str, int, int, bytes]]:
         """Write the entry's file under a name of its own, so that readers of an older one are not disturbed."""
         self._files.mkdir(mode=0o700, exist_ok=True)
-        path = self._files / f"{key}-{uuid.uuid4().hex[:8]}.twp"
+        path = self._files / f"{key}-{os.urandom(4).hex()}.twp"
         with replacing(path) as temporary:
             write(temporary)
             digest = _digest(temporary)
@@ -228,10 +227,10 @@ class CompileCache:
             try:
                 lock.acquire(timeout=0)
             except Timeout:
-                events.emit("cache.wait", key=key)
+                emit("cache.wait", key=key)
                 lock.acquire()
         except OSError as error:
-            events.emit("cache.lock_failed", key=key, reason=str(error))
+            emit("cache.lock_failed", key=key, reason=str(error))
             return None
         return lock
 
@@ -243,7 +242,7 @@ class CompileCache:
             if entry.key != keep and self.remove(entry.key):
                 remaining -= entry.nbytes
                 dropped += 1
-        events.emit("cache.prune", dropped=dropped, nbytes=remaining)
+        emit("cache.prune", dropped=dropped, nbytes=remaining)
         return dropped
 
     def _sweep(self) -> None:
@@ -263,7 +262,7 @@ class CompileCache:
             try:
                 return index.connection.execute(statement, values).fetchall()
             except sqlite3.DatabaseError as error:
-                events.emit("cache.index_failed", directory=self.directory, reason=str(error))
+                emit("cache.index_failed", directory=self.directory, reason=str(error))
                 if _is_damaged(error):
                     self._index = None
                     _remove_index(index.connection, self.directory / _INDEX)
@@ -283,14 +282,14 @@ class CompileCache:
         try:
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             if reason := _make_private(self.directory):
-                events.emit("cache.unusable", directory=self.directory, reason=reason)
+                emit("cache.unusable", directory=self.directory, reason=reason)
                 return _Index(None, True, os.getpid())
             return _Index(_connect_writable(path), False, os.getpid())
         except (OSError, sqlite3.Error) as error:
             reason = str(error)
         # A cache on a read-only disk, such as one baked into an image, still serves what it holds.
         connection = _connect_read_only(path) if path.exists() else None
-        events.emit("cache.unusable" if connection is None else "cache.read_only", directory=path.parent, reason=reason)
+        emit("cache.unusable" if connection is None else "cache.read_only", directory=path.parent, reason=reason)
         return _Index(connection, True, os.getpid())
 
 
@@ -313,7 +312,7 @@ def _connect_writable(path: Path) -> sqlite3.Connection:
                 connection.close()
                 time.sleep(0.01)
                 continue
-            events.emit("cache.index_failed", directory=path.parent, reason=str(error))
+            emit("cache.index_failed", directory=path.parent, reason=str(error))
             _remove_index(connection, path)
 
 

@@ -22,7 +22,8 @@ from tilewright.runtime.relocations import RELOCATIONS, Place
 
 _ELF_MAGIC = b"\x7fELF\x02\x01\x01"
 _RELOCATABLE = 1
-_NOBITS, _SYMTAB, _RELA, _INIT_ARRAYS = 8, 2, 4, (14, 15, 16)
+_NOBITS, _SYMTAB, _RELA = 8, 2, 4
+_CONSTRUCTOR_SECTIONS = (".init_array", ".preinit_array", ".fini_array", ".ctors", ".dtors")
 _ALLOC, _WRITE, _EXECUTE, _THREAD_LOCAL = 0x2, 0x1, 0x4, 0x400
 _UNDEFINED, _ABSOLUTE, _RESERVED_INDEX = 0, 0xFFF1, 0xFF00
 _WEAK, _INDIRECT_FUNCTION = 2, 10
@@ -98,7 +99,7 @@ class Object:
                 self._relocations.append((info, offset, size))
             # Nothing unwinds through this code: unwind tables would only cost load time.
             elif flags & _ALLOC and name != ".eh_frame":
-                if kind in _INIT_ARRAYS or flags & _THREAD_LOCAL:
+                if name.startswith(_CONSTRUCTOR_SECTIONS) or flags & _THREAD_LOCAL:
                     raise _unloadable(f"section `{name}` needs a loader with constructors or thread-local storage")
                 groups[0 if flags & _EXECUTE else 2 if flags & _WRITE else 1].append(index)
         self._place(headers, groups, names)

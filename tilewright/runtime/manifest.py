@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tilewright import dtypes
+from tilewright.dtypes import by_name
 from tilewright.errors import CompilerBug, ProgramFileError
 from tilewright.runtime.abi import ABI_VERSION, MAX_THREADS, round_up
 
@@ -23,7 +23,7 @@ class ArraySpec(msgspec.Struct, frozen=True):
 
     @property
     def nbytes(self) -> int:
-        return math.prod(self.shape) * dtypes.by_name(self.dtype).itemsize
+        return math.prod(self.shape) * by_name(self.dtype).itemsize
 
     def __str__(self) -> str:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
@@ -130,7 +130,7 @@ def check(manifest: Manifest) -> None:
     """
     for spec in (*manifest.inputs, *manifest.outputs):
         try:
-            dtypes.by_name(spec.dtype)
+            by_name(spec.dtype)
         except KeyError:
             raise CompilerBug(f"`{manifest.name}` declares `{spec.name}` with unknown dtype `{spec.dtype}`") from None
         if min(spec.shape, default=0) < 0:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright import dtypes, errors
+from tilewright.dtypes import by_name
 from tilewright.errors import CompilerBug, ResourceExhausted, TilewrightError
 from tilewright.runtime import abi, elf
 from tilewright.runtime.container import Bytes
@@ -47,6 +47,7 @@ class Binding:
     def __init__(
         self, manifest: Manifest, library: elf.Library, support: Support, constants: Sequence[Bytes], threads: int
     ) -> None:
+        self.threads = threads
         self._memory = _Memory(manifest, library, support, constants, threads)
         self._run = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)(support.run)
         self.function: Callable[..., Any] | None = None
@@ -107,7 +108,7 @@ class _Memory:
         self._free = libc().free
 
     def _spec(self, spec: ArraySpec, flags: int) -> abi.BufferSpec:
-        dtype = dtypes.by_name(spec.dtype).numpy
+        dtype = by_name(spec.dtype).numpy
         shape = (ctypes.c_int64 * len(spec.shape))(*spec.shape)
         self._kept += [dtype, shape]
         return abi.BufferSpec(
@@ -216,6 +217,4 @@ def memory_error(manifest: Manifest, threads: int, reason: str) -> ResourceExhau
 
 @functools.cache
 def _error_class(code: str) -> type[TilewrightError]:
-    classes = [value for value in vars(errors).values() if isinstance(value, type)]
-    found = [cls for cls in classes if issubclass(cls, TilewrightError) and cls.code == code]
-    return found[0] if found else CompilerBug
+    return next((cls for cls in TilewrightError.__subclasses__() if cls.code == code), CompilerBug)

@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright import dtypes, events
+from tilewright.dtypes import by_name
 from tilewright.errors import ArgumentError, CompilerBug, CpuFeatureError, DTypeError, OverlapError, ShapeError
+from tilewright.events import capturing, emit, listening
 from tilewright.options import Options, current
 from tilewright.runtime import container, cpu_features, elf
 from tilewright.runtime.abi import ALIGNMENT_BYTES, MAX_THREADS
@@ -79,7 +80,7 @@ class Program:
         """
         options = current()
         settled_options, settled_function = self._settled
-        if options is settled_options and threads is None and out is None and not events.capturing():
+        if options is settled_options and threads is None and out is None and not capturing():
             result = settled_function(*arrays)
             if result is not MISMATCH:
                 return result
@@ -87,13 +88,13 @@ class Program:
         binding = self._bindings.get(count) or self._bind(count)
         if options.memory_limit_bytes:
             self._check_limit(count, options.memory_limit_bytes)
-        if not events.listening(2):
+        if not listening(2):
             if threads is None and binding.function is not None:
                 self._settled = (options, binding.function)
             return self._invoke(binding, arrays, out)
         start = time.perf_counter()
         result = self._invoke(binding, arrays, out)
-        events.emit(
+        emit(
             "runtime.launch",
             level=2,
             name=self.manifest.name,
@@ -166,7 +167,7 @@ class Program:
             self._library = elf.load(self._object_bytes)
         support = load_support(self._support_bytes)
         binding = Binding(self.manifest, self._library, support, self._constants, threads)
-        events.emit("runtime.bind", name=self.manifest.name, threads=threads, seconds=time.perf_counter() - start)
+        emit("runtime.bind", name=self.manifest.name, threads=threads, seconds=time.perf_counter() - start)
         return binding
 
     def _memory_bytes(self, threads: int) -> int:
@@ -185,8 +186,12 @@ class Program:
                 help=f"call it as {manifest.name}({names})",
             )
         given = self._given_outputs(out)
-        inputs = [self._input(spec, value) for spec, value in zip(manifest.inputs, arrays, strict=True)]
-        outputs = self._outputs(inputs, given)
+        try:
+            inputs = [self._input(spec, value) for spec, value in zip(manifest.inputs, arrays, strict=True)]
+            outputs = self._outputs(inputs, given)
+        except MemoryError as error:
+            reason = f"the system has no memory for its arrays ({error})"
+            raise memory_error(manifest, binding.threads, reason) from None
         self._check_overlap(inputs, outputs)
         n_buffers = len(inputs) + len(outputs) + len(manifest.constants)
         binding.run((ctypes.c_void_p * n_buffers)(*(array.ctypes.data for array in (*inputs, *outputs))))
@@ -211,7 +216,7 @@ class Program:
             if not isinstance(array, np.ndarray) or not array.flags.writeable:
                 raise ArgumentError(
                     f"`out` for `{spec.name}` of `{self.manifest.name}` is not a writeable NumPy array",
-                    help=f"make it with np.empty({spec.shape}, {dtypes.by_name(spec.dtype).numpy.name!r})",
+                    help=f"make it with np.empty({spec.shape}, {by_name(spec.dtype).numpy.name!r})",
                 )
             self._check_array(spec, array)
         return given
@@ -222,7 +227,7 @@ class Program:
         return array if _is_direct(array) else np.array(array, order="C")
 
     def _check_array(self, spec: ArraySpec, array: Array) -> None:
-        expected = dtypes.by_name(spec.dtype).numpy
+        expected = by_name(spec.dtype).numpy
         if array.dtype != expected:
             raise DTypeError(
                 f"`{spec.name}` of `{self.manifest.name}` must be {spec}, got dtype {array.dtype}",
@@ -245,7 +250,7 @@ class Program:
                 if source is not None and not _same_memory(output, inputs[source]):
                     np.copyto(output, inputs[source])
             elif source is None:
-                output = np.empty(spec.shape, dtypes.by_name(spec.dtype).numpy)
+                output = np.empty(spec.shape, by_name(spec.dtype).numpy)
             elif given or not inputs[source].flags.writeable:
                 output = np.array(inputs[source], order="C")
             else:

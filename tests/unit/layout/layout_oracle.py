@@ -16,6 +16,7 @@ Place: TypeAlias = frozenset[tuple[str, int]]
 Index: TypeAlias = tuple[int, ...]
 
 SMALL = settings(max_examples=60, deadline=None, derandomize=True)
+MOST_ELEMENTS = 200
 AXES = ("mem", "lane", "warp")
 
 
@@ -123,10 +124,18 @@ def iters(axes: Sequence[str] = AXES, *, strides: st.SearchStrategy[int] | None 
 
 @st.composite
 def shards(draw: st.DrawFn, max_rank: int = 3, max_padding: int = 3) -> tuple[tuple[int, ...], tuple]:
-    shard = tuple(tuple(part) for part in draw(st.lists(st.lists(iters(), max_size=3), max_size=max_rank)))
+    drawn = draw(st.lists(st.lists(iters(), max_size=3), max_size=max_rank))
+    shard, budget = [], MOST_ELEMENTS
+    for digits in drawn:
+        kept = []
+        for digit in digits:
+            if digit.extent <= budget:
+                kept.append(digit)
+                budget //= digit.extent
+        shard.append(tuple(kept))
     counts = [int(np.prod([digit.extent for digit in digits], dtype=int)) for digits in shard]
     shape = tuple(max(1, count - draw(st.integers(0, max_padding))) for count in counts)
-    return shape, shard
+    return shape, tuple(shard)
 
 
 def xor_terms(axis: str = "mem") -> st.SearchStrategy[XorTerm]:
@@ -171,6 +180,8 @@ def nested_layouts(
     """
     rank = draw(st.integers(0, max_rank))
     extents = [draw(st.lists(st.integers(2, 4), max_size=3 if rank < 3 else 2)) for _ in range(rank)]
+    while int(np.prod([extent for own in extents for extent in own], dtype=int)) > MOST_ELEMENTS:
+        max(extents, key=len).pop()
     slots = [(dim, k) for dim, own in enumerate(extents) for k in range(len(own))]
     copy_extents = draw(st.lists(st.integers(2, 3), max_size=2)) if copies else []
     order = draw(st.permutations([*slots, *((-1, k) for k in range(len(copy_extents)))]))

@@ -11,7 +11,7 @@ from layout_oracle import SMALL
 
 from tilewright.errors import LayoutError
 from tilewright.layout import Dim, ceil_divide, known_multiple, lower_bound, substitute, upper_bound
-from tilewright.layout.dims import format_size, multiply, symbols
+from tilewright.layout.dims import format_size, is_at_least, multiply, symbols
 
 M = Dim(1, 40, name="M")
 K = Dim(0, 96, multiple_of=16, name="K")
@@ -123,3 +123,19 @@ def test_mistakes_are_layout_errors(make):
     with pytest.raises(LayoutError) as caught:
         make()
     assert caught.value.help
+
+
+@SMALL
+@given(st.integers(1, 40), st.integers(1, 12), st.integers(1, 12), st.sampled_from([1, 2, 3, 16]))
+def test_padding_is_known_to_cover(high, first, second, step):
+    """Rounding up to a block, and then to a block of blocks, covers what was rounded: never the other way around."""
+    size = Dim(0, high * step, multiple_of=step, name="S")
+    once, twice = ceil_divide(size, first), ceil_divide(size, first * second)
+    assert is_at_least(once * first, size)
+    assert is_at_least(twice * second, once)
+    assert is_at_least(twice * (first * second), once * first)
+    values = range(0, high * step + 1, step)
+    for left, right in [(size, once * first), (once, twice * second), (once * first - 1, size), (size + K, size)]:
+        pairs = [(substitute(left, {size: at, K: 0}), substitute(right, {size: at, K: 0})) for at in values]
+        if is_at_least(left, right):
+            assert all(own >= other for own, other in pairs)

@@ -6,7 +6,7 @@ Everything here takes a value that is a scalar or a vector and gives code of the
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -80,11 +80,13 @@ def _suffix(shape: ir.Type) -> str:
 class Lanes:
     """A value with operators that emit code; plain numbers on either side become constants.
 
-    Floats compare ordered (false on NaN), integers signed. `&`, `|`, `^` act on integers and on conditions.
+    Floats compare ordered (false on NaN), integers signed. `&`, `|`, `^` act on integers and on conditions. Doubles
+    `for_single` are on their way to an `f32` result: shorter polynomials do.
     """
 
     builder: Builder
     value: Value
+    for_single: bool = False
 
     @property
     def type(self) -> ir.Type:
@@ -92,15 +94,19 @@ class Lanes:
 
     @property
     def element(self) -> str:
-        """`f32` or `f64`: which coefficients fit."""
         return _SUFFIXES[element_of(self.type)]
+
+    @property
+    def precision(self) -> str:
+        """Which polynomial fits: `f32`, `f64`, or `mixed` for doubles on their way to `f32`."""
+        return "mixed" if self.for_single else self.element
 
     def of(self, value: Lanes | float) -> Value:
         """The LLVM value of an operand beside this one."""
         return value.value if isinstance(value, Lanes) else splat(self.type, value)
 
     def wrap(self, value: Value) -> Lanes:
-        return Lanes(self.builder, value)
+        return Lanes(self.builder, value, self.for_single)
 
     def constant(self, value: float) -> Lanes:
         return self.wrap(splat(self.type, value))
@@ -218,15 +224,37 @@ class Lanes:
         return self.wrap(intrinsic(self.builder, "fma", [self.value, self.of(factor), self.of(term)]))
 
 
+def exact_sum(left: Lanes, right: Lanes) -> tuple[Lanes, Lanes]:
+    """left + right as the rounded sum and what it lost (Knuth, "The Art of Computer Programming", volume 2)."""
+    total = left + right
+    moved = total - left
+    return total, (left - (total - moved)) + (right - moved)
+
+
+def exact_product(left: Lanes, right: Lanes) -> tuple[Lanes, Lanes]:
+    """left * right as the rounded product and what it lost."""
+    total = left * right
+    return total, left.times_plus(right, -total)
+
+
+def through_double(function: Callable[..., Lanes], *arguments: Lanes) -> Lanes:
+    """Evaluate a function of `f64` values on `f32` values; one rounding at the end."""
+    first = arguments[0]
+    double = with_element(first.type, DOUBLE)
+    result = function(*(Lanes(a.builder, a.builder.fpext(a.value, double), for_single=True) for a in arguments))
+    return first.wrap(first.builder.fptrunc(result.value, first.type))
+
+
 def polynomial(x: Lanes, coefficients: Sequence[float]) -> Lanes:
     """`coefficients[0] + coefficients[1] * x + ...`: even and odd powers apart, so that the two chains overlap."""
     if len(coefficients) <= 3:
-        return _horner(x, coefficients)
+        return horner(x, coefficients)
     square = x * x
-    return _horner(square, coefficients[1::2]).times_plus(x, _horner(square, coefficients[0::2]))
+    return horner(square, coefficients[1::2]).times_plus(x, horner(square, coefficients[0::2]))
 
 
-def _horner(x: Lanes, coefficients: Sequence[float]) -> Lanes:
+def horner(x: Lanes, coefficients: Sequence[float]) -> Lanes:
+    """The same in one chain: slower to answer, more exact where large terms of both signs cancel."""
     total = x.constant(coefficients[-1])
     for coefficient in reversed(coefficients[:-1]):
         total = total.times_plus(x, coefficient)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tilewright.targets.cpu.vector_math_common import Lanes, polynomial
+from tilewright.targets.cpu.vector_math_common import Lanes, exact_sum, polynomial
 from tilewright.targets.cpu.vector_math_tables import CONSTANTS, TABLES
 
 LOG2_E = math.log2(math.e)
@@ -86,10 +86,20 @@ class Reduced:
         one = self.layout.bits_of(0)
         return value * (half + one).as_float() * (self.exponent - half + one).as_float()
 
+    def expm1_tail(self) -> Lanes:
+        """exp(r) - 1 - r, with what rounding r lost."""
+        return (self.r * self.r).times_plus(polynomial(self.r, TABLES["EXPM1"][self.r.precision]), self.r_error)
+
     def expm1(self) -> Lanes:
         """exp(r) - 1."""
-        tail = (self.r * self.r).times_plus(polynomial(self.r, TABLES["EXPM1"][self.r.element]), self.r_error)
-        return tail + self.r
+        return self.expm1_tail() + self.r
+
+    def exponential(self, low: Lanes) -> tuple[Lanes, Lanes]:
+        """exp(r + low) in two parts, for a `low` whose square does not count."""
+        tail = self.expm1_tail()
+        less_one = self.r + tail
+        rounded, lost = exact_sum(self.r.constant(1.0), less_one)
+        return rounded, rounded.times_plus(low, lost + ((self.r - less_one) + tail))
 
 
 def reduce(x: Lanes) -> Reduced:

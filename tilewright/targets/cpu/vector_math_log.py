@@ -62,7 +62,7 @@ class Reduced:
 
     def logarithm(self, base: Base) -> Lanes:
         f, k, element = self.f, self.k, self.f.element
-        tail = (f * f) * polynomial(f, TABLES[base.polynomial][element])
+        tail = (f * f) * polynomial(f, TABLES[base.polynomial][f.precision])
         if self.f_low is not None:
             # f_low / (1 + f), to first order
             tail = tail + (-f).times_plus(self.f_low, self.f_low)

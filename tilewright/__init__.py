@@ -1,0 +1,42 @@
+"""Tilewright: array programs and tile kernels become fused native code.
+
+import tilewright as tw
+
+@tw.jit
+def f(x, w):
+    return tw.nn.softmax(x @ w, axis=-1)
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tilewright.options import options as options  # the name is also that of its module, so it is bound here
+
+if TYPE_CHECKING:
+    from tilewright.api import *  # noqa: F403  the names for editors and type checkers
+
+__version__ = "0.1.0"
+
+
+_SUBMODULES = frozenset(module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)]))
+
+
+def __getattr__(name: str) -> Any:
+    """Public names are found on first use, so that importing the package is quick."""
+    # `from tilewright import ops` asks here first: a module is not worth importing the whole interface for.
+    if name in _SUBMODULES:
+        raise AttributeError(f"module 'tilewright' has no attribute {name!r}")
+    api = importlib.import_module("tilewright.api")
+    if name not in api.__all__:
+        raise AttributeError(f"module 'tilewright' has no attribute {name!r}")
+    value = getattr(api, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*importlib.import_module("tilewright.api").__all__, "options", "__version__"})

@@ -1,0 +1,134 @@
+"""Order and search: extremes' places, sorting, binary search; and what a fixed shape cannot hold."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from tilewright import dtypes
+from tilewright.api import lifting
+from tilewright.api.array import Array, located
+from tilewright.api.functions_creation import iota
+from tilewright.api.functions_elementwise import bitwise_right_shift, isnan, logical_and, logical_not, where
+from tilewright.api.functions_manipulation import moveaxis
+from tilewright.api.indexing import take
+from tilewright.api.lifting import ArrayLike, axis_of, emit, emit_all, lift, promoted
+from tilewright.errors import ArgumentError, DataDependentShapeError, ShapeError
+
+
+def argmax(x: ArrayLike, /, axis: int | None = None, *, keepdims: bool = False) -> Array:
+    """Index (i64) of the first largest element along `axis`, or in the flattened array; the first NaN wins.
+
+    Raises:
+        ShapeError: there is no element to choose from.
+    """
+    return _arg_reduce("maximum", x, axis, keepdims)
+
+
+def argmin(x: ArrayLike, /, axis: int | None = None, *, keepdims: bool = False) -> Array:
+    """Index (i64) of the first smallest element along `axis`, or in the flattened array; the first NaN wins.
+
+    Raises:
+        ShapeError: there is no element to choose from.
+    """
+    return _arg_reduce("minimum", x, axis, keepdims)
+
+
+def _arg_reduce(fn: str, x: ArrayLike, axis: int | None, keepdims: bool) -> Array:
+    array = lift(x)
+    if axis is None:
+        flat = emit("arg_reduce", lifting.reshape(array, (array.size,)), fn=fn, axis=0)
+        return lifting.reshape(flat, (1,) * array.ndim) if keepdims else flat
+    at = axis_of(axis, array.ndim)
+    found = emit("arg_reduce", array, fn=fn, axis=at)
+    return lifting.reshape(found, (*array.shape[:at], 1, *array.shape[at + 1 :])) if keepdims else found
+
+
+def sort(x: ArrayLike, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
+    """Elements in order along `axis`; NaN counts as the largest. The order is always stable."""
+    array = lift(x)
+    return emit("sort", array, axis=axis_of(axis, array.ndim), descending=bool(descending))
+
+
+def argsort(x: ArrayLike, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
+    """Indices (i64) that sort `x` along `axis`; NaN counts as the largest. The order is always stable."""
+    array = lift(x)
+    at = axis_of(axis, array.ndim)
+    places = iota(array.shape, at)
+    return emit_all("sort", array, places, axis=at, descending=bool(descending))[1]
+
+
+def top_k(x: ArrayLike, k: int, /, *, axis: int = -1) -> tuple[Array, Array]:
+    """The `k` largest elements along `axis`, largest first, and their indices (i64); NaN counts as the largest.
+
+    Raises:
+        ShapeError: there are fewer than `k` elements.
+    """
+    array = lift(x)
+    at = axis_of(axis, array.ndim)
+    count = lifting.integer(k, "the number of elements")
+    if not 0 <= count <= array.shape[at]:
+        message = f"`top_k` of {count} elements along an axis of size {array.shape[at]}"
+        raise located(ShapeError(message, help="ask for at most the size of the axis"))
+    values, indices = emit_all("top_k", moveaxis(array, at, -1), k=count)
+    return moveaxis(values, -1, at), moveaxis(indices, -1, at)
+
+
+def searchsorted(x1: ArrayLike, x2: ArrayLike, /, *, side: str = "left", sorter: ArrayLike | None = None) -> Array:
+    """Where (i64) each element of `x2` would enter the sorted vector `x1`: before equal elements ("left") or after.
+
+    Raises:
+        ArgumentError: `side` is neither.
+        ShapeError: `x1` is no vector.
+    """
+    if side not in ("left", "right"):
+        raise located(ArgumentError(f"the side of `searchsorted` is {side!r}", help='use "left" or "right"'))
+    ordered, wanted = promoted(x1 if sorter is None else take(x1, sorter), x2)
+    if ordered.ndim != 1:
+        raise located(ShapeError(f"`searchsorted` in an array of shape {ordered.shape}", help="search in a vector"))
+    size = ordered.shape[0]
+    low = lifting.full(wanted.shape, 0, dtypes.i64)
+    high = lifting.full(wanted.shape, size, dtypes.i64)
+    for _ in range(size.bit_length()):
+        middle = bitwise_right_shift(low + high, 1)
+        probe = emit("gather", ordered, middle, axes=(0,))
+        beyond = _before(probe, wanted) if side == "left" else logical_not(_before(wanted, probe))
+        open_ = low < high
+        low = where(logical_and(open_, beyond), middle + 1, low)
+        high = where(logical_and(open_, logical_not(beyond)), middle, high)
+    return low
+
+
+def _before(a: Array, b: Array) -> Array:
+    """`a` sorts before `b`, with NaN last."""
+    if not a.dtype.is_float:
+        return a < b
+    return where(isnan(b), logical_not(isnan(a)), a < b)
+
+
+def nonzero(x: ArrayLike, /) -> NoReturn:
+    """Not available: see the error's help."""
+    _refuse("nonzero", "use `tw.where(x != 0, ...)`, or `tw.argsort` of the mask with a fixed number of elements")
+
+
+def unique_all(x: ArrayLike, /) -> NoReturn:
+    """Not available: see the error's help."""
+    _refuse("unique_all", "use `tw.sort`, which keeps the size")
+
+
+def unique_counts(x: ArrayLike, /) -> NoReturn:
+    """Not available: see the error's help."""
+    _refuse("unique_counts", "use `tw.sort`, which keeps the size")
+
+
+def unique_inverse(x: ArrayLike, /) -> NoReturn:
+    """Not available: see the error's help."""
+    _refuse("unique_inverse", "use `tw.sort`, which keeps the size")
+
+
+def unique_values(x: ArrayLike, /) -> NoReturn:
+    """Not available: see the error's help."""
+    _refuse("unique_values", "use `tw.sort`, which keeps the size")
+
+
+def _refuse(name: str, help: str) -> NoReturn:
+    raise located(DataDependentShapeError(f"the size of `{name}` depends on the contents of the array", help=help))

@@ -1,0 +1,241 @@
+"""`tw.jit`: a Python function over arrays becomes a compiled program, once per signature."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from types import MethodType
+from typing import Any, overload
+
+import numpy as np
+
+from tilewright.api.array import Array, located
+from tilewright.api.lifting import lift
+from tilewright.api.pytree import Structure, build, flatten
+from tilewright.api.stages import Call, Compiled, Lowered, argument_names, leaf_type, read_call
+from tilewright.errors import ArgumentError, TilewrightError
+from tilewright.frontend import tracing
+from tilewright.frontend.trace import Graph, Value
+from tilewright.options import current
+from tilewright.targets.base import Executable
+
+Names = str | Iterable[str]
+
+
+class JitFunction:
+    """A function that is traced and compiled once per structure, shapes, types and static values of its arguments."""
+
+    def __init__(self, function: Callable[..., Any], target: str | None, static: Names, donate: Names) -> None:
+        functools.update_wrapper(self, function)
+        self._function = function
+        self._target = target
+        self._name = getattr(function, "__name__", type(function).__name__)
+        self._parameters, self._positional = _parameters(function)
+        self._static = self._checked("static_argnames", static)
+        self._donate = self._checked("donate", donate)
+        self._dynamic = tuple(name for name in self._positional if name not in self._static)
+        self._compiled: dict[tuple[Any, str], Compiled] = {}
+        self._by_arrays: dict[tuple[Any, ...], tuple[Executable, Structure]] = {}
+        self._lock = threading.RLock()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the function. Inside another traced function it is traced into that.
+
+        Raises:
+            TilewrightError: the arguments cannot be traced, or the function has a mistake.
+        """
+        if tracing.is_tracing():
+            return self._function(*args, **kwargs)
+        target = self._target or current().target
+        if kwargs:
+            return self._call(args, kwargs, target)
+        # NumPy arrays as positional arguments are the common case: one lookup, and straight to the code.
+        key: list[Any] = [target]
+        for argument in args:
+            if type(argument) is not np.ndarray:
+                return self._call(args, kwargs, target)
+            key.append(argument.shape)
+            key.append(argument.dtype)
+        found = self._by_arrays.get(tuple(key))
+        if found is None:
+            return self._call(args, kwargs, target)
+        executable, result = found
+        return build(result, executable(*args))
+
+    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+        """Trace the function for arguments, which may be `ShapeDtype`s.
+
+        Raises:
+            TilewrightError: the arguments cannot be traced, or the function has a mistake.
+        """
+        return self._trace(self._read(args, kwargs), args, kwargs)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else MethodType(self, instance)
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any], target: str) -> Any:
+        call = self._read(args, kwargs)
+        key = (call.signature, target)
+        compiled = self._compiled.get(key)
+        if compiled is None:
+            with self._lock:
+                compiled = self._compiled.get(key)
+                if compiled is None:
+                    compiled = self._trace(call, args, kwargs).compile(target)
+                    self._remember(key, compiled, args, kwargs)
+        return compiled.run(call)
+
+    def _remember(
+        self, key: tuple[Any, str], compiled: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        self._compiled[key] = compiled
+        if kwargs or self._static or self._donate or not all(type(a) is np.ndarray for a in args):
+            return
+        arrays = [part for a in args for part in (a.shape, a.dtype)]
+        self._by_arrays[key[1], *arrays] = (compiled.executable, compiled.lowered.result)
+
+    def _read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        args, kwargs, static = self._without_static(args, kwargs)
+        call = read_call(
+            args, kwargs, tuple((name, type(value), value) for name, value in static.items()), self._dynamic
+        )
+        try:
+            hash(call.signature)
+        except TypeError:
+            raise located(
+                ArgumentError(
+                    "a static argument, or a static field, cannot be hashed", help="use a tuple or a frozen dataclass"
+                )
+            ) from None
+        return call
+
+    def _without_static(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any], dict[str, Any]]:
+        if not self._static:
+            return args, kwargs, {}
+        static = {name: value for name, value in zip(self._positional, args, strict=False) if name in self._static}
+        static |= {name: value for name, value in kwargs.items() if name in self._static}
+        dynamic = tuple(a for a, fixed in zip(args, self._which_static(args), strict=True) if not fixed)
+        return dynamic, {name: value for name, value in kwargs.items() if name not in static}, static
+
+    def _trace(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Lowered:
+        signature = call.signature
+        names = argument_names(signature.structure, self._dynamic)
+        types = [_typed(name, leaf) for name, leaf in zip(names, signature.leaves, strict=True)]
+        structures: list[Structure] = []
+
+        def traced(graph: Graph) -> Sequence[Value]:
+            inputs = [
+                Array(value, graph, weak=isinstance(leaf, type))
+                for value, leaf in zip(graph.inputs, signature.leaves, strict=True)
+            ]
+            dynamic, named = build(signature.structure, inputs)
+            result = self._function(*self._with_static(args, dynamic), **(kwargs | named))
+            outputs: list[Any] = []
+            structures.append(flatten(result, outputs))
+            return [_output(output).value for output in outputs]
+
+        graph = tracing.trace_program(traced, types, names, self._name)
+        donated = self._donations(graph, names)
+        target = self._target or current().target
+        return Lowered(graph, signature, structures[0], tuple(names), donated, target, self._read)
+
+    def _with_static(self, args: tuple[Any, ...], dynamic: Sequence[Any]) -> list[Any]:
+        rest = iter(dynamic)
+        return [a if fixed else next(rest) for a, fixed in zip(args, self._which_static(args), strict=True)]
+
+    def _which_static(self, args: tuple[Any, ...]) -> list[bool]:
+        return [n < len(self._positional) and self._positional[n] in self._static for n in range(len(args))]
+
+    def _donations(self, graph: Graph, names: Sequence[str]) -> tuple[tuple[int, int], ...]:
+        """Each donated input with the first output of its type that is not taken yet."""
+        free = list(range(len(graph.outputs)))
+        pairs: list[tuple[int, int]] = []
+        for n, (value, name) in enumerate(zip(graph.inputs, names, strict=True)):
+            if _root(name) not in self._donate:
+                continue
+            fitting = next((m for m in free if graph.outputs[m].type == value.type), None)
+            if fitting is None:
+                message = f"argument `{name}` is donated, but no result is another {value.type} to take its memory"
+                raise located(ArgumentError(message, help="return the updated array, or do not donate it"))
+            free.remove(fitting)
+            pairs.append((n, fitting))
+        return tuple(pairs)
+
+    def _checked(self, what: str, given: Names) -> frozenset[str]:
+        names = (given,) if isinstance(given, str) else tuple(given)
+        for name in names:
+            if name not in self._parameters:
+                message = f"`{what}` names `{name}`, which is no parameter of `{self._name}`"
+                raise located(
+                    ArgumentError(message, help=f"the parameters are {', '.join(self._parameters) or 'none'}")
+                )
+        return frozenset(names)
+
+
+def _parameters(function: Callable[..., Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names of the parameters: all, and those that may be positional."""
+    parameters = inspect.signature(function).parameters.values()
+    positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    keyword = [p.name for p in parameters if p.kind == p.KEYWORD_ONLY]
+    return (*positional, *keyword), tuple(positional)
+
+
+def _root(path: str) -> str:
+    """The parameter that a leaf's path starts from."""
+    return path.partition("[")[0].partition(".")[0]
+
+
+def _typed(name: str, leaf: Any) -> Any:
+    try:
+        return leaf_type(leaf)
+    except TilewrightError as error:
+        error.message = f"argument `{name}`: {error.message}"
+        raise
+
+
+def _output(value: Any) -> Array:
+    try:
+        lifted = lift(value)
+    except TilewrightError as error:
+        error.message = f"the traced function returned something else than arrays: {error.message}"
+        raise
+    return lifted
+
+
+@overload
+def jit(
+    fn: Callable[..., Any], /, *, target: str | None = None, static_argnames: Names = (), donate: Names = ()
+) -> JitFunction: ...
+
+
+@overload
+def jit(
+    fn: None = None, /, *, target: str | None = None, static_argnames: Names = (), donate: Names = ()
+) -> Callable[[Callable[..., Any]], JitFunction]: ...
+
+
+def jit(
+    fn: Callable[..., Any] | None = None,
+    /,
+    *,
+    target: str | None = None,
+    static_argnames: Names = (),
+    donate: Names = (),
+) -> Any:
+    """Compile a function over arrays: `@tw.jit`, `@tw.jit(target="interp")` or `tw.jit(f)`.
+
+    Arguments are arrays of NumPy, torch, JAX or any DLPack library, Python numbers (traced as f32, i64 or bool that
+    take the type of what they meet), and tuples, lists, dicts and dataclasses of them. Results are of the kind of the
+    first array. Parameters in `static_argnames` are compile-time values; the memory of those in `donate` may be reused
+    for results.
+
+    Raises:
+        ArgumentError: a name is no parameter.
+    """
+    if fn is None:
+        return lambda function: JitFunction(function, target, static_argnames, donate)
+    return JitFunction(fn, target, static_argnames, donate)

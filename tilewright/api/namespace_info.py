@@ -1,0 +1,34 @@
+"""What the Array API lets a library ask about this one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilewright import dtypes
+from tilewright.api.functions_dtype import isdtype
+from tilewright.dtypes import DType
+
+
+class NamespaceInfo:
+    """The answers of `__array_namespace_info__`."""
+
+    def capabilities(self) -> dict[str, Any]:
+        """Shapes never depend on data."""
+        return {"boolean indexing": False, "data-dependent shapes": False, "max dimensions": None}
+
+    def default_device(self) -> None:
+        """None: a traced array has no device."""
+
+    def devices(self) -> list[None]:
+        return [None]
+
+    def default_dtypes(self, *, device: None = None) -> dict[str, DType]:
+        return {"real floating": dtypes.f32, "integral": dtypes.i64, "indexing": dtypes.i64}
+
+    def dtypes(self, *, device: None = None, kind: Any = None) -> dict[str, DType]:
+        """Element types by their names in the Array API, all or those of a kind."""
+        return {d.numpy.name: d for d in dtypes.ALL if kind is None or isdtype(d, kind)}
+
+
+def __array_namespace_info__() -> NamespaceInfo:
+    return NamespaceInfo()

@@ -1,0 +1,234 @@
+"""What a traced function becomes: `Lowered` (a program), then `Compiled` (code that runs)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tilewright import dtypes
+from tilewright.api.array import located
+from tilewright.api.lifting import element_type, integer
+from tilewright.api.pytree import Structure, build, flatten, paths
+from tilewright.errors import ArgumentError, DTypeError, ShapeError, TilewrightError
+from tilewright.frontend import tracing
+from tilewright.frontend.trace import Graph
+from tilewright.primitives import ArrayType
+from tilewright.targets.base import Executable
+
+Tensor = np.ndarray[Any, Any]
+Restore = Callable[[Tensor], Any]
+# How one argument is traced: a shape and a NumPy dtype, or the Python type of a number.
+Leaf = tuple[tuple[int, ...], np.dtype[Any]] | type
+
+_NUMBER_TYPES = {float: dtypes.f32, int: dtypes.i64, bool: dtypes.bool_}
+
+
+@dataclass(frozen=True)
+class ShapeDtype(ArrayType):
+    """An argument without contents, for `lower`: `tw.ShapeDtype((8, 4), tw.f32)`."""
+
+    def __post_init__(self) -> None:
+        sizes = self.shape if isinstance(self.shape, Sequence) else (self.shape,)
+        object.__setattr__(self, "shape", tuple(integer(n, "a size") for n in sizes))
+        object.__setattr__(self, "dtype", element_type(self.dtype))
+        if any(n < 0 for n in self.shape):
+            raise located(ShapeError(f"the shape {self.shape} has a negative size"))
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What a program is traced for: arguments by structure and type, and the values of static arguments."""
+
+    structure: Structure
+    leaves: tuple[Leaf, ...]
+    static: tuple[tuple[Any, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """The arguments of one call: their signature, the arrays (none for `ShapeDtype`), and the way back."""
+
+    signature: Signature
+    arrays: list[Tensor]
+    restore: Restore | None
+
+
+def read_call(
+    args: tuple[Any, ...], kwargs: dict[str, Any], static: tuple[tuple[Any, ...], ...], names: Sequence[str]
+) -> Call:
+    """Flatten the dynamic arguments of a call; `names` are the function's parameters.
+
+    Raises:
+        ArgumentError, DTypeError, UnsupportedOnTargetError: an argument is no array that can be passed.
+    """
+    values: list[Any] = []
+    structure = flatten((args, kwargs), values)
+    leaves: list[Leaf] = []
+    arrays: list[Tensor] = []
+    restore: Restore | None = None
+    for position, value in enumerate(values):
+        try:
+            leaf, array, back = _read_leaf(value)
+        except TilewrightError as error:
+            error.message = f"argument `{argument_names(structure, names)[position]}`: {error.message}"
+            raise located(error) from None
+        leaves.append(leaf)
+        if array is not None:
+            arrays.append(array)
+        restore = restore or back
+    return Call(Signature(structure, tuple(leaves), static), arrays, restore)
+
+
+def _read_leaf(value: Any) -> tuple[Leaf, Tensor | None, Restore | None]:
+    kind = type(value)
+    if kind in _NUMBER_TYPES:
+        return kind, _number(value, _NUMBER_TYPES[kind].numpy), None
+    if isinstance(value, ArrayType):
+        return (value.shape, value.dtype.numpy), None, None
+    if isinstance(value, np.ndarray) and kind is np.ndarray:
+        return (value.shape, value.dtype), value, _unchanged
+    if isinstance(value, np.generic):
+        return ((), value.dtype), np.asarray(value), None
+    if isinstance(value, str | bytes | complex):
+        help = "name the parameter in `static_argnames`" if not isinstance(value, complex) else "pass a real number"
+        raise ArgumentError(f"a {kind.__name__} is not an array", help=help)
+    from tilewright.interop.dlpack import to_numpy
+
+    array, restore = to_numpy(value)
+    return (array.shape, array.dtype), array, restore
+
+
+def _unchanged(array: Tensor) -> Tensor:
+    return array
+
+
+def _number(value: Any, dtype: np.dtype[Any]) -> Tensor:
+    try:
+        return np.asarray(value, dtype)
+    except OverflowError:
+        raise DTypeError(f"the integer {value} does not fit i64", help="pass a NumPy array of u64 or f64") from None
+
+
+def argument_names(structure: Structure, names: Sequence[str]) -> list[str]:
+    """What each leaf of `(args, kwargs)` is called in the source: `params["w"][0]`."""
+    positional, named = structure.children
+    roots = [names[n] if n < len(names) else f"argument {n + 1}" for n in range(len(positional.children))]
+    children = (*zip(roots, positional.children, strict=True), *zip(named.keys, named.children, strict=True))
+    return [path for root, child in children for path in paths(child, root)]
+
+
+def leaf_type(leaf: Leaf) -> ArrayType:
+    """Shape and element type of an argument.
+
+    Raises:
+        DTypeError: no element type of ours stores it.
+    """
+    if isinstance(leaf, type):
+        return ArrayType((), _NUMBER_TYPES[leaf])
+    shape, dtype = leaf
+    return ArrayType(shape, element_type(dtype))
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A traced program. `donated` pairs inputs with the outputs that may take their memory."""
+
+    graph: Graph
+    signature: Signature
+    result: Structure
+    names: tuple[str, ...]
+    donated: tuple[tuple[int, int], ...]
+    target: str
+    read: Callable[..., Call] = field(repr=False)
+
+    def ir(self, phase: str = "array") -> str:
+        """The program's text in the `array` phase; later phases belong to a compiled program.
+
+        Raises:
+            ArgumentError: another phase was asked for.
+        """
+        if phase != "array":
+            message = f"a program that is not compiled has no `{phase}` phase"
+            raise located(ArgumentError(message, help=f'use `.compile().ir("{phase}")`'))
+        return str(tracing.build_ir(self.graph))
+
+    def compile(self, target: str | None = None) -> Compiled:
+        """Code for a target such as "cpu" or "interp"; that of `tw.jit`, or of the options, if None.
+
+        Raises:
+            TargetError: there is no such target.
+        """
+        chosen = target or self.target
+        return Compiled(tracing.compile_graph(self.graph, chosen, self.donated), self, chosen)
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A program compiled for one signature and one target."""
+
+    executable: Executable
+    lowered: Lowered
+    target: str
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run on arguments with the structure, shapes and types that the program was traced for.
+
+        Raises:
+            ArgumentError, ShapeError, DTypeError: the arguments are others.
+        """
+        call = self.lowered.read(args, kwargs)
+        if call.signature != self.lowered.signature:
+            self._refuse(call.signature)
+        if len(call.arrays) != len(call.signature.leaves):
+            raise located(ArgumentError("a `ShapeDtype` has no contents to run on", help="pass arrays"))
+        return self.run(call)
+
+    def run(self, call: Call) -> Any:
+        """Run on arguments that were checked."""
+        for n, _ in self.lowered.donated:
+            if not call.arrays[n].flags.writeable:
+                message = f"argument `{self.lowered.names[n]}` is donated, but its memory is read-only"
+                raise located(ArgumentError(message, help="pass a copy, or do not donate it"))
+        results = self.executable(*call.arrays)
+        if call.restore is not None:
+            results = [call.restore(result) for result in results]
+        return build(self.lowered.result, results)
+
+    def ir(self, phase: str) -> str:
+        """The program's text at the end of a phase: `array`, `tile`, `scheduled` or the target's own."""
+        return self.executable.ir(phase)
+
+    def asm(self) -> str:
+        """Machine code as text."""
+        return self.executable.asm()
+
+    def cost(self) -> dict[str, Any]:
+        """Predicted time and work, per kernel and in all."""
+        return self.executable.cost()
+
+    def explain(self) -> str:
+        """Why the program was fused and scheduled as it was."""
+        return self.executable.explain()
+
+    def save(self, path: str) -> None:
+        """Write a program file that runs without the compiler."""
+        self.executable.save(path)
+
+    def _refuse(self, given: Signature) -> None:
+        expected = self.lowered.signature
+        if given.static != expected.static:
+            changed = ", ".join(f"{name}={value!r}" for name, _, value in expected.static)
+            message = f"the program was traced for other static values: {changed}"
+            raise located(ArgumentError(message, help="call the jitted function, which traces again"))
+        if given.structure != expected.structure:
+            message = f"the arguments are {given.structure}, but the program was traced for {expected.structure}"
+            raise located(ArgumentError(message, help="pass containers of the same form"))
+        for name, leaf, traced in zip(self.lowered.names, given.leaves, expected.leaves, strict=True):
+            if leaf != traced:
+                got, wanted = leaf_type(leaf), leaf_type(traced)
+                kind = ShapeError if got.shape != wanted.shape else DTypeError
+                message = f"argument `{name}` is {got}, but the program was traced for {wanted}"
+                raise located(kind(message, help="lower the function again for these arguments"))

@@ -1,0 +1,92 @@
+"""Predicted time of scheduled kernels on one core: arithmetic by cost class, products at the FMA peak, memory by bytes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from xdsl.ir import Block, Operation
+
+from tilewright import dtypes, ops
+from tilewright.dialects import scheduled, tile
+from tilewright.dialects.base import array_type
+from tilewright.machines.machine import Machine
+
+# Fraction of the FMA peak that the micro-kernels reach on large blocks.
+PRODUCT_EFFICIENCY = 0.85
+
+
+@dataclass(frozen=True)
+class Work:
+    """Work of a piece of code: seconds of arithmetic, bytes of arrays touched, floating-point operations."""
+
+    compute_s: float = 0.0
+    bytes: float = 0.0
+    flops: float = 0.0
+
+    def __add__(self, other: Work) -> Work:
+        return Work(self.compute_s + other.compute_s, self.bytes + other.bytes, self.flops + other.flops)
+
+    def times(self, count: float) -> Work:
+        return Work(self.compute_s * count, self.bytes * count, self.flops * count)
+
+    def seconds(self, machine: Machine, memory: str = "l3") -> float:
+        """Time on one core when compute and memory overlap."""
+        return max(self.compute_s, self.bytes / machine.memory(memory).bytes_per_second)
+
+
+def block_work(block: Block, machine: Machine) -> Work:
+    """Work of one run of a block."""
+    total = Work()
+    for op in block.ops:
+        total += _op_work(op, machine)
+    return total
+
+
+def kernel_work(kernel: tile.KernelOp, machine: Machine) -> Work:
+    """Work of a scheduled kernel over all its points."""
+    return block_work(kernel.body.block, machine)
+
+
+def _op_work(op: Operation, machine: Machine) -> Work:
+    if isinstance(op, scheduled.ParallelOp):
+        return block_work(op.body.block, machine).times(math.prod(op.shape))
+    if isinstance(op, tile.ForOp):
+        return block_work(op.body.block, machine).times(int(op.trips.value.data))
+    if isinstance(op, tile.IfOp):
+        return block_work(op.then.block, machine) + block_work(op.otherwise.block, machine)
+    if isinstance(op, scheduled.DotOp):
+        return _dot_work(op, machine)
+    if isinstance(op, scheduled.NestOp):
+        total = Work()
+        for inner in op.body.block.ops:
+            total += _tile_work(inner, machine)
+        return total
+    return Work()
+
+
+def _dot_work(op: scheduled.DotOp, machine: Machine) -> Work:
+    rows, columns, depth = op.shape
+    flops = 2.0 * rows * columns * depth
+    dtype = tile.ref_type(op.accumulator).dtype
+    return Work(flops / (machine.peak_flops(dtype) * PRODUCT_EFFICIENCY), 0.0, flops)
+
+
+def _tile_work(op: Operation, machine: Machine) -> Work:
+    if isinstance(op, tile.LoadOp | tile.StoreOp):
+        value, ref = (op.result, op.source) if isinstance(op, tile.LoadOp) else (op.value, op.destination)
+        type = array_type(value)
+        vectors = type.size / machine.lanes(type.dtype)
+        moved = 0.0 if tile.ref_type(ref).space.data else float(type.nbytes)
+        return Work(vectors * machine.cycles["move"] / machine.clock_hertz, moved, 0.0)
+    if isinstance(op, tile.MapOp | tile.ReduceOp):
+        type = array_type(op.operands[-1])
+        function = ops.FUNCTIONS[op.fn.data]
+        scale = 1.5 if type.dtype == dtypes.f64 else 1.0
+        cycles = machine.cycles[function.cost] * scale
+        return Work(type.size / machine.lanes(type.dtype) * cycles / machine.clock_hertz, 0.0, float(type.size))
+    if isinstance(op, tile.SortOp | tile.ScanOp | tile.ArgReduceOp):
+        size = array_type(op.operands[0]).size
+        steps = size * max(1.0, math.log2(max(2, size))) if isinstance(op, tile.SortOp) else size
+        return Work(steps * 4 / machine.clock_hertz, 0.0, float(size))
+    return Work()

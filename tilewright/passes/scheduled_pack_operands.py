@@ -1,0 +1,216 @@
+"""Put the right operands of products into panels of the register block's width.
+
+A captured array is packed once, when the program is compiled. Any other array is packed at the start of the kernel by
+all threads together, into a shared buffer, before a team barrier.
+
+Before:
+    scheduled.parallel() { ... scheduled.dot(%a, %w, %acc, ...) ... }
+After:
+    %p = scheduled.alloc() : !tile.ref<tensor<300x90xf32>, "shared", "...panels...">
+    scheduled.parallel() { scheduled.nest() { load %w, store to %p } }
+    scheduled.barrier() {scope = "team"}
+    scheduled.parallel() { ... scheduled.dot(%a, %p, %acc, ...) ... }
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from xdsl.dialects.builtin import AffineMapAttr, IndexType
+from xdsl.ir import Block, BlockArgument, Operation, Region, SSAValue
+from xdsl.ir.affine import AffineExpr, AffineMap
+
+from tilewright import ops
+from tilewright.dialects import array, scheduled, tile
+from tilewright.dialects.base import tensor
+from tilewright.dtypes import DType
+from tilewright.layout import Iter, Layout
+from tilewright.passes.base import Remark, Unit, blocks_of
+from tilewright.primitives import ArrayType
+
+
+@dataclass(frozen=True)
+class ScheduledPackOperandsPass:
+    name: ClassVar[str] = "scheduled-pack-operands"
+
+    def apply(self, unit: Unit) -> None:
+        calls = _calls(unit)
+        for kernel in unit.kernels():
+            packed: dict[tuple[SSAValue, int, int, int], SSAValue] = {}
+            for op in list(kernel.walk()):
+                if isinstance(op, scheduled.DotOp) and isinstance(op.right, BlockArgument):
+                    _pack(unit, kernel, op, calls.get(kernel.sym_name.data, []), packed)
+
+
+def _calls(unit: Unit) -> dict[str, list[array.CallOp]]:
+    found: dict[str, list[array.CallOp]] = {}
+    for block in blocks_of(unit.main):
+        for op in block.ops:
+            if isinstance(op, array.CallOp):
+                found.setdefault(op.callee.data, []).append(op)
+    return found
+
+
+def _pack(
+    unit: Unit,
+    kernel: tile.KernelOp,
+    dot: scheduled.DotOp,
+    calls: Sequence[array.CallOp],
+    packed: dict[tuple[SSAValue, int, int, int], SSAValue],
+) -> None:
+    depth_dim, column_dim = operand_dims(dot.right_map.data)
+    width = dot.micro_tile[1]
+    dtype = tile.ref_type(dot.accumulator).dtype
+    key = (dot.right, depth_dim, column_dim, width)
+    source = dot.right
+    if key in packed:
+        dot.operands[1] = packed[key]
+        return
+    shape = tile.ref_type(source).shape
+    layout = panel_layout(shape, depth_dim, column_dim, width)
+    constants = _constant_operands(source, calls)
+    subject = f"operand {source.index} of {kernel.sym_name.data}"  # type: ignore[attr-defined]
+    if constants is not None and len(list(source.uses)) == 1:
+        _pack_constants(unit, constants, depth_dim, column_dim, width, dtype)
+        new_type = tile.ref(ArrayType(shape, dtype), "", str(layout))
+        source._type = new_type  # type: ignore[attr-defined]  # noqa: SLF001  block arguments have no setter
+        unit.remarks.append(Remark("scheduled-pack-operands", subject, "packed at compile time", "a captured array"))
+        return
+    packed[key] = _pack_at_run_time(kernel, source, shape, dtype, layout, depth_dim, column_dim, width)
+    dot.operands[1] = packed[key]
+    unit.remarks.append(Remark("scheduled-pack-operands", subject, "packed by all threads", "known at run time only"))
+
+
+def operand_dims(map: AffineMap) -> tuple[int, int]:
+    """The array dimensions that the depth and the columns of a right operand run along."""
+    found = {}
+    for position, expression in enumerate(map.results):
+        for dim in (0, 1):
+            if any(e == AffineExpr.dimension(dim) for e in expression.dfs()):
+                found[dim] = position
+    return found[0], found[1]
+
+
+def panel_layout(shape: tuple[int, ...], depth_dim: int, column_dim: int, width: int) -> Layout:
+    """Whole batches one after the other; in each, panels of `width` columns with the depth running inside."""
+    depth, columns = shape[depth_dim], shape[column_dim]
+    panels = -(-columns // width)
+    below = panels * depth * width
+    digits: list[tuple[Iter, ...]] = [()] * len(shape)
+    for d in reversed(range(len(shape))):
+        if d == depth_dim:
+            digits[d] = (Iter(depth, width, "mem"),)
+        elif d == column_dim:
+            digits[d] = (Iter(panels, depth * width, "mem"), Iter(width, 1, "mem"))
+        else:
+            digits[d] = (Iter(shape[d], below, "mem"),)
+            below *= shape[d]
+    return Layout(shape, tuple(digits))
+
+
+def pack_array(
+    value: np.ndarray[Any, Any], depth_dim: int, column_dim: int, width: int, dtype: DType
+) -> np.ndarray[Any, Any]:
+    """The elements of an array in the order of `panel_layout`, zeros in the padding."""
+    moved = np.moveaxis(ops.cast(value, dtype), (depth_dim, column_dim), (-2, -1))
+    *batch, depth, columns = moved.shape
+    panels = -(-columns // width)
+    padded = np.zeros((*batch, depth, panels * width), dtype.numpy)
+    padded[..., :columns] = moved
+    split = padded.reshape(*batch, depth, panels, width)
+    return np.ascontiguousarray(np.moveaxis(split, -2, -3)).reshape(-1)
+
+
+def _constant_operands(source: SSAValue, calls: Sequence[array.CallOp]) -> list[tuple[array.CallOp, int]] | None:
+    """The call operands behind a kernel argument if all of them are captured arrays."""
+    if not isinstance(source, BlockArgument) or not calls:
+        return None
+    found = [(call, source.index) for call in calls]
+    if all(isinstance(call.operands[i].owner, array.ConstantOp) for call, i in found):
+        return found
+    return None
+
+
+def _pack_constants(
+    unit: Unit, found: Sequence[tuple[array.CallOp, int]], depth_dim: int, column_dim: int, width: int, dtype: DType
+) -> None:
+    for call, position in found:
+        constant = call.operands[position].owner
+        if not isinstance(constant, array.ConstantOp):
+            continue
+        name = f"{constant.resource.data}.panels.{depth_dim}.{column_dim}.{width}.{dtype.name}"
+        if name not in unit.constants:
+            value = unit.constants[constant.resource.data]
+            unit.constants[name] = pack_array(value, depth_dim, column_dim, width, dtype)
+        flat = unit.constants[name]
+        made = array.ConstantOp.make([], {"value": 0, "resource": name}, [tensor(ArrayType(flat.shape, dtype))])
+        block = call.parent_block()
+        if block is not None:
+            block.insert_op_before(made, call)
+        call.operands[position] = made.results[0]
+        if not list(constant.results[0].uses):
+            constant.detach()
+            constant.erase()
+
+
+def _pack_at_run_time(
+    kernel: tile.KernelOp,
+    source: SSAValue,
+    shape: tuple[int, ...],
+    dtype: DType,
+    layout: Layout,
+    depth_dim: int,
+    column_dim: int,
+    width: int,
+) -> SSAValue:
+    block = kernel.body.block
+    alloc = scheduled.AllocOp.make([], {}, [tile.ref(ArrayType(shape, dtype), scheduled.SHARED, str(layout))])
+    others = [d for d in range(len(shape)) if d not in (depth_dim, column_dim)]
+    extents = (*(shape[d] for d in others), -(-shape[column_dim] // width))
+    body = Block(arg_types=[IndexType() for _ in extents])
+    body.add_op(_pack_nest(source, alloc.result, list(body.args), shape, dtype, others, depth_dim, column_dim, width))
+    body.add_op(scheduled.EndOp.make([], {}, []))
+    parallel = scheduled.ParallelOp.make([], {"extents": extents, "grain": 1}, [], [Region(body)])
+    barrier = scheduled.BarrierOp.make([], {"scope": "team"}, [])
+    # The kernel's own region is its last one.
+    last = next(op for op in reversed(list(block.ops)) if isinstance(op, scheduled.ParallelOp))
+    new: list[Operation] = [alloc, parallel, barrier]
+    for op in new:
+        block.insert_op_before(op, last)
+    return alloc.result
+
+
+def _pack_nest(
+    source: SSAValue,
+    target: SSAValue,
+    indices: list[SSAValue],
+    shape: tuple[int, ...],
+    dtype: DType,
+    others: list[int],
+    depth_dim: int,
+    column_dim: int,
+    width: int,
+) -> scheduled.NestOp:
+    results: list[AffineExpr] = [AffineExpr.constant(0)] * len(shape)
+    for position, d in enumerate(others):
+        results[d] = AffineExpr.symbol(position)
+    results[depth_dim] = AffineExpr.dimension(0)
+    results[column_dim] = AffineExpr.symbol(len(others)) * width + AffineExpr.dimension(1)
+    map = AffineMapAttr(AffineMap(2, len(indices), tuple(results)))
+    extents = (shape[depth_dim], width)
+    block = Block()
+    load = tile.LoadOp.make(
+        [source, *indices], {"map": map}, [tensor(ArrayType(extents, tile.ref_type(source).dtype))]
+    )
+    block.add_op(load)
+    value = load.result
+    if tile.ref_type(source).dtype != dtype:
+        cast = tile.CastOp.make([value], {}, [tensor(ArrayType(extents, dtype))])
+        block.add_op(cast)
+        value = cast.results[0]
+    block.add_op(tile.StoreOp.make([value, target, *indices], {"map": map}, []))
+    block.add_op(scheduled.EndOp.make([], {}, []))
+    return scheduled.NestOp.make([], {}, [], [Region(block)])

@@ -1,0 +1,196 @@
+"""Give every array of the program a place: an input, an output, a constant, or an offset in the arena.
+
+Arrays whose lifetimes do not meet share memory; a result is computed where it is returned from; reshapes are views; a
+donated input's memory takes the output that replaces it.
+
+Before:
+    %1 = array.call(%0) {callee = "loop_0"} : tensor<8xf32>
+    %2 = array.call(%1) {callee = "loop_1"} : tensor<8xf32>
+    func.return %2
+After (a plan beside the program):
+    %0 input 0, %1 arena 0..32, %2 output 0
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from xdsl.dialects.func import ReturnOp
+from xdsl.ir import Block, BlockArgument, Operation, SSAValue
+
+from tilewright.dialects import array
+from tilewright.dialects.base import array_type
+from tilewright.passes.base import Unit
+from tilewright.passes.fusion import in_block
+from tilewright.primitives import ArrayType
+
+ALIGNMENT_BYTES = 64
+INPUT, OUTPUT, CONSTANT, ARENA = "input", "output", "constant", "arena"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an array lives: `index` of an input or output, name of a constant, or byte offset in the arena."""
+
+    kind: str
+    index: int = 0
+    constant: str = ""
+
+
+@dataclass(eq=False)
+class Buffer:
+    """An arena buffer alive from top-level step `start` to step `end`, both included."""
+
+    type: ArrayType
+    start: int
+    end: int
+    offset: int = 0
+    what: str = ""
+
+    @property
+    def bytes(self) -> int:
+        return max(ALIGNMENT_BYTES, -(-self.type.nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES)
+
+
+@dataclass(eq=False)
+class MemoryPlan:
+    """Places of all array values, arena size, and results that must be copied (`copies`: value to output index)."""
+
+    places: dict[SSAValue, Place] = field(default_factory=dict)
+    arena_bytes: int = 0
+    copies: list[tuple[SSAValue, int]] = field(default_factory=list)
+    buffers: list[Buffer] = field(default_factory=list)
+    spares: dict[tuple[Operation, int], int] = field(default_factory=dict)
+
+    def report(self, count: int = 8) -> str:
+        """The largest buffers as a table."""
+        rows = [f"{'bytes':>14}  {'array':<28} from"]
+        for buffer in sorted(self.buffers, key=lambda b: -b.bytes)[:count]:
+            rows.append(f"{buffer.bytes:>14,}  {buffer.type!s:<28} {buffer.what}")
+        return "\n".join(rows)
+
+
+def plan_memory(unit: Unit) -> MemoryPlan:
+    """Plan the memory of a lowered program."""
+    return _Planner(unit).plan()
+
+
+def storage(value: SSAValue) -> SSAValue:
+    """The value whose memory a view shares."""
+    while isinstance(value.owner, array.ReshapeOp):
+        value = value.owner.operands[0]
+    return value
+
+
+class _Planner:
+    def __init__(self, unit: Unit) -> None:
+        self.unit = unit
+        self.block = unit.main.body.block
+        self.steps = {op: i for i, op in enumerate(self.block.ops)}
+        self.result = MemoryPlan()
+        self.buffer_of: dict[SSAValue, Buffer] = {}
+        self.spares: dict[tuple[Operation, int], Buffer] = {}
+
+    def plan(self) -> MemoryPlan:
+        for i, argument in enumerate(self.block.args):
+            self.result.places[argument] = Place(INPUT, i)
+        self._place_results()
+        self._visit(self.block)
+        self._assign_offsets()
+        for value, buffer in self.buffer_of.items():
+            self.result.places[value] = Place(ARENA, buffer.offset)
+        self.result.spares = {key: buffer.offset for key, buffer in self.spares.items()}
+        self.result.buffers = self._all_buffers()
+        return self.result
+
+    def _place_results(self) -> None:
+        """Compute results in place where they come from a top-level operation and are returned once."""
+        last = self.block.last_op
+        if not isinstance(last, ReturnOp):
+            return
+        taken: set[SSAValue] = set()
+        for i, value in enumerate(last.operands):
+            root = storage(value)
+            owner = root.owner
+            fresh = isinstance(owner, array.CallOp | array.WhileOp | array.IfOp) and owner.parent_block() is self.block
+            if fresh and root not in taken and not isinstance(owner, array.WhileOp | array.IfOp):
+                taken.add(root)
+                self.result.places[root] = Place(OUTPUT, i)
+            else:
+                self.result.copies.append((value, i))
+
+    def _visit(self, block: Block) -> None:
+        for op in block.ops:
+            if isinstance(op, array.ConstantOp):
+                self.result.places[op.results[0]] = Place(CONSTANT, constant=op.resource.data)
+            elif isinstance(op, array.CallOp):
+                for value in op.results:
+                    self._new_buffer(value, op)
+            elif isinstance(op, array.WhileOp | array.IfOp):
+                self._visit_control(op)
+
+    def _visit_control(self, op: array.WhileOp | array.IfOp) -> None:
+        for value in op.results:
+            self._new_buffer(value, op)
+        if isinstance(op, array.WhileOp):
+            # Carried arrays live in the results' buffers: both regions read them, each trip writes them.
+            for block in (op.condition.block, op.body.block):
+                for argument, value in zip(block.args, op.results, strict=True):
+                    self._share(argument, value)
+        for region in op.regions:
+            self._visit(region.block)
+        if isinstance(op, array.WhileOp):
+            self._spare_buffers(op)
+
+    def _share(self, argument: SSAValue, value: SSAValue) -> None:
+        if value in self.buffer_of:
+            self.buffer_of[argument] = self.buffer_of[value]
+        else:
+            self.result.places[argument] = self.result.places[value]
+
+    def _spare_buffers(self, op: array.WhileOp) -> None:
+        """Yields that are carried arrays are copied through spare memory, all before any is written."""
+        step = self.steps[in_block(op, self.block)]
+        for position, value in enumerate(array.yielded(op.body.block)):
+            root = storage(value)
+            if isinstance(root, BlockArgument) and root.owner is op.body.block and root.index != position:
+                self.spares[(op, position)] = Buffer(array_type(value), step, step, what="loop rotation")
+
+    def _new_buffer(self, value: SSAValue, op: Operation) -> None:
+        if value in self.result.places:
+            return
+        top = in_block(op, self.block)
+        start = self.steps[top]
+        inside = op.parent_block() is not self.block
+        end = start if inside else max([start, *(self.steps[in_block(u, self.block)] for u in _all_users(value))])
+        what = op.callee.data if isinstance(op, array.CallOp) else op.name
+        self.buffer_of[value] = Buffer(array_type(value), start, end, what=what)
+
+    def _all_buffers(self) -> list[Buffer]:
+        return list(dict.fromkeys([*self.buffer_of.values(), *self.spares.values()]))
+
+    def _assign_offsets(self) -> None:
+        """First fit in order of decreasing size."""
+        placed: list[Buffer] = []
+        for buffer in sorted(self._all_buffers(), key=lambda b: (-b.bytes, b.start)):
+            offset = 0
+            for other in sorted((p for p in placed if _meet(p, buffer)), key=lambda p: p.offset):
+                if offset + buffer.bytes <= other.offset:
+                    break
+                offset = max(offset, other.offset + other.bytes)
+            buffer.offset = offset
+            placed.append(buffer)
+            self.result.arena_bytes = max(self.result.arena_bytes, offset + buffer.bytes)
+
+
+def _meet(a: Buffer, b: Buffer) -> bool:
+    return a.start <= b.end and b.start <= a.end
+
+
+def _all_users(value: SSAValue) -> Iterable[Operation]:
+    """Users of a value and of its views."""
+    for use in value.uses:
+        yield use.operation
+        if isinstance(use.operation, array.ReshapeOp):
+            yield from _all_users(use.operation.results[0])

@@ -1,0 +1,411 @@
+"""Print a scheduled program as one LLVM module: a function per parallel region, a driver per kernel, and `tw_main`.
+
+    i32 tw_main(ptr buffers, ptr arena, ptr parallel, i32 threads)
+
+`buffers` is a table of pointers: inputs, outputs, constants. A region's function gets a table of its own: the kernel's
+refs, the kernel's shared memory, the workers' scratch memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from llvmlite import ir
+from xdsl.dialects.func import ReturnOp
+from xdsl.ir import Block, Operation, SSAValue
+
+from tilewright.cost.kernel import Work, block_work
+from tilewright.dialects import array, scheduled, tile
+from tilewright.dialects.base import array_type
+from tilewright.errors import CompilerBug, UnsupportedOnTargetError
+from tilewright.machines.machine import Machine
+from tilewright.passes.affine_access import storage_elements
+from tilewright.passes.base import Unit
+from tilewright.passes.scheduled_plan_memory import ARENA, CONSTANT, INPUT, MemoryPlan, storage
+from tilewright.targets.cpu.context import FunctionContext, Scratch, round_up
+from tilewright.targets.cpu.emit_dot import emit_dot
+from tilewright.targets.cpu.emit_nest import emit_nest
+from tilewright.targets.cpu.emit_ordered import emit_ordered, ordered_op
+from tilewright.targets.cpu.loops import I1, I8, I32, I64, POINTER, i64, loop, offset_pointer
+from tilewright.targets.cpu.vector_math_common import Builder, Value
+
+# Less work than this is not worth waking a second thread for.
+PARALLEL_SECONDS = 10e-6
+CHUNK_SECONDS = 4e-6
+
+REGION = ir.FunctionType(ir.VoidType(), [POINTER, I64, I32])
+PARALLEL = ir.FunctionType(ir.VoidType(), [POINTER, POINTER, I64, I32])
+MAIN = ir.FunctionType(I32, [POINTER, POINTER, POINTER, I32])
+
+
+@dataclass(eq=False)
+class NativeModule:
+    """What emission gives: LLVM text, constants in the order of the buffer table, memory needs, predicted work."""
+
+    text: str
+    constants: list[str]
+    arena_bytes: int
+    worker_bytes: int
+    messages: list[str] = field(default_factory=list)
+    work: dict[str, Work] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class _Kernel:
+    function: ir.Function
+    shared_bytes: int
+
+
+def emit_program(unit: Unit, plan: MemoryPlan, triple: str) -> NativeModule:
+    """Emit `main` and its kernels."""
+    return _Emitter(unit, plan, triple).emit()
+
+
+class _Emitter:
+    def __init__(self, unit: Unit, plan: MemoryPlan, triple: str) -> None:
+        self.unit = unit
+        self.machine: Machine = unit.machine
+        self.plan = plan
+        self.module = ir.Module("program")
+        self.module.triple = triple
+        self.scratch = Scratch()
+        self.kernels: dict[str, _Kernel] = {}
+        self.constants: list[str] = []
+        self.messages: list[str] = []
+        self.work: dict[str, Work] = {}
+        self.worker_bytes = ir.GlobalVariable(self.module, I64, "worker_bytes")
+        self.worker_bytes.linkage = "internal"
+        self.worker_bytes.global_constant = True
+
+    def emit(self) -> NativeModule:
+        for kernel in self.unit.kernels():
+            self.kernels[kernel.sym_name.data] = self._emit_kernel(kernel)
+        shared = max((k.shared_bytes for k in self.kernels.values()), default=0)
+        shared_start = round_up(self.plan.arena_bytes)
+        arena_bytes = shared_start + shared
+        self._emit_main(shared_start, arena_bytes)
+        self.worker_bytes.initializer = i64(self.scratch.bytes)
+        return NativeModule(
+            str(self.module), self.constants, arena_bytes, self.scratch.bytes, self.messages, self.work
+        )
+
+    # ---- kernels ------------------------------------------------------------------------------------------------
+
+    def _emit_kernel(self, kernel: tile.KernelOp) -> _Kernel:
+        """`void kernel(ptr table, ptr parallel, i32 threads)`: its regions in order; the end of each is a barrier."""
+        name = kernel.sym_name.data
+        type = ir.FunctionType(ir.VoidType(), [POINTER, POINTER, I32])
+        function = ir.Function(self.module, type, name)
+        function.linkage = "internal"
+        builder = ir.IRBuilder(function.append_basic_block("entry"))
+        table, parallel, threads = function.args
+        shared: dict[SSAValue, int] = {}
+        shared_bytes = 0
+        total = Work()
+        for op in kernel.body.block.ops:
+            if isinstance(op, scheduled.AllocOp):
+                shared[op.result] = shared_bytes
+                shared_bytes += _ref_bytes(op.result)
+            elif isinstance(op, scheduled.ParallelOp):
+                region = self._emit_region(kernel, op, shared, f"{name}.{len(shared)}")
+                total += self._launch(builder, op, region, table, parallel, threads)
+            elif not isinstance(op, scheduled.BarrierOp | tile.YieldOp):
+                raise CompilerBug(f"{op.name} outside a parallel region")
+        builder.ret_void()
+        self.work[name] = total
+        return _Kernel(function, shared_bytes)
+
+    def _launch(
+        self,
+        builder: Builder,
+        op: scheduled.ParallelOp,
+        region: ir.Function,
+        table: Value,
+        parallel: Value,
+        threads: Value,
+    ) -> Work:
+        points = math.prod(op.shape)
+        point = block_work(op.body.block, self.machine)
+        total = point.times(points)
+        if points == 0:
+            return Work()
+        chunks = _chunks(points, self.machine, point)
+        if chunks == 1:
+            builder.call(region, [table, i64(0), ir.Constant(I32, 0)])
+            return total
+        pointer = builder.bitcast(parallel, POINTER)
+        call = builder.call(_Callable(pointer), [region, table, i64(chunks), threads])
+        _ = call
+        return total
+
+    def _emit_region(
+        self, kernel: tile.KernelOp, op: scheduled.ParallelOp, shared: dict[SSAValue, int], name: str
+    ) -> ir.Function:
+        """`void region(ptr table, i64 chunk, i32 worker)`: the points of one chunk."""
+        function = ir.Function(self.module, REGION, self.module.get_unique_name(name))
+        function.linkage = "internal"
+        builder = ir.IRBuilder(function.append_basic_block("entry"))
+        table, chunk, worker = function.args
+        refs = len(kernel.refs)
+        size = builder.load(self.worker_bytes, typ=I64)
+        base = self._table_entry(builder, table, refs + 1)
+        scratch = builder.gep(base, [builder.mul(builder.zext(worker, I64), size)], source_etype=I8)
+        context = FunctionContext(builder, self.machine, scratch, self.scratch, 0, self._effect)
+        for i, ref in enumerate(kernel.refs):
+            context.pointers[ref] = self._table_entry(builder, table, i)
+        shared_base = self._table_entry(builder, table, refs)
+        for ref, offset in shared.items():
+            context.pointers[ref] = offset_pointer(builder, shared_base, i64(offset), 1)
+        self._place_buffers(context, op.body.block)
+        points = math.prod(op.shape)
+        chunks = _chunks(points, self.machine, block_work(op.body.block, self.machine))
+        grain = -(-points // chunks)
+        if grain == 1:
+            self._emit_point(context, op, chunk)
+        else:
+            start = builder.mul(chunk, i64(grain))
+            end = builder.add(start, i64(grain))
+            end = builder.select(builder.icmp_signed("<", end, i64(points)), end, i64(points))
+            with loop(builder, start, end, 1, "point") as point:
+                self._emit_point(context, op, point)
+        builder.ret_void()
+        return function
+
+    def _table_entry(self, builder: Builder, table: Value, index: int) -> Value:
+        return builder.load(offset_pointer(builder, table, i64(index), 8), typ=POINTER)
+
+    def _place_buffers(self, context: FunctionContext, block: Block) -> None:
+        """Worker buffers one after the other in the thread's scratch memory."""
+        for op in block.walk():
+            if isinstance(op, scheduled.AllocOp):
+                context.pointers[op.result] = offset_pointer(context.builder, context.worker, i64(context.used_bytes), 1)
+                context.used_bytes += _ref_bytes(op.result)
+        context.scratch.require(context.used_bytes)
+
+    def _emit_point(self, context: FunctionContext, op: scheduled.ParallelOp, point: Value) -> None:
+        """Split the linear point into the region's indices, the last one fastest."""
+        builder = context.builder
+        rest = point
+        for argument, n in reversed(list(zip(op.body.block.args, op.shape, strict=True))):
+            context.bounds[argument] = n
+            if n == 1:
+                context.scalars[argument] = i64(0)
+                continue
+            context.scalars[argument] = builder.urem(rest, i64(n))
+            rest = builder.udiv(rest, i64(n))
+        self._emit_block(context, op.body.block)
+
+    def _emit_block(self, context: FunctionContext, block: Block) -> None:
+        for op in block.ops:
+            if isinstance(op, scheduled.NestOp):
+                ordered = ordered_op(op)
+                if ordered is not None:
+                    emit_ordered(context, op, ordered)
+                else:
+                    emit_nest(context, op)
+            elif isinstance(op, scheduled.DotOp):
+                emit_dot(context, op)
+            elif isinstance(op, tile.ForOp):
+                self._emit_for(context, op)
+            elif isinstance(op, tile.IfOp):
+                self._emit_if(context, op)
+            elif isinstance(op, tile.LoadOp):
+                raw = context.builder.load(context.pointers[op.source], typ=I8)
+                context.scalars[op.result] = context.builder.icmp_unsigned("!=", raw, ir.Constant(I8, 0))
+            elif not isinstance(op, scheduled.AllocOp | scheduled.EndOp | tile.YieldOp):
+                raise CompilerBug(f"no emission for {op.name}")
+
+    def _emit_for(self, context: FunctionContext, op: tile.ForOp) -> None:
+        trips = int(op.trips.value.data)
+        if trips == 0:
+            return
+        counter = op.body.block.args[0]
+        context.bounds[counter] = trips
+        with loop(context.builder, i64(0), i64(trips), 1, "trip") as index:
+            context.scalars[counter] = index
+            self._emit_block(context, op.body.block)
+
+    def _emit_if(self, context: FunctionContext, op: tile.IfOp) -> None:
+        condition = context.scalars[op.condition]
+        with context.builder.if_else(condition) as (then, otherwise):
+            with then:
+                self._emit_block(context, op.then.block)
+            with otherwise:
+                self._emit_block(context, op.otherwise.block)
+
+    def _effect(self, context: FunctionContext, op: Operation, value: Value, mask: Value | None) -> None:
+        raise UnsupportedOnTargetError(
+            f"`{op.name.removeprefix('tile.')}` inside a kernel does not run on the cpu target",
+            help='run the kernel with target="interp" to print tiles and check assertions',
+        )
+
+    # ---- main ---------------------------------------------------------------------------------------------------
+
+    def _emit_main(self, shared_start: int, arena_bytes: int) -> None:
+        function = ir.Function(self.module, MAIN, "tw_main")
+        builder = ir.IRBuilder(function.append_basic_block("entry"))
+        buffers, arena, parallel, threads = function.args
+        driver = _Driver(self, builder, buffers, arena, parallel, threads)
+        driver.shared = offset_pointer(builder, arena, i64(shared_start), 1)
+        driver.scratch = offset_pointer(builder, arena, i64(arena_bytes), 1)
+        driver.run(self.unit.main.body.block)
+        for value, index in self.plan.copies:
+            driver.copy(driver.pointer(value), driver.output(index), array_type(value).nbytes)
+        builder.ret(ir.Constant(I32, 0))
+
+    def constant_index(self, name: str) -> int:
+        if name not in self.constants:
+            self.constants.append(name)
+        return self.constants.index(name)
+
+
+class _Callable:
+    """A function pointer that the builder may call."""
+
+    def __init__(self, pointer: Value) -> None:
+        self.pointer = pointer
+        self.function_type = PARALLEL
+
+    def get_reference(self) -> str:
+        return self.pointer.get_reference()
+
+
+class _Driver:
+    """Prints the calls, loops and copies of `main`."""
+
+    def __init__(
+        self, emitter: _Emitter, builder: Builder, buffers: Value, arena: Value, parallel: Value, threads: Value
+    ) -> None:
+        self.emitter = emitter
+        self.builder = builder
+        self.buffers, self.arena, self.parallel, self.threads = buffers, arena, parallel, threads
+        self.shared: Value = arena
+        self.scratch: Value = arena
+        main = emitter.unit.main.body.block
+        self.inputs = len(main.args)
+        last = main.last_op
+        self.outputs = len(last.operands) if isinstance(last, ReturnOp) else 0
+
+    def run(self, block: Block) -> None:
+        for op in block.ops:
+            if isinstance(op, array.CallOp):
+                self._call(op)
+            elif isinstance(op, array.WhileOp):
+                self._while(op)
+            elif isinstance(op, array.IfOp):
+                self._if(op)
+            elif not isinstance(op, array.ConstantOp | array.ReshapeOp | array.YieldOp | ReturnOp):
+                raise CompilerBug(f"{op.name} was not lowered to a kernel")
+
+    def pointer(self, value: SSAValue) -> Value:
+        place = self.emitter.plan.places[storage(value)]
+        if place.kind == ARENA:
+            return offset_pointer(self.builder, self.arena, i64(place.index), 1)
+        if place.kind == INPUT:
+            return self._entry(place.index)
+        if place.kind == CONSTANT:
+            return self._entry(self.inputs + self.outputs + self.emitter.constant_index(place.constant))
+        return self.output(place.index)
+
+    def output(self, index: int) -> Value:
+        return self._entry(self.inputs + index)
+
+    def _entry(self, index: int) -> Value:
+        return self.builder.load(offset_pointer(self.builder, self.buffers, i64(index), 8), typ=POINTER)
+
+    def copy(self, source: Value, target: Value, nbytes: int) -> None:
+        if nbytes == 0:
+            return
+        name = "llvm.memmove.p0.p0.i64"
+        function = self.builder.module.globals.get(name)
+        if function is None:
+            type = ir.FunctionType(ir.VoidType(), [POINTER, POINTER, I64, I1])
+            function = ir.Function(self.builder.module, type, name)
+        self.builder.call(function, [target, source, i64(nbytes), ir.Constant(I1, 0)])
+
+    def _call(self, op: array.CallOp) -> None:
+        kernel = self.emitter.unit.kernel(op.callee.data)
+        outputs = iter(op.results)
+        inputs = iter(op.operands)
+        entries: list[Value] = []
+        for ref, effect in zip(kernel.refs, kernel.effect_names, strict=True):
+            if effect == tile.IN:
+                entries.append(self.pointer(next(inputs)))
+                continue
+            result = self.pointer(next(outputs))
+            if effect == tile.INOUT:
+                type = tile.ref_type(ref)
+                nbytes = math.prod(type.shape) * type.dtype.itemsize
+                self.copy(self.pointer(next(inputs)), result, nbytes)
+            entries.append(result)
+        entries += [self.shared, self.scratch]
+        table = self._table(entries)
+        emitted = self.emitter.kernels[op.callee.data]
+        self.builder.call(emitted.function, [table, self.parallel, self.threads])
+
+    def _table(self, entries: Sequence[Value]) -> Value:
+        with self.builder.goto_entry_block():
+            table = self.builder.alloca(POINTER, len(entries))
+        for i, entry in enumerate(entries):
+            self.builder.store(entry, offset_pointer(self.builder, table, i64(i), 8))
+        return table
+
+    def _while(self, op: array.WhileOp) -> None:
+        for source, target in zip(op.operands, op.results, strict=True):
+            self.copy(self.pointer(source), self.pointer(target), array_type(source).nbytes)
+        check = self.builder.append_basic_block("while")
+        body = self.builder.append_basic_block("while.body")
+        end = self.builder.append_basic_block("while.end")
+        self.builder.branch(check)
+        self.builder.position_at_end(check)
+        self.run(op.condition.block)
+        self.builder.cbranch(self._truth(array.yielded(op.condition.block)[0]), body, end)
+        self.builder.position_at_end(body)
+        self.run(op.body.block)
+        self._rotate(op)
+        self.builder.branch(check)
+        self.builder.position_at_end(end)
+
+    def _rotate(self, op: array.WhileOp) -> None:
+        """The body's results become the carried arrays; those that move between places go through spare memory."""
+        pairs = list(zip(array.yielded(op.body.block), op.results, strict=True))
+        spares = self.emitter.plan.spares
+        sources: list[Value] = []
+        for position, (value, _) in enumerate(pairs):
+            pointer = self.pointer(value)
+            if (op, position) in spares:
+                spare = offset_pointer(self.builder, self.arena, i64(spares[(op, position)]), 1)
+                self.copy(pointer, spare, array_type(value).nbytes)
+                pointer = spare
+            sources.append(pointer)
+        for source, (value, target) in zip(sources, pairs, strict=True):
+            self.copy(source, self.pointer(target), array_type(value).nbytes)
+
+    def _if(self, op: array.IfOp) -> None:
+        with self.builder.if_else(self._truth(op.operands[0])) as (then, otherwise):
+            for branch, region in ((then, op.then), (otherwise, op.otherwise)):
+                with branch:
+                    self.run(region.block)
+                    for value, target in zip(array.yielded(region.block), op.results, strict=True):
+                        self.copy(self.pointer(value), self.pointer(target), array_type(value).nbytes)
+
+    def _truth(self, value: SSAValue) -> Value:
+        raw = self.builder.load(self.pointer(value), typ=I8)
+        return self.builder.icmp_unsigned("!=", raw, ir.Constant(I8, 0))
+
+
+def _ref_bytes(ref: SSAValue) -> int:
+    type = tile.ref_type(ref)
+    return round_up(storage_elements(type) * type.dtype.itemsize)
+
+
+def _chunks(points: int, machine: Machine, point: Work) -> int:
+    """How many pieces a region is cut into: one when it is too short to share, else pieces worth claiming."""
+    seconds = point.seconds(machine) * points
+    if points <= 1 or seconds < PARALLEL_SECONDS:
+        return 1
+    pieces = max(2, min(points, int(seconds / CHUNK_SECONDS), 64))
+    grain = -(-points // pieces)
+    return -(-points // grain)

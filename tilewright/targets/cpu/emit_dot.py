@@ -1,0 +1,261 @@
+"""Print a register-blocked matrix product: panels of the right operand outside, blocks of rows inside, and in the middle
+a micro-kernel that keeps a block of the accumulator in vector registers over the whole depth."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llvmlite import ir
+from xdsl.ir import SSAValue
+from xdsl.ir.affine import AffineMap
+
+from tilewright.dialects import scheduled, tile
+from tilewright.dtypes import DType
+from tilewright.errors import CompilerBug
+from tilewright.passes.affine_access import Form, Index, address_terms, linear_form
+from tilewright.targets.cpu.context import FunctionContext
+from tilewright.targets.cpu.conversions import register_form
+from tilewright.targets.cpu.loops import I64, add, broadcast, i64, loop, minimum, multiply, offset_pointer, static
+from tilewright.targets.cpu.vector_math_common import Builder, Value, intrinsic, splat
+
+DEPTH_UNROLL = 4
+
+
+@dataclass(frozen=True)
+class _Operand:
+    """Memory walk of one operand, in elements: pointer to the tile's origin and the strides of its two dimensions."""
+
+    pointer: Value
+    outer_stride: int
+    depth_stride: int
+    panels: Value | None = None
+
+
+def emit_dot(context: FunctionContext, op: scheduled.DotOp) -> None:
+    """Append the code of one product at the builder's position."""
+    builder = context.builder
+    rows, columns, depth = op.shape
+    micro_rows, micro_columns = op.micro_tile
+    acc_type = tile.ref_type(op.accumulator)
+    left = _left(context, op)
+    right = _right(context, op)
+    extent = _depth(context, op, depth)
+    acc_stride = acc_type.shape[1]
+    item = acc_type.dtype.itemsize
+    panels, blocks = -(-columns // micro_columns), -(-rows // micro_rows)
+    # The last tile of a row of tiles may reach beyond the operand's last panel.
+    last_panel = i64(panels) if right.panels is None else minimum(builder, i64(panels), right.panels)
+    with loop(builder, i64(0), last_panel, 1, "panel") as panel:
+        b = offset_pointer(builder, right.pointer, multiply(builder, panel, right.outer_stride), item)
+        c_panel = offset_pointer(
+            builder, context.pointers[op.accumulator], multiply(builder, panel, micro_columns), item
+        )
+        with loop(builder, i64(0), i64(blocks), 1, "block") as block:
+            a = offset_pointer(builder, left.pointer, multiply(builder, block, micro_rows * left.outer_stride), item)
+            c = offset_pointer(builder, c_panel, multiply(builder, block, micro_rows * acc_stride), item)
+            kernel = _MicroKernel(builder, acc_type.dtype, micro_rows, micro_columns, context.machine.lanes(acc_type.dtype))
+            kernel.emit(
+                _Operand(a, left.outer_stride, left.depth_stride),
+                _Operand(b, right.outer_stride, right.depth_stride),
+                c,
+                acc_stride,
+                extent,
+                accumulate=bool(op.accumulate.value.data),
+            )
+
+
+def _depth(context: FunctionContext, op: scheduled.DotOp, depth: int) -> Value:
+    if op.depth_map is None or op.depth_limit is None:
+        return i64(depth)
+    form = linear_form(op.depth_map.data.results[0], ())
+    if form is None:
+        raise CompilerBug("the depth of a product is not linear")
+    start = _form(context, form, list(op.symbols))
+    return minimum(context.builder, i64(depth), context.builder.sub(i64(int(op.depth_limit.value.data)), start))
+
+
+def _form(context: FunctionContext, form: Form, symbols: list[SSAValue]) -> Value:
+    total: Value = i64(form.constant)
+    for position, coefficient in form.symbols:
+        total = add(context.builder, total, multiply(context.builder, context.scalars[symbols[position]], coefficient))
+    return total
+
+
+def _forms(map: AffineMap) -> list[Form]:
+    at = (Index(0), Index(1))
+    forms = [linear_form(e, at) for e in map.results]
+    if any(f is None for f in forms):
+        raise CompilerBug(f"operand map {map} is not linear")
+    return [f for f in forms if f is not None]
+
+
+def _left(context: FunctionContext, op: scheduled.DotOp) -> _Operand:
+    type = tile.ref_type(op.left)
+    if type.dtype != tile.ref_type(op.accumulator).dtype:
+        raise CompilerBug("the left operand of a product has not the accumulator's type")
+    forms = _forms(op.left_map.data)
+    row = depth = 0
+    offset: Value = i64(0)
+    for term in address_terms(type):
+        if term.divisor != 1 or term.modulus is not None:
+            raise CompilerBug("the left operand of a product is not strided")
+        form = forms[term.dim]
+        row += term.stride * form.coefficient(0)
+        depth += term.stride * form.coefficient(1)
+        start = _form(context, form, list(op.symbols))
+        offset = add(context.builder, offset, multiply(context.builder, start, term.stride))
+    pointer = offset_pointer(context.builder, context.pointers[op.left], offset, type.dtype.itemsize)
+    return _Operand(pointer, row, depth)
+
+
+def _right(context: FunctionContext, op: scheduled.DotOp) -> _Operand:
+    """A panelled operand: `outer_stride` from panel to panel."""
+    type = tile.ref_type(op.right)
+    if type.dtype != tile.ref_type(op.accumulator).dtype:
+        raise CompilerBug("the right operand of a product has not the accumulator's type")
+    forms = _forms(op.right_map.data)
+    width = op.micro_tile[1]
+    panel = depth = 0
+    offset: Value = i64(0)
+    remaining: Value | None = None
+    builder = context.builder
+    for term in address_terms(type):
+        form = forms[term.dim]
+        start = _form(context, form, list(op.symbols))
+        if form.coefficient(1):
+            # Columns: the tile starts at a whole panel, so only the panel number moves the start.
+            if term.divisor == width:
+                panel += term.stride
+                known = static(start)
+                number = i64(known // width) if known is not None else builder.sdiv(start, i64(width))
+                offset = add(builder, offset, multiply(builder, number, term.stride))
+                total = -(-type.shape[term.dim] // width)
+                moves = static(number) is None
+                remaining = builder.sub(i64(total), number) if moves else i64(total - int(static(number) or 0))
+            elif term.divisor != 1 or term.stride != 1:
+                raise CompilerBug("the right operand of a product is not in panels of the register block's width")
+            continue
+        if term.divisor != 1 or term.modulus is not None:
+            raise CompilerBug("the right operand of a product is split along its depth")
+        depth += term.stride * form.coefficient(0)
+        offset = add(builder, offset, multiply(builder, start, term.stride))
+    pointer = offset_pointer(builder, context.pointers[op.right], offset, type.dtype.itemsize)
+    return _Operand(pointer, panel, depth, remaining)
+
+
+@dataclass(frozen=True)
+class _MicroKernel:
+    """`rows x columns` accumulators in registers, `columns` a multiple of the vector width."""
+
+    builder: Builder
+    dtype: DType
+    rows: int
+    columns: int
+    lanes: int
+
+    def emit(
+        self, left: _Operand, right: _Operand, acc: Value, acc_stride: int, depth: Value, *, accumulate: bool
+    ) -> None:
+        shape = ir.VectorType(register_form(self.dtype), self.lanes)
+        vectors = self.columns // self.lanes
+        places = [(r, v) for r in range(self.rows) for v in range(vectors)]
+        pointers = {p: self._at(acc, p[0] * acc_stride + p[1] * self.lanes) for p in places}
+        totals: list[Value] = [
+            self.builder.load(pointers[p], align=self.dtype.itemsize, typ=shape) if accumulate else splat(shape, 0)
+            for p in places
+        ]
+        known = static(depth)
+        whole: Value
+        if known is not None:
+            whole = i64(known // DEPTH_UNROLL * DEPTH_UNROLL)
+        else:
+            whole = self.builder.and_(depth, i64(-DEPTH_UNROLL))
+        totals = self._depth_loop(left, right, i64(0), whole, DEPTH_UNROLL, totals, shape)
+        totals = self._depth_loop(left, right, whole, depth, 1, totals, shape)
+        for place, total in zip(places, totals, strict=True):
+            self.builder.store(total, pointers[place], align=self.dtype.itemsize)
+
+    def _at(self, base: Value, elements: int) -> Value:
+        return offset_pointer(self.builder, base, i64(elements), self.dtype.itemsize)
+
+    def _depth_loop(
+        self,
+        left: _Operand,
+        right: _Operand,
+        start: Value,
+        end: Value,
+        step: int,
+        totals: list[Value],
+        shape: ir.VectorType,
+    ) -> list[Value]:
+        """`step` rank-one updates a trip; the totals live in registers across trips."""
+        builder = self.builder
+        first, last = static(start), static(end)
+        if first is not None and first == last:
+            return totals
+        before = builder.block
+        body, after = builder.append_basic_block("depth"), builder.append_basic_block("depth.end")
+        if first is not None and last is not None:
+            builder.branch(body)
+        else:
+            builder.cbranch(builder.icmp_signed("<", start, end), body, after)
+        builder.position_at_end(body)
+        index = builder.phi(I64, "k")
+        index.add_incoming(start, before)
+        running = []
+        for total in totals:
+            phi = builder.phi(shape)
+            phi.add_incoming(total, before)
+            running.append(phi)
+        a = offset_pointer(builder, left.pointer, multiply(builder, index, left.depth_stride), self.dtype.itemsize)
+        b = offset_pointer(builder, right.pointer, multiply(builder, index, right.depth_stride), self.dtype.itemsize)
+        updated: list[Value] = list(running)
+        for position in range(step):
+            updated = self._rank_one(a, b, left, right, position, updated, shape)
+        following = builder.add(index, i64(step), flags=["nsw"])
+        index.add_incoming(following, builder.block)
+        for phi, value in zip(running, updated, strict=True):
+            phi.add_incoming(value, builder.block)
+        latch = builder.block
+        builder.cbranch(builder.icmp_signed("<", following, end), body, after)
+        builder.position_at_end(after)
+        if first is not None and last is not None:
+            return updated
+        joined: list[Value] = []
+        for total, value in zip(totals, updated, strict=True):
+            phi = builder.phi(shape)
+            phi.add_incoming(total, before)
+            phi.add_incoming(value, latch)
+            joined.append(phi)
+        return joined
+
+    def _rank_one(
+        self,
+        a: Value,
+        b: Value,
+        left: _Operand,
+        right: _Operand,
+        position: int,
+        totals: list[Value],
+        shape: ir.VectorType,
+    ) -> list[Value]:
+        builder = self.builder
+        vectors = self.columns // self.lanes
+        base = position * right.depth_stride
+        columns = [
+            builder.load(self._at(b, base + v * self.lanes), align=self.dtype.itemsize, typ=shape)
+            for v in range(vectors)
+        ]
+        result: list[Value] = []
+        for r in range(self.rows):
+            element = self._at(a, r * left.outer_stride + position * left.depth_stride)
+            scalar = builder.load(element, typ=shape.element)
+            spread = broadcast(builder, scalar, self.lanes)
+            for v in range(vectors):
+                result.append(self._multiply_add(spread, columns[v], totals[r * vectors + v]))
+        return result
+
+    def _multiply_add(self, x: Value, y: Value, total: Value) -> Value:
+        if self.dtype.is_float:
+            return intrinsic(self.builder, "fma", [x, y, total])
+        return self.builder.add(total, self.builder.mul(x, y))

@@ -1,0 +1,110 @@
+"""Counted loops and vector helpers over llvmlite's builder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from llvmlite import ir
+
+from tilewright.targets.cpu.vector_math_common import Builder, Value
+
+I1, I8, I32, I64 = ir.IntType(1), ir.IntType(8), ir.IntType(32), ir.IntType(64)
+POINTER = ir.PointerType()
+
+
+def i64(value: int) -> ir.Constant:
+    return ir.Constant(I64, value)
+
+
+def static(value: Value) -> int | None:
+    """The value of an integer constant, or None."""
+    if isinstance(value, ir.Constant) and isinstance(value.constant, int):
+        return value.constant
+    return None
+
+
+def add(builder: Builder, left: Value, right: Value) -> Value:
+    a, b = static(left), static(right)
+    if a is not None and b is not None:
+        return i64(a + b)
+    if a == 0:
+        return right
+    if b == 0:
+        return left
+    return builder.add(left, right, flags=["nsw"])
+
+
+def multiply(builder: Builder, left: Value, factor: int) -> Value:
+    value = static(left)
+    if value is not None:
+        return i64(value * factor)
+    if factor == 1:
+        return left
+    return builder.mul(left, i64(factor), flags=["nsw"])
+
+
+@contextmanager
+def loop(builder: Builder, start: Value, end: Value, step: int, name: str = "i") -> Iterator[Value]:
+    """`for (i = start; i < end; i += step)`; the body is skipped when it would not run once."""
+    first, last = static(start), static(end)
+    if first is not None and last is not None:
+        if first >= last:
+            raise ValueError("a loop that never runs must not be emitted")
+        if first + step >= last:
+            yield start
+            return
+    before = builder.block
+    body = builder.append_basic_block(f"{name}.body")
+    after = builder.append_basic_block(f"{name}.end")
+    if first is not None and last is not None:
+        builder.branch(body)
+    else:
+        builder.cbranch(builder.icmp_signed("<", start, end), body, after)
+    builder.position_at_end(body)
+    index = builder.phi(I64, name)
+    index.add_incoming(start, before)
+    yield index
+    following = builder.add(index, i64(step), flags=["nsw"])
+    index.add_incoming(following, builder.block)
+    builder.cbranch(builder.icmp_signed("<", following, end), body, after)
+    builder.position_at_end(after)
+
+
+def minimum(builder: Builder, left: Value, right: Value) -> Value:
+    a, b = static(left), static(right)
+    if a is not None and b is not None:
+        return i64(min(a, b))
+    return builder.select(builder.icmp_signed("<", left, right), left, right)
+
+
+def vector(element: ir.Type, lanes: int) -> ir.Type:
+    return element if lanes == 1 else ir.VectorType(element, lanes)
+
+
+def broadcast(builder: Builder, value: Value, lanes: int) -> Value:
+    """A scalar in every lane."""
+    if lanes == 1 or isinstance(value.type, ir.VectorType):
+        return value
+    shape = ir.VectorType(value.type, lanes)
+    single = builder.insert_element(ir.Constant(shape, ir.Undefined), value, ir.Constant(I32, 0))
+    mask = ir.Constant(ir.VectorType(I32, lanes), None)
+    return builder.shuffle_vector(single, ir.Constant(shape, ir.Undefined), mask)
+
+
+def lane_numbers(element: ir.IntType, lanes: int) -> ir.Constant:
+    """0, 1, 2, ... as a vector."""
+    return ir.Constant(ir.VectorType(element, lanes), [ir.Constant(element, i) for i in range(lanes)])
+
+
+def entry_alloca(builder: Builder, shape: ir.Type, count: int = 1) -> Value:
+    """Stack space allocated once, in the function's entry block."""
+    with builder.goto_entry_block():
+        return builder.alloca(shape, count)
+
+
+def offset_pointer(builder: Builder, base: Value, elements: Value, itemsize: int) -> Value:
+    """`base + elements * itemsize` bytes."""
+    if static(elements) == 0:
+        return base
+    return builder.gep(base, [multiply(builder, elements, itemsize)], source_etype=I8)

@@ -1,0 +1,261 @@
+"""Decide how a nest becomes loops: what each value's index is, the loop order, the vector dimension, clipped extents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from xdsl.dialects.builtin import IndexType
+from xdsl.ir import Operation, SSAValue
+
+from tilewright import ops
+from tilewright.dialects import scheduled, tile
+from tilewright.dialects.base import array_type, decode
+from tilewright.errors import CompilerBug
+from tilewright.machines.machine import Machine
+from tilewright.passes.affine_access import Access, Clip, Index, Indices, access_of, clip_of
+
+Bound = Callable[[SSAValue], int]
+Item = tuple[SSAValue, Indices]
+
+GATHERED_LOAD, GATHERED_STORE, CONTIGUOUS = -3, -6, 2
+
+
+@dataclass(eq=False)
+class NestPlan:
+    """`order` lists nest dimensions outermost first; `reduced` ones come after all others."""
+
+    space: tuple[int, ...]
+    roots: list[Operation]
+    order: list[int]
+    reduced: frozenset[int]
+    vector_dim: int | None
+    lanes: int
+    clips: list[Clip]
+    dependences: dict[Item, frozenset[int]] = field(default_factory=dict)
+
+    @property
+    def parallel_levels(self) -> int:
+        return len(self.order) - len(self.reduced)
+
+    def level(self, item: Item) -> int:
+        """How many loops must be open before an item can be computed."""
+        dims = self.dependences[item]
+        return max((self.order.index(d) + 1 for d in dims), default=0)
+
+
+def plan_nest(nest: scheduled.NestOp, machine: Machine, bound: Bound) -> NestPlan:
+    """Analyse a nest. `bound(symbol)` is the number of values of an index scalar."""
+    ops_ = [op for op in nest.body.block.ops if not isinstance(op, scheduled.EndOp)]
+    roots = [op for op in ops_ if isinstance(op, tile.StoreOp | tile.PrintOp | tile.AssertOp)]
+    reduces = [op for op in ops_ if isinstance(op, tile.ReduceOp)]
+    space = array_type(reduces[0].operands[0] if reduces else roots[0].operands[0]).shape
+    reduced = frozenset(reduces[0].attributes_of()["axes"]) if reduces else frozenset()
+    plan = NestPlan(space, roots, [], reduced, None, 1, [])
+    for root in roots:
+        for value in root.operands:
+            if not is_place(value):
+                _depend(plan, value, root_indices(plan, root))
+    accesses = [_access(root, root_indices(plan, root)) for root in roots if isinstance(root, tile.StoreOp)]
+    loads = [
+        _access(value.owner, at) for value, at in plan.dependences if isinstance(value.owner, tile.LoadOp)
+    ]
+    plan.lanes = _lanes(plan, machine)
+    plan.vector_dim = _vector_dim(plan, accesses, loads)
+    if plan.vector_dim is None:
+        plan.lanes = 1
+    else:
+        extent = space[plan.vector_dim]
+        plan.lanes = min(plan.lanes, 1 << max(1, (extent - 1).bit_length()))
+    plan.order = _order(plan)
+    plan.clips = _clips(plan, bound)
+    return plan
+
+
+def is_place(value: SSAValue) -> bool:
+    return isinstance(value.type, tile.RefType | IndexType)
+
+
+def root_indices(plan: NestPlan, root: Operation) -> Indices:
+    """Indices of a root's tile: all nest dimensions, or those that its reduction keeps."""
+    value = root.operands[0]
+    shape = array_type(value).shape
+    if isinstance(value.owner, tile.ReduceOp):
+        return tuple(Index(d) for d in range(len(plan.space)) if d not in plan.reduced)
+    if shape != plan.space:
+        raise CompilerBug(f"a nest over {plan.space} holds a root of shape {shape}")
+    return tuple(Index(d) for d in range(len(plan.space)))
+
+
+def operand_items(op: Operation, at: Indices, plan: NestPlan) -> list[Item]:
+    """The items that computing `op` at `at` needs."""
+    if isinstance(op, tile.BroadcastOp):
+        sizes, result = array_type(op.operands[0]).shape, array_type(op.results[0]).shape
+        axes = op.attributes_of()["axes"]
+        inner = tuple(Index(None) if n == 1 and result[a] != 1 else at[a] for n, a in zip(sizes, axes, strict=True))
+        return [(op.operands[0], inner)]
+    if isinstance(op, tile.TransposeOp):
+        moved: list[Index] = [Index(None)] * len(at)
+        for position, source in enumerate(op.attributes_of()["permutation"]):
+            moved[source] = at[position]
+        return [(op.operands[0], tuple(moved))]
+    if isinstance(op, tile.SliceOp):
+        a = op.attributes_of()
+        steps = zip(at, a["starts"], a["strides"], strict=True)
+        return [(op.operands[0], tuple(Index(i.dim, i.stride * s, i.offset * s + start) for i, start, s in steps))]
+    if isinstance(op, tile.ReshapeOp):
+        result = array_type(op.results[0]).shape
+        rest = iter([i for i, n in zip(at, result, strict=True) if n != 1])
+        shape = array_type(op.operands[0]).shape
+        return [(op.operands[0], tuple(Index(None) if n == 1 else next(rest) for n in shape))]
+    if isinstance(op, tile.ReduceOp):
+        return [(op.operands[0], tuple(Index(d) for d in range(len(plan.space))))]
+    return [(o, at) for o in op.operands if not is_place(o)]
+
+
+def _depend(plan: NestPlan, value: SSAValue, at: Indices) -> frozenset[int]:
+    """Record which nest dimensions an item varies along, operands first."""
+    key = (value, at)
+    if key in plan.dependences:
+        return plan.dependences[key]
+    op = value.owner
+    if not isinstance(op, Operation):
+        raise CompilerBug("a nest value without an operation")
+    found: set[int] = set()
+    for operand, inner in operand_items(op, at, plan):
+        found |= _depend(plan, operand, inner)
+    if isinstance(op, tile.LoadOp | tile.IotaOp | tile.FillPaddingOp):
+        for expression in op.map.data.results:
+            used = {e.position for e in expression.dfs() if type(e).__name__ == "AffineDimExpr"}  # type: ignore[attr-defined]
+            found |= {at[p].dim for p in used if at[p].dim is not None}  # type: ignore[misc]
+    if isinstance(op, tile.ReduceOp):
+        found -= plan.reduced
+    plan.dependences[key] = frozenset(found)
+    return plan.dependences[key]
+
+
+def _access(op: Operation, at: Indices) -> Access:
+    if isinstance(op, tile.StoreOp):
+        ref, symbols = op.destination, list(op.symbols)
+    elif isinstance(op, tile.LoadOp):
+        ref, symbols = op.source, list(op.symbols)
+    else:
+        raise CompilerBug(f"{op.name} does not access memory")
+    return access_of(ref, op.map.data, symbols, at, {s: not is_place(s) for s in symbols})
+
+
+def access(op: tile.LoadOp | tile.StoreOp, at: Indices) -> Access:
+    """The access of a load or store at given tile indices."""
+    return _access(op, at)
+
+
+def _lanes(plan: NestPlan, machine: Machine) -> int:
+    """Vector width from the widest element type that is loaded, stored or computed; i64 indices do not count beside
+    other types."""
+    sizes: set[int] = set()
+    wide = 0
+    for value, _ in plan.dependences:
+        dtype = array_type(value).dtype
+        if dtype.is_bool or isinstance(value.owner, tile.IotaOp):
+            continue
+        if dtype.name == "i64":
+            wide = 8
+            continue
+        sizes.add(dtype.compute.itemsize)
+    size = max(sizes) if sizes else wide or 1
+    return max(1, machine.vector.bytes // size)
+
+
+def _vector_dim(plan: NestPlan, stores: Sequence[Access], loads: Sequence[Access]) -> int | None:
+    """The dimension whose neighbours are adjacent in most accesses."""
+    best: tuple[float, int] | None = None
+    for dim, extent in enumerate(plan.space):
+        if extent == 1:
+            continue
+        score = 0
+        for accesses, penalty in ((stores, GATHERED_STORE), (loads, GATHERED_LOAD)):
+            for found in accesses:
+                vary = _lanes_vary(plan, found, dim)
+                stride = found.stride_along(dim, vary)
+                if found.is_contiguous(dim, min(plan.lanes, extent), vary):
+                    score += CONTIGUOUS
+                elif stride != 0:
+                    score += penalty
+        key = (score * min(extent, plan.lanes) if score > 0 else score, dim)
+        if best is None or key > best:
+            best = key
+    return None if best is None else best[1]
+
+
+def _lanes_vary(plan: NestPlan, found: Access, dim: int) -> bool:
+    return any(dim in plan.dependences.get((found.symbols[s], found.at), ()) for s in found.lanes)
+
+
+def lanes_vary(plan: NestPlan, found: Access) -> bool:
+    """Whether an access's index tiles vary along the vector dimension."""
+    return plan.vector_dim is not None and _lanes_vary(plan, found, plan.vector_dim)
+
+
+def _order(plan: NestPlan) -> list[int]:
+    vector = plan.vector_dim
+    dims = [d for d in range(len(plan.space)) if d != vector]
+    outer = [d for d in dims if d not in plan.reduced]
+    inner = [d for d in dims if d in plan.reduced]
+    if vector is None:
+        return [*outer, *inner]
+    return [*outer, vector, *inner] if vector not in plan.reduced else [*outer, *inner, vector]
+
+
+def _clips(plan: NestPlan, bound: Bound) -> list[Clip]:
+    """Bounds on which all roots agree that positions beyond them do not matter."""
+    agreed: set[Clip] | None = None
+    for root in plan.roots:
+        found: set[Clip] = set()
+        at = root_indices(plan, root)
+        if isinstance(root, tile.StoreOp):
+            found |= _overhangs(_access(root, at), bound)
+        value = root.operands[0]
+        if isinstance(value.owner, tile.ReduceOp):
+            reduce = value.owner
+            value = reduce.operands[0]
+            at = tuple(Index(d) for d in range(len(plan.space)))
+            found |= _padding_clips(reduce, value, at)
+        found |= _strict_clips(plan, value, at, bound)
+        agreed = found if agreed is None else agreed & found
+    return sorted(agreed or (), key=lambda c: (c.dim, c.limit))
+
+
+def _overhangs(found: Access, bound: Bound) -> set[Clip]:
+    clips: set[Clip] = set()
+    for form, size in zip(found.forms, found.type.shape, strict=True):
+        clip = clip_of(form, found.symbols, size, found.lanes)
+        if clip is not None:
+            clips.add(clip)
+    return clips
+
+
+def _padding_clips(reduce: tile.ReduceOp, value: SSAValue, at: Indices) -> set[Clip]:
+    """Lanes that hold the identity of the reduction add nothing."""
+    op = value.owner
+    if not isinstance(op, tile.FillPaddingOp):
+        return set()
+    identity = ops.FUNCTIONS[reduce.fn.data].identity
+    if identity is None or decode(op.value) != identity(array_type(value).dtype):
+        return set()
+    found = access_of(op.source, op.map.data, list(op.symbols), at, {s: not is_place(s) for s in op.symbols})
+    clip = clip_of(found.forms[0], found.symbols, int(op.limit.value.data), found.lanes)
+    return {clip} if clip is not None and clip.dim in reduce.attributes_of()["axes"] else set()
+
+
+def _strict_clips(plan: NestPlan, value: SSAValue, at: Indices, bound: Bound) -> set[Clip]:
+    """A root is undefined wherever a load on a strict path to it is."""
+    op = value.owner
+    if isinstance(op, tile.LoadOp):
+        return _overhangs(_access(op, at), bound) if op.fill is None else set()
+    strict = isinstance(op, tile.MapOp | tile.CastOp | tile.BitcastOp | tile.BroadcastOp | tile.TransposeOp)
+    if not strict or (isinstance(op, tile.MapOp) and op.fn.data == "select"):
+        return set()
+    clips: set[Clip] = set()
+    for operand, inner in operand_items(op, at, plan):  # type: ignore[arg-type]
+        clips |= _strict_clips(plan, operand, inner, bound)
+    return clips

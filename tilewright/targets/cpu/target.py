@@ -1,0 +1,144 @@
+"""The cpu target: x86-64 and AArch64 through LLVM, one native call per program."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import TargetError, UnsupportedOnTargetError
+from tilewright.machines import machine as machines
+from tilewright.machines.machine import Machine
+from tilewright.passes.base import Unit
+from tilewright.passes.scheduled_plan_memory import MemoryPlan, plan_memory
+from tilewright.primitives import ArrayType
+from tilewright.runtime import cpu_features
+from tilewright.runtime.manifest import Alias, ArraySpec, Manifest, place_constants
+from tilewright.runtime.program import Program
+from tilewright.targets.base import Tensor
+from tilewright.targets.cpu.codegen import compile_assembly, compile_object, triple_of
+from tilewright.targets.cpu.emit import NativeModule, emit_program
+from tilewright.targets.cpu.support import support_object
+
+
+@cache
+def host_machine() -> Machine:
+    """The widest machine file that this host satisfies, with the host's cache sizes."""
+    host = cpu_features.host()
+    fitting = [
+        m
+        for m in map(machines.load, machines.names())
+        if m.target == "cpu" and m.architecture == host.architecture and not cpu_features.missing(m.llvm_features)
+    ]
+    if not fitting:
+        raise TargetError(
+            f"no machine file fits this processor ({host.name})",
+            help=f"the cpu target needs one of {', '.join(machines.names())}",
+        )
+    widest = max(fitting, key=lambda m: m.vector.bytes)
+    sizes = {f"l{c.level}": c.size_bytes for c in cpu_features.cache_levels() if c.kind != "instruction"}
+    return machines.with_caches(widest, sizes)
+
+
+def machine_named(name: str) -> Machine:
+    """The machine of a target string; the host's when the name is empty.
+
+    Raises:
+        TargetError: there is no such machine, or it is not a CPU.
+    """
+    if not name or name == "host":
+        return host_machine()
+    machine = machines.load(name)
+    if machine.target != "cpu":
+        raise TargetError(f"`{name}` is not a machine of the cpu target")
+    return machine
+
+
+@cache
+def _support(triple: str) -> bytes:
+    return support_object(triple)
+
+
+class NativeProgram:
+    """A program compiled for a CPU. It runs where the CPU's features are; anywhere it can be looked at."""
+
+    def __init__(self, unit: Unit, stages: dict[str, str]) -> None:
+        self._unit = unit
+        self._stages = stages
+        self._plan: MemoryPlan = plan_memory(unit)
+        self._module: NativeModule = emit_program(unit, self._plan, triple_of(unit.machine))
+        self._program: Program | None = None
+
+    @property
+    def program(self) -> Program:
+        """The runnable program, built on first use."""
+        if self._program is None:
+            self._program = self._build()
+        return self._program
+
+    def _build(self) -> Program:
+        machine = self._unit.machine
+        constants = [np.ascontiguousarray(self._unit.constants[name]) for name in self._module.constants]
+        object_bytes = compile_object(self._module.text, machine)
+        manifest = self._manifest([c.nbytes for c in constants])
+        return Program(manifest, object_bytes, _support(triple_of(machine)), constants)
+
+    def _manifest(self, constant_sizes: list[int]) -> Manifest:
+        machine = self._unit.machine
+        types = self._unit.main.function_type
+        from tilewright.dialects.base import array_type
+
+        inputs = [_spec(f"in{i}", array_type(t)) for i, t in enumerate(types.inputs)]
+        outputs = [_spec(f"out{i}", array_type(t)) for i, t in enumerate(types.outputs)]
+        return Manifest(
+            name=self._unit.name,
+            triple=triple_of(machine),
+            cpu=machine.llvm_cpu,
+            features=machine.llvm_features,
+            inputs=tuple(inputs),
+            outputs=tuple(outputs),
+            aliases=tuple(Alias(output=o, input=i) for i, o in self._unit.donated.items()),
+            constants=place_constants(constant_sizes),
+            arena_bytes=self._module.arena_bytes,
+            worker_scratch_bytes=self._module.worker_bytes,
+            estimated_seconds=sum(w.seconds(machine) for w in self._module.work.values()),
+            metadata={
+                "memory_report": self._plan.report(),
+                "machine": machine.name,
+                "remarks": json.dumps([str(r) for r in self._unit.remarks]),
+            },
+        )
+
+    def __call__(self, *arrays: Tensor) -> list[Tensor]:
+        result = self.program(*arrays)
+        return list(result) if isinstance(result, tuple) else [result]
+
+    def ir(self, phase: str) -> str:
+        known = self._stages | {"scheduled": str(self._unit.module), "llvm": self._module.text}
+        if phase not in known:
+            raise UnsupportedOnTargetError(f"the cpu target has no `{phase}` phase", help=f"ask for {', '.join(known)}")
+        return known[phase]
+
+    def asm(self) -> str:
+        return compile_assembly(self._module.text, self._unit.machine)
+
+    def cost(self) -> dict[str, Any]:
+        machine = self._unit.machine
+        kernels = {
+            name: {"seconds": w.seconds(machine), "flops": w.flops, "bytes": w.bytes}
+            for name, w in self._module.work.items()
+        }
+        total = sum(k["seconds"] for k in kernels.values())
+        return {"machine": machine.name, "seconds": total, "arena_bytes": self._module.arena_bytes, "kernels": kernels}
+
+    def explain(self) -> str:
+        return "\n".join(str(remark) for remark in self._unit.remarks)
+
+    def save(self, path: str) -> None:
+        self.program.save(path)
+
+
+def _spec(name: str, type: ArrayType) -> ArraySpec:
+    return ArraySpec(name=name, shape=type.shape, dtype=type.dtype.name)
