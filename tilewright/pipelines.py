@@ -63,7 +63,8 @@ def compile_module(
 
         return InterpretedProgram(module, constants)
     if kind in ("cpu", "null"):
-        from tilewright.targets.cpu.target import NativeProgram, machine_named
+        from tilewright.targets.cpu.host import machine_named
+        from tilewright.targets.cpu.target import NativeProgram
 
         unit = _unit(module, constants, machine_named(machine_name), donate, name)
         stages = run_passes(unit)

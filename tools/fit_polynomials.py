@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 
 import mpmath
@@ -83,10 +84,10 @@ def _extrema(fit: Fit, coefficients: list[mpf], points: list[mpf]) -> tuple[list
         return fit.weight(at) * (mpmath.polyval(coefficients[::-1], at) - fit.function(at))
 
     borders = [fit.low]
-    for left, right in zip(points, points[1:], strict=False):
+    for left, right in pairwise(points):
         borders.append(_sign_change(error, left, right))
     borders.append(fit.high)
-    found = [_largest(error, left, right) for left, right in zip(borders, borders[1:], strict=False)]
+    found = [_largest(error, left, right) for left, right in pairwise(borders)]
     sizes = [abs(error(at)) for at in found]
     return found, (max(sizes) - min(sizes)) / max(sizes)
 
@@ -254,7 +255,7 @@ FITS = (
         "TAN",
         "(tan(r) - r) / r^3 in u = r^2, |r| <= pi / 4",
         lambda u: (mpmath.tan(mpmath.sqrt(u)) / mpmath.sqrt(u) - 1) / u,
-        lambda u: u**mpf("1.5") / mpmath.tan(mpmath.sqrt(u)),
+        lambda u: u ** mpf("1.5") / mpmath.tan(mpmath.sqrt(u)),
         mpf("0.005"),
         QUARTER_TURN**2,
         {"f32": 6, "f64": 14},

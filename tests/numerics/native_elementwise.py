@@ -92,3 +92,18 @@ class Compiled:
         function = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * len(pointers), ctypes.c_uint64)(self.addresses[name])
         function(*pointers, count)
         return result
+
+
+def ulp_errors(got: np.ndarray, exact: np.ndarray) -> np.ndarray:
+    """The distance of float32 results from exact values given in float64, in units in the last place of the latter.
+
+    An infinity counts as the first power of two beyond the largest number; NaN matches NaN only.
+    """
+    beyond = 2.0**128
+    result, wanted = (np.clip(np.asarray(v, np.float64), -beyond, beyond) for v in (got, exact))
+    with np.errstate(divide="ignore"):
+        exponent = np.floor(np.log2(np.maximum(np.abs(wanted), 2.0**-126)))
+    unit = 2.0 ** (np.minimum(exponent, 127) - 23)
+    error = np.abs(result - wanted) / unit
+    error = np.where(np.isnan(result) & np.isnan(wanted), 0.0, error)
+    return np.where(np.isnan(error), np.inf, error)

@@ -59,7 +59,12 @@ class _NewAxis:
     """A new axis of size 1."""
 
 
-_Item = _Window | _Point | _Lookup | _NewAxis
+@dataclass(frozen=True)
+class _Gap:
+    """Where `...` stood: even for no axes it keeps index arrays from being neighbours."""
+
+
+_Item = _Window | _Point | _Lookup | _NewAxis | _Gap
 
 
 # ---- from a key to items --------------------------------------------------------------------------------------------
@@ -76,7 +81,7 @@ def _parse(key: Any, shape: Shape) -> list[_Item]:
     if len(ellipses) > 1:
         raise located(IndexError_("a key holds more than one `...`", help="write `:` for the other axes"))
     at = ellipses[0] if ellipses else len(parts)
-    parts[at : at + 1] = [slice(None)] * (len(shape) - used)
+    parts[at : at + 1] = [*parts[at : at + 1], *[slice(None)] * (len(shape) - used)]
     items: list[_Item] = []
     axis = 0
     for part in parts:
@@ -112,6 +117,8 @@ def _axes_taken(part: Any) -> int:
 def _items_of(part: Any, axis: int, shape: Shape) -> list[_Item]:
     if part is None:
         return [_NewAxis()]
+    if part is Ellipsis:
+        return [_Gap()]
     if isinstance(part, slice):
         return [_window(part, axis, shape[axis])]
     if isinstance(part, Array):
@@ -341,7 +348,7 @@ class Update:
 def _update(x: Array, key: Any, fn: str, value: ArrayLike) -> Array:
     items = _parse(key, x.shape)
     update = lifting.fitting(value, x.dtype)
-    if all(isinstance(i, _NewAxis | _Point) or (isinstance(i, _Window) and i.step == 1) for i in items):
+    if all(isinstance(i, _NewAxis | _Point | _Gap) or (isinstance(i, _Window) and i.step == 1) for i in items):
         return _update_window(x, items, fn, broadcast(update, _basic_shape(items)))
     return _update_scattered(x, items, fn, update)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from types import MethodType
@@ -138,7 +139,7 @@ class JitFunction:
             structures.append(flatten(result, outputs))
             return [_output(output).value for output in outputs]
 
-        graph = tracing.trace_program(traced, types, names, self._name)
+        graph = tracing.trace_program(traced, types, names, re.sub(r"\W+", "", self._name))
         donated = self._donations(graph, names)
         target = self._target or current().target
         return Lowered(graph, signature, structures[0], tuple(names), donated, target, self._read)

@@ -7,26 +7,20 @@ keys; dataclass fields with `metadata={"static": True}` belong to the structure.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 from tilewright.primitives import ArrayType
 
 
-@dataclass(frozen=True, slots=True)
-class Structure:
+class Structure(NamedTuple):
     """The shape of a container. A leaf has `kind` None; `keys` are what reaches each child."""
 
     kind: Any
     keys: tuple[Any, ...] = ()
     children: tuple[Structure, ...] = ()
     static: tuple[tuple[str, Any], ...] = ()
-
-    @property
-    def size(self) -> int:
-        """Number of leaves."""
-        return 1 if self.kind is None else sum(child.size for child in self.children)
 
     def __str__(self) -> str:
         if self.kind is None:
@@ -45,6 +39,7 @@ LEAF = Structure(None)
 _NONE = Structure(type(None))
 
 
+@functools.cache
 def _is_dataclass(kind: type) -> bool:
     return dataclasses.is_dataclass(kind) and not issubclass(kind, ArrayType)
 
@@ -53,10 +48,10 @@ def flatten(tree: Any, leaves: list[Any]) -> Structure:
     """Append the leaves of `tree` to `leaves` and give its structure."""
     kind = type(tree)
     if kind is tuple or kind is list:
-        return Structure(kind, tuple(range(len(tree))), tuple(flatten(child, leaves) for child in tree))
+        return Structure(kind, tuple(range(len(tree))), tuple([flatten(child, leaves) for child in tree]))
     if kind is dict:
         keys = tuple(sorted(tree, key=repr))
-        return Structure(dict, keys, tuple(flatten(tree[key], leaves) for key in keys))
+        return Structure(dict, keys, tuple([flatten(tree[key], leaves) for key in keys]))
     if tree is None:
         return _NONE
     if isinstance(tree, tuple) and hasattr(kind, "_fields"):
@@ -108,10 +103,3 @@ def paths(structure: Structure, prefix: str = "") -> list[str]:
         step = f"[{key!r}]" if structure.kind in (tuple, list, dict) else f".{key}"
         found.extend(paths(child, prefix + step))
     return found
-
-
-def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
-    """The same container with `function` applied to each leaf."""
-    leaves: list[Any] = []
-    structure = flatten(tree, leaves)
-    return build(structure, [function(leaf) for leaf in leaves])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from tilewright.api.lifting import element_type, integer
 from tilewright.api.pytree import Structure, build, flatten, paths
 from tilewright.errors import ArgumentError, DTypeError, ShapeError, TilewrightError
 from tilewright.frontend import tracing
+from tilewright.frontend.compile import compile_graph
 from tilewright.frontend.trace import Graph
 from tilewright.primitives import ArrayType
 from tilewright.targets.base import Executable
@@ -38,8 +39,7 @@ class ShapeDtype(ArrayType):
             raise located(ShapeError(f"the shape {self.shape} has a negative size"))
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
+class Signature(NamedTuple):
     """What a program is traced for: arguments by structure and type, and the values of static arguments."""
 
     structure: Structure
@@ -162,7 +162,7 @@ class Lowered:
             TargetError: there is no such target.
         """
         chosen = target or self.target
-        return Compiled(tracing.compile_graph(self.graph, chosen, self.donated), self, chosen)
+        return Compiled(compile_graph(self.graph, chosen, self.donated), self, chosen)
 
 
 @dataclass(frozen=True)

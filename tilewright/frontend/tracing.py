@@ -18,8 +18,6 @@ from tilewright.primitives import ArrayType
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
-    from tilewright.targets.base import Executable
-
 
 class _Active(threading.local):
     """The graphs that this thread is tracing, outermost first."""
@@ -93,14 +91,3 @@ def build_ir(graph: Graph) -> ModuleOp:
     from tilewright.frontend.build import build_module
 
     return build_module(graph)
-
-
-def compile_graph(graph: Graph, target: str, donate: tuple[tuple[int, int], ...]) -> Executable:
-    """Compile a traced program; `donate` pairs inputs with the outputs that may take their memory.
-
-    Raises:
-        TargetError: there is no such target.
-    """
-    from tilewright import pipelines
-
-    return pipelines.compile_module(build_ir(graph), graph.constants, target)

@@ -6,7 +6,7 @@ gradients.
 
 from __future__ import annotations
 
-import importlib
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -60,7 +60,7 @@ def _check_on_cpu(on_cpu: bool, where: object, help: str) -> None:
 
 def _from_torch(tensor: Any) -> tuple[Tensor, Restore]:
     _check_on_cpu(tensor.device.type == "cpu", tensor.device, "pass `x.cpu()`")
-    torch = importlib.import_module("torch")
+    torch = sys.modules["torch"]
     if tensor.requires_grad:
         raise ArgumentError("a tensor that records gradients would lose them", help="pass `x.detach()`")
     if tensor.layout != torch.strided:
@@ -75,7 +75,7 @@ def _from_torch(tensor: Any) -> tuple[Tensor, Restore]:
 
 
 def _to_torch(array: Tensor) -> Any:
-    torch = importlib.import_module("torch")
+    torch = sys.modules["torch"]
     if array.dtype == _bfloat16():
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)
@@ -89,7 +89,7 @@ def _from_jax(array: Any) -> tuple[Tensor, Restore]:
 
 
 def _to_jax(array: Tensor) -> Any:
-    return importlib.import_module("jax.numpy").asarray(array)
+    return sys.modules["jax"].numpy.asarray(array)
 
 
 def _from_cupy(array: Any) -> tuple[Tensor, Restore]:

@@ -271,8 +271,10 @@ def format_size(size: Size, names: Mapping[Dim, str] | None = None) -> str:
     for factor, part in terms:
         body = _format_part(part, names or {})
         sign = "-" if factor < 0 else "+" if text else ""
+        if factor != 1:
+            body = f"({body})" if "/" in body or "%" in body else body
         if abs(factor) != 1:
-            body = f"{abs(factor)}*({body})" if "/" in body or "%" in body else f"{abs(factor)}*{body}"
+            body = f"{abs(factor)}*{body}"
         text += sign + body
     if not text:
         return str(constant)

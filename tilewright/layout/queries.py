@@ -89,7 +89,8 @@ def alignment(layout: Layout, axis: str, dim: int = -1) -> int:
         fused = fuse_digits(digits)
         moving = fused[:-1] if number == dim else fused
         result = gcd(result, *(digit.stride for digit in moving if digit.axis == axis))
-    return gcd(result, *(copy.stride for copy in (*layout.replica, *layout.partial) if copy.axis == axis))
+    copies = [copy for copy in (*layout.replica, *layout.partial) if copy.axis == axis and copy.extent != 1]
+    return gcd(result, *(copy.stride for copy in copies))
 
 
 def locate(layout: Layout, place: Mapping[str, int]) -> tuple[int, ...] | None:

@@ -192,14 +192,12 @@ class _Parser:
         return first, end
 
     def _size(self) -> Size:
-        total = -self._product() if self._accept("-") else self._product()
+        total = self._product()
         while self._peek() in ("+", "-"):
-            total = total + self._product() if self._accept("+") else self._subtract(total)
+            sign = 1 if self._accept("+") else -1
+            self.at += sign < 0
+            total = total + self._product() * sign
         return total
-
-    def _subtract(self, total: Size) -> Size:
-        self._expect("-")
-        return total - self._product()
 
     def _product(self) -> Size:
         value = self._factor()
@@ -216,6 +214,8 @@ class _Parser:
         return value
 
     def _factor(self) -> Size:
+        if self._accept("-"):
+            return -self._factor()
         if self._accept("("):
             value = self._size()
             self._expect(")")

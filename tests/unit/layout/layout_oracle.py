@@ -173,12 +173,13 @@ def nested_layouts(
     gaps: bool = True,
     negative: bool = False,
     own_axes: bool = False,
+    exact_rank: bool = False,
 ) -> Layout:
     """A layout whose places never meet: digits take the axes from the smallest stride up, with gaps between them.
 
     With `own_axes` each digit has an axis of its own.
     """
-    rank = draw(st.integers(0, max_rank))
+    rank = max_rank if exact_rank else draw(st.integers(0, max_rank))
     extents = [draw(st.lists(st.integers(2, 4), max_size=3 if rank < 3 else 2)) for _ in range(rank)]
     while int(np.prod([extent for own in extents for extent in own], dtype=int)) > MOST_ELEMENTS:
         max(extents, key=len).pop()

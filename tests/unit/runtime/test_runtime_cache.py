@@ -398,10 +398,10 @@ def assert_whole(cache: CompileCache) -> None:
 
 
 def test_killed_writers_never_leave_a_broken_entry(cache):
-    for round_number in range(12):
+    for round_number in range(8):
         process = start(WRITE_FOREVER, cache.directory)
         assert process.stdout.readline() == "ready\n"
-        time.sleep(0.02 + 0.017 * round_number)
+        time.sleep(0.02 + 0.026 * round_number)
         process.send_signal(signal.SIGKILL)
         process.communicate()
         assert_whole(cache)

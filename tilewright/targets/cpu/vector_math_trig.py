@@ -13,7 +13,16 @@ from dataclasses import dataclass
 
 from llvmlite import ir
 
-from tilewright.targets.cpu.vector_math_common import DOUBLE, Lanes, element_of, intrinsic, polynomial, with_element
+from tilewright.targets.cpu.vector_math_common import (
+    DOUBLE,
+    Builder,
+    Lanes,
+    Value,
+    element_of,
+    intrinsic,
+    polynomial,
+    with_element,
+)
 from tilewright.targets.cpu.vector_math_tables import CONSTANTS, INVERSE_PI_BITS, TABLES
 
 WORD, DOUBLE_WORD = ir.IntType(64), ir.IntType(128)
@@ -163,12 +172,12 @@ def _fraction_of_pi(bits: Lanes) -> Lanes:
     return ((factor * high) << 64) + middle_sum
 
 
-def _inverse_pi_table(builder: ir.IRBuilder) -> ir.GlobalVariable:
+def _inverse_pi_table(builder: Builder) -> Value:
     name = "tilewright.inverse_pi"
     if existing := builder.module.globals.get(name):
         return existing
     kind = ir.ArrayType(WORD, len(INVERSE_PI_BITS))
-    table = ir.GlobalVariable(builder.module, kind, name)
+    table: Value = ir.GlobalVariable(builder.module, kind, name)
     table.linkage = "internal"
     table.global_constant = True
     table.initializer = ir.Constant(kind, list(INVERSE_PI_BITS))
@@ -178,7 +187,7 @@ def _inverse_pi_table(builder: ir.IRBuilder) -> ir.GlobalVariable:
 def _times_half_pi(fraction: Lanes) -> tuple[Lanes, Lanes]:
     """An unsigned 128-bit fraction times pi / 2, as the sum of two doubles."""
     builder = fraction.builder
-    zeros = intrinsic_count_zeros(fraction)
+    zeros = fraction.wrap(intrinsic(builder, "ctlz", [fraction.value, ir.IntType(1)(0)]))
     normal = fraction << zeros
     high = fraction.wrap(builder.sitofp(builder.trunc(normal.logical_shift_right(75).value, WORD), DOUBLE))
     next_bits = normal.logical_shift_right(22) & ((1 << 53) - 1)
@@ -190,14 +199,6 @@ def _times_half_pi(fraction: Lanes) -> tuple[Lanes, Lanes]:
     error = low.times_plus(half_pi_high, high.times_plus(half_pi_low, high.times_plus(half_pi_high, -product)))
     total = product + error
     return total * scale, ((product - total) + error) * scale
-
-
-def intrinsic_count_zeros(value: Lanes) -> Lanes:
-    builder = value.builder
-    function = builder.module.globals.get("llvm.ctlz.i128") or ir.Function(
-        builder.module, ir.FunctionType(DOUBLE_WORD, [DOUBLE_WORD, ir.IntType(1)]), "llvm.ctlz.i128"
-    )
-    return value.wrap(builder.call(function, [value.value, ir.IntType(1)(0)]))
 
 
 def _sine_after(angle: Angle, quarters: int) -> Lanes:

@@ -24,7 +24,8 @@ class InterpretedProgram:
 
     def __call__(self, *arrays: Tensor) -> list[Tensor]:
         results = Interpreter(self._constants).run(self._main.body.block, arrays)
-        return [np.ascontiguousarray(r).reshape(r.shape) for r in results]
+        # Copies: a result may be a view of an argument or of a constant.
+        return [np.array(r, order="C") for r in results]
 
     def ir(self, phase: str) -> str:
         if phase != "array":

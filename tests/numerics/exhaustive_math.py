@@ -1,0 +1,60 @@
+"""Check a float32 function of the vector mathematics on every input, against float64 (not part of the test suite).
+
+    python tests/numerics/exhaustive_math.py exp
+    python tests/numerics/exhaustive_math.py --stride 17 tanh erf
+
+Prints the largest error in units in the last place and where it is, and fails when it is above the stated bound.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import numpy as np
+from math_references import DOUBLE
+from native_elementwise import Compiled, ElementwiseModule, ulp_errors
+
+from tilewright.targets.cpu.vector_math import SUPPORTED, ULP, emit_math
+from tilewright.targets.cpu.vector_math_common import FLOAT
+
+CHUNK, LANES = 1 << 22, 16
+TWO_ARGUMENTS = {"atan2", "hypot", "pow"}
+
+
+def compiled(name: str) -> Compiled:
+    built = ElementwiseModule()
+    built.add(name, [FLOAT], FLOAT, LANES, lambda builder, values: emit_math(builder, name, values))
+    return built.compile()
+
+
+def check(name: str, stride: int) -> float:
+    """The largest error over every `stride`-th bit pattern."""
+    code, worst, worst_at = compiled(name), 0.0, 0.0
+    started = time.monotonic()
+    for first in range(0, 2**32, CHUNK * stride):
+        bits = np.arange(first, min(first + CHUNK * stride, 2**32), stride, dtype=np.uint64).astype(np.uint32)
+        values = np.resize(bits, -(-len(bits) // LANES) * LANES).view(np.float32)
+        got = code.call(name, [values], np.empty_like(values))
+        with np.errstate(all="ignore"):
+            errors = ulp_errors(got, DOUBLE[name](values.astype(np.float64)))
+        at = int(errors.argmax())
+        if errors[at] > worst:
+            worst, worst_at = float(errors[at]), float(values[at])
+    seconds = time.monotonic() - started
+    print(f"{name:8} every {stride}th: {worst:.4f} ULP at {worst_at!r} (stated {ULP[name, 'f32']}), {seconds:.0f} s")
+    return worst
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="+", choices=sorted(SUPPORTED - TWO_ARGUMENTS), metavar="FUNCTION")
+    parser.add_argument("--stride", type=int, default=1, help="check every N-th bit pattern")
+    arguments = parser.parse_args()
+    too_large = [n for n in arguments.names if check(n, arguments.stride) > ULP[n, "f32"]]
+    if too_large:
+        raise SystemExit(f"above the stated bound: {', '.join(too_large)}")
+
+
+if __name__ == "__main__":
+    main()

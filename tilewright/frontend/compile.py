@@ -1,0 +1,152 @@
+"""From a traced program to an executable: through the compile cache where the target makes program files.
+
+A hit loads the program file and imports neither the IR framework nor LLVM. Looking at the stages of a program that came
+from the cache compiles it again, which gives the same code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tilewright import events
+from tilewright.errors import TargetError
+from tilewright.frontend.trace import Graph, digest
+from tilewright.options import current
+from tilewright.runtime.cache import CompileCache, default_cache
+from tilewright.runtime.cpu_features import default_threads
+from tilewright.runtime.program import Program, load
+from tilewright.runtime.sources import source_digest
+from tilewright.targets.base import Executable, Tensor
+
+Donations = Sequence[tuple[int, int]]
+TARGETS = ("cpu", "interp", "null")
+
+
+def compile_graph(graph: Graph, target: str, donate: Donations = ()) -> Executable:
+    """Compile a traced program for `cpu`, `cpu:x86-64-v3`, `interp` or `null`; `donate` pairs inputs with the outputs
+    that take their memory.
+
+    Raises:
+        TargetError: the string names no target or machine.
+    """
+    kind, _, machine_name = target.partition(":")
+    if kind not in TARGETS:
+        raise TargetError(f"there is no target `{target}`", help=f"use {', '.join(TARGETS)}, or cpu:MACHINE")
+    if kind == "interp":
+        return build_executable(graph, target, donate)
+    return CompiledGraph(graph, target, tuple(donate), runs=kind == "cpu" and not machine_name)
+
+
+def build_executable(graph: Graph, target: str, donate: Donations) -> Any:
+    """Run the whole compiler."""
+    from tilewright import pipelines
+    from tilewright.frontend.build import build_module
+
+    return pipelines.compile_module(build_module(graph), graph.constants, target, donate, graph.name)
+
+
+class CompiledGraph:
+    """A program of the cpu target: the runnable code at once, its stages when they are asked for."""
+
+    def __init__(self, graph: Graph, target: str, donate: tuple[tuple[int, int], ...], *, runs: bool) -> None:
+        self._graph = graph
+        self._target = target
+        self._donate = donate
+        self._full: Any = None
+        self.cache_state = "off"
+        self._program = self._obtain() if runs else None
+        if not runs:
+            self._compiled()
+
+    @property
+    def program(self) -> Program:
+        """The runnable program; building it checks that this machine can run it."""
+        if self._program is None:
+            self._program = self._compiled().program
+        return self._program  # type: ignore[return-value]
+
+    def __call__(self, *arrays: Tensor) -> list[Tensor]:
+        program = self._program or self.program
+        result = program(*arrays)
+        return list(result) if isinstance(result, tuple) else [result]
+
+    def ir(self, phase: str) -> str:
+        return self._compiled().ir(phase)
+
+    def asm(self) -> str:
+        return self._compiled().asm()
+
+    def cost(self) -> dict[str, Any]:
+        return self._compiled().cost()
+
+    def explain(self) -> str:
+        return self._compiled().explain()
+
+    def save(self, path: str) -> None:
+        self.program.save(path)
+
+    def _compiled(self) -> Any:
+        if self._full is None:
+            self._full = build_executable(self._graph, self._target, self._donate)
+        return self._full
+
+    def _obtain(self) -> Program:
+        cache = default_cache()
+        if cache is None:
+            return self._timed_build()
+        key = self._key(cache)
+        found = self._from_cache(cache, key)
+        if found is not None:
+            return found
+        with cache.lock(key):
+            found = self._from_cache(cache, key)
+            if found is not None:
+                return found
+            self.cache_state = "miss"
+            program = self._timed_build()
+            cache.put(key, program.save, {"name": self._graph.name, "target": self._target})
+            return program
+
+    def _from_cache(self, cache: CompileCache, key: str) -> Program | None:
+        path = cache.get(key)
+        if path is None:
+            return None
+        program = _load_or_drop(cache, key, path)
+        if program is not None:
+            self.cache_state = "hit"
+        return program
+
+    def _timed_build(self) -> Program:
+        start = time.perf_counter()
+        program = self._compiled().program
+        events.emit("compile", name=self._graph.name, target=self._target, seconds=time.perf_counter() - start)
+        return program
+
+    def _key(self, cache: CompileCache) -> str:
+        from tilewright.targets.cpu.host import machine_named
+
+        machine = machine_named(self._target.partition(":")[2])
+        parts = (
+            digest(self._graph),
+            repr(self._donate),
+            repr(machine),
+            str(current().threads or default_threads()),
+            source_digest(cache.directory),
+        )
+        return hashlib.blake2b("\n".join(parts).encode(), digest_size=20).hexdigest()
+
+
+def _load_or_drop(cache: CompileCache, key: str, path: Path) -> Program | None:
+    """A program that cannot be read counts as a miss and is removed."""
+    from tilewright.errors import CpuFeatureError, ProgramFileError
+
+    try:
+        return load(path)
+    except (ProgramFileError, CpuFeatureError, OSError) as error:
+        events.emit("cache.damaged", key=key, reason=str(error))
+        cache.remove(key)
+        return None

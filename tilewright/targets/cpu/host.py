@@ -1,0 +1,47 @@
+"""Which machine file describes a target string of the cpu target. Imports no compiler, so that a warm start is light."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from tilewright.errors import TargetError
+from tilewright.machines import machine as machines
+from tilewright.machines.machine import Machine
+from tilewright.runtime import cpu_features
+
+
+@cache
+def host_machine() -> Machine:
+    """The widest machine file that this host satisfies, with the host's cache sizes.
+
+    Raises:
+        TargetError: no machine file fits this processor.
+    """
+    host = cpu_features.host()
+    fitting = [
+        m
+        for m in map(machines.load, machines.names())
+        if m.target == "cpu" and m.architecture == host.architecture and not cpu_features.missing(m.llvm_features)
+    ]
+    if not fitting:
+        raise TargetError(
+            f"no machine file fits this processor ({host.name})",
+            help=f"the cpu target needs one of {', '.join(machines.names())}",
+        )
+    widest = max(fitting, key=lambda m: m.vector.bytes)
+    sizes = {f"l{c.level}": c.size_bytes for c in cpu_features.cache_levels() if c.kind != "instruction"}
+    return machines.with_caches(widest, sizes)
+
+
+def machine_named(name: str) -> Machine:
+    """The machine of a target string; the host's when the name is empty.
+
+    Raises:
+        TargetError: there is no such machine, or it is not a CPU.
+    """
+    if not name or name == "host":
+        return host_machine()
+    machine = machines.load(name)
+    if machine.target != "cpu":
+        raise TargetError(f"`{name}` is not a machine of the cpu target", help="leave the machine out to use this host")
+    return machine
