@@ -51,6 +51,7 @@ def compile_module(
     target: str,
     donate: Sequence[tuple[int, int]] = (),
     name: str = "main",
+    keep_stages: bool = True,
 ) -> Executable:
     """Compile a module of the `array` phase for a target such as `cpu`, `cpu:x86-64-v3`, `interp` or `null`.
 
@@ -67,7 +68,7 @@ def compile_module(
         from tilewright.targets.cpu.target import NativeProgram
 
         unit = _unit(module, constants, machine_named(machine_name), donate, name)
-        stages = run_passes(unit)
+        stages = run_passes(unit, keep_stages)
         return NativeProgram(unit, stages)
     raise TargetError(f"there is no target `{target}`", help="use cpu, interp or null")
 
@@ -81,12 +82,19 @@ def _unit(module: ModuleOp, constants: Mapping[str, Tensor], machine: object, do
     return Unit(module, dict(constants), machine, threads, dict(donate), name=name)  # type: ignore[arg-type]
 
 
-def run_passes(unit: Unit) -> dict[str, str]:
-    """Run both lists; gives the program's text at each phase border."""
-    stages = {"array": str(unit.module)}
+def run_passes(unit: Unit, keep_stages: bool = True) -> dict[str, str]:
+    """Run both lists; gives the program's text at each phase border if it is to be kept."""
+    from tilewright.options import current
+
+    verify = current().verify
+    stages = {"array": str(unit.module)} if keep_stages else {}
     for phase, passes in (("tile", array_to_tile()), ("scheduled", tile_to_scheduled())):
         for each in passes:
             each.apply(unit)
-        unit.module.verify()
-        stages[phase] = str(unit.module)
+            if verify > 1:
+                unit.module.verify()
+        if verify:
+            unit.module.verify()
+        if keep_stages:
+            stages[phase] = str(unit.module)
     return stages

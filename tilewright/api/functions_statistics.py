@@ -9,7 +9,7 @@ from typing import Any
 from tilewright import dtypes
 from tilewright.api import lifting
 from tilewright.api.array import Array, Axis, located
-from tilewright.api.functions_elementwise import divide, equal, subtract, truth
+from tilewright.api.functions_elementwise import divide, equal, subtract, truth, where
 from tilewright.api.functions_manipulation import concat
 from tilewright.api.functions_math import exp, log, sqrt
 from tilewright.api.lifting import ArrayLike, apply, as_float, axes_of, axis_of, cast, element_type, emit, lift
@@ -109,7 +109,7 @@ def logsumexp(x: ArrayLike, /, axis: Axis = None, *, keepdims: bool = False) -> 
     wide = cast(array, array.dtype.compute)
     largest = _reduce("maximum", wide, axis, True)
     # An infinite maximum has no finite distance to anything, itself included.
-    shift = apply("select", apply("isfinite", largest), largest, lifting.full(largest.shape, 0, wide.dtype))
+    shift = where(apply("isfinite", largest), largest, 0.0)
     total = log(_reduce("add", exp(subtract(wide, shift)), axis, True)) + shift
     kept = total if keepdims else lifting.reshape(total, _dropped(array.shape, axes_of(axis, array.ndim)))
     return cast(kept, array.dtype)

@@ -41,12 +41,12 @@ def compile_graph(graph: Graph, target: str, donate: Donations = ()) -> Executab
     return CompiledGraph(graph, target, tuple(donate), runs=kind == "cpu" and not machine_name)
 
 
-def build_executable(graph: Graph, target: str, donate: Donations) -> Any:
-    """Run the whole compiler."""
+def build_executable(graph: Graph, target: str, donate: Donations, *, keep_stages: bool = True) -> Any:
+    """Run the whole compiler. The texts of the stages cost time: only looking at them needs them."""
     from tilewright import pipelines
     from tilewright.frontend.build import build_module
 
-    return pipelines.compile_module(build_module(graph), graph.constants, target, donate, graph.name)
+    return pipelines.compile_module(build_module(graph), graph.constants, target, donate, graph.name, keep_stages)
 
 
 class CompiledGraph:
@@ -122,7 +122,8 @@ class CompiledGraph:
 
     def _timed_build(self) -> Program:
         start = time.perf_counter()
-        program = self._compiled().program
+        built = build_executable(self._graph, self._target, self._donate, keep_stages=False)
+        program = built.program
         events.emit("compile", name=self._graph.name, target=self._target, seconds=time.perf_counter() - start)
         return program
 

@@ -94,9 +94,11 @@ class Graph:
     def constant(self, array: np.ndarray[Any, Any], type: ArrayType) -> Value:
         """A captured array. Arrays of one repeated value are stored as that value."""
         fields = {"shape": type.shape, "dtype": type.dtype.name}
-        if array.size and array.size <= 1:
-            return self.add("constant", value=array.reshape(-1)[0].item(), resource="", **fields)[0]
         contiguous = np.ascontiguousarray(array)
+        if _is_uniform(contiguous):
+            return self.add("constant", value=contiguous.reshape(-1)[0].item(), resource="", **fields)[0]
+        if contiguous.flags.writeable and np.may_share_memory(contiguous, array):
+            contiguous = contiguous.copy()  # what the user writes to the array later is no part of the program
         digest = digest_array(contiguous)
         self.constants.setdefault(digest, contiguous)
         return self.add("constant", value=0, resource=digest, **fields)[0]
@@ -107,6 +109,14 @@ class Graph:
             yield node
             for graph in node.graphs:
                 yield from graph.walk()
+
+
+def _is_uniform(array: np.ndarray[Any, Any]) -> bool:
+    """Whether all elements of a contiguous array have the same bits."""
+    bits = array.reshape(-1).view(f"u{array.itemsize}")
+    if bits.size == 0 or bits[0] != bits[-1] or bits[0] != bits[bits.size // 2]:
+        return False
+    return bool((bits == bits[0]).all())
 
 
 def digest_array(array: np.ndarray[Any, Any]) -> str:

@@ -23,9 +23,9 @@ from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.passes.base import Remark, Unit, blocks_of, where
 from tilewright.passes.fusion import (
+    BlockOrder,
     ELEMENTWISE,
     absorb_transpose,
-    creates_cycle,
     in_block,
     inline_closure,
     is_inline,
@@ -58,7 +58,7 @@ def _try(unit: Unit, block: Block, product: array.ContractOp) -> None:
     if leak is not None:
         unit.remarks.append(Remark("array-fuse-attention", subject, "not fused", f"{leak.name} also needs an inner value"))
         return
-    if creates_cycle(block, inside):
+    if BlockOrder(block).creates_cycle(inside):
         unit.remarks.append(Remark("array-fuse-attention", subject, "not fused", "an input depends on an inner value"))
         return
     absorb_transpose(block, inside, parts.quotient)

@@ -18,7 +18,7 @@ from xdsl.ir import Block, Operation
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.passes.base import Remark, Unit, blocks_of, where
-from tilewright.passes.fusion import ELEMENTWISE, absorb_transpose, creates_cycle, describe, inline_closure, make_group, users
+from tilewright.passes.fusion import ELEMENTWISE, BlockOrder, absorb_transpose, describe, inline_closure, make_group, users
 
 LARGEST_EPILOGUE = 48
 
@@ -53,7 +53,8 @@ def _grow_epilogue(unit: Unit, block: Block, product: array.ArrayOp, members: se
     shape = array_type(product.results[0]).shape
     epilogue: list[Operation] = []
     core: set[Operation] = {product}
-    for op in list(block.ops):
+    order = BlockOrder(block)
+    for op in order.ops[order.index[product] :]:
         if op in members or not isinstance(op, ELEMENTWISE) or len(epilogue) >= LARGEST_EPILOGUE:
             continue
         if not any(isinstance(o.owner, Operation) and o.owner in core for o in op.operands):
@@ -63,7 +64,7 @@ def _grow_epilogue(unit: Unit, block: Block, product: array.ArrayOp, members: se
             unit.remarks.append(Remark("array-fuse-contract", subject, "not in epilogue", "another shape"))
             continue
         wider = members | {op, *inline_closure(op.operands)}
-        if creates_cycle(block, wider):
+        if order.creates_cycle(wider):
             reason = "an operand depends on the product another way"
             unit.remarks.append(Remark("array-fuse-contract", subject, "not in epilogue", reason))
             continue

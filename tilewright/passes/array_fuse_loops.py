@@ -25,7 +25,7 @@ from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.passes.base import Remark, Unit, blocks_of, where
 from tilewright.passes.fusion import (
-    creates_cycle,
+    BlockOrder,
     describe,
     in_block,
     inline_closure,
@@ -79,7 +79,8 @@ def _is_array(op: Operation) -> bool:
 
 def _fuse_block(unit: Unit, block: Block) -> None:
     group_of: dict[Operation, _Group] = {}
-    for op in block.ops:
+    order = BlockOrder(block)
+    for op in order.ops:
         if not _loops(op):
             continue
         group = _Group({op})
@@ -88,7 +89,7 @@ def _fuse_block(unit: Unit, block: Block) -> None:
             other = group_of.get(producer)
             if other is None or other is group_of[op]:
                 continue
-            reason = _refusal(block, group_of[op], other)
+            reason = _refusal(order, group_of[op], other)
             subject = f"{describe([producer])} into {describe([op])} at {where(op)}"
             unit.remarks.append(
                 Remark("array-fuse-loops", subject, "not fused" if reason else "fused", reason or "computed once")
@@ -131,7 +132,7 @@ def _producers(op: Operation) -> list[Operation]:
     return list(found)
 
 
-def _refusal(block: Block, consumer: _Group, producer: _Group) -> str | None:
+def _refusal(order: BlockOrder, consumer: _Group, producer: _Group) -> str | None:
     """Why two groups must not merge, or None."""
     merged = consumer.ops | producer.ops
     if len(merged) > LARGEST_GROUP:
@@ -140,11 +141,11 @@ def _refusal(block: Block, consumer: _Group, producer: _Group) -> str | None:
     if problem:
         return problem
     every = merged | set(inline_closure(o for op in merged for o in op.operands))
-    roots = [op for op in merged if any(in_block(u, block) not in every for r in op.results for u in users(r))]
+    roots = [op for op in merged if any(in_block(u, order.block) not in every for r in op.results for u in users(r))]
     problem = _recomputes(merged, roots, space, reduced)
     if problem:
         return problem
-    return "another path between them leaves the group" if creates_cycle(block, every) else None
+    return "another path between them leaves the group" if order.creates_cycle(every) else None
 
 
 def _space(ops_: Iterable[Operation]) -> tuple[tuple[int, ...], tuple[int, ...], str | None]:

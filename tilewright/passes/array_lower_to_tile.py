@@ -25,6 +25,7 @@ from tilewright.dialects import array, tile
 from tilewright.dialects.base import array_type
 from tilewright.passes.array_fuse_attention import attention_parts
 from tilewright.passes.base import Unit, blocks_of
+from tilewright.passes.fusion import structural_key
 from tilewright.passes.lower_contract_group import (
     lower_attention_group,
     lower_contract_group,
@@ -42,27 +43,25 @@ Fill = Callable[[TileBuilder, Sequence[SSAValue], Sequence[SSAValue]], None]
 
 @dataclass(frozen=True)
 class ArrayLowerToTilePass:
-    """Kernels with equal bodies are shared: a model's layers call one kernel."""
+    """Groups with equal bodies share a kernel: a model's layers call one kernel."""
 
     name: ClassVar[str] = "array-lower-to-tile"
 
     def apply(self, unit: Unit) -> None:
-        known: dict[str, str] = {}
+        known: dict[tuple[object, ...], str] = {}
         for block in blocks_of(unit.main):
             for op in list(block.ops):
                 if isinstance(op, array.FusedOp):
                     _replace(unit, op, known)
 
 
-def _replace(unit: Unit, group: array.FusedOp, known: dict[str, str]) -> None:
-    kernel = _lower(unit, group)
-    text = str(kernel)
-    name = known.get(text)
+def _replace(unit: Unit, group: array.FusedOp, known: dict[tuple[object, ...], str]) -> None:
+    key = (group.kind.data, structural_key(group.body))
+    name = known.get(key)
     if name is None:
         name = f"{group.kind.data}_{len(known)}"
-        known[text] = name
-        kernel.properties["sym_name"] = array.StringAttr(name)
-        unit.module.body.block.add_op(kernel)
+        known[key] = name
+        unit.module.body.block.add_op(_lower(unit, group, name))
     call = array.CallOp.make(list(group.operands), {"callee": name}, [r.type for r in group.results])
     call.location = group.location
     block = group.parent_block()
@@ -74,12 +73,12 @@ def _replace(unit: Unit, group: array.FusedOp, known: dict[str, str]) -> None:
     group.erase()
 
 
-def _lower(unit: Unit, group: array.FusedOp) -> tile.KernelOp:
+def _lower(unit: Unit, group: array.FusedOp, name: str) -> tile.KernelOp:
     grid, fill = _GROUPS[group.kind.data](unit, group)
     inputs = [tile.ref(array_type(o)) for o in group.operands]
     outputs = [tile.ref(array_type(r)) for r in group.results]
     effects = [*[tile.IN] * len(inputs), *[tile.OUT] * len(outputs)]
-    kernel = tile.kernel("", grid, [*inputs, *outputs], effects)
+    kernel = tile.kernel(name, grid, [*inputs, *outputs], effects)
     refs = dict(zip(group.body.block.args, kernel.refs, strict=False))
     builder = TileBuilder(kernel.body.block, refs)
     fill(builder, kernel.indices, kernel.refs[len(inputs) :])

@@ -61,32 +61,48 @@ def in_block(op: Operation, block: Block) -> Operation:
     return op
 
 
-def creates_cycle(block: Block, members: set[Operation]) -> bool:
-    """Whether a path leaves the set and comes back, so that the set cannot run as one step."""
-    order = {op: i for i, op in enumerate(block.ops)}
-    last = max(order[m] for m in members)
-    tainted: set[Operation] = set()
-    for op in block.ops:
-        if order[op] > last:
-            return False
-        depends = any(
-            isinstance(o.owner, Operation) and (o.owner in tainted or (o.owner in members and op not in members))
-            for o in _reads(op)
-        )
-        if not depends:
-            continue
-        if op in members and any(isinstance(o.owner, Operation) and o.owner in tainted for o in _reads(op)):
-            return True
-        if op not in members:
-            tainted.add(op)
-    return False
+class BlockOrder:
+    """Positions of a block's operations; made again after operations move."""
+
+    def __init__(self, block: Block) -> None:
+        self.block = block
+        self.ops = list(block.ops)
+        self.index = {op: i for i, op in enumerate(self.ops)}
+
+    def creates_cycle(self, members: set[Operation]) -> bool:
+        """Whether a path leaves the set and comes back, so that the set cannot run as one step."""
+        positions = [self.index[m] for m in members]
+        tainted: set[Operation] = set()
+        for op in self.ops[min(positions) : max(positions) + 1]:
+            owners = [o.owner for o in _reads(op)]
+            if op in members:
+                if any(owner in tainted for owner in owners):
+                    return True
+            elif any(owner in tainted or owner in members for owner in owners):
+                tainted.add(op)
+        return False
 
 
-def _reads(op: Operation) -> list[SSAValue]:
+def _reads(op: Operation) -> Sequence[SSAValue]:
     """Operands of an operation and everything that its regions use from outside."""
     if not op.regions:
-        return list(op.operands)
+        return op.operands
     return [o for inner in op.walk() for o in inner.operands]
+
+
+def structural_key(region: Region) -> tuple[object, ...]:
+    """Equal for regions of one block that hold the same operations on the same types."""
+    numbers: dict[SSAValue, int] = {}
+    for argument in region.block.args:
+        numbers[argument] = len(numbers)
+    parts: list[object] = [tuple(a.type for a in region.block.args)]
+    for op in region.block.ops:
+        operands = tuple(numbers[o] for o in op.operands)
+        for result in op.results:
+            numbers[result] = len(numbers)
+        properties = tuple(sorted(op.properties.items()))
+        parts.append((op.name, operands, properties, tuple(r.type for r in op.results)))
+    return tuple(parts)
 
 
 def make_group(block: Block, members: set[Operation], kind: str, why: str) -> array.FusedOp:
