@@ -54,7 +54,7 @@ def load_weights(folder: Path) -> dict[str, np.ndarray]:
 
 
 def tokenize(folder: Path, sentences: list[str], length: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Token ids and mask, both i64 of shape (sentences, length), padded to a multiple of 16 unless a length is given."""
+    """Token ids and mask, i64 of shape (sentences, length), padded to a multiple of 16 unless a length is given."""
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DType:
-    """One element type. `kind` is `f` (float), `i` (signed), `u` (unsigned) or `b` (bool); `bits` is the storage width."""
+    """One element type. `kind` is `f` (float), `i` (signed), `u` (unsigned) or `b` (bool); `bits` the storage width."""
 
     name: str
     kind: str

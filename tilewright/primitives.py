@@ -215,8 +215,7 @@ def _pad(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
     if any(n < 0 for n in (*low, *high, *interior)):
         raise ArgumentError("`pad` amounts are negative", help="use a slice to shrink an array")
     shape = tuple(
-        n + lo + hi + inner * max(0, n - 1)
-        for n, lo, hi, inner in zip(operand.shape, low, high, interior, strict=True)
+        n + lo + hi + inner * max(0, n - 1) for n, lo, hi, inner in zip(operand.shape, low, high, interior, strict=True)
     )
     return (ArrayType(shape, operand.dtype),)
 
@@ -259,14 +258,14 @@ def _indexed(name: str, operand: ArrayType, indices: Types, axes: Sequence[int])
 
 @_rule("gather")
 def _gather(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
-    """Result axes: those of the index arrays, then the axes of the operand that are not indexed. Indices are clamped."""
+    """Result axes: those of the index arrays, then the operand's axes that are not indexed. Indices are clamped."""
     operand, *indices = operands
     return (ArrayType(_indexed("gather", operand, indices, attributes["axes"]), operand.dtype),)
 
 
 @_rule("scatter")
 def _scatter(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
-    """Combine updates into a copy of the operand, in index order; indices outside are dropped. `fn` `set` overwrites."""
+    """Combine updates into a copy of the operand in index order; indices outside are dropped. `fn` `set` overwrites."""
     operand, updates, *indices = operands
     expected = ArrayType(_indexed("scatter", operand, indices, attributes["axes"]), operand.dtype)
     if updates != expected:

@@ -1,6 +1,6 @@
 """What all dialects share: the type mapping, plain attribute values, and one readable text form for operations.
 
-    %3 = array.map(%1, %2) {fn = "add"} : tensor<8x4xf32>
+%3 = array.map(%1, %2) {fn = "add"} : tensor<8x4xf32>
 """
 
 from __future__ import annotations

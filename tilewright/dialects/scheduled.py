@@ -28,7 +28,7 @@ from xdsl.traits import IsTerminator
 from xdsl.utils.exceptions import VerifyException
 
 from tilewright.dialects import tile
-from tilewright.dialects.base import PlainOp, dtype_of
+from tilewright.dialects.base import PlainOp, decode, dtype_of
 
 WORKER, SHARED = "worker", "shared"
 
@@ -57,7 +57,7 @@ class ParallelOp(PlainOp):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return tuple(int(n) for n in self.extents.get_values())
+        return decode(self.extents)
 
     def verify_(self) -> None:
         if len(self.body.block.args) != len(self.shape):
@@ -111,12 +111,12 @@ class DotOp(PlainOp):
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        rows, columns, depth = (int(n) for n in self.extents.get_values())
+        rows, columns, depth = decode(self.extents)
         return rows, columns, depth
 
     @property
     def micro_tile(self) -> tuple[int, int]:
-        rows, columns = (int(n) for n in self.micro.get_values())
+        rows, columns = decode(self.micro)
         return rows, columns
 
     def verify_(self) -> None:

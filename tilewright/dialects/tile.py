@@ -52,7 +52,7 @@ from xdsl.traits import IsolatedFromAbove, IsTerminator, Pure, SymbolOpInterface
 from xdsl.utils.exceptions import VerifyException
 
 from tilewright import primitives
-from tilewright.dialects.base import PlainOp, array_type, dtype_of, tensor
+from tilewright.dialects.base import PlainOp, array_type, decode, dtype_of, tensor
 from tilewright.dtypes import DType
 from tilewright.errors import TilewrightError
 from tilewright.primitives import ArrayType
@@ -128,7 +128,7 @@ class KernelOp(PlainOp):
 
     @property
     def grid_shape(self) -> tuple[int, ...]:
-        return tuple(int(n) for n in self.grid.get_values())
+        return decode(self.grid)
 
     @property
     def refs(self) -> Sequence[SSAValue]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tilewright.errors import LayoutError
-from tilewright.layout.dims import Size, ceil_divide, known_multiple, lower_bound, upper_bound
+from tilewright.layout.dims import Size, ceil_divide, is_at_least, known_multiple, lower_bound, static, upper_bound
 from tilewright.layout.iters import (
     NO_AXIS,
     AxisIter,
@@ -28,7 +28,8 @@ def compose(outer: Layout, inner: Layout, axes: Sequence[str]) -> Layout:
 
     Raises:
         LayoutError: `axes` does not name one axis per dim of `outer`, an axis is swizzled in `inner` or produced by
-            both, coordinates leave `outer`, or digits of `inner` carry from one digit of `outer` into the next.
+            both, coordinates leave `outer`, digits of `inner` carry from one digit of `outer` into the next, or terms
+            of a partial would share a place.
     """
     _check_axes(outer, inner, axes)
     feeds = {axis: _Feed(outer.shard[dim], axis) for dim, axis in enumerate(axes)}
@@ -36,16 +37,13 @@ def compose(outer: Layout, inner: Layout, axes: Sequence[str]) -> Layout:
     for digits in inner.shard:
         pieces = [_pieces(digit, feeds, may_grow=position == 0) for position, digit in enumerate(digits)]
         shard.append(tuple(piece for group in pieces for piece in group))
-    replica = [piece for copy in inner.replica for piece in _pieces(copy, feeds)]
-    partial = [(piece, copy.op) for copy in inner.partial for piece in _pieces(copy, feeds)]
+    replica = [piece for copy in inner.replica for piece in _pieces(copy, feeds) if piece.stride]
+    partial = [(piece, copy.op) for copy in inner.partial for piece in _pieces(copy, feeds) if piece.extent != 1]
     result = Layout(
         inner.shape,
         tuple(shard),
-        (*(Replica(piece.extent, piece.stride, piece.axis) for piece in replica if piece.stride), *outer.replica),
-        (
-            *(Partial(piece.extent, piece.stride, piece.axis, op) for piece, op in partial if piece.stride),
-            *outer.partial,
-        ),
+        (*(Replica(piece.extent, piece.stride, piece.axis) for piece in replica), *outer.replica),
+        (*(Partial(piece.extent, piece.stride, piece.axis, op) for piece, op in partial), *outer.partial),
         tuple((axis, value) for axis, value in inner.offset if axis not in feeds),
         (*(term for term in inner.swizzle if term.axis not in feeds), *outer.swizzle),
     ).with_offset(dict(outer.offset))
@@ -131,7 +129,7 @@ class _Feed:
         for level, (weight, digit) in enumerate(self.levels):
             step = offset // weight
             if level < len(self.levels) - 1:
-                step = step % _extent(digit)
+                step = step % static(digit.extent)
             self.add(level, lower_bound(step), upper_bound(step))
             if digit.stride:
                 shifts.append((digit.axis, step * digit.stride))
@@ -139,8 +137,7 @@ class _Feed:
 
     def check_no_carry(self) -> None:
         for level, (_, digit) in enumerate(self.levels):
-            room = digit.extent - 1 - self.high[level]
-            if lower_bound(self.low[level]) < 0 or lower_bound(room) < 0:
+            if lower_bound(self.low[level]) < 0 or not is_at_least(digit.extent, self.high[level] + 1):
                 raise LayoutError(
                     f"coordinates on `{self.axis}` reach {self.low[level]}..{self.high[level]} in a digit of extent "
                     f"{digit.extent} of the outer layout, so they would carry or leave it",
@@ -213,9 +210,3 @@ def _chain(axis: str, steps: Sequence[tuple[int, Iter]]) -> Digits:
         digits.insert(0, digit)
         previous = stride
     return tuple(digits)
-
-
-def _extent(digit: Iter) -> int:
-    if isinstance(digit.extent, int):
-        return digit.extent
-    raise LayoutError(f"the extent `{digit.extent}` must be static here", help="bind its Dims to numbers first")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tilewright.errors import LayoutError
-from tilewright.layout.dims import Size, ceil_divide, is_integer
+from tilewright.layout.dims import Size, ceil_divide, is_integer, normal
 from tilewright.layout.iters import Digits, Iter, XorTerm
 from tilewright.layout.layout import Layout
 from tilewright.layout.operations import product
@@ -145,7 +145,7 @@ def _dense_strides(shape: Sequence[Size], order: Sequence[int]) -> list[int]:
     for position in range(len(order) - 1, -1, -1):
         dim = order[position]
         strides[dim] = inner
-        size = shape[dim]
+        size = normal(shape[dim])
         if not is_integer(size):
             if any(shape[outer] != 1 for outer in order[:position]):
                 raise LayoutError(

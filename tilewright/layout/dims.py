@@ -188,6 +188,17 @@ def known_multiple(size: Size) -> int:
     return abs(size) if isinstance(size, int) else size.multiple_of
 
 
+def static(size: Size) -> int:
+    """`size`, when it is known.
+
+    Raises:
+        LayoutError: it is not.
+    """
+    if isinstance(size, int):
+        return size
+    raise LayoutError(f"the size `{size}` must be known here", help="bind its Dims to numbers first")
+
+
 def is_at_least(left: Size, right: Size) -> bool:
     """Whether `left >= right` can be shown for all values of the `Dim`s, such as `ceil(M / 8) * 8 >= M`."""
     difference = left - right

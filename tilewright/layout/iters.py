@@ -20,6 +20,7 @@ from tilewright.layout.dims import (
     known_multiple,
     lower_bound,
     normal,
+    static,
     upper_bound,
 )
 
@@ -176,7 +177,7 @@ def fuse_digits(digits: Sequence[Iter]) -> Digits:
         if digit.stride == 0 and digit.axis != NO_AXIS:
             digit = Iter(digit.extent, 0, NO_AXIS)
         if result and _continues(result[-1], digit):
-            digit = replace(digit, extent=result.pop().extent * _static(digit))
+            digit = replace(digit, extent=result.pop().extent * static(digit.extent))
         result.append(digit)
     return tuple(result)
 
@@ -249,7 +250,7 @@ def fuse_copies(copies: Sequence[AxisIterT]) -> tuple[AxisIterT, ...]:
         if copy.extent == 1:
             continue
         if result and _same_kind(result[-1], copy) and _continues(copy, result[-1]):
-            copy = replace(result[-1], extent=_static(result.pop()) * copy.extent)
+            copy = replace(result[-1], extent=static(result.pop().extent) * copy.extent)
         result.append(copy)
     return tuple(result)
 
@@ -266,12 +267,6 @@ def _continues(outer: AxisIter, inner: AxisIter) -> bool:
     if outer.axis != inner.axis or not isinstance(inner.extent, int):
         return False
     return outer.stride == inner.stride * inner.extent
-
-
-def _static(digit: AxisIter) -> int:
-    if isinstance(digit.extent, int):
-        return digit.extent
-    raise LayoutError(f"the extent `{digit.extent}` must be static here", help="bind the Dim first")
 
 
 def _straddles(digits: Sequence[Iter], inner: int) -> LayoutError:

@@ -17,6 +17,7 @@ from tilewright.layout.dims import (
     is_size,
     lower_bound,
     normal,
+    static,
     substitute,
     symbols,
     upper_bound,
@@ -99,6 +100,10 @@ class Layout:
     @cached_property
     def _hash(self) -> int:
         return hash((self.shape, self.shard, self.replica, self.partial, self.offset, self.swizzle))
+
+    def __reduce__(self) -> tuple[type[Layout], tuple[object, ...]]:
+        # Hashes of strings differ between processes, so a cached one must not travel.
+        return Layout, (self.shape, self.shard, self.replica, self.partial, self.offset, self.swizzle)
 
     def __str__(self) -> str:
         from tilewright.layout.text import format_layout
@@ -257,7 +262,7 @@ class Layout:
         """What each combination of replicas and partials adds, per axis."""
         shifts: list[dict[str, int]] = []
         copies = (*self.replica, *self.partial)
-        for steps in product(*(range(_static_extent(self, copy.extent)) for copy in copies)):
+        for steps in product(*(range(static(copy.extent)) for copy in copies)):
             shift: dict[str, int] = {}
             for copy, step in zip(copies, steps, strict=True):
                 shift[copy.axis] = shift.get(copy.axis, 0) + copy.stride * step
@@ -332,12 +337,6 @@ def has_effect(terms: Sequence[XorTerm], low: Size, high: Size) -> bool:
 def _term(dim: int, weight: int, digit: Iter, is_outermost: bool) -> LinearTerm:
     modulus = digit.extent if isinstance(digit.extent, int) and not is_outermost else None
     return LinearTerm(dim, weight, modulus, digit.stride)
-
-
-def _static_extent(layout: Layout, extent: Size) -> int:
-    if isinstance(extent, int):
-        return extent
-    raise needs_values(layout)
 
 
 def needs_values(layout: Layout) -> LayoutError:

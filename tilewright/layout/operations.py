@@ -9,7 +9,16 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from tilewright.errors import LayoutError
-from tilewright.layout.dims import Size, ceil_divide, is_at_least, is_integer, known_multiple, lower_bound, upper_bound
+from tilewright.layout.dims import (
+    Size,
+    ceil_divide,
+    is_at_least,
+    is_integer,
+    known_multiple,
+    lower_bound,
+    static,
+    upper_bound,
+)
 from tilewright.layout.iters import (
     AxisIter,
     AxisIterT,
@@ -96,7 +105,7 @@ def product(outer: Layout, inner: Layout) -> Layout:
             f"a product of layouts of ranks {outer.rank} and {inner.rank}", help="give both the same rank"
         )
     inner = replace(inner, swizzle=_useful_terms(inner))
-    spans = {axis: _static(inner.span(axis)) for axis in inner.axes}
+    spans = {axis: static(inner.span(axis)) for axis in inner.axes}
     tile_shape = inner.static_shape
     for dim, size in enumerate(tile_shape):
         if size != inner.padded_shape[dim] and outer.padded_shape[dim] != 1:
@@ -208,7 +217,7 @@ def compact(layout: Layout, axis: str) -> Layout:
     dense: dict[int, int] = {}
     count: Size = 1
     for part in chain:
-        dense[part.stride] = _static(count)
+        dense[part.stride] = static(count)
         count = dense[part.stride] * part.extent
 
     def renumber(part: AxisIterT) -> AxisIterT:
@@ -265,13 +274,13 @@ def _slice_digits(digits: Digits, start: Size, size: Size) -> tuple[Digits, list
     """The digits of `size` indices from `start`, and what the start adds per axis."""
     levels = list(weighted(fuse_digits(digits)))
     top = 0
-    while top < len(levels) - 1 and levels[top][0] * _static(levels[top][1].extent) < upper_bound(size):
+    while top < len(levels) - 1 and levels[top][0] * static(levels[top][1].extent) < upper_bound(size):
         top += 1
     kept = [digit for _, digit in levels[:top]]
     shifts: list[tuple[str, Size]] = []
     for number, (weight, digit) in enumerate(levels[top:], top):
         is_last = number == len(levels) - 1
-        position = start // weight if is_last else start // weight % _static(digit.extent)
+        position = start // weight if is_last else start // weight % static(digit.extent)
         if digit.stride:
             shifts.append((digit.axis, position * digit.stride))
         if number == top:
@@ -284,7 +293,7 @@ def _slice_digits(digits: Digits, start: Size, size: Size) -> tuple[Digits, list
 
 def _stays_inside(start: Size, weight: int, position: Size, count: Size, digit: AxisIter) -> bool:
     """Whether `count` steps of a digit from `position` never carry into the digit outside it."""
-    extent, most = _static(digit.extent), upper_bound(count)
+    extent, most = static(digit.extent), upper_bound(count)
     if upper_bound(position) + most <= extent:
         return True
     return most > 0 and extent % most == 0 and known_multiple(start) % (weight * most) == 0
@@ -297,9 +306,3 @@ def _crosses(digits: Digits, start: Size, size: Size) -> LayoutError:
         f"the slice of {size} from {start}{known} crosses a border between blocks of the digits [{text}] unaligned",
         help="start at a multiple of the size, and use a size that the inner digits multiply to or that divides them",
     )
-
-
-def _static(size: Size) -> int:
-    if isinstance(size, int):
-        return size
-    raise LayoutError(f"`{size}` must be static here", help="bind its Dims to numbers first")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import product
-from math import gcd
+from math import gcd, prod
 
 from tilewright.layout.composition import inverse
 from tilewright.layout.dims import known_multiple, lower_bound, upper_bound
@@ -49,7 +49,7 @@ def is_injective(layout: Layout) -> bool:
 def is_contiguous(layout: Layout, axis: str) -> bool:
     """Whether the elements, last dim fastest, follow one another on `axis` and stay in place on all others.
 
-    Copies and offsets do not matter.
+    Copies and offsets do not matter. A swizzled layout with unknown sizes counts as not contiguous.
     """
     plain = canonical(trim(replace(layout, replica=(), partial=())))
     if plain.swizzle and plain.is_static:
@@ -62,7 +62,8 @@ def is_contiguous(layout: Layout, axis: str) -> bool:
 def contiguous_run(layout: Layout, axis: str, dim: int = -1) -> int:
     """The largest `n` such that each aligned block of `n` indices along `dim` lies consecutively on `axis`.
 
-    This is how wide a vector access may be. The padding counts as elements; 1 when neighbours are not adjacent.
+    This is how wide a vector access may be. The padding counts as elements; 1 when neighbours are not adjacent. Under
+    XOR terms the run is certain but may not be the largest.
     """
     dim = checked_dim(layout, dim)
     digits = fuse_digits(layout.shard[dim])
@@ -180,8 +181,9 @@ def _group_is_injective(parts: Sequence[AxisIter]) -> bool:
     for part in parts:
         is_nested = is_nested and abs(part.stride) > reached
         reached += abs(part.stride) * (upper_bound(part.extent) - 1)
-    if is_nested:
-        return True
+    choices = prod(upper_bound(part.extent) for part in parts if isinstance(part, Iter))
+    if is_nested or choices > reached + 1:
+        return is_nested
     owners: dict[int, tuple[int, ...]] = {}
     for steps in product(*(range(upper_bound(part.extent)) for part in parts)):
         place = sum(part.stride * step for part, step in zip(parts, steps, strict=True))

@@ -88,7 +88,7 @@ def _parse(text: str) -> Machine:
 
 def names() -> list[str]:
     """All machines that ship with the package."""
-    files = resources.files(__package__).iterdir()
+    files = resources.files("tilewright.machines").iterdir()
     return sorted(f.name.removesuffix(".toml") for f in files if f.name.endswith(".toml"))
 
 
@@ -101,7 +101,7 @@ def load(name: str) -> Machine:
     """
     if name not in names():
         raise TargetError(f"there is no machine `{name}`", help=f"use one of {', '.join(names())}")
-    return _parse((resources.files(__package__) / f"{name}.toml").read_text())
+    return _parse((resources.files("tilewright.machines") / f"{name}.toml").read_text())
 
 
 def with_caches(machine: Machine, sizes: dict[str, int]) -> Machine:

@@ -1,7 +1,7 @@
 """Where the lanes of a loop nest fall in memory: affine analysis of loads and stores.
 
-A nest has dimensions 0..n-1. The index of a tile dimension is `Index(dim, stride, offset)`: `stride * i_dim + offset`, or
-a constant when `dim` is None. A `Form` is a coordinate of a ref as a linear function of nest dimensions and symbols.
+A nest has dimensions 0..n-1. The index of a tile dimension is `Index(dim, stride, offset)`: `stride * i_dim + offset`,
+or a constant when `dim` is None. A `Form` is a coordinate of a ref as a linear function of nest dimensions and symbols.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.passes.base import Remark, Unit, blocks_of, where
 from tilewright.passes.fusion import (
-    BlockOrder,
     ELEMENTWISE,
+    BlockOrder,
     absorb_transpose,
     in_block,
     inline_closure,
@@ -56,7 +56,8 @@ def _try(unit: Unit, block: Block, product: array.ContractOp) -> None:
     subject = f"attention at {where(product)}"
     leak = _leak(block, inside, parts.quotient)
     if leak is not None:
-        unit.remarks.append(Remark("array-fuse-attention", subject, "not fused", f"{leak.name} also needs an inner value"))
+        reason = f"{leak.name} also needs an inner value"
+        unit.remarks.append(Remark("array-fuse-attention", subject, "not fused", reason))
         return
     if BlockOrder(block).creates_cycle(inside):
         unit.remarks.append(Remark("array-fuse-attention", subject, "not fused", "an input depends on an inner value"))
@@ -168,10 +169,8 @@ def _score_operations(scores: SSAValue) -> tuple[array.ContractOp, set[Operation
 
 
 def _reaches(op: Operation, target: Operation) -> bool:
-    return any(
-        isinstance(o.owner, Operation) and (o.owner is target or (isinstance(o.owner, ELEMENTWISE) and _reaches(o.owner, target)))
-        for o in op.operands
-    )
+    owners = [o.owner for o in op.operands]
+    return target in owners or any(isinstance(w, ELEMENTWISE) and _reaches(w, target) for w in owners)
 
 
 def attention_parts(group: array.FusedOp) -> AttentionParts:

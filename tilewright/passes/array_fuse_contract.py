@@ -18,7 +18,15 @@ from xdsl.ir import Block, Operation
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.passes.base import Remark, Unit, blocks_of, where
-from tilewright.passes.fusion import ELEMENTWISE, BlockOrder, absorb_transpose, describe, inline_closure, make_group, users
+from tilewright.passes.fusion import (
+    ELEMENTWISE,
+    BlockOrder,
+    absorb_transpose,
+    describe,
+    inline_closure,
+    make_group,
+    users,
+)
 
 LARGEST_EPILOGUE = 48
 

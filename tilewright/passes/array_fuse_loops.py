@@ -150,7 +150,8 @@ def _refusal(order: BlockOrder, consumer: _Group, producer: _Group) -> str | Non
 
 def _space(ops_: Iterable[Operation]) -> tuple[tuple[int, ...], tuple[int, ...], str | None]:
     """Full shape and reduced dimensions of a set of operations, or why it has none."""
-    spaces = {(array_type(op.operands[0]).shape, op.attributes_of()["axes"]) for op in ops_ if isinstance(op, array.ReduceOp)}
+    reduces = [op for op in ops_ if isinstance(op, array.ReduceOp)]
+    spaces = {(array_type(op.operands[0]).shape, op.attributes_of()["axes"]) for op in reduces}
     shapes = {array_type(op.results[0]).shape for op in ops_ if not isinstance(op, array.ReduceOp)}
     if len(spaces) > 1:
         return (), (), "they reduce different shapes or axes"
@@ -256,8 +257,9 @@ def _operand_coordinates(
     elif isinstance(op, array.BroadcastOp):
         sizes, result = array_type(op.operands[0]).shape, array_type(op.results[0]).shape
         axes = op.attributes_of()["axes"]
-        yield op.operands[0], tuple(
-            -1 if n == 1 and result[d] != 1 else at[d] for n, d in zip(sizes, axes, strict=True)
+        yield (
+            op.operands[0],
+            tuple(-1 if n == 1 and result[d] != 1 else at[d] for n, d in zip(sizes, axes, strict=True)),
         )
     elif isinstance(op, array.TransposeOp):
         inner: list[Any] = [None] * len(at)

@@ -79,7 +79,7 @@ def _lower(unit: Unit, group: array.FusedOp, name: str) -> tile.KernelOp:
     outputs = [tile.ref(array_type(r)) for r in group.results]
     effects = [*[tile.IN] * len(inputs), *[tile.OUT] * len(outputs)]
     kernel = tile.kernel(name, grid, [*inputs, *outputs], effects)
-    refs = dict(zip(group.body.block.args, kernel.refs, strict=False))
+    refs: dict[SSAValue, SSAValue] = dict(zip(group.body.block.args, kernel.refs, strict=False))
     builder = TileBuilder(kernel.body.block, refs)
     fill(builder, kernel.indices, kernel.refs[len(inputs) :])
     kernel.body.block.add_op(tile.YieldOp.make([], {}, []))

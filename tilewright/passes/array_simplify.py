@@ -54,5 +54,3 @@ def _expand_top_k(op: array.TopKOp) -> None:
         old.replace_all_uses_with(new.results[0])
     op.detach()
     op.erase()
-
-

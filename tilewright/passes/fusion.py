@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from xdsl.dialects.builtin import LocationAttr, UnknownLoc
 from xdsl.ir import Block, Operation, Region, SSAValue
 
 from tilewright.dialects import array
@@ -149,9 +150,7 @@ def _outside(value: SSAValue, members: set[Operation]) -> bool:
     return not (isinstance(value.owner, Operation) and value.owner in members)
 
 
-def _location(ops: Sequence[Operation]):  # noqa: ANN202  the IR framework's union of location attributes
-    from xdsl.dialects.builtin import UnknownLoc
-
+def _location(ops: Sequence[Operation]) -> LocationAttr:
     known = [op.location for op in ops if not isinstance(op.location, UnknownLoc)]
     return known[-1] if known else ops[-1].location
 
@@ -193,5 +192,3 @@ def describe(members: Iterable[Operation]) -> str:
             continue
         names.append(op.properties["fn"].data if "fn" in op.properties else op.name.removeprefix("array."))  # type: ignore[attr-defined]
     return " ".join(names)
-
-

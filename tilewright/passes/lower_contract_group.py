@@ -91,12 +91,20 @@ def lower_contract_group(
     def step(counters: Sequence[SSAValue], total: Tile) -> Tile:
         inner = _depth_positions(plan, depth, counters)
         left_at = _operand_coordinates(
-            array_type(op.operands[0]).rank, a["left_batch"], a["left_contract"], [at[d] for d in batch],
-            inner, [at[d] for d in rows],
+            array_type(op.operands[0]).rank,
+            a["left_batch"],
+            a["left_contract"],
+            [at[d] for d in batch],
+            inner,
+            [at[d] for d in rows],
         )
         right_at = _operand_coordinates(
-            array_type(op.operands[1]).rank, a["right_batch"], a["right_contract"], [at[d] for d in batch],
-            inner, [at[d] for d in columns],
+            array_type(op.operands[1]).rank,
+            a["right_batch"],
+            a["right_contract"],
+            [at[d] for d in batch],
+            inner,
+            [at[d] for d in columns],
         )
         left = builder.pull(op.operands[0], left_at)
         right = builder.pull(op.operands[1], right_at)
@@ -325,9 +333,7 @@ def lower_attention_group(
     keys = plan.shape[-1]
     row, key = Axis(plan.query_extent, ROW, "q"), Axis(plan.key_extent, COLUMN, "k")
     inner, column = Axis(head, DEPTH, "d"), Axis(width, VALUE_COLUMN, "e")
-    batch = tuple(
-        Linear.of(i) if n > 1 else Linear() for i, n in zip(indices[:-1], plan.shape[:-2], strict=True)
-    )
+    batch = tuple(Linear.of(i) if n > 1 else Linear() for i, n in zip(indices[:-1], plan.shape[:-2], strict=True))
     query_at = _tile_position(row, indices[-1], plan.query_extent, plan.shape[-2])
     dtype = array_type(first.results[0]).dtype.compute
 

@@ -82,7 +82,7 @@ def lower_ordered_group(
     results, kept = _apply(builder, op, operands, axes, axes.index(whole))
     stored = at if not isinstance(op, array.ArgReduceOp) else [c for d, c in enumerate(at) if d != plan.axis]
     for value, ref in zip(array.yielded(group.body.block), outputs, strict=True):
-        result = results[list(op.results).index(value)]
+        result = results[[r is value for r in op.results].index(True)]
         builder.store(Tile(result, tuple(kept)), ref, tuple(stored))
 
 
@@ -128,7 +128,8 @@ def lower_scatter_group(group: array.FusedOp, builder: TileBuilder, outputs: Seq
 
     def place(counters: list[SSAValue]) -> None:
         position = tuple(Linear.of(c) for c in counters)
-        lanes = {axis: builder.cast(builder.pull(i, position), dtypes.i64) for i, axis in zip(index_arrays, a["axes"], strict=True)}
+        pairs = zip(index_arrays, a["axes"], strict=True)
+        lanes = {axis: builder.cast(builder.pull(i, position), dtypes.i64) for i, axis in pairs}
         axes = {d: Axis(shape[d], d, f"d{d}") for d in rest}
         target = tuple(Linear.of(lanes[d]) if d in lanes else Linear.of(axes[d]) for d in range(len(shape)))
         update = builder.pull(updates, (*position, *(Linear.of(axes[d]) for d in rest)))

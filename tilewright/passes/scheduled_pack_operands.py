@@ -76,7 +76,7 @@ def _pack(
     if constants is not None and len(list(source.uses)) == 1:
         _pack_constants(unit, constants, depth_dim, column_dim, width, dtype)
         new_type = tile.ref(ArrayType(shape, dtype), "", str(layout))
-        source._type = new_type  # type: ignore[attr-defined]  # noqa: SLF001  block arguments have no setter
+        source._type = new_type  # type: ignore[attr-defined]  block arguments have no setter
         unit.remarks.append(Remark("scheduled-pack-operands", subject, "packed at compile time", "a captured array"))
         return
     packed[key] = _pack_at_run_time(kernel, source, shape, dtype, layout, depth_dim, column_dim, width)
@@ -202,9 +202,7 @@ def _pack_nest(
     map = AffineMapAttr(AffineMap(2, len(indices), tuple(results)))
     extents = (shape[depth_dim], width)
     block = Block()
-    load = tile.LoadOp.make(
-        [source, *indices], {"map": map}, [tensor(ArrayType(extents, tile.ref_type(source).dtype))]
-    )
+    load = tile.LoadOp.make([source, *indices], {"map": map}, [tensor(ArrayType(extents, tile.ref_type(source).dtype))])
     block.add_op(load)
     value = load.result
     if tile.ref_type(source).dtype != dtype:

@@ -152,7 +152,7 @@ class TileBuilder:
         carried: Sequence[Tile],
         body: Callable[[SSAValue, list[Tile]], Sequence[Tile]],
     ) -> list[Tile]:
-        """A sequential loop; `body(counter, tiles)` gives the next tiles, over the same axes. One trip needs no loop."""
+        """A sequential loop; `body(counter, tiles)` gives the next tiles, over the same axes."""
         types: list[Attribute] = [t.value.type for t in carried]
         block = Block(arg_types=[IndexType(), *types])
         outer = self.block

@@ -1,9 +1,9 @@
 """Give every tile value a place: streamed through registers inside a loop nest, or a buffer.
 
 Roots (stores, reductions, operands of products, carried tiles) become loop nests; what they need is computed inside
-them, element by element. Roots of one shape that do not wait for each other share a nest. A value lands in a buffer when
-it crosses a reduction, a product or a loop, or when it is dear and two nests need it. Products become `scheduled.dot`
-on buffers, in place on their accumulator where nothing else reads it.
+them, element by element. Roots of one shape that do not wait for each other share a nest. A value lands in a buffer
+when it crosses a reduction, a product or a loop, or when it is dear and two nests need it. Products become
+`scheduled.dot` on buffers, in place on their accumulator where nothing else reads it.
 
 Before:
     %2 = tile.load(%x, %i) ... : tensor<1x64xf32>
@@ -33,6 +33,7 @@ from tilewright.layout import panels
 from tilewright.machines.machine import Machine
 from tilewright.passes.affine_access import Index, linear_form
 from tilewright.passes.base import Unit
+from tilewright.passes.nest_writer import NestWriter, Root, identity_map, is_place, is_unit_reshape
 from tilewright.primitives import ArrayType
 
 ORDERED = (tile.ArgReduceOp, tile.ScanOp, tile.SortOp)
@@ -80,31 +81,11 @@ def _conflicting_refs(kernel: tile.KernelOp) -> set[SSAValue]:
 
 
 @dataclass(eq=False)
-class _Root:
-    """Something that must happen: store `value` (reduced first when `reduce` is set) to a ref."""
-
-    value: SSAValue
-    stage: int
-    reduce: tile.ReduceOp | None = None
-    store: tile.StoreOp | None = None
-    buffer: SSAValue | None = None
-    effect: Operation | None = None
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return array_type(self.value).shape
-
-    @property
-    def reduced(self) -> tuple[int, ...] | None:
-        return None if self.reduce is None else self.reduce.attributes_of()["axes"]
-
-
-@dataclass(eq=False)
 class _Segment:
     """Roots between two barriers, and the stage at which each value of the segment was put into a buffer."""
 
     ops: list[Operation] = field(default_factory=list)
-    roots: list[_Root] = field(default_factory=list)
+    roots: list[Root] = field(default_factory=list)
     written: dict[SSAValue, int] = field(default_factory=dict)
     barrier: Operation | None = None
     last_conflict: int = -1
@@ -169,23 +150,23 @@ class _Lowering:
         if isinstance(op, tile.ReduceOp):
             buffer = self.alloc(array_type(op.results[0]))
             stage = self._stage(op.operands[0], segment)
-            segment.roots.append(_Root(op.operands[0], stage, reduce=op, buffer=buffer))
+            segment.roots.append(Root(op.operands[0], stage, reduce=op, buffer=buffer))
             self.buffers[op.results[0]] = buffer
             segment.written[op.results[0]] = stage
         elif isinstance(op, tile.StoreOp):
-            stage = max(self._stage(v, segment) for v in op.operands if not _is_place(v))
+            stage = max(self._stage(v, segment) for v in op.operands if not is_place(v))
             if op.destination in self.conflicts:
                 stage = max(stage, segment.last_conflict + 1)
                 segment.last_conflict = stage
-            segment.roots.append(_Root(op.value, stage, store=op))
+            segment.roots.append(Root(op.value, stage, store=op))
         elif isinstance(op, tile.LoadOp) and op.source in self.conflicts:
-            stage = max([segment.last_conflict + 1, *(self._stage(s, segment) for s in op.symbols if not _is_place(s))])
+            stage = max([segment.last_conflict + 1, *(self._stage(s, segment) for s in op.symbols if not is_place(s))])
             segment.last_conflict = stage
             self._materialise(op.result, segment, stage)
         elif isinstance(op, tile.PrintOp | tile.AssertOp):
             stage = max((self._stage(o, segment) for o in op.operands), default=0)
-            segment.roots.append(_Root(op.operands[0], stage, effect=op))
-        elif isinstance(op, tile.ReshapeOp | tile.ConcatOp) and not _is_unit_reshape(op):
+            segment.roots.append(Root(op.operands[0], stage, effect=op))
+        elif isinstance(op, tile.ReshapeOp | tile.ConcatOp) and not is_unit_reshape(op):
             for operand in op.operands:
                 self._materialise(operand, segment)
 
@@ -195,7 +176,7 @@ class _Lowering:
             return self.buffers[value]
         stage = self._stage(value, segment) if stage is None else stage
         buffer = self.alloc(array_type(value))
-        segment.roots.append(_Root(value, stage, buffer=buffer))
+        segment.roots.append(Root(value, stage, buffer=buffer))
         self.buffers[value] = buffer
         segment.written[value] = stage
         return buffer
@@ -209,14 +190,14 @@ class _Lowering:
         op = value.owner
         if value in self.buffers or not isinstance(op, Operation) or op not in segment.ops:
             return 0 if not isinstance(op, Operation) or value in self.buffers else self._outer_stage(op, segment)
-        stages = [self._stage(o, segment) for o in op.operands if not _is_place(o)]
-        if isinstance(op, tile.ReshapeOp | tile.ConcatOp) and not _is_unit_reshape(op):
+        stages = [self._stage(o, segment) for o in op.operands if not is_place(o)]
+        if isinstance(op, tile.ReshapeOp | tile.ConcatOp) and not is_unit_reshape(op):
             stages = [s + 1 for s in stages]
         return max(stages, default=0)
 
     def _outer_stage(self, op: Operation, segment: _Segment) -> int:
         """A value computed before this segment may still read what the segment wrote (it is recomputed here)."""
-        return max((self._stage(o, segment) for o in op.operands if not _is_place(o)), default=0)
+        return max((self._stage(o, segment) for o in op.operands if not is_place(o)), default=0)
 
     # ---- nests --------------------------------------------------------------------------------------------------
 
@@ -225,7 +206,8 @@ class _Lowering:
         self._share_dear_values(segment)
         for roots in _nests(segment):
             block = Block()
-            writer = _NestWriter(self, segment, block, min(r.stage for r in roots))
+            stage = min(r.stage for r in roots)
+            writer = NestWriter(block, self.outer, self.buffers, lambda v, s=stage: self.readable(v, s, segment))
             for root in roots:
                 writer.add(root)
             block.add_op(scheduled.EndOp.make([], {}, []))
@@ -252,7 +234,7 @@ class _Lowering:
         """Whether a user runs after the segment; the barrier itself and the yield have roots of their own."""
         return user not in segment.ops and user is not segment.barrier and not isinstance(user, tile.YieldOp)
 
-    def _reads(self, root: _Root, value: SSAValue, segment: _Segment) -> bool:
+    def _reads(self, root: Root, value: SSAValue, segment: _Segment) -> bool:
         """Whether computing a root inline computes `value`."""
         seen: set[SSAValue] = set()
 
@@ -263,7 +245,7 @@ class _Lowering:
                 return False
             seen.add(current)
             op = current.owner
-            return isinstance(op, Operation) and any(visit(o) for o in op.operands if not _is_place(o))
+            return isinstance(op, Operation) and any(visit(o) for o in op.operands if not is_place(o))
 
         return any(visit(v) for v in _root_values(root))
 
@@ -284,7 +266,7 @@ class _Lowering:
                 if ops.FUNCTIONS[op.fn.data].cost in (ops.DIVIDE, ops.TRANSCENDENTAL):
                     return True
                 count += 1
-            pending.extend(o for o in op.operands if not _is_place(o))
+            pending.extend(o for o in op.operands if not is_place(o))
         return count > RECOMPUTED_OPERATIONS
 
     # ---- control ------------------------------------------------------------------------------------------------
@@ -294,7 +276,7 @@ class _Lowering:
         for initial, argument, result in zip(op.initial, op.body.block.args[1:], op.results, strict=True):
             buffer = self.alloc(self._padded(array_type(initial)))
             stage = self._stage(initial, segment)
-            segment.roots.append(_Root(initial, stage, buffer=buffer))
+            segment.roots.append(Root(initial, stage, buffer=buffer))
             pairs.append((argument, buffer))
             self.buffers[argument] = buffer
             self.buffers[result] = buffer
@@ -314,7 +296,7 @@ class _Lowering:
         regions: list[Region] = []
         for region in (op.then, op.otherwise):
             inner = Block()
-            self.lower_block(region.block, inner, [(region.block.last_op.operands[i], b) for i, b in enumerate(outputs)])  # type: ignore[union-attr]
+            self.lower_block(region.block, inner, list(zip(op.results, outputs, strict=True)))
             inner.add_op(tile.YieldOp.make([], {}, []))
             regions.append(Region(inner))
         new.add_op(tile.IfOp.make([load.result], {}, [], regions))
@@ -332,10 +314,10 @@ class _Lowering:
                 delayed.append((value, buffer))
                 self._materialise(value, segment)
                 continue
-            segment.roots.append(_Root(value, self._stage(value, segment), buffer=buffer))
+            segment.roots.append(Root(value, self._stage(value, segment), buffer=buffer))
         self.flush(segment, new)
         copies = _Segment()
-        copies.roots = [_Root(value, 0, buffer=buffer) for value, buffer in delayed]
+        copies.roots = [Root(value, 0, buffer=buffer) for value, buffer in delayed]
         self.flush(copies, new)
 
     def _may_overwrite(
@@ -415,10 +397,10 @@ class _Lowering:
         for argument, buffer in carried:
             if self._carries(op, argument, carried) and self._only_feeds(argument, value, segment):
                 if value is not argument:
-                    segment.roots.append(_Root(value, self._stage(value, segment), buffer=buffer))
+                    segment.roots.append(Root(value, self._stage(value, segment), buffer=buffer))
                 return buffer, True
         buffer = self.alloc(self._padded(array_type(value)))
-        segment.roots.append(_Root(value, self._stage(value, segment), buffer=buffer))
+        segment.roots.append(Root(value, self._stage(value, segment), buffer=buffer))
         return buffer, True
 
     def _carries(self, op: tile.DotOp, argument: SSAValue, carried: Sequence[tuple[SSAValue, SSAValue]]) -> bool:
@@ -454,14 +436,14 @@ class _Lowering:
         if (stride // line) % 2 == 0:
             stride += line
         buffer = self.alloc(ArrayType((_round_up(type.shape[0], micro_rows), stride), type.dtype))
-        segment.roots.append(_Root(value, self._stage(value, segment), buffer=buffer))
+        segment.roots.append(Root(value, self._stage(value, segment), buffer=buffer))
         return buffer
 
     def _pack_right(self, value: SSAValue, segment: _Segment, micro_columns: int) -> SSAValue:
         type = array_type(value)
         padded = ArrayType((type.shape[0], _round_up(type.shape[1], micro_columns)), type.dtype)
         buffer = self.alloc(padded, str(panels(padded.shape, 1, micro_columns)))
-        segment.roots.append(_Root(value, self._stage(value, segment), buffer=buffer))
+        segment.roots.append(Root(value, self._stage(value, segment), buffer=buffer))
         return buffer
 
     def _lower_ordered(self, op: Operation, segment: _Segment, new: Block) -> None:
@@ -470,7 +452,7 @@ class _Lowering:
         block = Block()
         loads: list[SSAValue] = []
         for operand, source in zip(op.operands, sources, strict=True):
-            load = tile.LoadOp.make([source], {"map": AffineMapAttr(_identity(operand))}, [operand.type])
+            load = tile.LoadOp.make([source], {"map": AffineMapAttr(identity_map(operand))}, [operand.type])
             block.add_op(load)
             loads.append(load.result)
         copy = op.clone()
@@ -478,135 +460,19 @@ class _Lowering:
         block.add_op(copy)
         for old, result in zip(op.results, copy.results, strict=True):
             buffer = self.alloc(array_type(result))
-            store = tile.StoreOp.make([result, buffer], {"map": AffineMapAttr(_identity(result))}, [])
+            store = tile.StoreOp.make([result, buffer], {"map": AffineMapAttr(identity_map(result))}, [])
             block.add_op(store)
             self.buffers[old] = buffer
         block.add_op(scheduled.EndOp.make([], {}, []))
         new.add_op(scheduled.NestOp.make([], {}, [], [Region(block)]))
 
 
-class _NestWriter:
-    """Copies what the roots of one nest need into its block."""
-
-    def __init__(self, lowering: _Lowering, segment: _Segment, block: Block, stage: int) -> None:
-        self.lowering = lowering
-        self.segment = segment
-        self.block = block
-        self.stage = stage
-        self.values: dict[SSAValue, SSAValue] = {}
-
-    def add(self, root: _Root) -> None:
-        if root.effect is not None:
-            self._copy(root.effect)
-            return
-        if root.store is not None:
-            self._copy(root.store)
-            return
-        if root.reduce is not None:
-            value = self._copy(root.reduce)[0]
-        else:
-            value = self._compute(root.value)
-        if root.buffer is not None:
-            store = tile.StoreOp.make([value, root.buffer], {"map": AffineMapAttr(_identity(value))}, [])
-            self.block.add_op(store)
-
-    def value(self, old: SSAValue) -> SSAValue:
-        if _is_place(old):
-            return self.lowering.outer[old]
-        if old in self.values:
-            return self.values[old]
-        if self.lowering.readable(old, self.stage, self.segment):
-            load = tile.LoadOp.make(
-                [self.lowering.buffers[old]], {"map": AffineMapAttr(_identity(old))}, [old.type]
-            )
-            self.block.add_op(load)
-            self.values[old] = load.result
-            return load.result
-        return self._compute(old)
-
-    def _compute(self, old: SSAValue) -> SSAValue:
-        """The value computed here, even if it also has a buffer."""
-        if old in self.values or self.lowering.readable(old, self.stage, self.segment):
-            return self.value(old)
-        op = old.owner
-        if isinstance(op, tile.ReshapeOp) and not _is_unit_reshape(op):
-            return self._reshaped(op)
-        if isinstance(op, tile.ConcatOp):
-            return self._joined(op)
-        results = self._copy(op)  # type: ignore[arg-type]  block arguments are always readable
-        self.values.update(zip(op.results, results, strict=True))  # type: ignore[union-attr]
-        return self.values[old]
-
-    def _copy(self, op: Operation) -> Sequence[SSAValue]:
-        operands = [self.value(o) for o in op.operands]
-        copy = op.clone()
-        copy.operands = operands
-        self.block.add_op(copy)
-        return copy.results
-
-    def _reshaped(self, op: tile.ReshapeOp) -> SSAValue:
-        """A reshaped tile is read from its operand's row-major buffer: split the linear index."""
-        source = self.lowering.buffers[op.operands[0]]
-        shape, result = array_type(op.operands[0]).shape, array_type(op.results[0])
-        linear: AffineExpr = AffineExpr.constant(0)
-        for d, n in enumerate(result.shape):
-            linear = linear * n + AffineExpr.dimension(d)
-        coordinates: list[AffineExpr] = []
-        below = 1
-        for n in reversed(shape):
-            coordinates.append((linear.floor_div(below)) % n)
-            below *= n
-        map = AffineMap(len(result.shape), 0, tuple(reversed(coordinates)))
-        load = tile.LoadOp.make([source], {"map": AffineMapAttr(map)}, [op.results[0].type])
-        self.block.add_op(load)
-        self.values[op.results[0]] = load.result
-        return load.result
-
-    def _joined(self, op: tile.ConcatOp) -> SSAValue:
-        """A concatenated tile chooses between masked reads of its operands' buffers."""
-        axis, result = int(op.axis.value.data), array_type(op.results[0])
-        position = tile.IotaOp.make(
-            [],
-            {"map": AffineMapAttr(AffineMap(len(result.shape), 0, (AffineExpr.dimension(axis),)))},
-            [tile_tensor(result.shape, "i64")],
-        )
-        self.block.add_op(position)
-        start = sum(array_type(o).shape[axis] for o in op.operands)
-        chosen: SSAValue | None = None
-        for operand in reversed(op.operands):
-            start -= array_type(operand).shape[axis]
-            shift = [AffineExpr.dimension(d) for d in range(len(result.shape))]
-            shift[axis] = shift[axis] - start
-            map = AffineMapAttr(AffineMap(len(result.shape), 0, tuple(shift)))
-            load = tile.LoadOp.make([self.lowering.buffers[operand]], {"map": map, "fill": 0}, [op.results[0].type])
-            self.block.add_op(load)
-            if chosen is None:
-                chosen = load.result
-                continue
-            limit = tile.FullOp.make([], {"value": start + array_type(operand).shape[axis]}, [position.result.type])
-            less = tile.MapOp.make([position.result, limit.result], {"fn": "less"}, [tile_tensor(result.shape, "bool")])
-            select = tile.MapOp.make([less.results[0], load.result, chosen], {"fn": "select"}, [load.result.type])
-            self.block.add_ops([limit, less, select])
-            chosen = select.results[0]
-        if chosen is None:
-            raise ValueError("concat of nothing")
-        self.values[op.results[0]] = chosen
-        return chosen
-
-
-def tile_tensor(shape: tuple[int, ...], dtype: str) -> Any:
-    from tilewright import dtypes
-    from tilewright.dialects.base import tensor
-
-    return tensor(ArrayType(shape, dtypes.by_name(dtype)))
-
-
-def _nests(segment: _Segment) -> list[list[_Root]]:
+def _nests(segment: _Segment) -> list[list[Root]]:
     """Roots by nest: one stage, one shape, one set of reduced axes (plain roots join the first reduction)."""
-    buckets: dict[tuple[int, tuple[int, ...]], dict[tuple[int, ...] | None, list[_Root]]] = {}
+    buckets: dict[tuple[int, tuple[int, ...]], dict[tuple[int, ...] | None, list[Root]]] = {}
     for root in segment.roots:
         buckets.setdefault((root.stage, root.shape), {}).setdefault(root.reduced, []).append(root)
-    nests: list[tuple[int, list[_Root]]] = []
+    nests: list[tuple[int, list[Root]]] = []
     for (stage, _), by_axes in buckets.items():
         plain = by_axes.pop(None, [])
         groups = list(by_axes.values())
@@ -618,31 +484,14 @@ def _nests(segment: _Segment) -> list[list[_Root]]:
     return [group for _, group in sorted(nests, key=lambda item: item[0])]
 
 
-def _root_values(root: _Root) -> Sequence[SSAValue]:
+def _root_values(root: Root) -> Sequence[SSAValue]:
     if root.store is not None:
-        return [o for o in root.store.operands if not _is_place(o)]
+        return [o for o in root.store.operands if not is_place(o)]
     return root.effect.operands if root.effect is not None else [root.value]
-
-
-def _is_place(value: SSAValue) -> bool:
-    """Refs and index scalars, as opposed to tiles."""
-    return isinstance(value.type, tile.RefType | IndexType)
 
 
 def _keeps_shape(op: Operation) -> bool:
     return len(op.results) == 1 and isinstance(op, STRICT)
-
-
-def _is_unit_reshape(op: Operation) -> bool:
-    if not isinstance(op, tile.ReshapeOp):
-        return False
-    source, result = array_type(op.operands[0]).shape, array_type(op.results[0]).shape
-    return [n for n in source if n != 1] == [n for n in result if n != 1]
-
-
-def _identity(value: SSAValue) -> AffineMap:
-    rank = array_type(value).rank
-    return AffineMap(rank, 0, tuple(AffineExpr.dimension(d) for d in range(rank)))
 
 
 def _round_up(value: int, multiple: int) -> int:
@@ -659,7 +508,7 @@ def _strip_depth_padding(value: SSAValue, depth_dim: int) -> tuple[SSAValue, tup
     if not isinstance(op, tile.FillPaddingOp) or decode(op.value) != 0:
         return value, None
     map = op.map.data
-    if map.results[0] != _counting(map, dim) or any(not _is_place(s) for s in op.symbols):
+    if map.results[0] != _counting(map, dim) or any(not is_place(s) for s in op.symbols):
         return value, None
     stripped = op.source
     if inner is value:
@@ -697,9 +546,7 @@ def _uses_dim(expression: AffineExpr, dim: int) -> bool:
 def _shifted(map: AffineMap, start: int, total: int) -> AffineMap:
     """The map's start (its dims at 0), with symbols moved up by `start`."""
     symbols = [AffineExpr.symbol(start + i) for i in range(map.num_symbols)]
-    results = tuple(
-        e.replace_dims_and_symbols([AffineExpr.constant(0)] * map.num_dims, symbols) for e in map.results
-    )
+    results = tuple(e.replace_dims_and_symbols([AffineExpr.constant(0)] * map.num_dims, symbols) for e in map.results)
     return AffineMap(0, total, results)
 
 

@@ -209,7 +209,7 @@ def _contract(operands: Sequence[Tensor], a: Attributes) -> Tensor:
             lhs.reshape(*batch, int(np.prod(rows, dtype=np.int64)), depth),
             rhs.reshape(*batch, depth, int(np.prod(columns, dtype=np.int64))),
         )
-    return product.reshape(*batch, *rows, *columns).astype(result.numpy)
+    return product.reshape([*batch, *rows, *columns]).astype(result.numpy)
 
 
 def _convolve(operands: Sequence[Tensor], a: Attributes) -> Tensor:
@@ -299,9 +299,11 @@ class Interpreter:
         self._constants = constants
         self._call = call
 
-    def run(self, block: Block, arguments: Sequence[Tensor], outer: Mapping[SSAValue, Tensor] = {}) -> list[Tensor]:  # noqa: B006  never written
+    def run(
+        self, block: Block, arguments: Sequence[Tensor], outer: Mapping[SSAValue, Tensor] | None = None
+    ) -> list[Tensor]:
         """Run a block and give its terminator's operands."""
-        values: dict[SSAValue, Tensor] = dict(outer) | dict(zip(block.args, arguments, strict=True))
+        values: dict[SSAValue, Tensor] = dict(outer or {}) | dict(zip(block.args, arguments, strict=True))
         for op in block.ops:
             operands = [values[o] for o in op.operands]
             if isinstance(op, array.YieldOp | ReturnOp):

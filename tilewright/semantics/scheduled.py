@@ -15,7 +15,6 @@ import numpy as np
 from xdsl.ir import Block, Operation
 
 from tilewright.dialects import scheduled, tile
-
 from tilewright.semantics.tile import Interpreter as TileInterpreter
 from tilewright.semantics.tile import Tensor, Values, evaluate_map, poison
 
@@ -103,5 +102,3 @@ def run_call(kernel: tile.KernelOp, inputs: Sequence[Tensor], seed: int = 0) -> 
             results.append(array)
     Interpreter(seed).run_scheduled(kernel, arrays)
     return results
-
-

@@ -1,7 +1,7 @@
 """The definition of every `tile` operation in NumPy, and the interpreter of tile kernels.
 
-Undefined lanes (loads outside an array without `fill`) hold a poison pattern, so that a kernel which lets them reach its
-result shows it.
+Undefined lanes (loads outside an array without `fill`) hold a poison pattern, so that a kernel which lets them reach
+its result shows it.
 """
 
 from __future__ import annotations

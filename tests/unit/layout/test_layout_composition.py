@@ -167,6 +167,7 @@ def test_inverse_refuses_what_two_elements_share(layout):
         lambda: compose(row_major((64,)), row_major((64,), "row").with_swizzle(line_swizzle(32, 8, "row")), ("row",)),
         lambda: compose(Layout.parse("(16) : [2@warp 8@lane]"), strided((3,), (6,), "row"), ("row",)),
         lambda: compose(Layout.parse("(16) : [2@warp 8@lane]"), Layout.parse("(3, 3) : [3@row*5 | 3@row]"), ("row",)),
+        lambda: compose(strided((2,), (0,)), Layout.parse("() : [] + partial[add 2@row]"), ("row",)),
         lambda: inverse(row_major((8,)).with_swizzle(XorTerm("mem", 0, 1, 1))),
         lambda: inverse(row_major((8, 2)), ("lane",)),
         lambda: inverse(strided((3, 2), (2, 7))),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -110,6 +112,15 @@ def test_equal_layouts_hash_alike():
     assert hash(one) == hash(other)
     assert len({one, other}) == 1
     assert one != row_major((4,))
+
+
+def test_a_cached_hash_does_not_travel():
+    layout = row_major((4, Dim(8, 8, name="N")))
+    hash(layout)
+    back = pickle.loads(pickle.dumps(layout))
+    assert back == layout
+    assert "_hash" in vars(layout)
+    assert "_hash" not in vars(back)
 
 
 def test_empty_and_scalar_shapes():

@@ -86,10 +86,8 @@ class _Emitter:
         shared_start = round_up(self.plan.arena_bytes)
         arena_bytes = shared_start + shared
         self._emit_main(shared_start, arena_bytes)
-        self.worker_bytes.initializer = i64(self.scratch.bytes)
-        return NativeModule(
-            str(self.module), self.constants, arena_bytes, self.scratch.bytes, self.messages, self.work
-        )
+        self.worker_bytes.initializer = i64(self.scratch.bytes)  # type: ignore[assignment]  untyped in llvmlite
+        return NativeModule(str(self.module), self.constants, arena_bytes, self.scratch.bytes, self.messages, self.work)
 
     # ---- kernels ------------------------------------------------------------------------------------------------
 
@@ -135,9 +133,7 @@ class _Emitter:
         if chunks == 1:
             builder.call(region, [table, i64(0), ir.Constant(I32, 0)])
             return total
-        pointer = builder.bitcast(parallel, POINTER)
-        call = builder.call(_Callable(pointer), [region, table, i64(chunks), threads])
-        _ = call
+        builder.call(_Callable(parallel), [region, table, i64(chunks), threads])
         return total
 
     def _emit_region(
@@ -180,7 +176,8 @@ class _Emitter:
         """Worker buffers one after the other in the thread's scratch memory."""
         for op in block.walk():
             if isinstance(op, scheduled.AllocOp):
-                context.pointers[op.result] = offset_pointer(context.builder, context.worker, i64(context.used_bytes), 1)
+                start = i64(context.used_bytes)
+                context.pointers[op.result] = offset_pointer(context.builder, context.worker, start, 1)
                 context.used_bytes += _ref_bytes(op.result)
         context.scratch.require(context.used_bytes)
 

@@ -1,5 +1,5 @@
-"""Print a register-blocked matrix product: panels of the right operand outside, blocks of rows inside, and in the middle
-a micro-kernel that keeps a block of the accumulator in vector registers over the whole depth."""
+"""Print a register-blocked matrix product: panels of the right operand outside, blocks of rows inside, and in the
+middle a micro-kernel that keeps a block of the accumulator in vector registers over the whole depth."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ def emit_dot(context: FunctionContext, op: scheduled.DotOp) -> None:
         with loop(builder, i64(0), i64(blocks), 1, "block") as block:
             a = offset_pointer(builder, left.pointer, multiply(builder, block, micro_rows * left.outer_stride), item)
             c = offset_pointer(builder, c_panel, multiply(builder, block, micro_rows * acc_stride), item)
-            kernel = _MicroKernel(builder, acc_type.dtype, micro_rows, micro_columns, context.machine.lanes(acc_type.dtype))
+            lanes = context.machine.lanes(acc_type.dtype)
+            kernel = _MicroKernel(builder, acc_type.dtype, micro_rows, micro_columns, lanes)
             kernel.emit(
                 _Operand(a, left.outer_stride, left.depth_stride),
                 _Operand(b, right.outer_stride, right.depth_stride),

@@ -1,5 +1,5 @@
-"""Print one loop nest: loops in the planned order, the vector dimension in steps of the vector width with a masked tail,
-every value computed at the outermost loop that it varies along."""
+"""Print one loop nest: loops in the planned order, the vector dimension in steps of the vector width with a masked
+tail, every value computed at the outermost loop that it varies along."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from tilewright.targets.cpu.functions import emit_function
 from tilewright.targets.cpu.loops import (
     I1,
     I8,
+    I32,
     I64,
     POINTER,
     add,
@@ -93,7 +94,8 @@ class NestEmitter:
         extents: dict[int, Value] = {d: i64(n) for d, n in enumerate(self.plan.space)}
         for clip in self.plan.clips:
             start = self._form_value(clip.start, clip.symbols)
-            room = self.builder.sub(i64(clip.limit), start) if static(start) is None else i64(clip.limit - int(static(start) or 0))
+            known = static(start)
+            room = self.builder.sub(i64(clip.limit), start) if known is None else i64(clip.limit - known)
             extents[clip.dim] = minimum(self.builder, extents[clip.dim], room)
         return extents
 
@@ -135,8 +137,8 @@ class NestEmitter:
         remaining = self.builder.sub(extent, whole) if known is None else i64(known % lanes)
         with self._when_positive(remaining), self._scope():
             self.index[dim] = whole
-            numbers = lane_numbers(ir.IntType(32), lanes)
-            count = self.builder.trunc(remaining, ir.IntType(32)) if known is None else ir.Constant(ir.IntType(32), known % lanes)
+            numbers = lane_numbers(I32, lanes)
+            count = ir.Constant(I32, known % lanes) if known is not None else self.builder.trunc(remaining, I32)
             self.mask = self.builder.icmp_signed("<", numbers, broadcast(self.builder, count, lanes))
             self._level(level + 1)
             self.mask = None
@@ -215,7 +217,7 @@ class NestEmitter:
         plan = self.plan
         for root in plan.roots:
             reduce = root.operands[0].owner
-            if not isinstance(reduce, tile.ReduceOp) or reduce in self._accumulators and not plan.parallel_levels:
+            if not isinstance(reduce, tile.ReduceOp):
                 continue
             dtype = array_type(reduce.operands[0]).dtype
             shape = vector(register_form(dtype), plan.lanes if self._is_vector_reduce(reduce) else 1)
@@ -400,7 +402,8 @@ class NestEmitter:
         """A form's value for the first lane."""
         total: Value = i64(form.constant)
         for position, coefficient in form.symbols:
-            total = add(self.builder, total, multiply(self.builder, self.context.scalars[symbols[position]], coefficient))
+            scalar = self.context.scalars[symbols[position]]
+            total = add(self.builder, total, multiply(self.builder, scalar, coefficient))
         for dim, coefficient in form.dims:
             total = add(self.builder, total, multiply(self.builder, self.index[dim], coefficient))
         return total
@@ -445,7 +448,7 @@ class NestEmitter:
     def _guard(self, found: Access) -> Value | None:
         """Whether lanes are inside the ref, for coordinates that are not known to be; None when all are."""
         inside: Value | None = None
-        clipped = {(c.dim, c.limit, c.start, c.symbols) for c in self.plan.clips}
+        clipped: set[tuple[object, ...]] = {(c.dim, c.limit, c.start, c.symbols) for c in self.plan.clips}
         for position, size in enumerate(found.type.shape):
             form = found.forms[position]
             low, high = self._range(found, position)
@@ -573,7 +576,8 @@ class NestEmitter:
             if mask is None:
                 self.builder.store(raw, pointer, align=dtype.itemsize)
             else:
-                _masked_store(self.builder, raw, pointer, broadcast(self.builder, mask, self.plan.lanes), dtype.itemsize)
+                mask = broadcast(self.builder, mask, self.plan.lanes)
+                _masked_store(self.builder, raw, pointer, mask, dtype.itemsize)
             return
         mask = self._every_lane() if mask is None else broadcast(self.builder, mask, self.plan.lanes)
         _scatter(self.builder, raw, self._lane_pointers(found), mask, dtype.itemsize)
@@ -629,5 +633,3 @@ def _scatter(builder: Builder, value: Value, pointers: Value, mask: Value, align
     name = f"llvm.masked.scatter.{_suffix(value.type)}.v{lanes}p0"
     function = _declare(builder, name, ir.VoidType(), [value.type, pointers.type, ir.IntType(32), mask.type])
     builder.call(function, [value, pointers, ir.Constant(ir.IntType(32), align), mask])
-
-

@@ -47,7 +47,7 @@ def emit_ordered(context: FunctionContext, nest: scheduled.NestOp, op: tile.Tile
             _arg_reduce(context, op, inner[0], targets[0], kept, shape[axis])
         elif isinstance(op, tile.ScanOp):
             _scan(context, op, inner[0], targets[0].along(axis, position), shape[axis])
-        else:
+        elif isinstance(op, tile.SortOp):
             _sort(context, op, inner, [t.along(axis, position) for t in targets], shape[axis])
 
     if 0 not in shape:
@@ -236,5 +236,3 @@ def _merge(
         taken = builder.zext(take_right, I64)
         builder.store(builder.add(j, taken), right)
         builder.store(builder.add(i, builder.sub(i64(1), taken)), left)
-
-

@@ -8,7 +8,7 @@ from llvmlite import ir
 
 from tilewright.dtypes import DType
 from tilewright.targets.cpu.conversions import round_to
-from tilewright.targets.cpu.vector_math import SUPPORTED, emit_math
+from tilewright.targets.cpu.vector_math import emit_math
 from tilewright.targets.cpu.vector_math_common import Builder, Value, intrinsic, splat, with_element
 
 Emission = Callable[[Builder, DType, Sequence[Value]], Value]
@@ -16,10 +16,8 @@ Emission = Callable[[Builder, DType, Sequence[Value]], Value]
 
 def emit_function(builder: Builder, name: str, dtype: DType, arguments: Sequence[Value]) -> Value:
     """Apply function `name` to operands of type `dtype` (of a select: the type of its values)."""
-    if name in SUPPORTED:
-        result = emit_math(builder, name, arguments)
-    else:
-        result = _EMISSIONS[name](builder, dtype, arguments)
+    known = _EMISSIONS.get(name)
+    result = emit_math(builder, name, arguments) if known is None else known(builder, dtype, arguments)
     exact = name in _EXACT or not dtype.is_float or dtype.bits != 16
     return result if exact or result.type != arguments[-1].type else round_to(builder, result, dtype)
 
@@ -117,7 +115,7 @@ def _float_remainder(b: Builder, x: Value, y: Value) -> Value:
 
 
 def _float_floor_divide(b: Builder, x: Value, y: Value) -> Value:
-    """NumPy's `floor_divide`: from the exact remainder, so that rounding of the quotient cannot reach the next integer."""
+    """NumPy's `floor_divide`: from the exact remainder, so that the quotient cannot round to the next integer."""
     zero, half, one = (splat(x.type, v) for v in (0.0, 0.5, 1.0))
     remainder = b.frem(x, y)
     quotient = b.fdiv(b.fsub(x, remainder), y)
@@ -133,6 +131,8 @@ def _float_floor_divide(b: Builder, x: Value, y: Value) -> Value:
 
 def _power(b: Builder, dtype: DType, a: Sequence[Value]) -> Value:
     """Integer power by squaring, branch-free: one step per exponent bit that the type can use."""
+    if dtype.is_float:
+        return emit_math(b, "power", a)
     base, exponent = a
     zero, one = splat(base.type, 0), splat(base.type, 1)
     result = one

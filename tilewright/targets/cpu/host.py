@@ -1,4 +1,4 @@
-"""Which machine file describes a target string of the cpu target. Imports no compiler, so that a warm start is light."""
+"""Which machine file describes a target string of the cpu target. Imports no compiler: a warm start stays light."""
 
 from __future__ import annotations
 

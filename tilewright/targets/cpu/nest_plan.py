@@ -1,4 +1,4 @@
-"""Decide how a nest becomes loops: what each value's index is, the loop order, the vector dimension, clipped extents."""
+"""Decide how a nest becomes loops: each value's index, the loop order, the vector dimension, clipped extents."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class NestPlan:
 def plan_nest(nest: scheduled.NestOp, machine: Machine, bound: Bound) -> NestPlan:
     """Analyse a nest. `bound(symbol)` is the number of values of an index scalar."""
     ops_ = [op for op in nest.body.block.ops if not isinstance(op, scheduled.EndOp)]
-    roots = [op for op in ops_ if isinstance(op, tile.StoreOp | tile.PrintOp | tile.AssertOp)]
+    roots: list[Operation] = [op for op in ops_ if isinstance(op, tile.StoreOp | tile.PrintOp | tile.AssertOp)]
     reduces = [op for op in ops_ if isinstance(op, tile.ReduceOp)]
     space = array_type(reduces[0].operands[0] if reduces else roots[0].operands[0]).shape
     reduced = frozenset(reduces[0].attributes_of()["axes"]) if reduces else frozenset()
@@ -57,9 +57,7 @@ def plan_nest(nest: scheduled.NestOp, machine: Machine, bound: Bound) -> NestPla
             if not is_place(value):
                 _depend(plan, value, root_indices(plan, root))
     accesses = [_access(root, root_indices(plan, root)) for root in roots if isinstance(root, tile.StoreOp)]
-    loads = [
-        _access(value.owner, at) for value, at in plan.dependences if isinstance(value.owner, tile.LoadOp)
-    ]
+    loads = [_access(value.owner, at) for value, at in plan.dependences if isinstance(value.owner, tile.LoadOp)]
     plan.lanes = _lanes(plan, machine)
     plan.vector_dim = _vector_dim(plan, accesses, loads)
     if plan.vector_dim is None:

@@ -61,12 +61,14 @@ FORMATS = {
 
 @dataclass(frozen=True)
 class Reduced:
-    """x = n log(2) + r: `exponent` is n as it stands in a float's exponent field."""
+    """x = n log(2) + r + r_error: `exponent` is n as it stands in a float's exponent field, `r_error` what r lost.
+
+    LLVM leaves no code of `r_error` where it is not used.
+    """
 
     exponent: Lanes
     r: Lanes
     r_error: Lanes
-    """What rounding r lost; no code is left of it when it is not used."""
 
     @property
     def layout(self) -> ExponentialFormat:
@@ -125,7 +127,7 @@ def exp2(x: Lanes) -> Lanes:
     inside = x.at_most(layout.largest_exponent + 1.0).at_least(2.0 * -layout.largest_exponent)
     shifted = inside + layout.round_constant
     r = inside - (shifted - layout.round_constant)
-    reduced = Reduced(shifted.bits() << layout.significand_bits, r, r)
+    reduced = Reduced(shifted.bits() << layout.significand_bits, r, r.constant(0.0))
     return reduced.scaled(r.times_plus(polynomial(r, TABLES["EXP2"][x.element]), 1.0))
 
 

@@ -1,0 +1,147 @@
+"""Arrays of other libraries: shared memory in, the same kind out. torch, JAX and CuPy where they are installed."""
+
+from __future__ import annotations
+
+import importlib.util
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from api_support import run, same
+
+import tilewright as tw
+from tilewright.errors import ArgumentError, DTypeError, TilewrightError, UnsupportedOnTargetError
+from tilewright.interop.dlpack import to_numpy
+
+
+def needs(library: str):
+    """The tests below need a library that is not part of the test environment."""
+    return pytest.mark.skipif(importlib.util.find_spec(library) is None, reason=f"{library} is not installed")
+
+
+def test_numpy_arrays_are_themselves():
+    x = np.arange(6).reshape(2, 3)[:, ::2]
+    shared, restore = to_numpy(x)
+    assert shared is x
+    assert restore(x) is x
+    view = np.zeros(3).view(np.recarray)
+    assert type(to_numpy(view)[0]) is np.ndarray
+    assert np.shares_memory(to_numpy(view)[0], view)
+
+
+def test_read_only_and_strided_arrays():
+    x = np.broadcast_to(np.arange(3.0), (2, 3))
+    same(run(lambda a: a + 1, x), np.asarray(x + 1))
+    same(run(lambda a: a.T, np.arange(24.0).reshape(4, 6)[::2, ::-3]), np.arange(24.0).reshape(4, 6)[::2, ::-3].T)
+
+
+def test_numpy_refuses_what_has_no_plain_memory():
+    with pytest.raises(ArgumentError):
+        to_numpy(np.ma.masked_array([1, 2], [True, False]))
+    with pytest.raises(ArgumentError):
+        to_numpy([1, 2])
+
+
+def test_any_library_with_the_standard_methods():
+    strict = pytest.importorskip("array_api_strict")
+    x = strict.asarray([1.0, 2.0, 3.0])
+    shared, _ = to_numpy(x)
+    assert np.shares_memory(shared, np.from_dlpack(x))
+    result = tw.jit(lambda a, b: (a + b, a.sum()), target="interp")(x, np.ones(3))
+    assert [type(r) for r in result] == [type(x)] * 2
+    np.testing.assert_array_equal(np.from_dlpack(result[0]), [2, 3, 4])
+
+
+def test_arrays_on_other_devices():
+    elsewhere = SimpleNamespace(__dlpack__=None, __dlpack_device__=lambda: (2, 0))
+    with pytest.raises(UnsupportedOnTargetError) as caught:
+        to_numpy(elsewhere)
+    assert caught.value.help
+    with pytest.raises(TilewrightError, match="argument `x`"):
+        tw.jit(lambda x: x, target="interp")(elsewhere)
+
+
+# ---- torch ----------------------------------------------------------------------------------------------------------
+
+
+@needs("torch")
+@pytest.mark.parametrize(
+    "name", ["float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool"]
+)
+def test_torch_shares_memory_both_ways(name):
+    import torch
+
+    tensor = torch.arange(6).reshape(2, 3).to(getattr(torch, name))
+    shared, restore = to_numpy(tensor)
+    assert shared.shape == (2, 3)
+    assert shared.ctypes.data == tensor.data_ptr()
+    back = restore(shared)
+    assert back.dtype == tensor.dtype
+    assert back.data_ptr() == tensor.data_ptr()
+    assert torch.equal(back, tensor)
+
+
+@needs("torch")
+def test_torch_tensors_through_jit():
+    import torch
+
+    x = torch.arange(12.0).reshape(3, 4).T
+    f = tw.jit(lambda a, b: {"product": a @ b, "sum": a.sum()}, target="interp")
+    result = f(x, np.eye(3, dtype=np.float32))
+    assert torch.equal(result["product"], x)
+    assert torch.equal(result["sum"], x.sum())
+    half = torch.ones(3, dtype=torch.bfloat16)
+    assert f._compiled  # one entry serves NumPy and torch
+    assert torch.equal(run(lambda a: a + 1, half), half + 1)
+    assert isinstance(run(lambda n, a: a * n, 2, half), torch.Tensor)
+    assert isinstance(run(lambda n, a: n, np.zeros(1), half), np.ndarray)
+
+
+@needs("torch")
+def test_torch_tensors_as_constants():
+    import torch
+
+    captured = torch.full((2,), 3.0)
+    same(run(lambda a: a + captured, np.zeros(2, np.float32)), np.full(2, 3, np.float32))
+
+
+@needs("torch")
+def test_torch_refuses():
+    import torch
+
+    for tensor, error in [
+        (torch.ones(2, requires_grad=True), ArgumentError),
+        (torch.ones(2, device="meta"), UnsupportedOnTargetError),
+        (torch.eye(2).to_sparse(), ArgumentError),
+        (torch.ones(2, dtype=torch.complex64), DTypeError),
+        (torch.ones(2, dtype=torch.float8_e4m3fn), DTypeError),
+    ]:
+        with pytest.raises(error) as caught:
+            run(lambda a: a, tensor)
+        assert caught.value.help
+        assert "argument `a`" in caught.value.message
+
+
+# ---- JAX and CuPy ---------------------------------------------------------------------------------------------------
+
+
+@needs("jax")
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "int32", "uint8", "bool"])
+def test_jax_arrays_through_jit(name):
+    import jax.numpy as jnp
+
+    x = jnp.arange(6).reshape(2, 3).astype(name)
+    shared, _ = to_numpy(x)
+    assert shared.ctypes.data == x.unsafe_buffer_pointer()
+    result = run(lambda a: a[::-1], x)
+    assert type(result) is type(x)
+    assert result.dtype == x.dtype
+    assert (result == x[::-1]).all()
+
+
+@needs("cupy")
+def test_cupy_arrays_are_on_another_device():
+    import cupy
+
+    with pytest.raises(UnsupportedOnTargetError):
+        to_numpy(cupy.arange(3))

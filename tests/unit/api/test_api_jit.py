@@ -1,0 +1,327 @@
+"""`tw.jit`: what is traced again and what is not, containers, stages, donation, leaks."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from api_support import run, same
+
+import tilewright as tw
+from tilewright.errors import (
+    ArgumentError,
+    DTypeError,
+    ShapeError,
+    TargetError,
+    TilewrightError,
+    UnsupportedOnTargetError,
+)
+
+
+class Counting:
+    """A function that counts how often it is traced."""
+
+    def __init__(self, function) -> None:
+        self.traces = 0
+        self._function = function
+
+    def __call__(self, *args, **kwargs):
+        self.traces += 1
+        return self._function(*args, **kwargs)
+
+
+def test_one_trace_per_signature():
+    counted = Counting(lambda x, y: x + y)
+    f = tw.jit(counted, target="interp")
+    x = np.ones(3, np.float32)
+    for _ in range(3):
+        same(f(x, x), x + x)
+    assert counted.traces == 1
+    f(x[:2], x[:2])
+    assert counted.traces == 2
+    f(x.astype(np.float64), x)
+    assert counted.traces == 3
+    f(x, 1)
+    f(x, 2)
+    assert counted.traces == 4
+    f(x, 1.0)
+    f(x, True)
+    assert counted.traces == 6
+    f(x, y=x)
+    f(x, y=x * 2)
+    assert counted.traces == 7
+
+
+def test_containers_in_and_out():
+    class Pair(NamedTuple):
+        left: Any
+        right: Any
+
+    @dataclass(frozen=True)
+    class Layer:
+        weight: Any
+        bias: Any
+        name: str = field(default="dense", metadata={"static": True})
+
+    def function(tree):
+        pair, layer, rest = tree
+        return {"pair": Pair(pair.right, pair.left), "layer": layer, "rest": [rest[0], None, ({"a": rest[1]},)]}
+
+    x = [np.full(2, n, np.float32) for n in range(6)]
+    result = run(function, (Pair(x[0], x[1]), Layer(x[2], x[3], "head"), [x[4], 5]))
+    assert type(result["pair"]) is Pair
+    same(result["pair"].left, x[1])
+    assert type(result["layer"]) is Layer
+    assert result["layer"].name == "head"
+    same(result["layer"].weight, x[2])
+    assert result["rest"][1] is None
+    same(result["rest"][2][0]["a"], np.asarray(5))
+
+
+def test_results_that_are_no_traced_arrays():
+    result = run(lambda x: (1, 2.5, True, np.arange(2), None), np.zeros(1))
+    for actual, expected in zip(result[:4], (1, np.float32(2.5), True, np.arange(2)), strict=True):
+        same(actual, expected)
+    assert run(lambda: (), *()) == ()
+    assert run(lambda x: None, np.zeros(1)) is None
+
+
+def test_results_do_not_share_memory_with_arguments():
+    x = np.zeros(3)
+    same_array, other = run(lambda a: (a, a), x)
+    assert not np.shares_memory(same_array, x)
+    assert not np.shares_memory(other, x)
+
+
+def test_static_arguments():
+    counted = Counting(lambda x, axis, mode="sum": getattr(x, mode)(axis))
+
+    def function(x, axis, mode="sum"):
+        return counted(x, axis, mode)
+
+    f = tw.jit(function, target="interp", static_argnames=("axis", "mode"))
+    x = np.arange(6.0).reshape(2, 3)
+    same(f(x, 0), x.sum(0))
+    same(f(x, 1), x.sum(1))
+    same(f(x, axis=1), x.sum(1))
+    same(f(x, 1, "max"), x.max(1))
+    same(f(x + 1, 1, mode="max"), (x + 1).max(1))
+    traces = counted.traces
+    f(x, 0)
+    f(x, 1, "max")
+    assert counted.traces == traces
+    with pytest.raises(ArgumentError, match="hash"):
+        f(x, [0])
+
+
+def test_static_values_of_other_types_are_others():
+    f = tw.jit(lambda x, n: x * n, target="interp", static_argnames="n")
+    x = np.arange(2, dtype=np.int8)
+    assert [f(x, 1).dtype, f(x, 1.0).dtype, f(x, True).dtype] == [np.int8, np.float32, np.int8]
+
+
+def test_names_that_are_no_parameters():
+    for keywords in ({"static_argnames": "n"}, {"donate": ("y",)}):
+        with pytest.raises(ArgumentError):
+            tw.jit(lambda x: x, **keywords)
+
+
+def test_functions_with_open_parameters():
+    same(
+        run(lambda *xs, scale=1.0, **more: sum(xs) * scale + more["b"], np.ones(2), np.ones(2), b=np.ones(2)),
+        np.full(2, 3.0),
+    )
+    f = tw.jit(lambda x, *rest, n: x * n, target="interp", static_argnames="n")
+    same(f(np.ones(2), np.ones(1), n=3), np.full(2, 3.0))
+
+
+def test_methods():
+    @dataclass
+    class Model:
+        weight: Any
+
+        @tw.jit(target="interp")
+        def __call__(self, x):
+            return x * self.weight
+
+    same(Model(np.full(2, 3.0))(np.ones(2)), np.full(2, 3.0))
+
+
+def test_a_jitted_function_is_inlined_in_another():
+    counted = Counting(lambda x: x * 2)
+    inner = tw.jit(counted, target="interp")
+    outer = tw.jit(lambda x: inner(x) + inner(x + 1), target="interp")
+    same(outer(np.arange(3.0)), np.arange(3.0) * 4 + 2)
+    assert counted.traces == 2
+    assert {node.op for node in outer.lower(np.arange(3.0)).graph.nodes} <= {"map", "constant", "broadcast"}
+
+
+def test_the_default_target_comes_from_the_options():
+    f = tw.jit(lambda x: x + 1)
+    with tw.options(target="interp"):
+        same(f(np.arange(3)), np.arange(3) + 1)
+    with tw.options(target="abacus"), pytest.raises(TargetError):
+        f(np.arange(3))
+
+
+def test_decorator_forms_and_names():
+    @tw.jit
+    def first(x):
+        """Says what it does."""
+        return x
+
+    @tw.jit(target="interp")
+    def second(x):
+        return x + 1
+
+    assert (first.__name__, first.__doc__) == ("first", "Says what it does.")
+    same(second(np.ones(2)), np.full(2, 2.0))
+
+
+def test_threads_share_the_cache():
+    counted = Counting(lambda x: x + 1)
+    f = tw.jit(counted, target="interp")
+    results = []
+    threads = [threading.Thread(target=lambda: results.append(f(np.arange(4)))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert counted.traces == 1
+    assert len(results) == 4
+
+
+# ---- stages ---------------------------------------------------------------------------------------------------------
+
+
+def test_lowering_of_shapes():
+    f = tw.jit(lambda x, w: x @ w, target="interp")
+    lowered = f.lower(tw.ShapeDtype((2, 3), "f32"), w=tw.ShapeDtype([3, 4], tw.f32))
+    assert "array.contract" in lowered.ir()
+    assert "tensor<2x4xf32>" in lowered.ir("array")
+    compiled = lowered.compile()
+    same(compiled(np.ones((2, 3), np.float32), w=np.ones((3, 4), np.float32)), np.full((2, 4), 3, np.float32))
+    assert compiled.ir("array") == lowered.ir()
+    assert isinstance(compiled.explain(), str)
+    for call in (compiled.asm, compiled.cost, lambda: compiled.save("x.twp")):
+        with pytest.raises(UnsupportedOnTargetError):
+            call()
+    with pytest.raises(ArgumentError):
+        lowered.ir("tile")
+    with pytest.raises(TargetError):
+        lowered.compile("abacus")
+
+
+def test_a_compiled_program_takes_what_it_was_traced_for():
+    f = tw.jit(lambda x, n, tree: x * n + tree["b"], target="interp", static_argnames="n")
+    x = np.ones(3)
+    compiled = f.lower(x, 2, {"b": x}).compile()
+    same(compiled(x, 2, {"b": x}), np.full(3, 3.0))
+    for arguments, error in [
+        ((x[:2], 2, {"b": x}), ShapeError),
+        ((x.astype(np.float32), 2, {"b": x}), DTypeError),
+        ((x, 3, {"b": x}), ArgumentError),
+        ((x, 2, {"c": x}), ArgumentError),
+        ((x, 2, (x,)), ArgumentError),
+        ((tw.ShapeDtype((3,), tw.f64), 2, {"b": x}), ArgumentError),
+    ]:
+        with pytest.raises(error):
+            compiled(*arguments)
+
+
+def test_names_of_inputs():
+    f = tw.jit(lambda params, *xs, scale: xs[0] * scale + params["w"][1], target="interp")
+    x = np.ones(2)
+    lowered = f.lower({"w": [x, x]}, x, scale=x)
+    assert [value.name for value in lowered.graph.inputs] == ["params['w'][0]", "params['w'][1]", "argument 2", "scale"]
+
+
+def test_shape_dtype_checks():
+    assert tw.ShapeDtype(3, np.float32) == tw.ShapeDtype((3,), tw.f32)
+    with pytest.raises(ShapeError):
+        tw.ShapeDtype((-1,), tw.f32)
+    with pytest.raises(DTypeError):
+        tw.ShapeDtype((1,), "complex64")
+
+
+def test_equal_programs_have_equal_digests():
+    from tilewright.frontend.trace import digest
+
+    def program(scale):
+        return tw.jit(lambda x: tw.fori_loop(0, 3, lambda i, c: c * scale, x)).lower(np.ones(2)).graph
+
+    assert digest(program(2)) == digest(program(2))
+    assert digest(program(2)) != digest(program(3))
+
+
+# ---- donation -------------------------------------------------------------------------------------------------------
+
+
+def test_donations_pair_inputs_with_results_of_their_type():
+    def step(cache, x, position):
+        return x.sum(), cache["v"].at[position].set(x), cache["k"].at[position].set(-x)
+
+    cache = {"k": np.zeros((4, 2)), "v": np.zeros((4, 2))}
+    f = tw.jit(step, target="interp", donate="cache")
+    assert f.lower(cache, np.ones(2), 1).donated == ((0, 1), (1, 2))
+    same(f(cache, np.ones(2), 1)[2], np.array([[0, 0], [-1, -1], [0, 0], [0, 0.0]]))
+
+
+def test_donations_that_cannot_be():
+    with pytest.raises(ArgumentError, match="donated"):
+        tw.jit(lambda x: x.sum(), target="interp", donate="x")(np.ones(3))
+    x = np.ones(3)
+    x.flags.writeable = False
+    same(tw.jit(lambda a: a + 1, target="interp")(x), np.full(3, 2.0))
+    with pytest.raises(ArgumentError, match="read-only"):
+        tw.jit(lambda a: a + 1, target="interp", donate="a")(x)
+
+
+# ---- refusals -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "bad", ["text", 1j, object(), {1, 2}, np.array(["a"]), np.array([1j]), np.zeros(2, ">f4")], ids=repr
+)
+def test_arguments_that_cannot_be_traced(bad):
+    with pytest.raises(TilewrightError, match="argument `tree"):
+        tw.jit(lambda tree: 0, target="interp")({"x": np.zeros(2), "bad": bad})
+
+
+def test_integers_that_do_not_fit():
+    with pytest.raises(DTypeError):
+        run(lambda x: x, 2**70)
+    with pytest.raises(DTypeError):
+        run(lambda x: x + 2**40, np.zeros(2, np.int32))
+
+
+def test_results_that_cannot_be_returned():
+    with pytest.raises(ArgumentError, match="returned"):
+        run(lambda x: "text", np.zeros(2))
+
+
+def test_array_functions_need_a_trace():
+    with pytest.raises(ArgumentError, match="outside"):
+        tw.exp(np.zeros(2))
+
+
+def test_values_of_another_trace():
+    kept = []
+    run(lambda x: kept.append(x) or x, np.zeros(2))
+    with pytest.raises(ArgumentError, match="another trace"):
+        run(lambda x: x + kept[0], np.zeros(2))
+    with pytest.raises(ArgumentError, match="another trace"):
+        run(lambda x: kept[0], np.zeros(2))
+
+
+def test_errors_of_the_user_pass_through_and_leave_no_trace_open():
+    def broken(x):
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):
+        run(broken, np.zeros(2))
+    with pytest.raises(ArgumentError, match="outside"):
+        tw.zeros(2)

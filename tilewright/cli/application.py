@@ -1,0 +1,93 @@
+"""The application: verbs, flags, errors as text or JSON, exit codes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+import cyclopts
+
+from tilewright import __version__
+from tilewright.cli import bench, cache, check, doctor, run, show
+from tilewright.cli.flags import Flags, given_options
+from tilewright.cli.report import Report, encode, make_console
+from tilewright.errors import TilewrightError
+from tilewright.options import Options, current, options
+
+_TRACEBACK_LEVEL = 5
+_HELP = """Tilewright compiles array programs and tile kernels to fused native code.
+
+Examples:
+
+    tilewright doctor
+    tilewright run examples/01_sentence_embeddings.py
+    tilewright show examples/kernels/matmul.py::matmul --stage scheduled
+    tilewright bench gemm --vs numpy,torch
+"""
+
+
+def make_application() -> cyclopts.App:
+    """The command tree."""
+    application = cyclopts.App(name="tilewright", version=__version__, help=_HELP, help_format="markdown")
+    for verb in (run.run, show.show, check.check, bench.bench, doctor.doctor):
+        application.command(verb)
+    application.command(cache.make_application())
+    return application
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line (by default the process's) and return its exit code: 0, or 1 after an error."""
+    tokens = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        command, bound, _ = make_application().parse_args(tokens, exit_on_error=False, print_error=False)
+    except cyclopts.CycloptsError as error:
+        return _refuse("usage", str(error), "see `tilewright --help`", str(error), "--json" in tokens)
+    flags = bound.arguments.get("flags")
+    as_json = flags is not None and flags.json
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(options(Options.from_cli(given_options(flags))))
+            result = command(*bound.args, **bound.kwargs)
+            return _present(result, as_json)
+        except TilewrightError as error:
+            if _debug_level() >= _TRACEBACK_LEVEL:
+                traceback.print_exc()
+            return _refuse(error.code, error.message, error.help, str(error), as_json)
+        except BrokenPipeError:
+            # The reader, such as `head`, has left: nothing more can be said, and Python must not try at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 1
+        except KeyboardInterrupt:
+            return _refuse("interrupted", "interrupted", None, "interrupted", as_json)
+
+
+def _present(result: object, as_json: bool) -> int:
+    if not isinstance(result, Report):
+        return 0
+    if as_json:
+        print(encode(result.document))
+    else:
+        result.show(make_console(current().color))
+    sys.stdout.flush()
+    return result.exit_code
+
+
+def _refuse(code: str, message: str, help: str | None, text: str, as_json: bool) -> int:
+    if as_json:
+        print(encode({"error": {"code": code, "message": message, "help": help}}))
+    shown = text if text.startswith("error[") else f"error: {text}"
+    print(shown, file=sys.stderr)
+    return 1
+
+
+def _debug_level() -> int:
+    try:
+        return current().debug
+    except TilewrightError:
+        return 0
+
+
+__all__ = ["Flags", "main", "make_application"]

@@ -1,0 +1,226 @@
+"""`tilewright run`: a Python file with the options of the command line, or a saved program."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import sys
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from tilewright.cli.flags import Flags
+from tilewright.cli.loading import find_file, random_array
+from tilewright.cli.report import Report, bytes_text, seconds_text, show_pairs
+from tilewright.errors import ArgumentError, TilewrightError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tilewright.runtime.manifest import ArraySpec
+    from tilewright.runtime.program import Program
+
+_WARM_UP_CALLS = 3
+
+
+def run(
+    file: Path,
+    /,
+    *arguments: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    input: tuple[Path, ...] = (),
+    repeat: int = 20,
+    flags: Flags | None = None,
+) -> Report:
+    """Run a Python file, or a saved program (`.twp`), with the options given as flags.
+
+    A Python file runs as `__main__` with the arguments in `sys.argv`; where it defines `main()` and has no
+    `if __name__ == "__main__"` block, that is called. A saved program runs on random inputs, or on `.npy` files, and is
+    timed.
+
+    Examples:
+
+        tilewright run examples/01_sentence_embeddings.py "a cat" "a kitten"
+        tilewright run model.twp --input x.npy --threads 2
+
+    Parameters
+    ----------
+    file
+        A `.py` or `.twp` file.
+    arguments
+        What the Python file finds in `sys.argv`. Write `--` before flags that are for it.
+    input
+        For a saved program: one `.npy` file per input, in order.
+    repeat
+        For a saved program: timed calls.
+    """
+    find_file(file)
+    if file.suffix == ".twp":
+        if arguments:
+            raise ArgumentError("a saved program takes no arguments", help="give arrays with --input x.npy")
+        return _run_program(file, input, repeat)
+    if input:
+        raise ArgumentError("`--input` is for saved programs", help="give a Python file its arguments after its name")
+    return _run_script(file, arguments, to_stderr=flags is not None and flags.json)
+
+
+def _run_script(file: Path, arguments: Sequence[str], *, to_stderr: bool) -> Report:
+    # With --json stdout holds the document alone.
+    redirected = contextlib.redirect_stdout(sys.stderr) if to_stderr else contextlib.nullcontext()
+    start = time.perf_counter()
+    with redirected, _as_main(file, arguments) as module:
+        exit_code = _execute(file, module)
+    document = {"file": str(file), "exit_code": exit_code, "seconds": time.perf_counter() - start}
+    return Report(document, lambda console: None, exit_code)
+
+
+@contextlib.contextmanager
+def _as_main(file: Path, arguments: Sequence[str]) -> Iterator[ModuleType]:
+    """A module that stands in for `__main__`, with `sys.argv` and `sys.path` as Python sets them for a script."""
+    module = ModuleType("__main__")
+    module.__file__ = str(file)
+    old_main, old_arguments, old_path = sys.modules["__main__"], sys.argv, list(sys.path)
+    sys.modules["__main__"] = module
+    sys.argv = [str(file), *arguments]
+    sys.path.insert(0, str(file.parent.resolve()))
+    try:
+        yield module
+    finally:
+        sys.modules["__main__"], sys.argv, sys.path[:] = old_main, old_arguments, old_path
+
+
+def _execute(file: Path, module: ModuleType) -> int:
+    try:
+        tree = ast.parse(file.read_bytes(), str(file))
+        exec(compile(tree, str(file), "exec"), vars(module))
+        entry = vars(module).get("main")
+        if callable(entry) and not _runs_itself(tree):
+            entry()
+    except SystemExit as stop:
+        return _exit_code(stop)
+    except TilewrightError:
+        raise
+    except Exception as error:
+        # The user's own error, shown as Python shows it, without our frames above it.
+        traceback.print_exception(error.with_traceback(_skip_to(file, error.__traceback__)))
+        return 1
+    return 0
+
+
+def _runs_itself(tree: ast.Module) -> bool:
+    """Whether the file has a block for being run as a script."""
+    return any(
+        isinstance(statement, ast.If) and any(isinstance(n, ast.Name) and n.id == "__name__" for n in ast.walk(statement.test))
+        for statement in tree.body
+    )
+
+
+def _exit_code(stop: SystemExit) -> int:
+    if stop.code is None or isinstance(stop.code, int):
+        return stop.code or 0
+    print(stop.code, file=sys.stderr)
+    return 1
+
+
+def _skip_to(file: Path, trace: TracebackType | None) -> TracebackType | None:
+    """The traceback from the first frame of the file on; nothing where it has none, as for a syntax error."""
+    while trace is not None and trace.tb_frame.f_code.co_filename != str(file):
+        trace = trace.tb_next
+    return trace
+
+
+def _run_program(file: Path, inputs: Sequence[Path], repeat: int) -> Report:
+    from tilewright.runtime.program import load
+
+    if repeat < 1:
+        raise ArgumentError(f"`--repeat` is {repeat}", help="time at least one call")
+    program = load(file)
+    arrays = _inputs(program, inputs)
+    for _ in range(_WARM_UP_CALLS):
+        result = program(*arrays)
+    times = []
+    for _ in range(repeat):
+        start = time.perf_counter()
+        result = program(*arrays)
+        times.append(time.perf_counter() - start)
+    return _describe(file, program, result, sorted(times))
+
+
+def _inputs(program: Program, files: Sequence[Path]) -> list[Any]:
+    import numpy as np
+
+    specs = program.manifest.inputs
+    if not files:
+        return [random_array(spec.shape, spec.dtype, seed) for seed, spec in enumerate(specs)]
+    if len(files) != len(specs):
+        wanted = ", ".join(f"{spec.name}: {spec}" for spec in specs)
+        raise ArgumentError(f"the program takes {len(specs)} inputs, got {len(files)}", help=f"it takes {wanted}")
+    arrays = []
+    for file, spec in zip(files, specs, strict=True):
+        try:
+            array = np.load(find_file(file), allow_pickle=False)
+        except (ValueError, EOFError, OSError) as error:
+            raise ArgumentError(f"{str(file)!r} is not a .npy file: {error}", help="write it with np.save") from None
+        # NumPy's file format stores types that it does not know, such as bf16, as bytes of the same width.
+        stored_as_bytes = array.dtype.kind == "V"
+        arrays.append(array.view(random_array((), spec.dtype, 0).dtype) if stored_as_bytes else array)
+    return arrays
+
+
+def _describe(file: Path, program: Program, result: Any, times: list[float]) -> Report:
+    from tilewright.options import current
+    from tilewright.runtime.cpu_features import default_threads
+
+    manifest = program.manifest
+    threads = current().threads or default_threads()
+    results = result if isinstance(result, tuple) else (result,)
+    outputs = [_array_document(s) | _summary(a) for s, a in zip(manifest.outputs, results, strict=True)]
+    document: dict[str, Any] = {
+        "file": str(file),
+        "name": manifest.name,
+        "triple": manifest.triple,
+        "cpu": manifest.cpu,
+        "features": list(manifest.features),
+        "inputs": [_array_document(spec) for spec in manifest.inputs],
+        "outputs": outputs,
+        "arena_bytes": manifest.memory_bytes(threads),
+        "constants_bytes": sum(constant.nbytes for constant in manifest.constants),
+        "estimated_s": manifest.estimated_seconds,
+        "threads": threads,
+        "calls": len(times),
+        "median_s": times[len(times) // 2],
+        "best_s": times[0],
+    }
+    return Report(document, lambda console: _show_program(console, document, program))
+
+
+def _show_program(console: Console, document: dict[str, Any], program: Program) -> None:
+    manifest = program.manifest
+    pairs: dict[str, object] = {"program": f"{manifest.name} for {manifest.cpu} ({manifest.triple})"}
+    pairs["features"] = " ".join(manifest.features)
+    pairs |= {f"input {spec.name}": spec for spec in manifest.inputs}
+    for spec, found in zip(manifest.outputs, document["outputs"], strict=True):
+        values = "".join(f", {name} {found[name]:.6g}" for name in ("minimum", "maximum", "mean") if name in found)
+        pairs[f"output {spec.name}"] = f"{spec}{values}"
+    pairs["arena"] = f"{bytes_text(document['arena_bytes'])}, constants {bytes_text(document['constants_bytes'])}"
+    median, best = seconds_text(document["median_s"]), seconds_text(document["best_s"])
+    pairs["time"] = f"median {median}, best {best} of {document['calls']} calls, threads {document['threads']}"
+    show_pairs(console, pairs)
+
+
+def _array_document(spec: ArraySpec) -> dict[str, Any]:
+    return {"name": spec.name, "shape": list(spec.shape), "dtype": spec.dtype}
+
+
+def _summary(array: Any) -> dict[str, float]:
+    """Smallest, largest and mean element; nothing of an empty array."""
+    import numpy as np
+
+    if not array.size:
+        return {}
+    wide = np.asarray(array, np.float64)
+    return {"minimum": float(wide.min()), "maximum": float(wide.max()), "mean": float(wide.mean())}

@@ -1,0 +1,245 @@
+"""What a kernel computes with: arrays, tiles, and integers that depend on where in the grid or a loop a point is.
+
+An `Affine` is an integer known up to grid and loop counters: `constant + sum(coefficient * atom)`. Its range is known,
+which decides what is masked. A `TileValue` knows which of its lanes may lie beyond an array (`Edge`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from xdsl.ir import SSAValue
+from xdsl.ir.affine import AffineExpr
+
+from tilewright.primitives import ArrayType
+
+_serials = itertools.count()
+
+
+@dataclass(frozen=True, eq=False)
+class Counter:
+    """A grid index or loop counter: 0 to `trips - 1`."""
+
+    value: SSAValue
+    trips: int
+    name: str
+    serial: int = field(default_factory=lambda: next(_serials))
+
+
+@dataclass(frozen=True)
+class Quotient:
+    """`of // divisor`, or `of % divisor` when `is_remainder`; `divisor` is positive."""
+
+    of: Affine
+    divisor: int
+    is_remainder: bool
+
+    @property
+    def serial(self) -> tuple[int, ...]:
+        return (1 + self.is_remainder, self.divisor, *(_order(a)[0] for a, _ in self.of.terms))
+
+
+Atom = Counter | Quotient
+
+
+def _order(atom: Atom) -> tuple[int, ...]:
+    return (-1, atom.serial) if isinstance(atom, Counter) else atom.serial
+
+
+@dataclass(frozen=True)
+class Affine:
+    """An integer that is constant within one point of the grid and one trip of each loop."""
+
+    constant: int = 0
+    terms: tuple[tuple[Atom, int], ...] = ()
+
+    @staticmethod
+    def of(atom: Atom) -> Affine:
+        return Affine(0, ((atom, 1),))
+
+    @property
+    def is_constant(self) -> bool:
+        return not self.terms
+
+    def __add__(self, other: Affine | int) -> Affine:
+        if isinstance(other, int):
+            return Affine(self.constant + other, self.terms)
+        sums: dict[Atom, int] = {}
+        for atom, coefficient in (*self.terms, *other.terms):
+            sums[atom] = sums.get(atom, 0) + coefficient
+        terms = sorted(((a, c) for a, c in sums.items() if c), key=lambda term: _order(term[0]))
+        return Affine(self.constant + other.constant, tuple(terms))
+
+    def __mul__(self, factor: int) -> Affine:
+        if factor == 0:
+            return Affine()
+        return Affine(self.constant * factor, tuple((a, c * factor) for a, c in self.terms))
+
+    def __neg__(self) -> Affine:
+        return self * -1
+
+    def __sub__(self, other: Affine | int) -> Affine:
+        return self + -other
+
+    def divided(self, divisor: int, *, remainder: bool) -> Affine:
+        """`self // divisor` or `self % divisor` for a positive divisor, in its simplest form."""
+        whole = Affine(self.constant // divisor, tuple((a, c // divisor) for a, c in self.terms if c % divisor == 0))
+        rest = Affine(self.constant % divisor, tuple((a, c) for a, c in self.terms if c % divisor))
+        low, high = rest.range
+        if low // divisor == high // divisor:
+            return rest + -(low // divisor * divisor) if remainder else whole + low // divisor
+        split = Affine.of(Quotient(rest, divisor, remainder))
+        return split if remainder else whole + split
+
+    @property
+    def range(self) -> tuple[int, int]:
+        """Smallest and largest value, both included (never too narrow)."""
+        low = high = self.constant
+        for atom, coefficient in self.terms:
+            first, last = _atom_range(atom)
+            low += min(coefficient * first, coefficient * last)
+            high += max(coefficient * first, coefficient * last)
+        return low, high
+
+    def counters(self) -> Iterator[Counter]:
+        """All counters that the value depends on."""
+        for atom, _ in self.terms:
+            if isinstance(atom, Counter):
+                yield atom
+            else:
+                yield from atom.of.counters()
+
+    def expression(self, symbol: Callable[[Counter], AffineExpr]) -> AffineExpr:
+        result: AffineExpr | None = None
+        for atom, coefficient in self.terms:
+            term = _atom_expression(atom, symbol)
+            term = term if coefficient == 1 else term * coefficient
+            result = term if result is None else result + term
+        if result is None:
+            return AffineExpr.constant(self.constant)
+        return result + self.constant if self.constant else result
+
+    def __str__(self) -> str:
+        parts = [f"{'' if c == 1 else f'{c}*'}{_atom_text(a)}" for a, c in self.terms]
+        if self.constant or not parts:
+            parts.append(str(self.constant))
+        return " + ".join(parts)
+
+
+def _atom_range(atom: Atom) -> tuple[int, int]:
+    if isinstance(atom, Counter):
+        return 0, max(0, atom.trips - 1)
+    if atom.is_remainder:
+        return 0, atom.divisor - 1
+    low, high = atom.of.range
+    return low // atom.divisor, high // atom.divisor
+
+
+def _atom_expression(atom: Atom, symbol: Callable[[Counter], AffineExpr]) -> AffineExpr:
+    if isinstance(atom, Counter):
+        return symbol(atom)
+    inner = atom.of.expression(symbol)
+    return inner % atom.divisor if atom.is_remainder else inner.floor_div(atom.divisor)
+
+
+def _atom_text(atom: Atom) -> str:
+    if isinstance(atom, Counter):
+        return atom.name
+    return f"({atom.of} {'%' if atom.is_remainder else '//'} {atom.divisor})"
+
+
+@dataclass(frozen=True)
+class TileIndex:
+    """What `tw.grid` and `tw.steps` yield: the `number`-th block of `block` positions out of `extent`.
+
+    As a subscript it means the tile there; in arithmetic it is its number.
+    """
+
+    number: Affine
+    block: int
+    extent: int
+    name: str
+
+    @property
+    def start(self) -> Affine:
+        """The first position of the block."""
+        return self.number * self.block
+
+    @property
+    def overhangs(self) -> bool:
+        return self.extent % self.block != 0
+
+
+@dataclass(frozen=True)
+class Edge:
+    """Lanes `l` of one tile dimension with `start + stride * l >= limit` lie beyond an array."""
+
+    start: Affine
+    stride: int
+    limit: int
+
+
+Edges = tuple[tuple[Edge, ...], ...]  # one entry per tile dimension
+
+
+@dataclass(frozen=True, eq=False)
+class TileValue:
+    """A tile. `weak` marks what was computed from Python numbers and positions alone: it takes the type of what it
+    meets."""
+
+    value: SSAValue
+    type: ArrayType
+    edges: Edges
+    weak: bool = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.type.shape
+
+    @property
+    def rank(self) -> int:
+        return self.type.rank
+
+    def __str__(self) -> str:
+        return f"a tile {self.type}"
+
+
+def no_edges(rank: int) -> Edges:
+    return ((),) * rank
+
+
+@dataclass(frozen=True, eq=False)
+class Ref:
+    """An array parameter of the kernel."""
+
+    name: str
+    value: SSAValue
+    type: ArrayType
+    effect: str
+
+
+@dataclass(frozen=True)
+class Grid:
+    """`tw.grid(...)`: per dimension an extent and a block size, None for single positions."""
+
+    extents: tuple[int, ...]
+    blocks: tuple[int | None, ...]
+    is_tuple: bool
+
+    @property
+    def trips(self) -> tuple[int, ...]:
+        return tuple(-(-n // (b or 1)) for n, b in zip(self.extents, self.blocks, strict=True))
+
+
+@dataclass(frozen=True)
+class Steps:
+    """`tw.steps(...)`: an extent walked in blocks, in order."""
+
+    extent: int
+    block: int
+
+    @property
+    def trips(self) -> int:
+        return -(-self.extent // self.block)
