@@ -7,10 +7,13 @@ against the same rules. Attributes are plain Python values: int, float, bool, st
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from tilewright import dtypes, ops
 from tilewright.dtypes import DType
@@ -41,6 +44,13 @@ class ArrayType:
 
     def __str__(self) -> str:
         return f"{self.dtype.name}[{', '.join(map(str, self.shape))}]"
+
+
+def digest_array(array: np.ndarray[Any, Any]) -> str:
+    """Content address of a contiguous array: type, shape and bytes."""
+    hasher = hashlib.blake2b(f"{array.dtype.name}{array.shape}".encode(), digest_size=16)
+    hasher.update(array.reshape(-1).view(np.uint8).data)
+    return hasher.hexdigest()
 
 
 Types = Sequence[ArrayType]
@@ -106,12 +116,19 @@ def _random_bits(operands: Types, attributes: Attributes) -> tuple[ArrayType, ..
 # ---- elementwise ----------------------------------------------------------------------------------------------------
 
 
+_KIND_NAMES = {"f": "floats", "i": "signed integers", "u": "unsigned integers", "b": "bools"}
+
+
 @_rule("map")
 def _map(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
     function = ops.FUNCTIONS[attributes["fn"]]
     operand_types = [o.dtype for o in operands]
     if not function.accepts(operand_types):
-        raise DTypeError(f"`{function.name}` does not take operands of type {', '.join(map(repr, operand_types))}")
+        kinds = " or ".join(_KIND_NAMES[kind] for kind in function.kinds)
+        raise DTypeError(
+            f"`{function.name}` does not take operands of type {', '.join(map(repr, operand_types))}",
+            help=f"it takes {kinds} of one type: cast with `.astype`",
+        )
     if any(o.shape != operands[0].shape for o in operands):
         raise ShapeError(f"operands of `{function.name}` have shapes {', '.join(str(o.shape) for o in operands)}")
     return (ArrayType(operands[0].shape, function.result_type(operand_types)),)
@@ -126,7 +143,9 @@ def _cast(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
 def _bitcast(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
     source, destination = operands[0].dtype, dtypes.by_name(attributes["dtype"])
     if source.bits != destination.bits or source.is_bool or destination.is_bool:
-        raise DTypeError(f"`bitcast` from {source} to {destination} changes the element size")
+        raise DTypeError(
+            f"`bitcast` from {source} to {destination} changes the element size", help="use a type of the same width"
+        )
     return (ArrayType(operands[0].shape, destination),)
 
 
@@ -137,7 +156,10 @@ def _bitcast(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
 def _reshape(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
     shape = attributes["shape"]
     if math.prod(shape) != operands[0].size:
-        raise ShapeError(f"cannot reshape {operands[0].shape} ({operands[0].size} elements) to {shape}")
+        raise ShapeError(
+            f"cannot reshape {operands[0].shape} ({operands[0].size} elements) to {shape}",
+            help="give a shape with as many elements, or -1 for one size",
+        )
     return (ArrayType(shape, operands[0].dtype),)
 
 
@@ -178,7 +200,7 @@ def _slice(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
 
 def _check_starts(name: str, starts: Types, rank: int) -> None:
     if len(starts) != rank or any(s.shape or not s.dtype.is_integer for s in starts):
-        raise ArgumentError(f"`{name}` needs {rank} integer scalars as starts")
+        raise ArgumentError(f"`{name}` needs {rank} integer scalars as starts", help="give one start per axis")
 
 
 @_rule("dynamic_slice")
@@ -188,7 +210,9 @@ def _dynamic_slice(operands: Types, attributes: Attributes) -> tuple[ArrayType, 
     sizes = attributes["sizes"]
     _check_starts("dynamic_slice", starts, operand.rank)
     if len(sizes) != operand.rank or any(not 0 <= n <= size for n, size in zip(sizes, operand.shape, strict=False)):
-        raise ShapeError(f"a window of {sizes} does not fit an array of shape {operand.shape}")
+        raise ShapeError(
+            f"a window of {sizes} does not fit an array of shape {operand.shape}", help="give at most the array's sizes"
+        )
     return (ArrayType(sizes, operand.dtype),)
 
 
@@ -199,7 +223,10 @@ def _dynamic_update_slice(operands: Types, attributes: Attributes) -> tuple[Arra
     if update.dtype != operand.dtype:
         raise DTypeError(f"cannot write {update.dtype} into an array of {operand.dtype}")
     if update.rank != operand.rank or any(n > size for n, size in zip(update.shape, operand.shape, strict=True)):
-        raise ShapeError(f"an update of shape {update.shape} does not fit an array of shape {operand.shape}")
+        raise ShapeError(
+            f"an update of shape {update.shape} does not fit an array of shape {operand.shape}",
+            help="give an update with as many axes, none longer",
+        )
     return (operand,)
 
 
@@ -231,7 +258,10 @@ def _concat(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
         if other.rank != first.rank or any(
             a != b for d, (a, b) in enumerate(zip(first.shape, other.shape, strict=True)) if d != axis
         ):
-            raise ShapeError(f"cannot concatenate {first.shape} and {other.shape} along axis {axis}")
+            raise ShapeError(
+                f"cannot concatenate {first.shape} and {other.shape} along axis {axis}",
+                help="make all other sizes equal",
+            )
     total = sum(o.shape[axis] for o in operands)
     return (ArrayType((*first.shape[:axis], total, *first.shape[axis + 1 :]), first.dtype),)
 
@@ -252,7 +282,7 @@ def _indexed(name: str, operand: ArrayType, indices: Types, axes: Sequence[int])
         raise ShapeError(f"index arrays of `{name}` have shapes {', '.join(str(i.shape) for i in indices)}")
     rest = tuple(n for d, n in enumerate(operand.shape) if d not in axes)
     if any(operand.shape[axis] == 0 for axis in axes) and math.prod(indices[0].shape) > 0:
-        raise IndexError_(f"`{name}` indexes an axis of size 0")
+        raise IndexError_(f"`{name}` indexes an axis of size 0", help="index a non-empty axis")
     return (*indices[0].shape, *rest)
 
 
@@ -307,7 +337,7 @@ def _arg_reduce(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...
     if attributes["fn"] not in ("maximum", "minimum"):
         raise ArgumentError(f"`arg_reduce` takes `maximum` or `minimum`, not `{attributes['fn']}`")
     if operand.shape[axis] == 0:
-        raise ShapeError("`arg_reduce` over an axis of size 0 has no answer")
+        raise ShapeError("`arg_reduce` over an axis of size 0 has no answer", help="reduce over a non-empty axis")
     return (ArrayType(_without(operand.shape, (axis,)), dtypes.i64),)
 
 
@@ -385,11 +415,20 @@ def _convolve(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
     image, kernel = operands
     groups = attributes["groups"]
     if image.rank < 3 or kernel.rank != image.rank:
-        raise ShapeError(f"`convolve` takes (N, C, *spatial) and (O, C/groups, *window), got {image} and {kernel}")
+        raise ShapeError(
+            f"`convolve` takes (N, C, *spatial) and (O, C/groups, *window), got {image} and {kernel}",
+            help="give both operands the same number of axes",
+        )
     if image.dtype != kernel.dtype or image.dtype.is_bool:
-        raise DTypeError(f"`convolve` takes two operands of one numeric type, got {image.dtype} and {kernel.dtype}")
+        raise DTypeError(
+            f"`convolve` takes two operands of one numeric type, got {image.dtype} and {kernel.dtype}",
+            help="cast them with `.astype`",
+        )
     if groups < 1 or image.shape[1] != kernel.shape[1] * groups or kernel.shape[0] % groups:
-        raise ShapeError(f"{groups} groups do not divide channels of {image.shape} and {kernel.shape}")
+        raise ShapeError(
+            f"{groups} groups do not divide channels of {image.shape} and {kernel.shape}",
+            help="the image has groups times the kernel's channels, and groups divides the results",
+        )
     _check_window("convolve", image.rank - 2, attributes, ("strides", "low", "high", "dilation"))
     geometry = (attributes[k] for k in ("strides", "low", "high", "dilation"))
     spatial = window_sizes(image.shape[2:], kernel.shape[2:], *geometry)

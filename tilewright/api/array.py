@@ -282,6 +282,12 @@ class Array:
             )
         return getattr(_api(), name)(*inputs)
 
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> NoReturn:
+        """NumPy's other functions: their options differ, so they are refused with the name to use."""
+        name = str(function.__name__)
+        help = f"use `tw.{name}`" if hasattr(_api(), name) else "use the functions in `tw`"
+        raise located(ArgumentError(f"`{function.__module__}.{name}` cannot be traced", help=help))
+
     # ---- methods ----
 
     @property

@@ -112,7 +112,8 @@ def _converted(value: Any, dtype: DType) -> Scalar:
         try:
             return float(value)
         except OverflowError:
-            raise located(DTypeError(f"the integer {value:.3g} is beyond {dtype}")) from None
+            message = f"an integer of {value.bit_length()} bits is beyond {dtype}"
+            raise located(DTypeError(message, help="use a smaller number")) from None
     if isinstance(value, float) and not value.is_integer():
         raise located(DTypeError(f"{value} is not an integer, so it does not fit {dtype}", help="use a float type"))
     integer = int(value)
@@ -275,7 +276,7 @@ def shape_of(shape: Any) -> Shape:
     sizes = shape if isinstance(shape, Sequence) else (shape,)
     checked = tuple(integer(n, "a size") for n in sizes)
     if any(n < 0 for n in checked):
-        raise located(ShapeError(f"the shape {checked} has a negative size"))
+        raise located(ShapeError(f"the shape {checked} has a negative size", help="give sizes of at least 0"))
     return checked
 
 
@@ -287,7 +288,8 @@ def axis_of(axis: Any, rank: int) -> int:
     """
     index = integer(axis, "an axis")
     if not -rank <= index < rank:
-        raise located(IndexError_(f"there is no axis {index} in an array with {rank} axes"))
+        message = f"there is no axis {index} in an array with {rank} axes"
+        raise located(IndexError_(message, help=f"axes go from {-rank} to {rank - 1}" if rank else "it is a scalar"))
     return index % rank
 
 

@@ -36,7 +36,7 @@ class ShapeDtype(ArrayType):
         object.__setattr__(self, "shape", tuple(integer(n, "a size") for n in sizes))
         object.__setattr__(self, "dtype", element_type(self.dtype))
         if any(n < 0 for n in self.shape):
-            raise located(ShapeError(f"the shape {self.shape} has a negative size"))
+            raise located(ShapeError(f"the shape {self.shape} has a negative size", help="give sizes of at least 0"))
 
 
 class Signature(NamedTuple):

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from tilewright import options
+from tilewright.options import specs
 
 _JSON = Parameter(name="--json", negative="", group="Output", help="Print one JSON document on stdout, nothing else.")
 
 
 def _flags_type() -> type[Any]:
     fields: list[tuple[str, Any, Any]] = [("json", Annotated[bool, _JSON], dataclasses.field(default=False))]
-    for spec in options.specs():
+    for spec in specs():
         # Values stay text here: the options check them, so that flag, variable and keyword refuse alike.
         kind = bool if isinstance(spec.default, bool) else str
         about = f"{spec.doc}. Also `{spec.variable}`." if spec.variable else spec.doc
@@ -40,5 +40,5 @@ def given_options(flags: Flags | None) -> dict[str, object]:
     """The options that the command line sets."""
     if flags is None:
         return {}
-    values = {spec.name: getattr(flags, spec.name) for spec in options.specs()}
+    values = {spec.name: getattr(flags, spec.name) for spec in specs()}
     return {name: value for name, value in values.items() if value is not None}

@@ -16,7 +16,7 @@ import numpy as np
 from tilewright import primitives
 from tilewright.dtypes import DType
 from tilewright.errors import SourceLocation, TilewrightError, user_location
-from tilewright.primitives import ArrayType
+from tilewright.primitives import ArrayType, digest_array
 
 
 @dataclass(eq=False, slots=True)
@@ -117,13 +117,6 @@ def _is_uniform(array: np.ndarray[Any, Any]) -> bool:
     if bits.size == 0 or bits[0] != bits[-1] or bits[0] != bits[bits.size // 2]:
         return False
     return bool((bits == bits[0]).all())
-
-
-def digest_array(array: np.ndarray[Any, Any]) -> str:
-    """Content address of a contiguous array: type, shape and bytes."""
-    hasher = hashlib.blake2b(f"{array.dtype.name}{array.shape}".encode(), digest_size=16)
-    hasher.update(array.reshape(-1).view(np.uint8).data)
-    return hasher.hexdigest()
 
 
 def digest(graph: Graph) -> str:

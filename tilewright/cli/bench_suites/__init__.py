@@ -1,0 +1,17 @@
+"""The suites of `tilewright bench`, by name; a suite is a module with `cases(quick)`."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tilewright.cli.bench_suites.case import Case
+
+SUITES = ("gemm", "ops", "attention", "models")
+PEERS = ("numpy", "torch", "onnxruntime", "jax")
+
+
+def load_cases(suite: str, quick: bool) -> tuple[Case, ...]:
+    """The cases of a suite in `SUITES`; tiny ones if `quick`."""
+    return importlib.import_module(f"{__name__}.{suite}").cases(quick)

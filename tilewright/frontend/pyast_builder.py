@@ -1,0 +1,425 @@
+"""Appends tile operations for a kernel: elementwise arithmetic with promotion and broadcasting, and changes of shape.
+
+Every tile carries the lanes of it that may lie beyond an array. Elementwise results inherit them from their operands;
+an operation that would mix them with others (a reduction, a product) fills them first.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from xdsl.dialects.builtin import AffineMapAttr, FileLineColLoc, IntAttr, StringAttr
+from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir.affine import AffineExpr, AffineMap
+
+from tilewright import dtypes, ops
+from tilewright.dialects import tile
+from tilewright.dialects.base import tensor
+from tilewright.dtypes import DType
+from tilewright.errors import ArgumentError, DTypeError, IndexError_, ShapeError, SourceLocation
+from tilewright.frontend.pyast_values import (
+    Affine,
+    Counter,
+    Edge,
+    Edges,
+    Ref,
+    TileIndex,
+    TileValue,
+    no_edges,
+)
+from tilewright.primitives import ArrayType, infer
+
+Number = bool | int | float
+Shape = tuple[int, ...]
+
+
+class Symbols:
+    """The symbols of one affine map, in order of first use."""
+
+    def __init__(self) -> None:
+        self.values: list[SSAValue] = []
+
+    def lane(self, value: SSAValue) -> AffineExpr:
+        if value not in self.values:
+            self.values.append(value)
+        return AffineExpr.symbol(self.values.index(value))
+
+    def counter(self, counter: Counter) -> AffineExpr:
+        return self.lane(counter.value)
+
+    def expression(self, affine: Affine) -> AffineExpr:
+        return affine.expression(self.counter)
+
+    def map(self, rank: int, results: Sequence[AffineExpr]) -> AffineMapAttr:
+        return AffineMapAttr(AffineMap(rank, len(self.values), tuple(results)))
+
+
+class KernelBuilder:
+    """Appends to `block`; operations get the location of the statement that is compiled."""
+
+    def __init__(self, block: Block) -> None:
+        self.block = block
+        self.location: SourceLocation | None = None
+
+    def add(self, op: Operation) -> None:
+        if (at := self.location) is not None:
+            op.location = FileLineColLoc(StringAttr(at.file), IntAttr(at.line), IntAttr(at.column))
+        self.block.add_op(op)
+
+    def new(
+        self, cls: Any, operands: Sequence[SSAValue], attributes: Mapping[str, Any], type: ArrayType, edges: Edges
+    ) -> TileValue:
+        op = cls.make(operands, attributes, [tensor(type)])
+        self.add(op)
+        return TileValue(op.results[0], type, edges)
+
+    # ---- sources ------------------------------------------------------------------------------------------------
+
+    def full(self, shape: Shape, value: Any, dtype: DType, *, weak: bool = False) -> TileValue:
+        """A tile of one number, converted to `dtype`.
+
+        Raises:
+            DTypeError: the number does not fit the type.
+        """
+        type = ArrayType(shape, dtype)
+        made = self.new(tile.FullOp, [], {"value": _converted(value, dtype)}, type, no_edges(len(shape)))
+        return TileValue(made.value, type, made.edges, weak)
+
+    def positions(self, length: int, dtype: DType) -> TileValue:
+        """0 to `length - 1`."""
+        map = AffineMapAttr(AffineMap(1, 0, (AffineExpr.dimension(0),)))
+        counted = self.new(tile.IotaOp, [], {"map": map}, ArrayType((length,), dtypes.i64), no_edges(1))
+        return self.cast(counted, dtype)
+
+    def position(self, affine: Affine) -> TileValue:
+        """An index integer as a weak scalar tile."""
+        if affine.is_constant:
+            return self.full((), affine.constant, dtypes.i64, weak=True)
+        symbols = Symbols()
+        expression = symbols.expression(affine)
+        attributes = {"map": symbols.map(0, [expression])}
+        made = self.new(tile.IotaOp, symbols.values, attributes, ArrayType((), dtypes.i64), ())
+        return TileValue(made.value, made.type, (), weak=True)
+
+    def lift(self, value: Any) -> TileValue:
+        """A tile from what stands for one: a tile, a number, an index integer, an array without axes.
+
+        Raises:
+            ArgumentError: the value is none of these.
+        """
+        if isinstance(value, TileValue):
+            return value
+        if isinstance(value, TileIndex):
+            return self.position(value.number)
+        if isinstance(value, Affine):
+            return self.position(value)
+        if isinstance(value, np.generic):
+            return self.full((), value.item(), _numpy_type(value))
+        if isinstance(value, Number):
+            return self.full((), value, scalar_type(value), weak=True)
+        if isinstance(value, Ref):
+            return self._whole_scalar(value)
+        kind = type(value).__name__
+        raise ArgumentError(f"a value of type {kind} is not a tile", help="pass tiles or Python numbers")
+
+    def _whole_scalar(self, ref: Ref) -> TileValue:
+        if ref.type.rank:
+            message = f"`{ref.name}` is an array of shape {ref.type.shape}, not a tile"
+            raise ArgumentError(message, help=f"load a tile of it: `{ref.name}[i]`")
+        if ref.effect == tile.OUT:
+            raise ArgumentError(f"`{ref.name}` is Out, so it holds nothing to read", help="annotate it as `tw.InOut`")
+        attributes = {"map": AffineMapAttr(AffineMap(0, 0, ()))}
+        return self.new(tile.LoadOp, [ref.value], attributes, ref.type, ())
+
+    # ---- types --------------------------------------------------------------------------------------------------
+
+    def result_dtype(self, operands: Sequence[Any]) -> DType:
+        """The type that tiles, element types and weak numbers meet in, by the rules of the array functions."""
+        strong: list[DType] = []
+        weak: list[DType] = []
+        for operand in operands:
+            if isinstance(operand, DType):
+                strong.append(operand)
+            elif isinstance(operand, TileValue):
+                (weak if operand.weak else strong).append(operand.type.dtype)
+            elif isinstance(operand, np.generic):
+                strong.append(_numpy_type(operand))
+            elif isinstance(operand, Ref):
+                strong.append(operand.type.dtype)
+            else:
+                weak.append(scalar_type(operand))
+        if not strong:
+            return functools.reduce(dtypes.promote, weak)
+        dtype = functools.reduce(dtypes.promote, strong)
+        if any(w.is_float for w in weak) and not dtype.is_float:
+            return dtypes.f32
+        return dtypes.i64 if any(w.is_integer for w in weak) and dtype.is_bool else dtype
+
+    def typed(self, operand: Any, dtype: DType, shape: Shape) -> TileValue:
+        """An operand in the given type and shape; numbers become constants of that type at once."""
+        if isinstance(operand, Number) and not isinstance(operand, np.generic):
+            return self.full(shape, operand, dtype)
+        return self.broadcast(self.cast(self.lift(operand), dtype), shape)
+
+    def cast(self, x: TileValue, dtype: DType) -> TileValue:
+        if x.type.dtype == dtype:
+            return TileValue(x.value, x.type, x.edges) if x.weak else x
+        return self.new(tile.CastOp, [x.value], {}, ArrayType(x.shape, dtype), x.edges)
+
+    # ---- elementwise --------------------------------------------------------------------------------------------
+
+    def map(self, fn: str, *operands: Any) -> TileValue:
+        """The scalar function `fn` over operands that promote and broadcast.
+
+        Raises:
+            ShapeError: the shapes do not broadcast.
+            DTypeError: the function does not take the type.
+        """
+        function = ops.FUNCTIONS[fn]
+        is_select = function.result == ops.SELECT
+        dtype = self.result_dtype(operands[1:] if is_select else operands)
+        if function.kinds == ops.FLOAT and not dtype.is_float:
+            dtype = dtypes.f32
+        shape = broadcast_shapes(fn, [o.shape for o in operands if isinstance(o, TileValue)])
+        types = [dtypes.bool_ if is_select and n == 0 else dtype for n in range(len(operands))]
+        typed = [self.typed(o, t, shape) for o, t in zip(operands, types, strict=True)]
+        (type,) = infer("map", [t.type for t in typed], {"fn": fn})
+        result = self.new(tile.MapOp, [t.value for t in typed], {"fn": fn}, type, _union([t.edges for t in typed]))
+        weak = all(not isinstance(o, np.generic | Ref) and (not isinstance(o, TileValue) or o.weak) for o in operands)
+        return TileValue(result.value, type, result.edges, weak)
+
+    def broadcast(self, x: TileValue, shape: Shape) -> TileValue:
+        """The tile repeated to `shape`, its axes aligned with the last ones.
+
+        Raises:
+            ShapeError: the tile does not broadcast to it.
+        """
+        if x.shape == shape:
+            return x
+        lead = len(shape) - x.rank
+        if lead < 0 or any(n not in (1, size) for n, size in zip(x.shape, shape[lead:], strict=True)):
+            raise ShapeError(
+                f"a tile of shape {x.shape} does not broadcast to {shape}",
+                help="sizes, from the last axis on, must be equal or 1: insert axes with `x[:, None]`",
+            )
+        return self.spread(x, shape, tuple(range(lead, len(shape))))
+
+    def spread(self, x: TileValue, shape: Shape, axes: tuple[int, ...]) -> TileValue:
+        """The tile repeated to `shape`; its axis i becomes axis `axes[i]`."""
+        if x.shape == shape:
+            return x
+        edges = list(no_edges(len(shape)))
+        for size, axis, own in zip(x.shape, axes, x.edges, strict=True):
+            edges[axis] = own if size == shape[axis] else ()
+        return self.new(tile.BroadcastOp, [x.value], {"axes": axes}, ArrayType(shape, x.type.dtype), tuple(edges))
+
+    # ---- edges --------------------------------------------------------------------------------------------------
+
+    def filled(self, x: TileValue, dims: Sequence[int], value: Number) -> TileValue:
+        """`value` in the lanes that lie beyond an array along the given dimensions."""
+        for dim in dims:
+            for edge in x.edges[dim]:
+                x = self.fill_edge(x, dim, edge, value)
+        return x
+
+    def fill_edge(self, x: TileValue, dim: int, edge: Edge, value: Number) -> TileValue:
+        symbols = Symbols()
+        position = symbols.expression(edge.start) + AffineExpr.dimension(dim) * edge.stride
+        plain = float(value) if x.type.dtype.is_float else int(value)
+        attributes = {"map": symbols.map(x.rank, [position]), "limit": edge.limit, "value": plain}
+        return self.new(tile.FillPaddingOp, [x.value, *symbols.values], attributes, x.type, x.edges)
+
+    # ---- shapes -------------------------------------------------------------------------------------------------
+
+    def reshape(self, x: TileValue, shape: Shape) -> TileValue:
+        """Row-major reshape to a shape of equal size, with at most one -1.
+
+        Raises:
+            ShapeError: the sizes differ, or lanes beyond an array would move between axes.
+        """
+        shape = _completed(shape, x.type.size, x.shape)
+        if shape == x.shape:
+            return x
+        kept = [(n, e) for n, e in zip(x.shape, x.edges, strict=True) if n != 1]
+        if [n for n, _ in kept] == [n for n in shape if n != 1]:
+            rest = iter(kept)
+            edges = tuple(() if n == 1 else next(rest)[1] for n in shape)
+        elif any(e for _, e in kept):
+            raise ShapeError(
+                f"reshaping {x.shape} to {shape} would mix lanes beyond the end of an array with others",
+                help="choose a block size that divides the size, or load with an explicit `fill`: `tw.load(x, i, fill=0)`",
+            )
+        else:
+            edges = no_edges(len(shape))
+        return self.new(tile.ReshapeOp, [x.value], {}, ArrayType(shape, x.type.dtype), edges)
+
+    def expand_dims(self, x: TileValue, axes: Sequence[int]) -> TileValue:
+        """The tile with axes of size 1 at the given places of the result."""
+        rest = iter(x.shape)
+        return self.reshape(x, tuple(1 if d in axes else next(rest) for d in range(x.rank + len(axes))))
+
+    def transpose(self, x: TileValue, permutation: tuple[int, ...]) -> TileValue:
+        if permutation == tuple(range(x.rank)):
+            return x
+        type = ArrayType(tuple(x.shape[p] for p in permutation), x.type.dtype)
+        edges = tuple(x.edges[p] for p in permutation)
+        return self.new(tile.TransposeOp, [x.value], {"permutation": permutation}, type, edges)
+
+    def slice(self, x: TileValue, starts: Shape, limits: Shape, strides: Shape) -> TileValue:
+        if starts == (0,) * x.rank and limits == x.shape and strides == (1,) * x.rank:
+            return x
+        attributes = {"starts": starts, "limits": limits, "strides": strides}
+        (type,) = infer("slice", [x.type], attributes)
+        edges = tuple(
+            tuple(Edge(e.start + e.stride * start, e.stride * step, e.limit) for e in own)
+            for own, start, step in zip(x.edges, starts, strides, strict=True)
+        )
+        return self.new(tile.SliceOp, [x.value], attributes, type, edges)
+
+    def concat(self, parts: Sequence[TileValue], axis: int) -> TileValue:
+        dtype = self.result_dtype(parts)
+        typed = [self.cast(p, dtype) for p in parts]
+        (type,) = infer("concat", [p.type for p in typed], {"axis": axis})
+        if any(p.edges[axis] for p in typed):
+            raise ShapeError(
+                f"a tile that may reach beyond its array along axis {axis} cannot be concatenated there",
+                help="choose a block size that divides the size, or load with an explicit `fill`: `tw.load(x, i, fill=0)`",
+            )
+        return self.new(tile.ConcatOp, [p.value for p in typed], {"axis": axis}, type, _union([p.edges for p in typed]))
+
+
+# ---- rules ----------------------------------------------------------------------------------------------------------
+
+
+def scalar_type(value: Any) -> DType:
+    """The type of a number, or of an index integer, on its own.
+
+    Raises:
+        ArgumentError: the value is none.
+    """
+    if isinstance(value, bool):
+        return dtypes.bool_
+    if isinstance(value, int | Affine | TileIndex):
+        return dtypes.i64
+    if isinstance(value, float):
+        return dtypes.f32
+    raise ArgumentError(f"a value of type {type(value).__name__} is not a tile", help="pass tiles or Python numbers")
+
+
+def _numpy_type(value: np.generic) -> DType:
+    try:
+        return dtypes.from_numpy(value.dtype)
+    except KeyError:
+        raise DTypeError(f"a NumPy scalar of {value.dtype} has no element type here", help="convert it first") from None
+
+
+def element_type(dtype: Any) -> DType:
+    """What the user gave as an element type.
+
+    Raises:
+        DTypeError: no element type of ours stores it.
+    """
+    try:
+        return dtypes.as_dtype(dtype)
+    except (KeyError, TypeError):
+        names = ", ".join(d.name for d in dtypes.ALL)
+        raise DTypeError(f"{dtype!r} is not an element type", help=f"the types are {names}") from None
+
+
+def _converted(value: Any, dtype: DType) -> float | int:
+    if dtype.is_bool:
+        return int(bool(value))
+    if dtype.is_float:
+        try:
+            return float(value)
+        except OverflowError:
+            raise DTypeError(f"the integer {value} is beyond {dtype}") from None
+    if isinstance(value, float) and not value.is_integer():
+        raise DTypeError(f"{value} is not an integer, so it does not fit {dtype}", help="use a float type")
+    if not int(dtype.lowest) <= int(value) <= int(dtype.highest):
+        limits = f"{dtype.lowest} to {dtype.highest}"
+        raise DTypeError(f"{int(value)} does not fit {dtype} ({limits})", help="cast the tile to a wider type")
+    return int(value)
+
+
+def broadcast_shapes(name: str, shapes: Sequence[Shape]) -> Shape:
+    """The shape that all shapes broadcast to, by NumPy's rule.
+
+    Raises:
+        ShapeError: they do not broadcast.
+    """
+    rank = max(map(len, shapes), default=0)
+    result: list[int] = []
+    for sizes in zip(*((1,) * (rank - len(shape)) + shape for shape in shapes), strict=True):
+        wide = {n for n in sizes if n != 1}
+        if len(wide) > 1:
+            listed = " and ".join(map(str, dict.fromkeys(shapes)))
+            raise ShapeError(
+                f"operands of `{name}` have shapes {listed}, which do not broadcast",
+                help="sizes, from the last axis on, must be equal or 1: insert axes with `x[:, None]`",
+            )
+        result.append(wide.pop() if wide else 1)
+    return tuple(result)
+
+
+def _union(all_edges: Sequence[Edges]) -> Edges:
+    return tuple(tuple(dict.fromkeys(e for own in dim for e in own)) for dim in zip(*all_edges, strict=True))
+
+
+def union_edges(a: Edges, b: Edges) -> Edges:
+    """Lanes that lie beyond an array in either."""
+    return _union([a, b])
+
+
+def axis_of(axis: Any, rank: int) -> int:
+    """One axis, counted from the front.
+
+    Raises:
+        ArgumentError: it is no integer.
+        IndexError_: there is no such axis.
+    """
+    if isinstance(axis, bool) or not isinstance(axis, int | np.integer):
+        raise ArgumentError(f"an axis is {axis!r}, not an integer", help="pass a compile-time integer")
+    if not -rank <= axis < rank:
+        raise IndexError_(f"there is no axis {axis} in a tile with {rank} axes", help=f"axes are 0 to {rank - 1}")
+    return int(axis) % rank
+
+
+def axes_of(axis: Any, rank: int) -> tuple[int, ...]:
+    """Axes from None (all), an integer or a sequence.
+
+    Raises:
+        ArgumentError, IndexError_: they are no axes of the tile.
+    """
+    if axis is None:
+        return tuple(range(rank))
+    axes = tuple(axis_of(a, rank) for a in (axis if isinstance(axis, tuple | list) else (axis,)))
+    if len(set(axes)) != len(axes):
+        raise ArgumentError(f"axes {axis} name one axis twice", help="name each axis once")
+    return axes
+
+
+def shape_of(shape: Any) -> Shape:
+    """A tile's shape from an integer or a sequence of integers.
+
+    Raises:
+        ShapeError: a size is no positive compile-time integer.
+    """
+    sizes = tuple(shape) if isinstance(shape, tuple | list) else (shape,)
+    for n in sizes:
+        if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 0:
+            raise ShapeError(f"{n} in the shape {shape} is no compile-time size", help="pass integers of 0 or more")
+    return tuple(int(n) for n in sizes)
+
+
+def _completed(shape: Shape, size: int, given: Shape) -> Shape:
+    known = math.prod(n for n in shape if n != -1)
+    if shape.count(-1) == 1 and known and size % known == 0:
+        shape = tuple(size // known if n == -1 else n for n in shape)
+    if math.prod(shape) != size or -1 in shape:
+        raise ShapeError(f"cannot reshape {given} ({size} elements) to {shape}", help="give a shape of equal size")
+    return shape
