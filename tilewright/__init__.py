@@ -27,9 +27,9 @@ _SUBMODULES = frozenset(module.name for module in pkgutil.iter_modules([str(Path
 
 def __getattr__(name: str) -> Any:
     """Public names are found on first use, so that importing the package is quick."""
-    # `from tilewright import ops` asks here first: a module is not worth importing the whole interface for.
+    # `from tilewright import ops` asks here too: a module is not worth importing the whole interface for.
     if name in _SUBMODULES:
-        raise AttributeError(f"module 'tilewright' has no attribute {name!r}")
+        return importlib.import_module(f"tilewright.{name}")
     api = importlib.import_module("tilewright.api")
     if name not in api.__all__:
         raise AttributeError(f"module 'tilewright' has no attribute {name!r}")

@@ -31,4 +31,5 @@ class NamespaceInfo:
 
 
 def __array_namespace_info__() -> NamespaceInfo:
+    """What a library may ask about this namespace."""
     return NamespaceInfo()

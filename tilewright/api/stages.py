@@ -70,6 +70,11 @@ def read_call(
     arrays: list[Tensor] = []
     restore: Restore | None = None
     for position, value in enumerate(values):
+        if type(value) is np.ndarray:
+            leaves.append((value.shape, value.dtype))
+            arrays.append(value)
+            restore = restore or _unchanged
+            continue
         try:
             leaf, array, back = _read_leaf(value)
         except TilewrightError as error:
@@ -88,8 +93,6 @@ def _read_leaf(value: Any) -> tuple[Leaf, Tensor | None, Restore | None]:
         return kind, _number(value, _NUMBER_TYPES[kind].numpy), None
     if isinstance(value, ArrayType):
         return (value.shape, value.dtype.numpy), None, None
-    if isinstance(value, np.ndarray) and kind is np.ndarray:
-        return (value.shape, value.dtype), value, _unchanged
     if isinstance(value, np.generic):
         return ((), value.dtype), np.asarray(value), None
     if isinstance(value, str | bytes | complex):

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import cyclopts
 
 from tilewright import __version__
-from tilewright.cli import cache, check, doctor, run, show
+from tilewright.cli import bench, cache, check, doctor, run, show
 from tilewright.cli.flags import Flags, given_options
 from tilewright.cli.report import Report, encode, make_console
 from tilewright.errors import TilewrightError
@@ -32,7 +32,7 @@ Examples:
 def make_application() -> cyclopts.App:
     """The command tree."""
     application = cyclopts.App(name="tilewright", version=__version__, help=_HELP, help_format="markdown")
-    for verb in (run.run, show.show, check.check, doctor.doctor):
+    for verb in (run.run, show.show, check.check, bench.bench, doctor.doctor):
         application.command(verb)
     application.command(cache.make_application())
     return application

@@ -1,0 +1,229 @@
+"""`tilewright bench`: ours and other libraries on the same inputs, alternating in one process."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from tilewright.cli.bench_suites import PEERS, SUITES
+from tilewright.cli.flags import Flags
+from tilewright.cli.report import Report, make_console, make_table, seconds_text
+from tilewright.errors import ArgumentError, ToolFailure
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tilewright.cli.bench_worker import Request
+
+# Read by the libraries when they are loaded, which is why the measuring happens in a process of its own.
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+_BLOCK_S = 0.1
+_QUICK_BLOCK_S = 0.002
+
+
+def bench(
+    suite: str,
+    /,
+    *,
+    case: str | None = None,
+    vs: str = "numpy",
+    repeat: int = 5,
+    quick: Annotated[bool, Parameter(negative="")] = False,
+    compare: Path | None = None,
+    flags: Flags | None = None,
+) -> Report:
+    """Measure a suite, ours and other libraries alternately in one process, and compare the results.
+
+    Times are medians; every library has the same threads and the same inputs. `ratio` is the fastest peer's time over
+    ours. `peak` is the part of the machine's measured peak (multiply-adds or copying, whichever bounds the case) that
+    ours reaches. Exits with 1 when results differ by more than the case's tolerance.
+
+    Examples:
+
+        tilewright bench gemm --vs numpy,torch --threads 2
+        tilewright bench ops --case softmax --json > base.json
+        tilewright bench ops --case softmax --compare base.json
+
+    Parameters
+    ----------
+    suite
+        gemm, ops, attention or models.
+    case
+        Only the cases whose name contains this.
+    vs
+        The peers, with commas between: numpy, torch, onnxruntime, jax.
+    repeat
+        Turns of each library.
+    quick
+        Tiny sizes and one short turn, to see that everything works.
+    compare
+        The document of an earlier run, written with `--json`.
+    """
+    if suite not in SUITES:
+        raise ArgumentError(f"there is no suite `{suite}`", help=_suggestion(suite, SUITES))
+    if repeat < 1:
+        raise ArgumentError(f"`--repeat` is {repeat}", help="give each library at least one turn")
+    base = _read_base(compare, suite) if compare is not None else {}
+    request = _request(suite, case, _peers(vs), repeat, quick)
+    document = _measure(request, quiet=flags is not None and flags.json)
+    for found in document["cases"]:
+        earlier = base.get(found["case"])
+        if earlier is not None:
+            found["base_s"] = earlier["ours_s"]
+            found["speedup"] = earlier["ours_s"] / found["ours_s"]
+    exit_code = 0 if all(found["agrees"] for found in document["cases"]) else 1
+    return Report(document, lambda console: _show(console, document, request.peers), exit_code)
+
+
+def _suggestion(given: str, names: Sequence[str]) -> str:
+    near = difflib.get_close_matches(given, names, n=1)
+    return f"did you mean {near[0]}?" if near else f"use {', '.join(names)}"
+
+
+def _peers(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    for name in names:
+        if name not in PEERS:
+            raise ArgumentError(f"there is no peer `{name}`", help=_suggestion(name, PEERS))
+    return names
+
+
+def _request(suite: str, case: str | None, peers: tuple[str, ...], repeat: int, quick: bool) -> Request:
+    from tilewright.cli.bench_worker import IDLE_GAP_S, Request
+    from tilewright.options import current
+    from tilewright.runtime.cpu_features import default_threads
+
+    return Request(
+        suite=suite,
+        case=case,
+        peers=peers,
+        threads=current().threads or default_threads(),
+        repeat=1 if quick else repeat,
+        block_s=_QUICK_BLOCK_S if quick else _BLOCK_S,
+        gap_s=0.0 if quick else IDLE_GAP_S,
+        quick=quick,
+    )
+
+
+def _measure(request: Request, *, quiet: bool) -> dict[str, Any]:
+    from tilewright.cli.doctor import versions
+
+    load = list(os.getloadavg())
+    cases = list(_with_progress(_run_worker(request), request.suite, quiet))
+    return {
+        "suite": request.suite,
+        "threads": request.threads,
+        "repeat": request.repeat,
+        "quick": request.quick,
+        "load": load,
+        "versions": versions(),
+        "cases": cases,
+    }
+
+
+def _run_worker(request: Request) -> Iterator[dict[str, Any]]:
+    """The records of the cases, as the worker gives them."""
+    import msgspec
+
+    from tilewright.options import current, specs
+
+    settings = {spec.variable: _variable_text(getattr(current(), spec.name)) for spec in specs()}
+    threads = dict.fromkeys(_THREAD_VARIABLES, str(request.threads))
+    command = [sys.executable, "-m", "tilewright.cli.bench_worker", msgspec.json.encode(request).decode()]
+    environment = os.environ | settings | threads
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as worker:
+        for line in worker.stdout or ():
+            record = msgspec.json.decode(line)
+            if "error" in record:
+                raise _error(record["error"])
+            yield record["case"]
+    if worker.returncode:
+        raise ToolFailure(
+            f"the measuring process ended with status {worker.returncode}",
+            help="its last lines above say why; `--case NAME` measures a single case",
+        )
+
+
+def _variable_text(value: object) -> str:
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    return "" if value is None else str(value)
+
+
+def _error(record: Mapping[str, Any]) -> Exception:
+    from tilewright import errors
+
+    for found in vars(errors).values():
+        if isinstance(found, type) and issubclass(found, errors.TilewrightError) and found.code == record["code"]:
+            return found(record["message"], help=record["help"])
+    return ToolFailure(record["message"], help=record["help"])
+
+
+def _with_progress(cases: Iterator[dict[str, Any]], suite: str, quiet: bool) -> Iterator[dict[str, Any]]:
+    if quiet or not sys.stderr.isatty():
+        yield from cases
+        return
+    from tilewright.options import current
+
+    console = make_console(current().color, stderr=True)
+    with console.status(f"measuring {suite}") as status:
+        for count, found in enumerate(cases, 1):
+            status.update(f"measuring {suite}: {count} done, last {found['case']}")
+            yield found
+
+
+def _read_base(path: Path, suite: str) -> dict[str, dict[str, Any]]:
+    import msgspec
+
+    try:
+        document = msgspec.json.decode(path.read_bytes())
+        cases = {case["case"]: case for case in document["cases"]}
+        found_suite = document["suite"]
+    except (OSError, msgspec.MsgspecError, KeyError, TypeError) as error:
+        message = f"{str(path)!r} is not the document of an earlier run: {error}"
+        raise ArgumentError(message, help=f"write one with `tilewright bench {suite} --json > base.json`") from None
+    if found_suite != suite:
+        raise ArgumentError(f"{str(path)!r} is of the suite `{found_suite}`", help=f"give one of `{suite}`")
+    return cases
+
+
+def _show(console: Console, document: dict[str, Any], peers: tuple[str, ...]) -> None:
+    compared = any("speedup" in case for case in document["cases"])
+    columns = [
+        "case",
+        "ours",
+        *peers,
+        "ratio",
+        "GFLOP/s",
+        "peak",
+        "difference",
+        *(["against base"] if compared else []),
+    ]
+    load = document["load"][0]
+    title = f"{document['suite']}: threads {document['threads']}, load {load:.1f} at the start"
+    console.print(make_table(title, columns, [_row(case, peers, compared) for case in document["cases"]]))
+    reasons = {(peer, reason) for case in document["cases"] for peer, reason in case["absent"].items()}
+    for peer, reason in sorted(reasons):
+        console.print(f"{peer}: {reason}", markup=False, soft_wrap=True)
+    for case in document["cases"]:
+        if not case["agrees"]:
+            text = f"MISMATCH in {case['case']}: the results differ by more than {case['tolerance']:g}"
+            console.print(text, markup=False, soft_wrap=True)
+
+
+def _row(case: dict[str, Any], peers: tuple[str, ...], compared: bool) -> list[str]:
+    ratio = "-" if case["ratio"] is None else f"{case['ratio']:.2f}"
+    difference = "-" if case["max_difference"] is None else f"{case['max_difference']:.1e}"
+    row = [case["case"], seconds_text(case["ours_s"])]
+    row += [seconds_text(case["peers"].get(peer)) for peer in peers]
+    row += [ratio, f"{case['gflops']:.1f}", f"{case['peak_fraction']:.0%} {case['bound']}", difference]
+    if compared:
+        row.append(f"{case['speedup']:.2f}x" if "speedup" in case else "-")
+    return row

@@ -50,7 +50,7 @@ def doctor(
     measure
         Compile small programs and time them, which takes a few seconds.
     """
-    document: dict[str, Any] = {"versions": _versions()}
+    document: dict[str, Any] = {"versions": versions()}
     problems: list[Problem] = []
     document["host"] = _host(problems)
     document["cache"] = _cache(problems)
@@ -60,14 +60,21 @@ def doctor(
     return Report(document, lambda console: _show(console, document), exit_code)
 
 
-def _versions() -> dict[str, str | None]:
+def versions() -> dict[str, str | None]:
+    """Versions of ourselves, of what we need and of the peers; None for one that is not installed."""
     from tilewright import __version__
 
-    versions: dict[str, str | None] = {"tilewright": __version__, "python": platform.python_version()}
-    for package in (*_NEEDED, *_PEERS):
-        found = importlib.util.find_spec(package) is not None
-        versions[package] = importlib.metadata.version(package) if found else None
-    return versions
+    found: dict[str, str | None] = {"tilewright": __version__, "python": platform.python_version()}
+    return found | {package: _version(package) for package in (*_NEEDED, *_PEERS)}
+
+
+def _version(package: str) -> str | None:
+    if importlib.util.find_spec(package) is None:
+        return None
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "of unknown version"
 
 
 def _host(problems: list[Problem]) -> dict[str, Any]:
@@ -162,8 +169,12 @@ def _measured(problems: list[Problem], host: dict[str, Any]) -> dict[str, Any] |
         text = f"{threads} threads compute little more than one: the cores are busy or shared"
         problems.append(Problem(text, "end other programs, or use --threads 1"))
     if measured["call_s"]["program"] > _CALL_LIMIT_S:
-        text = f"a call of a program takes {seconds_text(measured['call_s']['program'])}, not a fraction of a microsecond"
-        problems.append(Problem(text, "this NumPy may not be one whose arrays the native call knows: try another version"))
+        text = (
+            f"a call of a program takes {seconds_text(measured['call_s']['program'])}, not a fraction of a microsecond"
+        )
+        problems.append(
+            Problem(text, "this NumPy may not be one whose arrays the native call knows: try another version")
+        )
     return measured
 
 
@@ -174,7 +185,7 @@ def _show(console: Console, document: dict[str, Any]) -> None:
         f"L{level['level']} {level['kind']} {bytes_text(level['size_bytes'])}" for level in host["caches"]
     )
     cores = f"{host['physical_cores']} cores, {host['usable_cpus']} usable CPUs, {host['threads']} threads a call"
-    versions = document["versions"]
+    found = document["versions"]
     state = "off" if not cache["enabled"] else "usable" if cache["usable"] and cache["writable"] else "not usable"
     pairs = {
         "system": host["system"],
@@ -185,8 +196,8 @@ def _show(console: Console, document: dict[str, Any]) -> None:
         "memory": bytes_text(host["memory_bytes"]),
         "load": " ".join(f"{load:.1f}" for load in host["load"]),
         "cache": f"{cache['directory']} ({state}), {cache['entries']} programs, {bytes_text(cache['bytes'])}",
-        "versions": ", ".join(f"{name} {versions[name]}" for name in ("tilewright", "python", *_NEEDED)),
-        "peers": ", ".join(f"{name} {versions[name] or 'not installed'}" for name in _PEERS),
+        "versions": ", ".join(f"{name} {found[name]}" for name in ("tilewright", "python", *_NEEDED)),
+        "peers": ", ".join(f"{name} {found[name] or 'not installed'}" for name in _PEERS),
     }
     show_pairs(console, pairs | _measured_pairs(measured, host["threads"]))
     for problem in document["problems"]:

@@ -117,7 +117,9 @@ def _find_function(module: ModuleType, name: str, file: str) -> Any:
     compilable = [key for key, value in vars(module).items() if hasattr(value, "lower") and callable(value)]
     if found is None:
         near = difflib.get_close_matches(name, compilable, n=1, cutoff=0.5)
-        listed = f"it has {', '.join(compilable)}" if compilable else "it has no function with `@tw.jit` or `@tw.kernel`"
+        listed = (
+            f"it has {', '.join(compilable)}" if compilable else "it has no function with `@tw.jit` or `@tw.kernel`"
+        )
         hint = f"did you mean `{near[0]}`?" if near else listed
         raise UnknownNameError(f"{file!r} has nothing called `{name}`", help=hint)
     message = f"`{name}` in {file!r} is a {type(found).__name__}, which cannot be compiled"
@@ -159,7 +161,9 @@ def _evaluate(node: ast.expr, text: str) -> Any:
         return ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError):
         part = ast.unparse(node)
-        raise ArgumentError(f"`{part}` in the arguments {text!r} is no array or literal", help=_ARGUMENTS_HELP) from None
+        raise ArgumentError(
+            f"`{part}` in the arguments {text!r} is no array or literal", help=_ARGUMENTS_HELP
+        ) from None
 
 
 def _shape_dtype(shape: tuple[int, ...], dtype: str) -> Any:

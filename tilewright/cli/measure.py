@@ -1,4 +1,4 @@
-"""What this host can do, measured with small native programs: multiply-add peak, copy bandwidth, fork-join, call cost."""
+"""What this host can do, measured with small native programs: multiply-adds, copying, fork-join, calls."""
 
 from __future__ import annotations
 

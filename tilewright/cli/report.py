@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+_FILE_WIDTH = 200
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -41,7 +43,9 @@ def make_console(color: str, *, stderr: bool = False) -> Console:
 
     forced = {"always": True, "never": False}.get(color)
     plain = forced is False or (forced is None and "NO_COLOR" in os.environ)
-    return Console(stderr=stderr, force_terminal=True if forced else None, no_color=plain, highlight=False)
+    console = Console(stderr=stderr, force_terminal=True if forced else None, no_color=plain, highlight=False)
+    # A file or a pipe has no width: tables must not be cut to that of a terminal.
+    return console if console.is_terminal else Console(stderr=stderr, width=_FILE_WIDTH, highlight=False)
 
 
 def make_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:

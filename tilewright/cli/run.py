@@ -114,7 +114,8 @@ def _execute(file: Path, module: ModuleType) -> int:
 def _runs_itself(tree: ast.Module) -> bool:
     """Whether the file has a block for being run as a script."""
     return any(
-        isinstance(statement, ast.If) and any(isinstance(n, ast.Name) and n.id == "__name__" for n in ast.walk(statement.test))
+        isinstance(statement, ast.If)
+        and any(isinstance(n, ast.Name) and n.id == "__name__" for n in ast.walk(statement.test))
         for statement in tree.body
     )
 

@@ -133,7 +133,7 @@ class PlainOp(IRDLOperation):
             printer.print_string(" ")
             printer.print_attr_dict(self.properties)
         for region in self.regions:
-            printer.print_string(" ")
+            printer.print_string(" do ")
             printer.print_region(region)
         if self.results:
             printer.print_string(" : ")
@@ -141,12 +141,21 @@ class PlainOp(IRDLOperation):
 
     @classmethod
     def parse(cls, parser: Parser) -> Any:
-        operands = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_operand)
+        operands = parser.parse_comma_separated_list(parser.Delimiter.PAREN, lambda: _parse_operand(parser))
         properties = parser.parse_optional_attr_dict()
         regions: list[Region] = []
-        while (region := parser.parse_optional_region()) is not None:
-            regions.append(region)
+        while parser.parse_optional_keyword("do"):
+            regions.append(parser.parse_region())
         types: list[Attribute] = []
         if parser.parse_optional_punctuation(":"):
             types = parser.parse_comma_separated_list(parser.Delimiter.NONE, parser.parse_type)
         return cls.create(operands=operands, properties=properties, result_types=types, regions=regions)
+
+
+def _parse_operand(parser: Parser) -> SSAValue:
+    """A value that was defined before: operands carry no types in the text."""
+    operand = parser.parse_unresolved_operand()
+    values = parser.ssa_values.get(operand.operand_name)
+    if values is None:
+        parser.raise_error(f"%{operand.operand_name} is used before it is defined")
+    return values[operand.index]

@@ -35,7 +35,7 @@ def compose(outer: Layout, inner: Layout, axes: Sequence[str]) -> Layout:
     feeds = {axis: _Feed(outer.shard[dim], axis) for dim, axis in enumerate(axes)}
     shard: list[Digits] = []
     for digits in inner.shard:
-        pieces = [_pieces(digit, feeds, may_grow=position == 0) for position, digit in enumerate(digits)]
+        pieces = [_pieces(digit, feeds, may_grow=position == 0) for position, digit in enumerate(fuse_digits(digits))]
         shard.append(tuple(piece for group in pieces for piece in group))
     replica = [piece for copy in inner.replica for piece in _pieces(copy, feeds) if piece.stride]
     partial = [(piece, copy.op) for copy in inner.partial for piece in _pieces(copy, feeds) if piece.extent != 1]

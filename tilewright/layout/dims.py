@@ -121,9 +121,9 @@ class Part:
 
     @property
     def is_exact(self) -> bool:
-        """Whether it is a multiple of the symbol divided without rounding."""
-        is_linear = self.modulus is None and self.addend == 0
-        return is_linear and self.factor * self.symbol.multiple_of % self.divisor == 0
+        """Whether it is the symbol divided without rounding."""
+        is_plain = self.factor == 1 and self.addend == 0 and self.modulus is None
+        return is_plain and self.symbol.multiple_of % self.divisor == 0
 
     def value(self, symbol: int) -> int:
         """The value when the symbol is `symbol`."""
@@ -316,8 +316,8 @@ def _split(size: Size) -> tuple[int, _Terms]:
 def _total(constant: int, terms: Iterable[tuple[int, Part]]) -> Size:
     merged: dict[Part, int] = {}
     for factor, part in terms:
-        if part.is_exact and factor * part.factor % part.divisor == 0:
-            factor, part = factor * part.factor // part.divisor, Part(part.symbol)
+        if part.is_exact and factor % part.divisor == 0:
+            factor, part = factor // part.divisor, Part(part.symbol)
         merged[part] = merged.get(part, 0) + factor
     kept = tuple(
         (factor, part) for part, factor in sorted(merged.items(), key=lambda item: item[0].sort_key()) if factor
@@ -424,8 +424,8 @@ def _divide_part(part: Part, constant: int, divisor: int, times: int = 1) -> Siz
     """`(times * part + constant) // divisor`."""
     if times < 0:
         return -_divide_part(part, divisor - 1 - constant, divisor, -times)
-    if part == Part(part.symbol):
-        return _part(Part(part.symbol, times, constant, divisor))
+    if part.is_exact:
+        return _part(Part(part.symbol, times, constant * part.divisor, part.divisor * divisor))
     if part.modulus is None and times == 1:
         return _part(replace(part, addend=part.addend + constant * part.divisor, divisor=part.divisor * divisor))
     if part.modulus is not None and times == 1 and constant % divisor == 0 and part.modulus % divisor == 0:
@@ -438,8 +438,8 @@ def _remainder_part(part: Part, constant: int, divisor: int, times: int) -> Size
     """`(times * part + constant) % divisor`."""
     if times == -1 and part.modulus is None:
         return _remainder_part(_negated(part), constant, divisor, 1)
-    if part == Part(part.symbol):
-        return _part(Part(part.symbol, times, constant, 1, divisor))
+    if part.is_exact:
+        return _part(Part(part.symbol, times, constant * part.divisor, part.divisor, divisor))
     if times == 1 and (part.modulus is None or part.modulus % divisor == 0):
         return _part(replace(part, addend=part.addend + constant * part.divisor, modulus=divisor))
     raise _not_exact(_total(constant, ((times, part),)), "%", divisor)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from layout_oracle import SMALL, add, coordinate_arrays, layouts, nested_layouts, places, union, vectors
+from layout_oracle import SMALL, add, coordinate_arrays, is_positional, layouts, nested_layouts, places, union, vectors
 
 from tilewright.errors import LayoutError
 from tilewright.layout import Dim, Iter, Layout, XorTerm, compose, inverse, line_swizzle, locate, row_major, strided
@@ -69,6 +69,20 @@ def test_compose_with_linear_layouts_always_works(case, data):
     assert places(compose(linear, inner, axes)) == composed(linear, inner, axes)
     swizzled = linear.with_swizzle(XorTerm("out", 0, 2, 1))
     assert places(compose(swizzled, inner, axes)) == composed(swizzled, inner, axes)
+
+
+@SMALL
+@given(nested_layouts(max_rank=2, copies=False, padded=True), nested_layouts(max_rank=1, copies=False, own_axes=True))
+def test_compose_refuses_only_what_has_no_digits(inner, outer):
+    inner = Layout(inner.shape, tuple(tuple(Iter(d.extent, d.stride, "row") for d in own) for own in inner.shard))
+    assume(outer.rank == 1)
+    assume(coordinate_arrays(inner).get("row", np.zeros(1)).max() < outer.shape[0])
+    table = {index: next(iter(found)) for index, found in composed(outer, inner, ("row",)).items()}
+    if is_positional(table, inner.shape):
+        assert vectors(compose(outer, inner, ("row",))) == table
+    else:
+        with pytest.raises(LayoutError):
+            compose(outer, inner, ("row",))
 
 
 def test_compose_carries_copies_and_partials():

@@ -116,6 +116,7 @@ def test_errors_point_at_the_place(text, column, message):
     "text",
     [
         "",
+        "(1) : [1",
         "(M) : [M@mem] where M",
         "(M) : [M@mem] where M in 4",
         "(M) : [M@mem] where M in 4..1",

@@ -46,7 +46,9 @@ def onnx_model(
         helper.make_tensor_value_info(f"x{n}", helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
         for n, array in enumerate(inputs)
     ]
-    element = onnx.TensorProto.FLOAT if inputs[0].dtype.kind != "f" else helper.np_dtype_to_tensor_dtype(inputs[0].dtype)
+    element = (
+        onnx.TensorProto.FLOAT if inputs[0].dtype.kind != "f" else helper.np_dtype_to_tensor_dtype(inputs[0].dtype)
+    )
     result = helper.make_tensor_value_info("y", element, None)
     kept = [onnx.numpy_helper.from_array(np.ascontiguousarray(value), name) for name, value in constants.items()]
     graph = helper.make_graph(nodes, "case", sources, [result], kept)

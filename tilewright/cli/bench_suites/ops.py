@@ -21,7 +21,9 @@ def cases(quick: bool) -> tuple[Case, ...]:
     size = rows * columns
     matrix, vector = (rows, columns), (columns,)
 
-    def case(name: str, ours: Any, peers: dict[str, Any], flops: int, out: int = size, more: tuple[Any, ...] = ()) -> Case:
+    def case(
+        name: str, ours: Any, peers: dict[str, Any], flops: int, out: int = size, more: tuple[Any, ...] = ()
+    ) -> Case:
         shapes = (matrix, *more)
         return Case(
             name=f"{name} {rows}x{columns}",

@@ -1,0 +1,120 @@
+"""The libraries that a case is compared with: how each is imported, limited to a number of threads, and called."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from tilewright.cli.bench_suites.case import Array, Case
+
+
+@dataclass(frozen=True)
+class Runner:
+    """A library ready to run a case: `call` does the work and waits for it, `to_numpy` converts what it gives."""
+
+    call: Callable[[], Any]
+    to_numpy: Callable[[Any], Array]
+
+
+class PeerUnavailable(Exception):
+    """A library cannot take part in a case; the text says why."""
+
+
+def ours(case: Case, inputs: tuple[Array, ...]) -> Runner:
+    """Our function, compiled."""
+    case.ours(*inputs)
+    return Runner(lambda: case.ours(*inputs), np.asarray)
+
+
+def prepare(library: str, case: Case, inputs: tuple[Array, ...], threads: int) -> Runner:
+    """A peer with the inputs in its own arrays.
+
+    Raises:
+        PeerUnavailable: it is not installed, cannot express the case, or fails at it.
+    """
+    if library in case.unsupported:
+        raise PeerUnavailable(case.unsupported[library])
+    if library not in case.peers:
+        raise PeerUnavailable("has no form of this case")
+    for module in _MODULES[library]:
+        if importlib.util.find_spec(module) is None:
+            raise PeerUnavailable("not installed" if module == library else f"{module} is not installed")
+    try:
+        runner = _PREPARE[library](case.peers[library], inputs, threads)
+        runner.call()
+    except Exception as error:
+        # Whatever a library raises is its own; the case goes on without it and says so.
+        raise PeerUnavailable(
+            f"{type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else ''}"
+        ) from error
+    return runner
+
+
+def _numpy(function: Callable[..., Any], inputs: tuple[Array, ...], threads: int) -> Runner:
+    return Runner(lambda: function(np, *inputs), np.asarray)
+
+
+@cache
+def _torch_module(threads: int) -> Any:
+    torch = importlib.import_module("torch")
+    torch.set_num_threads(threads)
+    torch.set_grad_enabled(False)
+    return torch
+
+
+def _torch(function: Callable[..., Any], inputs: tuple[Array, ...], threads: int) -> Runner:
+    torch = _torch_module(threads)
+
+    def to_torch(array: Array) -> Any:
+        if array.dtype.name == "bfloat16":
+            return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+        return torch.from_numpy(array)
+
+    def to_numpy(tensor: Any) -> Array:
+        if tensor.dtype == torch.bfloat16:
+            import ml_dtypes
+
+            return tensor.contiguous().view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+        return tensor.numpy()
+
+    tensors = [to_torch(array) for array in inputs]
+    return Runner(lambda: function(torch, *tensors), to_numpy)
+
+
+@cache
+def _jax_module() -> Any:
+    jax = importlib.import_module("jax")
+    jax.config.update("jax_enable_x64", True)
+    jax.config.update("jax_platforms", "cpu")
+    return jax
+
+
+def _jax(function: Callable[..., Any], inputs: tuple[Array, ...], threads: int) -> Runner:
+    # XLA takes its threads from the CPUs that the process may use, which the worker has limited.
+    jax = _jax_module()
+    arrays = [jax.numpy.asarray(array) for array in inputs]
+    compiled = jax.jit(lambda *values: function(jax, *values))
+    return Runner(lambda: compiled(*arrays).block_until_ready(), np.asarray)
+
+
+def _onnxruntime(function: Callable[..., Any], inputs: tuple[Array, ...], threads: int) -> Runner:
+    onnxruntime: Any = importlib.import_module("onnxruntime")
+    importlib.import_module("onnx.numpy_helper")
+    model = function(importlib.import_module("onnx"), *inputs)
+    settings = onnxruntime.SessionOptions()
+    settings.intra_op_num_threads = threads
+    settings.inter_op_num_threads = 1
+    settings.log_severity_level = 3
+    session = onnxruntime.InferenceSession(model, settings, providers=["CPUExecutionProvider"])
+    feed = {f"x{n}": array for n, array in enumerate(inputs)}
+    return Runner(lambda: session.run(None, feed)[0], np.asarray)
+
+
+_MODULES = {"numpy": ("numpy",), "torch": ("torch",), "jax": ("jax",), "onnxruntime": ("onnxruntime", "onnx")}
+_PREPARE = {"numpy": _numpy, "torch": _torch, "jax": _jax, "onnxruntime": _onnxruntime}

@@ -1,0 +1,68 @@
+"""Drops what a compiled kernel does not use: values, loads, and tiles that a loop carries for nobody."""
+
+from __future__ import annotations
+
+from xdsl.ir import Block, Operation, Region
+from xdsl.traits import Pure
+
+from tilewright.dialects import tile
+
+
+def drop_unused(kernel: tile.KernelOp) -> None:
+    """Remove operations without effect and results, innermost and last first, until none is left."""
+    while _sweep(kernel.body.block):
+        pass
+
+
+def _sweep(block: Block) -> bool:
+    changed = False
+    for op in reversed(list(block.ops)):
+        for region in op.regions:
+            changed |= _sweep(region.block)
+        if isinstance(op, tile.ForOp):
+            changed |= _drop_carried(op)
+        elif _is_unused(op):
+            op.detach()
+            op.erase()
+            changed = True
+    return changed
+
+
+def _is_unused(op: Operation) -> bool:
+    return (op.has_trait(Pure) or isinstance(op, tile.LoadOp)) and not any(r.uses for r in op.results)
+
+
+def _drop_carried(op: tile.ForOp) -> bool:
+    """Rebuild a loop without the tiles that neither its body nor anything after it reads."""
+    body, block = op.body.block, op.parent_block()
+    last = body.last_op
+    if block is None or last is None:
+        return False
+    unused = [
+        n
+        for n, (argument, result) in enumerate(zip(body.args[1:], op.results, strict=True))
+        if not any(result.uses) and all(u.operation is last and u.index == n for u in argument.uses)
+    ]
+    if not unused:
+        return False
+    kept = [n for n in range(len(op.results)) if n not in unused]
+    yielded = [last.operands[n] for n in kept]
+    last.detach()
+    last.erase()
+    body.add_op(tile.YieldOp.make(yielded, {}, []))
+    for n in reversed(unused):
+        body.erase_arg(body.args[n + 1])
+    body.detach() if hasattr(body, "detach") else op.body.detach_block(0)
+    made = tile.ForOp.make(
+        [op.initial[n] for n in kept],
+        {"trips": int(op.trips.value.data)},
+        [op.results[n].type for n in kept],
+        [Region(body)],
+    )
+    made.location = op.location
+    block.insert_op_before(made, op)
+    for n, result in zip(kept, made.results, strict=True):
+        op.results[n].replace_all_uses_with(result)
+    op.detach()
+    op.erase()
+    return True

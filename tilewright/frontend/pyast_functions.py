@@ -1,0 +1,484 @@
+"""What each function means inside a kernel: handlers by name, and the table from public functions to handlers.
+
+The layer above registers its functions (`tw.exp`, `tw.sum`, ...), so that they are recognised by identity however they
+were imported.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tilewright import dtypes, ops
+from tilewright.dialects import tile
+from tilewright.dtypes import DType
+from tilewright.errors import ArgumentError, DataDependentShapeError, DTypeError, ShapeError
+from tilewright.frontend import pyast_indexing as indexing
+from tilewright.frontend import pyast_reductions as reductions
+from tilewright.frontend.pyast_builder import KernelBuilder, axes_of, axis_of, element_type, shape_of
+from tilewright.frontend.pyast_values import Affine, Grid, Ref, Steps, TileIndex, TileValue
+
+Handler = Callable[..., Any]
+HANDLERS: dict[str, Handler] = {}
+
+
+def handler(*names: str) -> Callable[[Handler], Handler]:
+    """Give a handler its names. Its first parameter is the builder."""
+
+    def register(function: Handler) -> Handler:
+        HANDLERS.update(dict.fromkeys(names, function))
+        return function
+
+    return register
+
+
+def call_handler(b: KernelBuilder, name: str, args: list[Any], keywords: dict[str, Any]) -> Any:
+    """Run a handler.
+
+    Raises:
+        ArgumentError: it does not take these arguments.
+        Others: as the function does.
+    """
+    function = HANDLERS[name]
+    try:
+        inspect.signature(function).bind(b, *args, **keywords)
+    except TypeError as error:
+        listed = ", ".join(map(str, list(inspect.signature(function).parameters.values())[1:]))
+        raise ArgumentError(f"`{name}`: {error}", help=f"inside a kernel it is `{name}({listed})`") from None
+    return function(b, *args, **keywords)
+
+
+# ---- elementwise ----------------------------------------------------------------------------------------------------
+
+
+def _scalar_function(fn: str, arity: int) -> Handler:
+    def unary(b: KernelBuilder, x: Any, /) -> TileValue:
+        return b.map(fn, x)
+
+    def binary(b: KernelBuilder, x1: Any, x2: Any, /) -> TileValue:
+        return b.map(fn, x1, x2)
+
+    return unary if arity == 1 else binary
+
+
+# Public names that differ from the table's.
+RENAMED = {
+    "abs": "absolute",
+    "pow": "power",
+    "bitwise_left_shift": "shift_left",
+    "bitwise_right_shift": "shift_right",
+    "bitwise_invert": "bitwise_not",
+}
+# Integers are whole, finite and have a sign without a float form.
+_OF_INTEGERS = {"floor", "ceil", "trunc", "round", "isnan", "isinf", "isfinite"}
+
+for _function in ops.FUNCTIONS.values():
+    if _function.arity < 3:
+        HANDLERS[_function.name] = _scalar_function(_function.name, _function.arity)
+for _public, _fn in RENAMED.items():
+    HANDLERS[_public] = HANDLERS[_fn]
+
+
+def _rounding(fn: str) -> Handler:
+    def apply(b: KernelBuilder, x: Any, /) -> TileValue:
+        lifted = b.lift(x)
+        return lifted if not lifted.type.dtype.is_float else b.map(fn, lifted)
+
+    return apply
+
+
+def _classifying(fn: str) -> Handler:
+    def apply(b: KernelBuilder, x: Any, /) -> TileValue:
+        lifted = b.lift(x)
+        if lifted.type.dtype.is_float:
+            return b.map(fn, lifted)
+        return b.full(lifted.shape, fn == "isfinite", dtypes.bool_)
+
+    return apply
+
+
+for _name in ("floor", "ceil", "trunc", "round"):
+    HANDLERS[_name] = _rounding(_name)
+for _name in ("isnan", "isinf", "isfinite"):
+    HANDLERS[_name] = _classifying(_name)
+
+
+@handler("pow", "power")
+def power(b: KernelBuilder, x1: Any, x2: Any, /) -> TileValue:
+    """Small powers are products and roots, which are exact or cheap."""
+    if isinstance(x1, TileValue) and isinstance(x2, int | float) and not isinstance(x2, bool):
+        is_float, whole = x1.type.dtype.is_float, isinstance(x2, int) and x2 > 0
+        if is_float and x2 in (0.5, -0.5, -1):
+            return b.map({0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}[x2], x1)
+        if x2 in (1, 2, 3) and (is_float or (x1.type.dtype.is_integer and whole)):
+            square = b.map("square", x1) if x2 > 1 else x1
+            return b.map("multiply", square, x1) if x2 == 3 else square
+    return b.map("power", x1, x2)
+
+
+@handler("where")
+def where(b: KernelBuilder, condition: Any, x1: Any, x2: Any, /) -> TileValue:
+    if isinstance(condition, bool):
+        condition = b.full((), condition, dtypes.bool_)
+    lifted = b.lift(condition)
+    if not lifted.type.dtype.is_bool:
+        raise DTypeError(f"the condition of `where` is {lifted.type.dtype}, not bool", help="compare: `x != 0`")
+    return b.map("select", lifted, x1, x2)
+
+
+@handler("clip")
+def clip(b: KernelBuilder, x: Any, /, min: Any = None, max: Any = None) -> TileValue:
+    result = b.lift(x)
+    if min is not None:
+        result = b.map("maximum", result, min)
+    return result if max is None else b.map("minimum", result, max)
+
+
+def truth(b: KernelBuilder, x: Any) -> TileValue:
+    """Whether each element is non-zero."""
+    return b.cast(b.lift(x), dtypes.bool_)
+
+
+@handler("logical_and")
+def logical_and(b: KernelBuilder, x1: Any, x2: Any, /) -> TileValue:
+    return b.map("bitwise_and", truth(b, x1), truth(b, x2))
+
+
+@handler("logical_or")
+def logical_or(b: KernelBuilder, x1: Any, x2: Any, /) -> TileValue:
+    return b.map("bitwise_or", truth(b, x1), truth(b, x2))
+
+
+@handler("logical_xor")
+def logical_xor(b: KernelBuilder, x1: Any, x2: Any, /) -> TileValue:
+    return b.map("bitwise_xor", truth(b, x1), truth(b, x2))
+
+
+@handler("logical_not")
+def logical_not(b: KernelBuilder, x: Any, /) -> TileValue:
+    return b.map("bitwise_not", truth(b, x))
+
+
+@handler("astype", "cast")
+def astype(b: KernelBuilder, x: Any, dtype: Any, /) -> TileValue:
+    return b.cast(b.lift(x), element_type(dtype))
+
+
+@handler("bitcast")
+def bitcast(b: KernelBuilder, x: Any, dtype: Any, /) -> TileValue:
+    lifted, target = b.lift(x), element_type(dtype)
+    source = lifted.type.dtype
+    if source.bits != target.bits or source.is_bool or target.is_bool:
+        raise DTypeError(f"`bitcast` from {source} to {target} changes the element size", help="use `.astype`")
+    type = indexing.ArrayType(lifted.shape, target)
+    return b.new(tile.BitcastOp, [lifted.value], {}, type, lifted.edges)
+
+
+# ---- sources --------------------------------------------------------------------------------------------------------
+
+
+@handler("zeros")
+def zeros(b: KernelBuilder, shape: Any, dtype: Any = dtypes.f32) -> TileValue:
+    return b.full(shape_of(shape), 0, element_type(dtype))
+
+
+@handler("ones")
+def ones(b: KernelBuilder, shape: Any, dtype: Any = dtypes.f32) -> TileValue:
+    return b.full(shape_of(shape), 1, element_type(dtype))
+
+
+@handler("full")
+def full(b: KernelBuilder, shape: Any, fill_value: Any, dtype: Any = None) -> TileValue:
+    sizes = shape_of(shape)
+    if isinstance(fill_value, bool | int | float):
+        chosen = element_type(dtype) if dtype is not None else b.lift(fill_value).type.dtype
+        return b.full(sizes, fill_value, chosen)
+    lifted = b.lift(fill_value)
+    return b.broadcast(b.cast(lifted, element_type(dtype) if dtype is not None else lifted.type.dtype), sizes)
+
+
+@handler("arange")
+def arange(b: KernelBuilder, n: Any, /, *, dtype: Any = dtypes.i64) -> TileValue:
+    if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 0:
+        raise ShapeError(f"`arange` of {n} has no compile-time size", help="pass an integer of 0 or more")
+    return b.positions(int(n), element_type(dtype))
+
+
+# ---- arrays ---------------------------------------------------------------------------------------------------------
+
+
+def _array(value: Any, what: str) -> Ref:
+    if not isinstance(value, Ref):
+        raise ArgumentError(f"`{what}` takes an array parameter, got a {type(value).__name__}", help="pass `a` itself")
+    return value
+
+
+@handler("load")
+def load(b: KernelBuilder, array: Any, index: Any, /, *, fill: Any = None) -> TileValue:
+    return indexing.load(b, _array(array, "load"), index, fill)
+
+
+@handler("store")
+def store(b: KernelBuilder, array: Any, index: Any, value: Any, /) -> None:
+    indexing.store(b, _array(array, "store"), index, value)
+
+
+@handler("cdiv")
+def cdiv(b: KernelBuilder, a: Any, divisor: Any, /) -> int:
+    if not isinstance(a, int) or not isinstance(divisor, int) or divisor < 1:
+        raise ArgumentError(f"`cdiv` of {a} and {divisor}", help="pass compile-time integers, the second positive")
+    return -(-a // divisor)
+
+
+@handler("num_tiles")
+def num_tiles(b: KernelBuilder, array: Any, axis: Any, size: Any) -> int:
+    ref = _array(array, "num_tiles")
+    return -(-ref.type.shape[axis_of(axis, ref.type.rank)] // _block_size(size))
+
+
+def _block_size(size: Any) -> int:
+    if isinstance(size, TileValue | Affine | TileIndex):
+        raise DataDependentShapeError("a block size depends on data or on an index", help="use a compile-time integer")
+    if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
+        raise ArgumentError(f"a block size is {size!r}", help="use a positive compile-time integer")
+    return int(size)
+
+
+@handler("grid")
+def grid(b: KernelBuilder, over: Any, blocks: Any) -> Grid:
+    """Blocks over the first axes of an array, or over sizes. A block of None means single positions."""
+    is_tuple = isinstance(blocks, tuple | list)
+    sizes = tuple(None if n is None else _block_size(n) for n in (blocks if is_tuple else (blocks,)))
+    shape = over.type.shape if isinstance(over, Ref) else shape_of(over)
+    if not sizes or len(sizes) > len(shape):
+        message = f"`grid` has {len(sizes)} block sizes for {len(shape)} axes"
+        raise ShapeError(message, help="give at most one block size per axis, from the first axis on")
+    if not isinstance(over, Ref) and len(sizes) != len(shape):
+        message = f"`grid` has {len(sizes)} block sizes for the sizes {shape}"
+        raise ShapeError(message, help="give one block size per size")
+    return Grid(shape[: len(sizes)], sizes, is_tuple)
+
+
+@handler("steps")
+def steps(b: KernelBuilder, over: Any, /, *, size: Any, axis: Any = 0) -> Steps:
+    """The blocks along one axis of an array, or over a size, in order."""
+    if isinstance(over, Ref):
+        return Steps(over.type.shape[axis_of(axis, over.type.rank)], _block_size(size))
+    (extent,) = shape_of(over) if not isinstance(over, tuple | list) else (None,)
+    if extent is None:
+        raise ShapeError(f"`steps` over {over}", help="pass an array and an axis, or one size")
+    return Steps(extent, _block_size(size))
+
+
+# ---- shapes ---------------------------------------------------------------------------------------------------------
+
+
+@handler("reshape")
+def reshape(b: KernelBuilder, x: Any, /, shape: Any, *more: Any) -> TileValue:
+    sizes = (shape, *more) if more else shape
+    listed = tuple(sizes) if isinstance(sizes, tuple | list) else (sizes,)
+    if any(isinstance(n, TileValue | Affine | TileIndex) for n in listed):
+        raise DataDependentShapeError("a shape depends on data or on an index", help="use compile-time integers")
+    checked = tuple(-1 if n == -1 else shape_of(n)[0] for n in listed)
+    return b.reshape(b.lift(x), checked)
+
+
+@handler("broadcast_to")
+def broadcast_to(b: KernelBuilder, x: Any, /, shape: Any) -> TileValue:
+    return b.broadcast(b.lift(x), shape_of(shape))
+
+
+@handler("expand_dims")
+def expand_dims(b: KernelBuilder, x: Any, /, axis: Any = 0) -> TileValue:
+    lifted = b.lift(x)
+    count = len(axis) if isinstance(axis, tuple | list) else 1
+    return b.expand_dims(lifted, axes_of(axis, lifted.rank + count))
+
+
+@handler("squeeze")
+def squeeze(b: KernelBuilder, x: Any, /, axis: Any) -> TileValue:
+    lifted = b.lift(x)
+    axes = axes_of(axis, lifted.rank)
+    if any(lifted.shape[d] != 1 for d in axes):
+        raise ShapeError(f"axes {axis} of a tile of shape {lifted.shape} are not of size 1", help="name axes of size 1")
+    return b.reshape(lifted, tuple(n for d, n in enumerate(lifted.shape) if d not in axes))
+
+
+@handler("transpose", "permute_dims")
+def transpose(b: KernelBuilder, x: Any, /, axes: Any = None) -> TileValue:
+    lifted = b.lift(x)
+    order = tuple(reversed(range(lifted.rank))) if axes is None else axes_of(axes, lifted.rank)
+    if len(order) != lifted.rank:
+        message = f"{axes} does not name each of the {lifted.rank} axes once"
+        raise ArgumentError(message, help=f"name all axes, as in {tuple(reversed(range(lifted.rank)))}")
+    return b.transpose(lifted, order)
+
+
+@handler("matrix_transpose")
+def matrix_transpose(b: KernelBuilder, x: Any, /) -> TileValue:
+    lifted = b.lift(x)
+    if lifted.rank < 2:
+        raise ShapeError(f"a tile of shape {lifted.shape} is no matrix", help="insert an axis: `x[:, None]`")
+    lead = tuple(range(lifted.rank - 2))
+    return b.transpose(lifted, (*lead, lifted.rank - 1, lifted.rank - 2))
+
+
+@handler("concat")
+def concat(b: KernelBuilder, arrays: Any, /, *, axis: Any = 0) -> TileValue:
+    if not isinstance(arrays, tuple | list) or not arrays:
+        raise ArgumentError("`concat` takes a list of tiles", help="write `tw.concat([a, b], axis=0)`")
+    parts = [b.lift(p) for p in arrays]
+    return b.concat(parts, axis_of(axis, parts[0].rank))
+
+
+# ---- along axes -----------------------------------------------------------------------------------------------------
+
+
+@handler("sum")
+def sum(b: KernelBuilder, x: Any, /, axis: Any = None, *, dtype: Any = None, keepdims: bool = False) -> TileValue:
+    return _sum_like(b, "add", x, axis, dtype, keepdims)
+
+
+@handler("prod")
+def prod(b: KernelBuilder, x: Any, /, axis: Any = None, *, dtype: Any = None, keepdims: bool = False) -> TileValue:
+    return _sum_like(b, "multiply", x, axis, dtype, keepdims)
+
+
+def _sum_like(b: KernelBuilder, fn: str, x: Any, axis: Any, dtype: Any, keepdims: bool) -> TileValue:
+    lifted = b.lift(x)
+    target: DType = element_type(dtype) if dtype is not None else reductions.sum_type(lifted.type.dtype)
+    return reductions.reduce(b, fn, b.cast(lifted, target), axes_of(axis, lifted.rank), keepdims)
+
+
+@handler("max")
+def max(b: KernelBuilder, x: Any, /, axis: Any = None, *, keepdims: bool = False) -> TileValue:
+    lifted = b.lift(x)
+    return reductions.reduce(b, "maximum", lifted, axes_of(axis, lifted.rank), keepdims)
+
+
+@handler("min")
+def min(b: KernelBuilder, x: Any, /, axis: Any = None, *, keepdims: bool = False) -> TileValue:
+    lifted = b.lift(x)
+    return reductions.reduce(b, "minimum", lifted, axes_of(axis, lifted.rank), keepdims)
+
+
+@handler("all")
+def all(b: KernelBuilder, x: Any, /, axis: Any = None, *, keepdims: bool = False) -> TileValue:
+    lifted = truth(b, x)
+    return reductions.reduce(b, "bitwise_and", lifted, axes_of(axis, lifted.rank), keepdims)
+
+
+@handler("any")
+def any_(b: KernelBuilder, x: Any, /, axis: Any = None, *, keepdims: bool = False) -> TileValue:
+    lifted = truth(b, x)
+    return reductions.reduce(b, "bitwise_or", lifted, axes_of(axis, lifted.rank), keepdims)
+
+
+@handler("mean")
+def mean(b: KernelBuilder, x: Any, /, axis: Any = None, *, keepdims: bool = False) -> TileValue:
+    lifted = b.lift(x)
+    return reductions.mean(b, lifted, axes_of(axis, lifted.rank), keepdims)
+
+
+@handler("var")
+def var(b: KernelBuilder, x: Any, /, axis: Any = None, *, keepdims: bool = False) -> TileValue:
+    lifted = b.lift(x)
+    axes = axes_of(axis, lifted.rank)
+    centre = reductions.mean(b, lifted, axes, True)
+    return reductions.mean(b, b.map("square", b.map("subtract", lifted, centre)), axes, keepdims)
+
+
+@handler("argmax")
+def argmax(b: KernelBuilder, x: Any, /, axis: Any, *, keepdims: bool = False) -> TileValue:
+    lifted = b.lift(x)
+    return reductions.arg_reduce(b, "maximum", lifted, axis_of(axis, lifted.rank), keepdims)
+
+
+@handler("argmin")
+def argmin(b: KernelBuilder, x: Any, /, axis: Any, *, keepdims: bool = False) -> TileValue:
+    lifted = b.lift(x)
+    return reductions.arg_reduce(b, "minimum", lifted, axis_of(axis, lifted.rank), keepdims)
+
+
+@handler("cumsum", "cumulative_sum")
+def cumsum(b: KernelBuilder, x: Any, /, *, axis: Any = None, dtype: Any = None, reverse: bool = False) -> TileValue:
+    return _running(b, "add", x, axis, dtype, reverse)
+
+
+@handler("cumprod", "cumulative_prod")
+def cumprod(b: KernelBuilder, x: Any, /, *, axis: Any = None, dtype: Any = None, reverse: bool = False) -> TileValue:
+    return _running(b, "multiply", x, axis, dtype, reverse)
+
+
+def _running(b: KernelBuilder, fn: str, x: Any, axis: Any, dtype: Any, reverse: bool) -> TileValue:
+    lifted = b.lift(x)
+    if axis is None and lifted.rank != 1:
+        raise ArgumentError(f"a running result of a tile of shape {lifted.shape} needs an axis", help="pass `axis=0`")
+    target = element_type(dtype) if dtype is not None else reductions.sum_type(lifted.type.dtype)
+    return reductions.scan(b, fn, b.cast(lifted, target), axis_of(axis or 0, lifted.rank), reverse)
+
+
+@handler("sort")
+def sort(b: KernelBuilder, x: Any, /, *, axis: Any = -1, descending: bool = False) -> TileValue:
+    lifted = b.lift(x)
+    return reductions.sort(b, lifted, axis_of(axis, lifted.rank), descending)
+
+
+@handler("dot", "matmul")
+def dot(b: KernelBuilder, a: Any, b_: Any, /, acc: Any = None, *, dtype: Any = None) -> TileValue:
+    accumulator = None if acc is None else b.lift(acc)
+    return reductions.dot(b, b.lift(a), b.lift(b_), accumulator, dtype)
+
+
+# ---- effects --------------------------------------------------------------------------------------------------------
+
+
+@handler("print")
+def print_(b: KernelBuilder, /, *values: Any) -> None:
+    """Show tiles, each after the text before it."""
+    label, shown = "", []
+    for value in values:
+        if isinstance(value, str):
+            label += value + " "
+        else:
+            shown.append(b.lift(value).value)
+    b.add(tile.PrintOp.make(shown, {"label": label.strip()}, []))
+
+
+@handler("assert_")
+def assert_(b: KernelBuilder, condition: Any, message: Any = "a kernel's assertion failed", /) -> None:
+    if isinstance(condition, bool):
+        if not condition:
+            raise ArgumentError(f"an assertion does not hold at compile time: {message}", help="change the sizes")
+        return
+    lifted = b.lift(condition)
+    if not lifted.type.dtype.is_bool:
+        raise DTypeError(f"an assertion is {lifted.type.dtype}, not bool", help="compare: `x != 0`")
+    # Lanes beyond an array are no elements, so they hold.
+    filled = b.filled(lifted, range(lifted.rank), True)
+    b.add(tile.AssertOp.make([filled.value], {"message": str(message)}, []))
+
+
+# ---- recognition ----------------------------------------------------------------------------------------------------
+
+_BY_IDENTITY: dict[int, tuple[Any, str]] = {}
+
+
+def register(function: Any, name: str) -> None:
+    """Make a public function mean handler `name` inside kernels."""
+    if name not in HANDLERS:
+        raise KeyError(name)
+    _BY_IDENTITY[id(function)] = (function, name)
+
+
+def handler_of(value: Any) -> str | None:
+    """The handler that a value called in a kernel stands for."""
+    found = _BY_IDENTITY.get(id(value))
+    return None if found is None else found[1]
+
+
+def registered_names() -> list[str]:
+    return sorted({name for _, name in _BY_IDENTITY.values()})

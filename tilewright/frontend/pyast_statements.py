@@ -1,0 +1,468 @@
+"""Compiles the statements of a kernel: assignments, stores, the grid, sequential loops with carried tiles, choices."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from xdsl.dialects.builtin import IndexType
+from xdsl.ir import Block, Region
+
+from tilewright.dialects import tile
+from tilewright.dialects.base import tensor
+from tilewright.errors import (
+    ArgumentError,
+    DataDependentShapeError,
+    DTypeError,
+    ShapeError,
+    TilewrightError,
+    UnsupportedSyntaxError,
+)
+from tilewright.frontend import pyast_functions as functions
+from tilewright.frontend import pyast_indexing as indexing
+from tilewright.frontend.pyast_builder import KernelBuilder, union_edges
+from tilewright.frontend.pyast_expressions import Expressions, Frame, LoopLocal
+from tilewright.frontend.pyast_values import (
+    Affine,
+    Counter,
+    Edges,
+    Grid,
+    Ref,
+    Steps,
+    TileIndex,
+    TileValue,
+)
+from tilewright.primitives import ArrayType
+
+UNROLLED_TRIPS = 8
+# Each attempt to compile a loop learns a carried name or edge; programs need two or three.
+MAX_ATTEMPTS = 64
+
+_UNSUPPORTED: dict[type[ast.stmt], tuple[str, str]] = {
+    ast.While: ("`while`", "use `for t in range(n)` with a compile-time `n`, or `tw.steps`"),
+    ast.Try: ("`try`", "check conditions with `tw.assert_`"),
+    ast.TryStar: ("`try`", "check conditions with `tw.assert_`"),
+    ast.With: ("`with`", "leave it out"),
+    ast.AsyncWith: ("`async with`", "leave it out"),
+    ast.AsyncFor: ("`async for`", "use `for`"),
+    ast.FunctionDef: ("a nested function", "define the helper outside the kernel"),
+    ast.AsyncFunctionDef: ("an async function", "define the helper outside the kernel, with `def`"),
+    ast.ClassDef: ("a class", "define it outside the kernel"),
+    ast.Global: ("`global`", "pass values as keyword parameters"),
+    ast.Nonlocal: ("`nonlocal`", "pass values as keyword parameters"),
+    ast.Import: ("an import", "import at the top of the file"),
+    ast.ImportFrom: ("an import", "import at the top of the file"),
+    ast.Raise: ("`raise`", "use `tw.assert_(condition, message)`"),
+    ast.Delete: ("`del`", "leave it out"),
+    ast.Match: ("`match`", "use `if` on compile-time values"),
+    ast.Break: ("`break`", "bound the loop with `range`, and use `tw.where` for what depends on data"),
+    ast.Continue: ("`continue`", "put the rest of the body under `if`"),
+}
+
+
+@dataclass(frozen=True)
+class Returned:
+    value: Any
+
+
+class Compiler(Expressions):
+    """Compiles one kernel into `body`; its grid's sizes are in `grid` afterwards."""
+
+    def __init__(self, body: Block, frame: Frame) -> None:
+        super().__init__(KernelBuilder(body), frame)
+        self.kernel_frame = frame
+        self.body = body
+        self.grid: tuple[int, ...] | None = None
+        self.in_grid = False
+        self.stored: set[str] = set()
+
+    # ---- blocks -------------------------------------------------------------------------------------------------
+
+    def run_kernel(self) -> None:
+        """Compile the kernel function.
+
+        Raises:
+            TilewrightError: the kernel has a mistake; the error has its place.
+        """
+        self._block(self.frame.source.node.body)
+        if self.grid is None:
+            message = f"`{self.frame.source.name}` has no `tw.grid` loop"
+            self.fail(self.frame.source.node, UnsupportedSyntaxError, message, "write `for i in tw.grid(out, block):`")
+
+    def run_function(self, frame: Frame) -> Any:
+        result = self._block(frame.source.node.body)
+        return None if result is None else result.value
+
+    def _block(self, statements: Sequence[ast.stmt]) -> Returned | None:
+        for statement in statements:
+            result = self._statement(statement)
+            if result is not None:
+                return result
+        return None
+
+    def _statement(self, node: ast.stmt) -> Returned | None:
+        if self.grid is not None and not self.in_grid and not _is_idle(node):
+            self.unsupported(node, "statements after its `tw.grid` loop", "move them into the loop, or before it")
+        match node:
+            case ast.Expr():
+                if not isinstance(node.value, ast.Constant):
+                    self.evaluate(node.value)
+            case ast.Assign():
+                value = self.evaluate(node.value)
+                for target in node.targets:
+                    self._assign(target, value)
+            case ast.AnnAssign():
+                if node.value is not None:
+                    self._assign(node.target, self.evaluate(node.value))
+            case ast.AugAssign():
+                self._augmented(node)
+            case ast.For():
+                return self._for(node)
+            case ast.If():
+                return self._if(node)
+            case ast.Return():
+                return self._return(node)
+            case ast.Assert():
+                message = self.evaluate(node.msg) if node.msg is not None else ast.unparse(node.test)
+                self.at(node, functions.assert_, self.b, self.evaluate(node.test), message)
+            case ast.Pass():
+                pass
+            case _:
+                what, help = _UNSUPPORTED.get(type(node), (f"`{type(node).__name__}`", "leave it out"))
+                self.unsupported(node, what, help)
+        return None
+
+    def _return(self, node: ast.Return) -> Returned:
+        if self.runtime_depth > self.frame.runtime_depth:
+            self.unsupported(node, "`return` inside a loop or a choice made at run time", "return at the end")
+        if self.frame is self.kernel_frame and node.value is not None:
+            self.unsupported(node, "a returned value", "store it to an Out array: `c[i, j] = tile`")
+        return Returned(None if node.value is None else self.evaluate(node.value))
+
+    # ---- assignment ---------------------------------------------------------------------------------------------
+
+    def _assign(self, target: ast.expr, value: Any) -> None:
+        if isinstance(target, ast.Subscript):
+            owner = self.evaluate(target.value)
+            if not isinstance(owner, Ref):
+                what = "a tile" if isinstance(owner, TileValue) else f"a {type(owner).__name__}"
+                self.unsupported(target, f"a store into {what}", "tiles are values: use `tw.where` or `tw.concat`")
+            self._store(target, owner, self.evaluate(target.slice), value)
+            return
+        if isinstance(target, ast.Attribute):
+            self.unsupported(target, "an assignment to an attribute", "assign to a name")
+        self.bind(target, value)
+
+    def _store(self, node: ast.expr, ref: Ref, index: Any, value: Any) -> None:
+        if not self.in_grid:
+            self.unsupported(node, "a store outside its `tw.grid` loop", "move it into the loop")
+        self.at(node, indexing.store, self.b, ref, index, value)
+        self.stored.add(ref.name)
+
+    def call(self, node: ast.Call, function: Any, args: list[Any], keywords: dict[str, Any]) -> Any:
+        if functions.handler_of(function) == "store" and len(args) == 3 and isinstance(args[0], Ref):
+            self._store(node, args[0], args[1], args[2])
+            return None
+        return super().call(node, function, args, keywords)
+
+    def _augmented(self, node: ast.AugAssign) -> None:
+        if not isinstance(node.target, ast.Subscript):
+            current = self.evaluate(_reading(node.target))
+            self._assign(node.target, self.binary(node, node.op, current, self.evaluate(node.value)))
+            return
+        owner = self.evaluate(node.target.value)
+        if not isinstance(owner, Ref):
+            self._assign(node.target, None)
+            return
+        index = self.evaluate(node.target.slice)
+        current = self.at(node.target, indexing.load, self.b, owner, index)
+        self._store(node.target, owner, index, self.binary(node, node.op, current, self.evaluate(node.value)))
+
+    # ---- loops --------------------------------------------------------------------------------------------------
+
+    def _for(self, node: ast.For) -> Returned | None:
+        if node.orelse:
+            self.unsupported(node, "`else` after a loop", "put it after the loop")
+        over = self.evaluate(node.iter)
+        if isinstance(over, Grid):
+            self._grid(node, over)
+            return None
+        if isinstance(over, Steps):
+            self._sequential(node, over.trips, lambda i: TileIndex(i, over.block, over.extent, _name(node.target)))
+            return None
+        if isinstance(over, range) and len(over) > UNROLLED_TRIPS:
+            self._sequential(node, len(over), lambda i: i * over.step + over.start)
+            return None
+        for value in self.iterate(node.iter, over):
+            self.bind(node.target, value)
+            result = self._block(node.body)
+            if result is not None:
+                return result
+        return None
+
+    def _grid(self, node: ast.For, over: Grid) -> None:
+        if self.grid is not None:
+            self.unsupported(node, "more than one `tw.grid` loop", "walk blocks in order with `tw.steps`")
+        if self.frame is not self.kernel_frame or self.runtime_depth:
+            self.unsupported(node, "`tw.grid` anywhere but at its top level", "use `tw.steps` here")
+        self.grid = over.trips
+        names = [_name(t) for t in node.target.elts] if isinstance(node.target, ast.Tuple) else [_name(node.target)]
+        indices: list[Affine | TileIndex] = []
+        for position, (extent, block, trips) in enumerate(zip(over.extents, over.blocks, over.trips, strict=True)):
+            value = self.body.insert_arg(IndexType(), len(self.body.args))
+            name = names[position] if position < len(names) else f"index {position}"
+            number = Affine.of(Counter(value, trips, name)) if trips > 1 else Affine()
+            indices.append(number if block is None else TileIndex(number, block, extent, name))
+        self.bind(node.target, tuple(indices) if over.is_tuple else indices[0])
+        self.in_grid = True
+        self._block(node.body)
+        self.in_grid = False
+
+    def _sequential(self, node: ast.For, trips: int, index_of: Any) -> None:
+        """A loop that runs in order; names assigned before and inside it are carried from trip to trip."""
+        assigned = _assigned(node.body)
+        if trips == 1:
+            self.bind(node.target, index_of(Affine()))
+            self._nested(node.body)
+        elif trips > 1:
+            carried: dict[str, TileValue] = {}
+            for _ in range(MAX_ATTEMPTS):
+                if self._attempt(node, trips, index_of, assigned, carried):
+                    break
+        where = f"the loop over `{_name(node.target)}`"
+        self._forget(_assigned([node]), where, keep=trips == 1)
+
+    def _nested(self, body: Sequence[ast.stmt]) -> None:
+        self.runtime_depth += 1
+        self._block(body)
+        self.runtime_depth -= 1
+
+    def _attempt(
+        self, node: ast.For, trips: int, index_of: Any, assigned: Sequence[str], carried: dict[str, TileValue]
+    ) -> bool:
+        """Compile the loop with the carried tiles known so far. When it turns out that there are more, or that more of
+        their lanes may lie beyond an array, record that and give False."""
+        before = dict(self.frame.names)
+        for name in assigned:
+            if isinstance(before.get(name), TileValue):
+                carried.setdefault(name, before[name])
+        names = list(carried)
+        types = [tensor(carried[n].type) for n in names]
+        block = Block(arg_types=[IndexType(), *types])
+        counter = Counter(block.args[0], trips, _name(node.target))
+        outer, self.b.block = self.b.block, block
+        for name, argument in zip(names, block.args[1:], strict=True):
+            self.frame.names[name] = TileValue(argument, carried[name].type, carried[name].edges)
+        self.bind(node.target, index_of(Affine.of(counter)))
+        self._nested(node.body)
+        results = {n: self._carried_result(node, n, carried[n]) for n in names}
+        after, self.b.block = self.frame.names, outer
+        learnt = self._learn(node, before, after, assigned, carried, results, counter)
+        self.frame.names = before
+        if learnt:
+            block.erase(safe_erase=False)
+            return False
+        block.add_op(tile.YieldOp.make([results[n].value for n in names], {}, []))
+        op = tile.ForOp.make([carried[n].value for n in names], {"trips": trips}, types, [Region(block)])
+        self.at(node, self.b.add, op)
+        for name, value in zip(names, op.results, strict=True):
+            self.frame.names[name] = TileValue(value, carried[name].type, carried[name].edges)
+        return True
+
+    def _carried_result(self, node: ast.For, name: str, start: TileValue) -> TileValue:
+        """What the next trip gets, in the type that the loop started with."""
+        value = self.frame.names[name]
+        if not isinstance(value, TileValue | bool | int | float | np.generic | Affine):
+            message = f"`{name}` is a tile before the loop and a {type(value).__name__} after a trip"
+            self.fail(node, ArgumentError, message, "use two names")
+        lifted = self.at(node, self.b.lift, value)
+        if lifted.shape != start.shape:
+            message = f"`{name}` has shape {start.shape} before the loop and {lifted.shape} after a trip"
+            self.fail(node, ShapeError, message, f"start `{name}` with the shape that it keeps")
+        if lifted.type.dtype == start.type.dtype:
+            return lifted
+        if lifted.weak:
+            return self.at(node, self.b.cast, lifted, start.type.dtype)
+        message = f"`{name}` is {start.type.dtype} before the loop and {lifted.type.dtype} after a trip"
+        help = f"start `{name}` as {lifted.type.dtype}, or cast in the loop: `.astype(tw.{start.type.dtype.name})`"
+        self.fail(node, DTypeError, message, help)
+
+    def _learn(
+        self,
+        node: ast.For,
+        before: dict[str, Any],
+        after: dict[str, Any],
+        assigned: Sequence[str],
+        carried: dict[str, TileValue],
+        results: dict[str, TileValue],
+        counter: Counter,
+    ) -> bool:
+        learnt = False
+        for name, result in results.items():
+            start = carried[name]
+            edges = union_edges(start.edges, _independent(result.edges, counter))
+            if set(map(frozenset, edges)) != set(map(frozenset, start.edges)) and edges != start.edges:
+                carried[name] = TileValue(start.value, start.type, edges)
+                learnt = True
+        for name in assigned:
+            if name in results or name not in before or isinstance(before[name], LoopLocal):
+                continue
+            if _same(before[name], after[name]):
+                continue
+            carried[name] = self._promoted(node, name, before[name], after[name])
+            learnt = True
+        return learnt
+
+    def _promoted(self, node: ast.For, name: str, start: Any, result: Any) -> TileValue:
+        """A number that a loop changes becomes a tile: of the type that the loop gives it."""
+        if not isinstance(start, bool | int | float | np.generic | Affine):
+            message = f"`{name}` is a {type(start).__name__} that changes in a loop run in order"
+            self.fail(node, UnsupportedSyntaxError, message, "carry tiles and numbers, each in a name of its own")
+        if isinstance(result, TileValue):
+            return self.at(node, self.b.typed, start, result.type.dtype, result.shape)
+        if not isinstance(result, bool | int | float | np.generic | Affine):
+            message = f"`{name}` is a number before the loop and a {type(result).__name__} after a trip"
+            self.fail(node, ArgumentError, message, "use two names")
+        dtype = self.b.result_dtype([start, result])
+        return self.at(node, self.b.typed, start, dtype, ())
+
+    def _forget(self, names: Sequence[str], where: str, *, keep: bool) -> None:
+        """Names that a loop alone assigns have no value after it."""
+        if keep:
+            return
+        for name in names:
+            self.frame.names.setdefault(name, LoopLocal(where))
+
+    # ---- choices ------------------------------------------------------------------------------------------------
+
+    def _if(self, node: ast.If) -> Returned | None:
+        test = self.evaluate(node.test)
+        if not isinstance(test, TileValue | Affine | TileIndex):
+            chosen = node.body if self.condition(node.test, test, "`if`", "compare it") else node.orelse
+            return self._block(chosen)
+        condition = self.at(node.test, functions.truth, self.b, test)
+        if condition.shape:
+            message = f"`if` needs one truth value, got a tile of shape {condition.shape}"
+            help = "choose element by element with `tw.where`, or reduce it with `tw.any` or `tw.all`"
+            self.fail(node.test, DataDependentShapeError, message, help)
+        self._choice(node, condition)
+        return None
+
+    def _choice(self, node: ast.If, condition: TileValue) -> None:
+        before = dict(self.frame.names)
+        blocks = (Block(), Block())
+        outcomes: list[dict[str, Any]] = []
+        outer = self.b.block
+        for block, body in zip(blocks, (node.body, node.orelse), strict=True):
+            self.b.block = block
+            self.frame.names = dict(before)
+            self._nested(body)
+            outcomes.append(self.frame.names)
+        merged: dict[str, tuple[TileValue, TileValue]] = {}
+        assigned = _assigned(node.body) + _assigned(node.orelse)
+        for name in dict.fromkeys(assigned):
+            values = [names.get(name) for names in outcomes]
+            if all(name in names and not isinstance(names[name], LoopLocal) for names in outcomes):
+                if not _same(*values):
+                    merged[name] = self._merged(node, name, values, blocks)
+        for block, side in zip(blocks, (0, 1), strict=True):
+            block.add_op(tile.YieldOp.make([pair[side].value for pair in merged.values()], {}, []))
+        self.b.block = outer
+        types = [pair[0].value.type for pair in merged.values()]
+        op = tile.IfOp.make([condition.value], {}, types, [Region(block) for block in blocks])
+        self.at(node, self.b.add, op)
+        self.frame.names = before
+        for (name, (a, b)), value in zip(merged.items(), op.results, strict=True):
+            self.frame.names[name] = TileValue(value, a.type, union_edges(a.edges, b.edges))
+        for name in assigned:
+            if name in merged:
+                continue
+            if name in outcomes[0] and name in outcomes[1]:
+                self.frame.names[name] = outcomes[0][name]
+        self._forget(assigned, "one branch of an `if`", keep=False)
+
+    def _merged(self, node: ast.If, name: str, values: list[Any], blocks: tuple[Block, Block]) -> tuple[Any, Any]:
+        """A name's value after the choice: both sides in one type and shape."""
+        for value in values:
+            if not isinstance(value, TileValue | bool | int | float | np.generic | Affine):
+                message = f"`{name}` is a {type(value).__name__} after one branch of a choice made at run time"
+                self.fail(node, UnsupportedSyntaxError, message, "assign tiles or numbers in both branches")
+        dtype = self.b.result_dtype(values)
+        shapes = [v.shape for v in values if isinstance(v, TileValue) and v.shape]
+        shape = shapes[0] if shapes else ()
+        if any(s != shape for s in shapes):
+            message = f"`{name}` has shape {shapes[0]} after one branch and {shapes[1]} after the other"
+            self.fail(node, ShapeError, message, "give it one shape in both branches")
+        results: list[TileValue] = []
+        for block, value in zip(blocks, values, strict=True):
+            self.b.block = block
+            results.append(self.at(node, self.b.typed, value, dtype, shape))
+        return results[0], results[1]
+
+
+def compile_body(body: Block, frame: Frame) -> Compiler:
+    """Compile a kernel's statements into `body`, whose arguments are its arrays so far.
+
+    Raises:
+        TilewrightError: the kernel has a mistake.
+    """
+    compiler = Compiler(body, frame)
+    try:
+        compiler.run_kernel()
+    except RecursionError:
+        message = f"`{frame.source.name}` is nested too deeply"
+        location = frame.source.location(frame.source.node)
+        raise UnsupportedSyntaxError(message, location=location, help="split its expressions") from None
+    except TilewrightError as error:
+        error.location = error.location or frame.source.location(frame.source.node)
+        raise
+    return compiler
+
+
+def _is_idle(node: ast.stmt) -> bool:
+    if isinstance(node, ast.Expr):
+        return isinstance(node.value, ast.Constant)
+    return isinstance(node, ast.Pass | ast.For) or (isinstance(node, ast.Return) and node.value is None)
+
+
+def _name(target: ast.expr) -> str:
+    return target.id if isinstance(target, ast.Name) else ast.unparse(target)
+
+
+def _reading(target: ast.expr) -> ast.expr:
+    """An assignment target as an expression that reads it."""
+    if isinstance(target, ast.Name):
+        return ast.copy_location(ast.Name(target.id, ast.Load()), target)
+    return target
+
+
+def _assigned(body: Sequence[ast.stmt]) -> list[str]:
+    """Names that statements assign, in order."""
+    found: dict[str, None] = {}
+    for statement in body:
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                found[node.id] = None
+    return list(found)
+
+
+def _independent(edges: Edges, counter: Counter) -> Edges:
+    """The edges that do not move with a loop: those of one trip's tile say nothing about what is carried."""
+    return tuple(tuple(e for e in own if counter not in e.start.counters()) for own in edges)
+
+
+def _same(a: Any, b: Any) -> bool:
+    if a is b:
+        return True
+    if isinstance(a, TileValue | Ref) or isinstance(b, TileValue | Ref):
+        return False
+    try:
+        return type(a) is type(b) and bool(a == b)
+    except (TypeError, ValueError):
+        return False
+
+
+__all__ = ["ArrayType", "Compiler", "compile_body"]
