@@ -12,7 +12,7 @@ import cyclopts
 
 from tilewright import __version__
 from tilewright.cli import bench, cache, check, doctor, run, show
-from tilewright.cli.flags import Flags, given_options
+from tilewright.cli.flags import given_options
 from tilewright.cli.report import Report, encode, make_console
 from tilewright.errors import TilewrightError
 from tilewright.options import Options, current, options
@@ -88,6 +88,3 @@ def _debug_level() -> int:
         return current().debug
     except TilewrightError:
         return 0
-
-
-__all__ = ["Flags", "main", "make_application"]

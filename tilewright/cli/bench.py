@@ -43,7 +43,7 @@ def bench(
 
     Times are medians; every library has the same threads and the same inputs. `ratio` is the fastest peer's time over
     ours. `peak` is the part of the machine's measured peak (multiply-adds or copying, whichever bounds the case) that
-    ours reaches. Exits with 1 when results differ by more than the case's tolerance.
+    ours reaches. Exits with 1 when a case fails or results differ by more than its tolerance.
 
     Examples:
 
@@ -75,7 +75,7 @@ def bench(
     document = _measure(request, quiet=flags is not None and flags.json)
     for found in document["cases"]:
         earlier = base.get(found["case"])
-        if earlier is not None:
+        if earlier is not None and "error" not in earlier and "error" not in found:
             found["base_s"] = earlier["ours_s"]
             found["speedup"] = earlier["ours_s"] / found["ours_s"]
     exit_code = 0 if all(found["agrees"] for found in document["cases"]) else 1
@@ -213,12 +213,16 @@ def _show(console: Console, document: dict[str, Any], peers: tuple[str, ...]) ->
     for peer, reason in sorted(reasons):
         console.print(f"{peer}: {reason}", markup=False, soft_wrap=True)
     for case in document["cases"]:
-        if not case["agrees"]:
+        if "error" in case:
+            console.print(f"FAILED {case['case']}: {case['error']}", markup=False, soft_wrap=True)
+        elif not case["agrees"]:
             text = f"MISMATCH in {case['case']}: the results differ by more than {case['tolerance']:g}"
             console.print(text, markup=False, soft_wrap=True)
 
 
 def _row(case: dict[str, Any], peers: tuple[str, ...], compared: bool) -> list[str]:
+    if "error" in case:
+        return [case["case"], "failed"]
     ratio = "-" if case["ratio"] is None else f"{case['ratio']:.2f}"
     difference = "-" if case["max_difference"] is None else f"{case['max_difference']:.1e}"
     row = [case["case"], seconds_text(case["ours_s"])]

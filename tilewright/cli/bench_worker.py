@@ -51,7 +51,7 @@ def main() -> int:
         os.sched_setaffinity(0, cpus[: request.threads])
     try:
         for case in selected(request):
-            channel.write(msgspec.json.encode({"case": measure(case, request)}) + b"\n")
+            channel.write(msgspec.json.encode({"case": _measured_or_failed(case, request)}) + b"\n")
     except TilewrightError as error:
         described = {"code": error.code, "message": error.message, "help": error.help}
         channel.write(msgspec.json.encode({"error": described}) + b"\n")
@@ -73,6 +73,14 @@ def selected(request: Request) -> list[Any]:
         names = ", ".join(repr(case.name) for case in cases)
         raise ArgumentError(f"the suite `{request.suite}` has no case {request.case!r}", help=f"its cases are {names}")
     return found
+
+
+def _measured_or_failed(case: Any, request: Request) -> dict[str, Any]:
+    """The record of a case; one that we cannot compile or run is a result too, and the others still count."""
+    try:
+        return measure(case, request)
+    except TilewrightError as error:
+        return {"case": case.name, "error": str(error), "agrees": False, "peers": {}, "absent": {}}
 
 
 def measure(case: Any, request: Request) -> dict[str, Any]:

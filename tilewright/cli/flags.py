@@ -21,7 +21,10 @@ def _flags_type() -> type[Any]:
         negative = f"--no-{spec.flag.removeprefix('--')}" if kind is bool else ""
         parameter = Parameter(name=spec.flag, negative=negative, group="Options", help=about)
         fields.append((spec.name, Annotated[kind | None, parameter], dataclasses.field(default=None)))
-    return Parameter(name="*")(dataclasses.make_dataclass("Flags", fields, frozen=True, kw_only=True))
+    # Without a module of its own it counts as a type of the standard library, which cyclopts does not look into.
+    namespace = {"__module__": __name__}
+    flags = dataclasses.make_dataclass("Flags", fields, frozen=True, kw_only=True, namespace=namespace)
+    return Parameter(name="*")(flags)
 
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
-from tilewright.dialects import array
+from tilewright.dialects import array, tile
 from tilewright.dialects.base import array_type
 from tilewright.passes.base import Unit
 from tilewright.passes.fusion import in_block
@@ -113,12 +113,28 @@ class _Planner:
         for i, value in enumerate(last.operands):
             root = storage(value)
             owner = root.owner
-            fresh = isinstance(owner, array.CallOp | array.WhileOp | array.IfOp) and owner.parent_block() is self.block
-            if fresh and root not in taken and not isinstance(owner, array.WhileOp | array.IfOp):
+            fresh = isinstance(owner, array.CallOp) and owner.parent_block() is self.block
+            if fresh and root not in taken and self._may_be_written_early(owner, root, i):
                 taken.add(root)
                 self.result.places[root] = Place(OUTPUT, i)
             else:
                 self.result.copies.append((value, i))
+        self._spare_results(last)
+
+    def _may_be_written_early(self, call: Operation, root: SSAValue, output: int) -> bool:
+        """Whether writing an output where it is computed spoils no donated input that shares its memory."""
+        donors = [i for i, o in self.unit.donated.items() if o == output]
+        if not donors or not isinstance(call, array.CallOp):
+            return True
+        source = self.block.args[donors[0]]
+        step = self.steps[call]
+        readers = [in_block(u, self.block) for u in _all_users(source) if not isinstance(u, array.ReshapeOp)]
+        if any(self.steps[r] > step for r in readers):
+            return False
+        kernel = self.unit.kernel(call.callee.data)
+        inputs = [position for position, o in enumerate(call.operands) if storage(o) is source]
+        written = len(call.operands) + [r is root for r in call.results].index(True)
+        return all(reads_where_it_writes(kernel, position, written) for position in inputs)
 
     def _visit(self, block: Block) -> None:
         for op in block.ops:
@@ -157,6 +173,15 @@ class _Planner:
             if isinstance(root, BlockArgument) and root.owner is op.body.block and root.index != position:
                 self.spares[(op, position)] = Buffer(array_type(value), step, step, what="loop rotation")
 
+    def _spare_results(self, last: Operation) -> None:
+        """Results that are donated inputs are set aside before the memory of those inputs is written."""
+        step = self.steps[last]
+        for position, (value, output) in enumerate(self.result.copies):
+            root = storage(value)
+            donated_to = self.unit.donated.get(root.index) if isinstance(root, BlockArgument) else None
+            if donated_to is not None and donated_to != output:
+                self.spares[(last, position)] = Buffer(array_type(value), step, step, what="donated result")
+
     def _new_buffer(self, value: SSAValue, op: Operation) -> None:
         if value in self.result.places:
             return
@@ -182,6 +207,27 @@ class _Planner:
             buffer.offset = offset
             placed.append(buffer)
             self.result.arena_bytes = max(self.result.arena_bytes, offset + buffer.bytes)
+
+
+def reads_where_it_writes(kernel: tile.KernelOp, source: int, target: int) -> bool:
+    """Whether a kernel loads one ref only in nests that store the other at the same element."""
+    loaded, stored = kernel.refs[source], kernel.refs[target]
+    stores = [u.operation for u in stored.uses]
+    for use in loaded.uses:
+        load = use.operation
+        if not isinstance(load, tile.LoadOp):
+            return False
+        matching = [
+            s
+            for s in stores
+            if isinstance(s, tile.StoreOp)
+            and s.parent_block() is load.parent_block()
+            and s.map == load.map
+            and list(s.symbols) == list(load.symbols)
+        ]
+        if not matching or len(matching) != len(stores):
+            return False
+    return True
 
 
 def _meet(a: Buffer, b: Buffer) -> bool:

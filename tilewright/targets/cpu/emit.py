@@ -248,8 +248,7 @@ class _Emitter:
         driver.shared = offset_pointer(builder, arena, i64(shared_start), 1)
         driver.scratch = offset_pointer(builder, arena, i64(arena_bytes), 1)
         driver.run(self.unit.main.body.block)
-        for value, index in self.plan.copies:
-            driver.copy(driver.pointer(value), driver.output(index), array_type(value).nbytes)
+        driver.copy_results()
         builder.ret(ir.Constant(I32, 0))
 
     def constant_index(self, name: str) -> int:
@@ -321,6 +320,21 @@ class _Driver:
             type = ir.FunctionType(ir.VoidType(), [POINTER, POINTER, I64, I1])
             function = ir.Function(self.builder.module, type, name)
         self.builder.call(function, [target, source, i64(nbytes), ir.Constant(I1, 0)])
+
+    def copy_results(self) -> None:
+        """Results that were not computed in place; those set aside in spare memory are saved before any is written."""
+        plan = self.emitter.plan
+        last = self.emitter.unit.main.body.block.last_op
+        sources: list[Value] = []
+        for position, (value, _) in enumerate(plan.copies):
+            source = self.pointer(value)
+            if last is not None and (last, position) in plan.spares:
+                spare = offset_pointer(self.builder, self.arena, i64(plan.spares[(last, position)]), 1)
+                self.copy(source, spare, array_type(value).nbytes)
+                source = spare
+            sources.append(source)
+        for source, (value, index) in zip(sources, plan.copies, strict=True):
+            self.copy(source, self.output(index), array_type(value).nbytes)
 
     def _call(self, op: array.CallOp) -> None:
         kernel = self.emitter.unit.kernel(op.callee.data)
