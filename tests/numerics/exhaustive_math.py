@@ -19,7 +19,7 @@ from tilewright.targets.cpu.vector_math import SUPPORTED, ULP, emit_math
 from tilewright.targets.cpu.vector_math_common import FLOAT
 
 CHUNK, LANES = 1 << 22, 16
-TWO_ARGUMENTS = {"atan2", "hypot", "pow"}
+TWO_ARGUMENTS = {"atan2", "hypot", "power"}
 
 
 def compiled(name: str) -> Compiled:

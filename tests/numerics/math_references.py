@@ -47,7 +47,7 @@ DOUBLE: dict[str, Callable[..., np.ndarray]] = {
     "cbrt": np.cbrt,
     "atan2": np.arctan2,
     "hypot": np.hypot,
-    "pow": np.power,
+    "power": np.power,
 }
 
 # In as many digits as asked for.
@@ -78,5 +78,5 @@ EXACT: dict[str, Callable[..., Any]] = {
     "cbrt": lambda x: mpmath.sign(x) * mpmath.cbrt(abs(x)),
     "atan2": mpmath.atan2,
     "hypot": mpmath.hypot,
-    "pow": mpmath.power,
+    "power": mpmath.power,
 }

@@ -163,10 +163,26 @@ from tilewright.api.functions_statistics import (
 )
 from tilewright.api.indexing import dynamic_slice, dynamic_update_slice, take, take_along_axis
 from tilewright.api.jit import jit
+from tilewright.api.kernel import CompiledKernel, Kernel, LoweredKernel, kernel
 from tilewright.api.namespace_info import __array_namespace_info__
 from tilewright.api.stages import Compiled, Lowered, ShapeDtype
+from tilewright.api.tile_functions import (
+    assert_,
+    cast,
+    cdiv,
+    dot,
+    grid,
+    kernel_function,
+    load,
+    num_tiles,
+    print,
+    steps,
+    store,
+    transpose,
+)
 from tilewright.dtypes import DType, bf16, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
 from tilewright.errors import TilewrightError
+from tilewright.frontend.pyast_signature import In, InOut, Out
 
 # The Array API's names of the element types.
 bool = _dtypes.bool_
@@ -181,8 +197,14 @@ __array_api_version__ = "2025.12"
 __all__ = [
     "Array",
     "Compiled",
+    "CompiledKernel",
     "DType",
+    "In",
+    "InOut",
+    "Kernel",
     "Lowered",
+    "LoweredKernel",
+    "Out",
     "ShapeDtype",
     "TilewrightError",
     "__array_api_version__",
@@ -201,6 +223,7 @@ __all__ = [
     "asarray",
     "asin",
     "asinh",
+    "assert_",
     "astype",
     "atan",
     "atan2",
@@ -219,7 +242,9 @@ __all__ = [
     "broadcast_shapes",
     "broadcast_to",
     "can_cast",
+    "cast",
     "cbrt",
+    "cdiv",
     "ceil",
     "clip",
     "concat",
@@ -235,6 +260,7 @@ __all__ = [
     "diagonal",
     "diff",
     "divide",
+    "dot",
     "dynamic_slice",
     "dynamic_update_slice",
     "e",
@@ -265,6 +291,7 @@ __all__ = [
     "full_like",
     "greater",
     "greater_equal",
+    "grid",
     "hypot",
     "i8",
     "i16",
@@ -283,9 +310,12 @@ __all__ = [
     "isinf",
     "isnan",
     "jit",
+    "kernel",
+    "kernel_function",
     "less",
     "less_equal",
     "linspace",
+    "load",
     "log",
     "log1p",
     "log2",
@@ -313,6 +343,7 @@ __all__ = [
     "nn",
     "nonzero",
     "not_equal",
+    "num_tiles",
     "one_hot",
     "ones",
     "ones_like",
@@ -322,6 +353,7 @@ __all__ = [
     "pi",
     "positive",
     "pow",
+    "print",
     "prod",
     "random",
     "reciprocal",
@@ -347,6 +379,8 @@ __all__ = [
     "squeeze",
     "stack",
     "std",
+    "steps",
+    "store",
     "subtract",
     "sum",
     "take",
@@ -356,6 +390,7 @@ __all__ = [
     "tensordot",
     "tile",
     "top_k",
+    "transpose",
     "tril",
     "triu",
     "trunc",

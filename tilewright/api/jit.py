@@ -8,21 +8,37 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from types import MethodType
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 
 from tilewright.api.array import Array, located
 from tilewright.api.lifting import lift
-from tilewright.api.pytree import Structure, build, flatten
+from tilewright.api.pytree import LEAF, Structure, build, flatten
 from tilewright.api.stages import Call, Compiled, Lowered, argument_names, leaf_type, read_call
 from tilewright.errors import ArgumentError, TilewrightError
+from tilewright.events import capturing
 from tilewright.frontend import tracing
 from tilewright.frontend.trace import Graph, Value
-from tilewright.options import current
+from tilewright.options import Options, current
+from tilewright.runtime.native import MISMATCH
 from tilewright.targets.base import Executable
 
 Names = str | Iterable[str]
+
+
+class _Latest(NamedTuple):
+    """The native function of the latest call on NumPy arrays: it checks the types of `count` arguments itself, and
+    gives `MISMATCH` when they are others. Good under just these `options`."""
+
+    options: Options | None
+    function: Callable[..., Any]
+    count: int
+    result: Structure
+
+
+def _never(*_: Any) -> Any:
+    return MISMATCH
 
 
 class JitFunction:
@@ -39,6 +55,7 @@ class JitFunction:
         self._dynamic = tuple(name for name in self._positional if name not in self._static)
         self._compiled: dict[tuple[Any, str], Compiled] = {}
         self._by_arrays: dict[tuple[Any, ...], tuple[Executable, Structure]] = {}
+        self._latest = _Latest(None, _never, 0, LEAF)
         self._lock = threading.RLock()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -49,10 +66,18 @@ class JitFunction:
         """
         if tracing.is_tracing():
             return self._function(*args, **kwargs)
-        target = self._target or current().target
+        options = current()
+        latest = self._latest
+        if options is latest.options and len(args) == latest.count and not kwargs and not capturing():
+            result = latest.function(*args)
+            if result is not MISMATCH:
+                return result if latest.result is LEAF else build(latest.result, result)
+        return self._look_up(args, kwargs, self._target or options.target)
+
+    def _look_up(self, args: tuple[Any, ...], kwargs: dict[str, Any], target: str) -> Any:
+        """Find the program by the types of the arguments: quickly if all are NumPy arrays by position."""
         if kwargs:
             return self._call(args, kwargs, target)
-        # NumPy arrays as positional arguments are the common case: one lookup, and straight to the code.
         key: list[Any] = [target]
         for argument in args:
             if type(argument) is not np.ndarray:
@@ -63,7 +88,11 @@ class JitFunction:
         if found is None:
             return self._call(args, kwargs, target)
         executable, result = found
-        return build(result, executable(*args))
+        results = executable(*args)
+        # A program that gives one array in a container is left out: its native function gives the bare array.
+        if (settled := getattr(executable, "settled", None)) and (result is LEAF or len(results) != 1):
+            self._latest = _Latest(*settled, len(args), result)
+        return build(result, results)
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """Trace the function for arguments, which may be `ShapeDtype`s.

@@ -20,7 +20,7 @@ from tilewright.options import Options, current, options
 _TRACEBACK_LEVEL = 5
 _HELP = """Tilewright compiles array programs and tile kernels to fused native code.
 
-Examples:
+For example:
 
     tilewright doctor
     tilewright run examples/01_sentence_embeddings.py

@@ -45,7 +45,7 @@ def bench(
     ours. `peak` is the part of the machine's measured peak (multiply-adds or copying, whichever bounds the case) that
     ours reaches. Exits with 1 when a case fails or results differ by more than its tolerance.
 
-    Examples:
+    For example:
 
         tilewright bench gemm --vs numpy,torch --threads 2
         tilewright bench ops --case softmax --json > base.json

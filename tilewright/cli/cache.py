@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _HELP = """Look at the compile cache and empty it.
 
-Examples:
+For example:
 
     tilewright cache ls
     tilewright cache prune 512MiB
@@ -36,7 +36,7 @@ def make_application() -> cyclopts.App:
 def list_entries(*, flags: Flags | None = None) -> Report:
     """List the compiled programs, the most recently used first.
 
-    Example:
+    For example:
 
         tilewright cache ls --json
     """
@@ -49,7 +49,7 @@ def list_entries(*, flags: Flags | None = None) -> Report:
 def show_entry(key: str, /, *, flags: Flags | None = None) -> Report:
     """Show one compiled program: its inputs, outputs and what it needs.
 
-    Example:
+    For example:
 
         tilewright cache show 3fa9c1
 
@@ -76,7 +76,7 @@ def show_entry(key: str, /, *, flags: Flags | None = None) -> Report:
 def clear(*, flags: Flags | None = None) -> Report:
     """Remove all compiled programs.
 
-    Example:
+    For example:
 
         tilewright cache clear
     """
@@ -86,7 +86,7 @@ def clear(*, flags: Flags | None = None) -> Report:
 def prune(limit: str = "", /, *, flags: Flags | None = None) -> Report:
     """Remove the least recently used programs until the cache is below a size.
 
-    Example:
+    For example:
 
         tilewright cache prune 512MiB
 
@@ -104,7 +104,7 @@ def prune(limit: str = "", /, *, flags: Flags | None = None) -> Report:
 def stats(*, flags: Flags | None = None) -> Report:
     """Show where the cache is and how large.
 
-    Example:
+    For example:
 
         tilewright cache stats
     """

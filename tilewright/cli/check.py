@@ -45,7 +45,7 @@ def check(
     Exits with 1 when they differ by more than the tolerance of the result's type (f64 1e-11, f32 1e-4, f16 1e-2,
     bf16 5e-2, relative to the largest element; integers and bools exactly).
 
-    Example:
+    For example:
 
         tilewright check model.py::attention --args '(8, 128, 64):f32, (8, 128, 64):f32, (8, 128, 64):f32'
 

@@ -41,7 +41,7 @@ def doctor(
 ) -> Report:
     """Describe and measure this host, and say what is wrong. Exits with 1 when programs cannot be compiled or run.
 
-    Example:
+    For example:
 
         tilewright doctor --json
 

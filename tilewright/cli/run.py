@@ -42,7 +42,7 @@ def run(
     `if __name__ == "__main__"` block, that is called. A saved program runs on random inputs, or on `.npy` files, and is
     timed.
 
-    Examples:
+    For example:
 
         tilewright run examples/01_sentence_embeddings.py "a cat" "a kitten"
         tilewright run model.twp --input x.npy --threads 2
@@ -141,12 +141,13 @@ def _run_program(file: Path, inputs: Sequence[Path], repeat: int) -> Report:
         raise ArgumentError(f"`--repeat` is {repeat}", help="time at least one call")
     program = load(file)
     arrays = _inputs(program, inputs)
+    result = program(*arrays)
     for _ in range(_WARM_UP_CALLS):
-        result = program(*arrays)
+        program(*arrays)
     times = []
     for _ in range(repeat):
         start = time.perf_counter()
-        result = program(*arrays)
+        program(*arrays)
         times.append(time.perf_counter() - start)
     return _describe(file, program, result, sorted(times))
 

@@ -29,7 +29,7 @@ def show(
 ) -> Report:
     """Print a function as the compiler sees it at a stage.
 
-    Examples:
+    For example:
 
         tilewright show model.py::attention --args '(8, 128, 64):f32, (8, 128, 64):f32, (8, 128, 64):f32'
         tilewright show examples/kernels/matmul.py::matmul --stage asm --target cpu:x86-64-v3

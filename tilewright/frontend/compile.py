@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from tilewright import events
 from tilewright.errors import TargetError
 from tilewright.frontend.trace import Graph, digest
-from tilewright.options import current
+from tilewright.options import Options, current
 from tilewright.runtime.cache import CompileCache, default_cache
 from tilewright.runtime.cpu_features import default_threads
 from tilewright.runtime.program import Program, load
@@ -69,9 +69,14 @@ class CompiledGraph:
             self._program = self._compiled().program
         return self._program  # type: ignore[return-value]
 
-    def __call__(self, *arrays: Tensor) -> list[Tensor]:
+    @property
+    def settled(self) -> tuple[Options | None, Callable[..., Any]]:
+        """`Program.settled` of the runnable program."""
+        return self.program.settled
+
+    def __call__(self, *arrays: Tensor, out: Sequence[Tensor] | None = None) -> list[Tensor]:
         program = self._program or self.program
-        result = program(*arrays)
+        result = program(*arrays) if out is None else program(*arrays, out=tuple(out))
         return list(result) if isinstance(result, tuple) else [result]
 
     def ir(self, phase: str) -> str:

@@ -29,7 +29,7 @@ def _sweep(block: Block) -> bool:
 
 
 def _is_unused(op: Operation) -> bool:
-    return (op.has_trait(Pure) or isinstance(op, tile.LoadOp)) and not any(r.uses for r in op.results)
+    return (op.has_trait(Pure) or isinstance(op, tile.LoadOp)) and all(r.first_use is None for r in op.results)
 
 
 def _drop_carried(op: tile.ForOp) -> bool:
@@ -41,7 +41,7 @@ def _drop_carried(op: tile.ForOp) -> bool:
     unused = [
         n
         for n, (argument, result) in enumerate(zip(body.args[1:], op.results, strict=True))
-        if not any(result.uses) and all(u.operation is last and u.index == n for u in argument.uses)
+        if result.first_use is None and all(u.operation is last and u.index == n for u in argument.uses)
     ]
     if not unused:
         return False
@@ -52,7 +52,7 @@ def _drop_carried(op: tile.ForOp) -> bool:
     body.add_op(tile.YieldOp.make(yielded, {}, []))
     for n in reversed(unused):
         body.erase_arg(body.args[n + 1])
-    body.detach() if hasattr(body, "detach") else op.body.detach_block(0)
+    op.body.detach_block(body)
     made = tile.ForOp.make(
         [op.initial[n] for n in kept],
         {"trips": int(op.trips.value.data)},

@@ -23,6 +23,7 @@ from tilewright.errors import (
 from tilewright.frontend import pyast_functions as functions
 from tilewright.frontend import pyast_indexing as indexing
 from tilewright.frontend.pyast_builder import KernelBuilder
+from tilewright.frontend.pyast_registry import handler_of, registered_names
 from tilewright.frontend.pyast_source import FunctionSource, free_values, plain_function, source_of
 from tilewright.frontend.pyast_values import Affine, Grid, Ref, Steps, TileIndex, TileValue
 
@@ -59,7 +60,7 @@ _PYTHON_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.NotIn: lambda a, b: a not in b,
 }
 _METHODS = frozenset(
-    "astype reshape sum prod max min mean var all any argmax argmin sort transpose squeeze expand_dims broadcast_to".split()
+    ["astype", "reshape", "sum", "prod", "max", "min", "mean", "var", "all", "any", "argmax", "argmin", "sort", "transpose", "squeeze", "expand_dims", "broadcast_to"]
 )
 _UNSUPPORTED: dict[type[ast.expr], tuple[str, str]] = {
     ast.Lambda: ("a lambda", "define a helper with `def` outside the kernel"),
@@ -407,7 +408,9 @@ class Expressions:
     def call(self, node: ast.Call, function: Any, args: list[Any], keywords: dict[str, Any]) -> Any:
         if isinstance(function, Method):
             return self.at(node, functions.call_handler, self.b, function.name, [function.owner, *args], keywords)
-        name = functions.handler_of(function)
+        if hasattr(function, "kernel_signature"):
+            self.unsupported(node, "a call of another kernel", "share code in a helper written with `def`")
+        name = handler_of(function)
         if name is not None:
             if name in _COMPILE_TIME and not _is_traced([*args, *keywords.values()]):
                 return self.python(node, function, *args, **keywords)
@@ -438,7 +441,7 @@ class Expressions:
             self.fail(node, DataDependentShapeError, "`range` with a bound known only at run time", help)
         if function is print:
             return self.at(node, functions.print_, self.b, *args)
-        ours = functions.registered_names()
+        ours = registered_names()
         public = {"min": "minimum", "max": "maximum"}.get(what, what) if rest else what
         close = difflib.get_close_matches(public, ours, 1)
         help = f"use `tw.{close[0]}`" if close else "call functions of `tw`, or a helper written with `def`"
@@ -537,7 +540,7 @@ def uses_tiles(helper: FunctionType, seen: frozenset[FunctionType] = frozenset()
     except TilewrightError:
         return False
     for value in values:
-        if functions.handler_of(value) is not None:
+        if handler_of(value) is not None:
             return True
         inner = plain_function(value)
         if inner is not None and uses_tiles(inner, seen | {helper}):

@@ -1,8 +1,4 @@
-"""What each function means inside a kernel: handlers by name, and the table from public functions to handlers.
-
-The layer above registers its functions (`tw.exp`, `tw.sum`, ...), so that they are recognised by identity however they
-were imported.
-"""
+"""What each function means inside a kernel: handlers by name."""
 
 from __future__ import annotations
 
@@ -460,25 +456,3 @@ def assert_(b: KernelBuilder, condition: Any, message: Any = "a kernel's asserti
     # Lanes beyond an array are no elements, so they hold.
     filled = b.filled(lifted, range(lifted.rank), True)
     b.add(tile.AssertOp.make([filled.value], {"message": str(message)}, []))
-
-
-# ---- recognition ----------------------------------------------------------------------------------------------------
-
-_BY_IDENTITY: dict[int, tuple[Any, str]] = {}
-
-
-def register(function: Any, name: str) -> None:
-    """Make a public function mean handler `name` inside kernels."""
-    if name not in HANDLERS:
-        raise KeyError(name)
-    _BY_IDENTITY[id(function)] = (function, name)
-
-
-def handler_of(value: Any) -> str | None:
-    """The handler that a value called in a kernel stands for."""
-    found = _BY_IDENTITY.get(id(value))
-    return None if found is None else found[1]
-
-
-def registered_names() -> list[str]:
-    return sorted({name for _, name in _BY_IDENTITY.values()})

@@ -25,6 +25,7 @@ from tilewright.frontend import pyast_functions as functions
 from tilewright.frontend import pyast_indexing as indexing
 from tilewright.frontend.pyast_builder import KernelBuilder, union_edges
 from tilewright.frontend.pyast_expressions import Expressions, Frame, LoopLocal
+from tilewright.frontend.pyast_registry import handler_of
 from tilewright.frontend.pyast_values import (
     Affine,
     Counter,
@@ -163,7 +164,7 @@ class Compiler(Expressions):
         self.stored.add(ref.name)
 
     def call(self, node: ast.Call, function: Any, args: list[Any], keywords: dict[str, Any]) -> Any:
-        if functions.handler_of(function) == "store" and len(args) == 3 and isinstance(args[0], Ref):
+        if handler_of(function) == "store" and len(args) == 3 and isinstance(args[0], Ref):
             self._store(node, args[0], args[1], args[2])
             return None
         return super().call(node, function, args, keywords)
@@ -304,7 +305,7 @@ class Compiler(Expressions):
         for name, result in results.items():
             start = carried[name]
             edges = union_edges(start.edges, _independent(result.edges, counter))
-            if set(map(frozenset, edges)) != set(map(frozenset, start.edges)) and edges != start.edges:
+            if edges != start.edges:
                 carried[name] = TileValue(start.value, start.type, edges)
                 learnt = True
         for name in assigned:

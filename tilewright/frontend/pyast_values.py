@@ -141,7 +141,7 @@ def _atom_expression(atom: Atom, symbol: Callable[[Counter], AffineExpr]) -> Aff
     if isinstance(atom, Counter):
         return symbol(atom)
     inner = atom.of.expression(symbol)
-    return inner % atom.divisor if atom.is_remainder else inner.floor_div(atom.divisor)
+    return inner % atom.divisor if atom.is_remainder else inner // atom.divisor
 
 
 def _atom_text(atom: Atom) -> str:

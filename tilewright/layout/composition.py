@@ -24,7 +24,7 @@ from tilewright.layout.operations import nested_on
 def compose(outer: Layout, inner: Layout, axes: Sequence[str]) -> Layout:
     """`outer` after `inner`: the coordinate of `inner` on `axes[k]` is the index along dim `k` of `outer`.
 
-    Coordinates of `inner` on other axes stay as they are.
+    Coordinates of `inner` on other axes stay as they are. The padding of `inner` has to fit as well.
 
     Raises:
         LayoutError: `axes` does not name one axis per dim of `outer`, an axis is swizzled in `inner` or produced by

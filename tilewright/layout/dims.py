@@ -244,8 +244,8 @@ def symbols(sizes: Iterable[Size]) -> tuple[Dim, ...]:
     """The `Dim`s that occur in `sizes`, each once, in order of first use."""
     found: dict[Dim, None] = {}
     for size in sizes:
-        for _, part in _split(size)[1]:
-            found[part.symbol] = None
+        if not isinstance(size, int):
+            found.update((part.symbol, None) for _, part in _split(size)[1])
     return tuple(found)
 
 

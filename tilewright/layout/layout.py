@@ -357,10 +357,11 @@ def _checked_sizes(shape: Iterable[object]) -> Iterator[Size]:
         yield normal(size)
 
 
-def _of_type(parts: object, kind: type, name: str) -> tuple:
-    if not isinstance(parts, Iterable):
-        raise LayoutError(f"`{name}` of a layout is a tuple, not {parts!r}", help=f"write {name}=(...,)")
-    result = tuple(parts)
+def _of_type(parts: Iterable[object], kind: type, name: str) -> tuple:
+    try:
+        result = tuple(parts)
+    except TypeError:
+        raise LayoutError(f"`{name}` of a layout is a tuple, not {parts!r}", help=f"write {name}=(...,)") from None
     for part in result:
         if not isinstance(part, kind):
             raise LayoutError(

@@ -41,13 +41,13 @@ def canonical(layout: Layout) -> Layout:
     get positive strides and a fixed order, XOR terms without effect or that undo each other go.
     """
     forward = forward_copies(layout)
-    result = replace(
+    return replace(
         forward,
         shard=tuple(fuse_digits(digits) for digits in forward.shard),
         replica=fuse_copies(forward.replica),
         partial=fuse_copies(forward.partial),
+        swizzle=_useful_terms(forward),
     )
-    return replace(result, swizzle=_useful_terms(result))
 
 
 def forward_copies(layout: Layout) -> Layout:
@@ -234,6 +234,8 @@ def compact(layout: Layout, axis: str) -> Layout:
 
 def _useful_terms(layout: Layout) -> tuple[XorTerm, ...]:
     """The XOR terms that may change a coordinate, by axis; two equal ones in a row undo each other."""
+    if not layout.swizzle:
+        return ()
     plain = replace(layout, swizzle=())
     kept: list[XorTerm] = []
     for axis in sorted({term.axis for term in layout.swizzle}):

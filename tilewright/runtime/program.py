@@ -104,6 +104,13 @@ class Program:
         )
         return result
 
+    @property
+    def settled(self) -> tuple[Options | None, Callable[..., Any]]:
+        """Options, and the function of the inputs that serves plain calls under just these: it returns what the program
+        returns, or `MISMATCH` where a call of the program is needed. It must be given as many arrays as the program has
+        inputs. The options are None until a call has settled them."""
+        return self._settled
+
     def function(self, threads: int | None = None) -> Callable[..., Any] | None:
         """The native function for a number of threads: `f(*inputs)` or, without aliases, `f(*inputs, *outputs)`.
 

@@ -13,8 +13,8 @@ Tensor = np.ndarray[Any, Any]
 class Executable(Protocol):
     """A compiled program. Arrays in and out are NumPy arrays of exactly the traced types."""
 
-    def __call__(self, *arrays: Tensor) -> list[Tensor]:
-        """Run the program."""
+    def __call__(self, *arrays: Tensor, out: Sequence[Tensor] | None = None) -> list[Tensor]:
+        """Run the program; results are written to `out` where it is given."""
         ...
 
     def ir(self, phase: str) -> str:

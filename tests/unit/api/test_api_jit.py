@@ -284,7 +284,9 @@ def test_donations_that_cannot_be():
 
 
 @pytest.mark.parametrize(
-    "bad", ["text", 1j, object(), {1, 2}, np.array(["a"]), np.array([1j]), np.zeros(2, ">f4")], ids=repr
+    "bad",
+    ["text", 1j, object(), {1, 2}, np.array(["a"]), np.array([1j]), np.zeros(2, ">f4")],
+    ids=lambda value: type(value).__name__,
 )
 def test_arguments_that_cannot_be_traced(bad):
     with pytest.raises(TilewrightError, match="argument `tree"):
@@ -325,3 +327,52 @@ def test_errors_of_the_user_pass_through_and_leave_no_trace_open():
         run(broken, np.zeros(2))
     with pytest.raises(ArgumentError, match="outside"):
         tw.zeros(2)
+
+
+# ---- native calls ---------------------------------------------------------------------------------------------------
+
+
+def test_native_calls_look_at_every_argument(tmp_path):
+    f = tw.jit(lambda x, y=None: x * 2 if y is None else x + y, target="cpu")
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    y = np.full((3, 4), 100, np.float32)
+    strided = np.arange(48, dtype=np.float32).reshape(6, 8)[::2, ::2]
+    calls = [
+        ((x,), x * 2),
+        ((x, y), x + y),
+        ((strided,), strided * 2),
+        ((x[:2],), x[:2] * 2),
+        ((x.astype(np.float64),), x.astype(np.float64) * 2),
+        ((x.astype(np.int32),), x.astype(np.int32) * 2),
+        ((np.asfortranarray(x),), x * 2),
+        ((3,), np.asarray(6)),
+        ((x, 1), x + 1),
+    ]
+    with tw.options(cache_dir=tmp_path):
+        for _ in range(4):
+            for arguments, expected in calls:
+                for _ in range(3):
+                    same(f(*arguments), expected)
+    same(y, np.full((3, 4), 100, np.float32))
+
+
+def test_native_calls_return_containers(tmp_path):
+    x = np.arange(4.0)
+    with tw.options(cache_dir=tmp_path):
+        one = tw.jit(lambda a: [a + 1], target="cpu")
+        two = tw.jit(lambda a: {"b": a + 1, "c": (a * 2,)}, target="cpu")
+        for _ in range(4):
+            (only,) = one(x)
+            same(only, x + 1)
+            result = two(x)
+            same(result["b"], x + 1)
+            same(result["c"][0], x * 2)
+
+
+def test_native_calls_inside_a_trace_are_inlined(tmp_path):
+    x = np.arange(4.0)
+    with tw.options(cache_dir=tmp_path):
+        inner = tw.jit(lambda a: a + 1, target="cpu")
+        for _ in range(4):
+            inner(x)
+        same(tw.jit(lambda a: a * inner(x), target="interp")(x), x * (x + 1))

@@ -15,7 +15,7 @@ from tilewright.layout import Iter, Layout, Partial, Replica, XorTerm
 Place: TypeAlias = frozenset[tuple[str, int]]
 Index: TypeAlias = tuple[int, ...]
 
-SMALL = settings(max_examples=40, deadline=None, derandomize=True)
+SMALL = settings(max_examples=30, deadline=None, derandomize=True)
 MOST_ELEMENTS = 200
 AXES = ("mem", "lane", "warp")
 

@@ -141,4 +141,4 @@ def test_the_environment_is_read_in_a_fresh_process():
 def test_flags_apply_on_top_of_the_options_in_force():
     with options(debug=3, threads=2):
         chosen = Options.from_cli({"threads": 5, "cache-dir": None})
-    assert (chosen.debug, chosen.threads, chosen.cache_dir) == (3, 5, None)
+    assert (chosen.debug, chosen.threads, chosen.cache_dir) == (3, 5, current().cache_dir)

@@ -11,7 +11,7 @@ import tilewright as tw
 from tilewright.cli.bench_suites.case import Array, Case, onnx_model
 from tilewright.dtypes import by_name
 
-_SIZES = [(256,) * 3, (512,) * 3, (1024,) * 3, (2048,) * 3, (1024, 384, 1536)]
+_SIZES = [(256, 256, 256), (512, 512, 512), (1024, 1024, 1024), (2048, 2048, 2048), (1024, 384, 1536)]
 _TOLERANCES = {"f32": 1e-5, "f64": 1e-12, "bf16": 1e-2}
 
 

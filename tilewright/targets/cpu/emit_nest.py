@@ -82,6 +82,7 @@ class NestEmitter:
         self._mask_scalar: Value | None = None
         self._scopes: list[dict[Item, Value]] = [{}]
         self._unrolled = 0
+        self._waits: dict[Item, bool] = {}
         self._accumulators: dict[tile.ReduceOp, _Accumulator] = {}
         self._extents = self._clipped_extents()
 
@@ -189,13 +190,16 @@ class NestEmitter:
 
     def _below_reduce(self, item: Item) -> bool:
         """Items computed from a reduction's result have to wait for it."""
-        value, at = item
-        op = value.owner
-        if not isinstance(op, Operation):
-            return False
-        if isinstance(op, tile.ReduceOp):
-            return True
-        return any(self._below_reduce(inner) for inner in operand_items(op, at, self.plan))
+        known = self._waits.get(item)
+        if known is None:
+            value, at = item
+            op = value.owner
+            known = isinstance(op, tile.ReduceOp) or (
+                isinstance(op, Operation)
+                and any(self._below_reduce(inner) for inner in operand_items(op, at, self.plan))
+            )
+            self._waits[item] = known
+        return known
 
     # ---- roots and reductions -----------------------------------------------------------------------------------
 

@@ -218,7 +218,7 @@ def _clips(plan: NestPlan, bound: Bound) -> list[Clip]:
             value = reduce.operands[0]
             at = tuple(Index(d) for d in range(len(plan.space)))
             found |= _padding_clips(reduce, value, at)
-        found |= _strict_clips(plan, value, at, bound)
+        found |= _strict_clips(plan, value, at, bound, set())
         agreed = found if agreed is None else agreed & found
     return sorted(agreed or (), key=lambda c: (c.dim, c.limit))
 
@@ -245,8 +245,11 @@ def _padding_clips(reduce: tile.ReduceOp, value: SSAValue, at: Indices) -> set[C
     return {clip} if clip is not None and clip.dim in reduce.attributes_of()["axes"] else set()
 
 
-def _strict_clips(plan: NestPlan, value: SSAValue, at: Indices, bound: Bound) -> set[Clip]:
+def _strict_clips(plan: NestPlan, value: SSAValue, at: Indices, bound: Bound, seen: set[Item]) -> set[Clip]:
     """A root is undefined wherever a load on a strict path to it is."""
+    if (value, at) in seen:
+        return set()
+    seen.add((value, at))
     op = value.owner
     if isinstance(op, tile.LoadOp):
         return _overhangs(_access(op, at), bound) if op.fill is None else set()
@@ -255,5 +258,5 @@ def _strict_clips(plan: NestPlan, value: SSAValue, at: Indices, bound: Bound) ->
         return set()
     clips: set[Clip] = set()
     for operand, inner in operand_items(op, at, plan):  # type: ignore[arg-type]
-        clips |= _strict_clips(plan, operand, inner, bound)
+        clips |= _strict_clips(plan, operand, inner, bound, seen)
     return clips

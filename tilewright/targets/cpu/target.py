@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -74,8 +75,8 @@ class NativeProgram:
             },
         )
 
-    def __call__(self, *arrays: Tensor) -> list[Tensor]:
-        result = self.program(*arrays)
+    def __call__(self, *arrays: Tensor, out: Sequence[Tensor] | None = None) -> list[Tensor]:
+        result = self.program(*arrays) if out is None else self.program(*arrays, out=tuple(out))
         return list(result) if isinstance(result, tuple) else [result]
 
     def ir(self, phase: str) -> str:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 
+from tilewright.dialects.tile import KernelOp
 from tilewright.errors import CompilerBug, UnsupportedOnTargetError
 from tilewright.semantics.array import Interpreter
 from tilewright.targets.base import Tensor
+from tilewright.targets.interp.kernels import run_checked
 
 
 class InterpretedProgram:
@@ -22,14 +24,23 @@ class InterpretedProgram:
         self._constants = constants
         self._main = main_of(module)
 
-    def __call__(self, *arrays: Tensor) -> list[Tensor]:
-        results = Interpreter(self._constants).run(self._main.body.block, arrays)
-        # Copies: a result may be a view of an argument or of a constant.
-        return [np.array(r, order="C") for r in results]
+    def __call__(self, *arrays: Tensor, out: Sequence[Tensor] | None = None) -> list[Tensor]:
+        results = Interpreter(self._constants, self._call).run(self._main.body.block, arrays)
+        if out is None:
+            # Copies: a result may be a view of an argument or of a constant.
+            return [np.array(r, order="C") for r in results]
+        for target, result in zip(out, results, strict=True):
+            np.copyto(target, result)
+        return list(out)
+
+    def _call(self, callee: str, operands: Sequence[Tensor]) -> Sequence[Tensor]:
+        kernel = next(op for op in self._module.body.block.ops if isinstance(op, KernelOp) and op.sym_name.data == callee)
+        return run_checked(kernel, operands)
 
     def ir(self, phase: str) -> str:
-        if phase != "array":
-            raise UnsupportedOnTargetError(f"the interp target has no `{phase}` phase", help="ask for `array`")
+        if phase not in ("array", "tile"):
+            message = f"the interp target has no `{phase}` phase"
+            raise UnsupportedOnTargetError(message, help="ask for `array` or `tile`, which are one program here")
         return str(self._module)
 
     def asm(self) -> str:

@@ -1,0 +1,1 @@
+"""Random array programs, an oracle with error bounds, and planted miscompiles that it must find."""

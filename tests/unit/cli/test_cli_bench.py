@@ -1,0 +1,149 @@
+"""`tilewright bench`: the records of quick runs, the choice of cases and peers, and the formulas of the suites."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cli_support import CommandLine
+
+from tilewright.cli import bench_worker
+from tilewright.cli.bench_suites import load_cases
+from tilewright.cli.bench_suites.case import Case
+from tilewright.cli.bench_suites.ops import numpy_erf
+from tilewright.cli.bench_worker import Request, footprint
+
+KEYS = {
+    "case",
+    "ours_s",
+    "peers",
+    "best_peer",
+    "ratio",
+    "gflops",
+    "peak_fraction",
+    "bound",
+    "max_difference",
+    "tolerance",
+    "agrees",
+    "absent",
+}
+
+
+def test_quick_run_has_a_record_for_each_case(tilewright: CommandLine):
+    run = tilewright("bench", "attention", "--quick", "--threads", "1", "--json")
+    assert run.exit_code == 0, run.stderr
+    assert {"suite", "threads", "load", "versions", "cases"} <= run.document.keys()
+    assert [case["case"] for case in run.document["cases"]] == ["1x2x24x16", "causal 1x2x24x16"]
+    for case in run.document["cases"]:
+        assert case.keys() == KEYS
+        assert case["agrees"]
+        assert case["max_difference"] < 1e-5
+        assert case["ratio"] == pytest.approx(case["peers"]["numpy"] / case["ours_s"])
+        assert case["best_peer"] == "numpy"
+        assert 0 < case["peak_fraction"] < 2
+
+
+def test_table_compares_with_an_earlier_run(tilewright: CommandLine, tmp_path: Path):
+    base = tmp_path / "base.json"
+    case = {"case": "softmax 16x48", "ours_s": 1.0}
+    base.write_text(json.dumps({"suite": "ops", "cases": [case]}))
+    run = tilewright("bench", "ops", "--case", "softmax", "--quick", "--threads", "1", "--compare", base)
+    assert run.exit_code == 0, run.stderr
+    for word in ("softmax 16x48", "numpy", "ratio", "GFLOP/s", "against base"):
+        assert word in run.stdout
+    assert "gelu" not in run.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("gem",), "did you mean gemm?"),
+        (("gemm", "--vs", "numpi"), "did you mean numpy?"),
+        (("gemm", "--repeat", "0"), "at least one turn"),
+        (("gemm", "--repeat", "many"), "many"),
+        (("gemm", "--threads", "none"), "error[TW0701]: `--threads`"),
+        (("gemm", "--compare", "missing.json"), "not the document of an earlier run"),
+        (("gemm", "--quick", "--case", "nothing"), "has no case 'nothing'"),
+    ],
+)
+def test_bench_refuses(tilewright: CommandLine, arguments: tuple[str, ...], expected: str):
+    run = tilewright("bench", *arguments)
+    assert run.exit_code == 1
+    assert expected in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+def test_base_of_another_suite_is_refused(tilewright: CommandLine, tmp_path: Path):
+    base = tmp_path / "base.json"
+    base.write_text('{"suite": "ops", "cases": []}')
+    assert "is of the suite `ops`" in tilewright("bench", "gemm", "--compare", base).stderr
+
+
+def request(**changes: Any) -> Request:
+    fields: dict[str, Any] = {"suite": "ops", "case": None, "peers": ("numpy",), "threads": 1, "repeat": 1}
+    return Request(**(fields | {"block_s": 0.0, "gap_s": 0.0, "quick": True} | changes))
+
+
+def made_up_case(ours: Any, numpy: Any, **changes: Any) -> Case:
+    fields: dict[str, Any] = {"flops": 1e3, "bytes": 1e3, "tolerance": 1e-6, "peers": {"numpy": numpy}}
+    return Case(
+        name="made up", make_inputs=lambda generator: (np.ones(8, np.float32),), ours=ours, **(fields | changes)
+    )
+
+
+def test_mismatch_is_no_agreement():
+    record = bench_worker.measure(made_up_case(lambda x: x * 1.5, lambda numpy, x: x), request())
+    assert record["max_difference"] == pytest.approx(0.5)
+    assert not record["agrees"]
+    record = bench_worker.measure(made_up_case(lambda x: x[:4], lambda numpy, x: x), request())
+    assert record["max_difference"] is None
+    assert not record["agrees"]
+
+
+def test_absent_peers_have_reasons():
+    def fails(torch: Any, x: Any) -> Any:
+        raise RuntimeError("cannot do that\nat all")
+
+    peers = {"numpy": lambda numpy, x: x, "onnxruntime": fails}
+    case = made_up_case(lambda x: x, None, peers=peers, unsupported={"torch": "has no such thing"})
+    record = bench_worker.measure(case, request(peers=("torch", "jax", "onnxruntime")))
+    assert record["absent"].keys() == {"torch", "jax", "onnxruntime"}
+    assert record["absent"]["torch"] == "has no such thing"
+    assert record["absent"]["jax"] == "has no form of this case"
+    # Without peers there is no ratio, but NumPy's result is still compared.
+    assert (record["peers"], record["best_peer"], record["ratio"]) == ({}, None, None)
+    assert record["max_difference"] == 0.0
+
+
+def test_libraries_take_turns():
+    order: list[str] = []
+    calls = {"ours": lambda: order.append("ours"), "numpy": lambda: order.append("numpy")}
+    bench_worker.alternate(calls, request(repeat=3))
+    blocks = [name for name, before in zip(order, ["", *order], strict=False) if name != before]
+    assert blocks == ["ours", "numpy"] * 3
+
+
+@pytest.mark.parametrize(("nbytes", "expected"), [(1, 1 << 15), (1 << 20, 1 << 20), ((1 << 20) + 1, 1 << 21)])
+def test_footprint_is_a_power_of_two(nbytes: int, expected: int):
+    assert footprint(nbytes) == expected
+
+
+def test_numpy_peer_of_gelu_has_the_error_function():
+    x = np.linspace(-4, 4, 801, dtype=np.float32)
+    expected = np.array([math.erf(value) for value in x.tolist()])
+    assert np.abs(numpy_erf(np, x) - expected).max() < 5e-7
+
+
+@pytest.mark.parametrize("suite", ["gemm", "ops", "attention"])
+def test_work_of_cases_is_what_the_shapes_say(suite: str):
+    for case in load_cases(suite, quick=False):
+        assert case.bytes > 0
+        assert case.tolerance <= 1e-2
+        assert {"numpy", "torch", "jax"} <= case.peers.keys()
+        assert {"onnxruntime"} <= case.peers.keys() | case.unsupported.keys()
+    sizes = {case.name: case.flops for case in load_cases("gemm", quick=False)}
+    assert sizes["f32 1024x384x1536"] == 2 * 1024 * 384 * 1536

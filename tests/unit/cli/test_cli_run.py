@@ -1,0 +1,143 @@
+"""`tilewright run` on scripts and on saved programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cli_support import CommandLine
+
+import tilewright as tw
+from tilewright.cli.report import bytes_text, seconds_text
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """`softmax(2 x)` of f32[6, 4] as a file."""
+
+    @tw.jit
+    def scaled(x):
+        return tw.nn.softmax(x * 2.0, axis=-1)
+
+    path = tmp_path / "scaled.twp"
+    with tw.options(cache=False):
+        scaled.lower(tw.ShapeDtype((6, 4), tw.f32)).compile("cpu").save(str(path))
+    return path
+
+
+def script(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "script.py"
+    path.write_text(text)
+    return path
+
+
+def test_script_runs_as_main_with_its_arguments(tilewright: CommandLine, tmp_path: Path):
+    path = script(tmp_path, "import sys\nif __name__ == '__main__':\n    print(sys.argv[1:], __file__)\n")
+    run = tilewright("run", path, "a", "--foreign", "b")
+    assert run.exit_code == 0
+    assert run.stdout == f"['a', '--foreign', 'b'] {path}\n"
+
+
+def test_main_is_called_once(tilewright: CommandLine, tmp_path: Path):
+    by_us = script(tmp_path, "def main():\n    print('ran')\n")
+    assert tilewright("run", by_us).stdout == "ran\n"
+    by_itself = script(tmp_path, "def main():\n    print('ran')\nif __name__ == '__main__':\n    main()\n")
+    assert tilewright("run", by_itself).stdout == "ran\n"
+
+
+def test_script_sees_options_and_its_folder(tilewright: CommandLine, tmp_path: Path):
+    (tmp_path / "neighbour_of_script.py").write_text("NAME = 'neighbour'\n")
+    text = "import neighbour_of_script as n\nfrom tilewright.options import current\nprint(n.NAME, current().threads)\n"
+    assert tilewright("run", "--threads", "1", script(tmp_path, text)).stdout == "neighbour 1\n"
+
+
+def test_json_keeps_stdout_for_the_document(tilewright: CommandLine, tmp_path: Path):
+    run = tilewright("run", "--json", script(tmp_path, "print('to people')\nraise SystemExit(3)\n"))
+    assert run.exit_code == 3
+    assert run.document.keys() == {"file", "exit_code", "seconds"}
+    assert run.document["exit_code"] == 3
+    assert "to people" in run.stderr
+
+
+def test_users_exception_shows_the_users_frames_only(tilewright: CommandLine, tmp_path: Path):
+    run = tilewright("run", script(tmp_path, "def f():\n    return 1 / 0\nf()\n"))
+    assert run.exit_code == 1
+    assert "ZeroDivisionError" in run.stderr
+    assert run.stderr.count("File ") == 2
+    assert "return 1 / 0" in run.stderr
+
+
+def test_our_error_has_no_traceback_below_debug_5(tilewright: CommandLine, tmp_path: Path):
+    function = "import tilewright as tw\n@tw.jit\ndef f(x):\n    return x + tw.zeros((5,))\n"
+    path = script(tmp_path, function + "f.lower(tw.ShapeDtype((3,), tw.f32))\n")
+    run = tilewright("run", path)
+    assert run.exit_code == 1
+    assert run.stderr.startswith("error[TW0201]")
+    assert f"{path}:4:12" in run.stderr
+    assert "Traceback" not in run.stderr
+    assert "Traceback" in tilewright("run", "--debug", "5", path).stderr
+
+
+def test_program_runs_on_given_inputs(tilewright: CommandLine, tmp_path: Path, program: Path):
+    x = np.random.default_rng(3).standard_normal((6, 4)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    run = tilewright("run", program, "--input", tmp_path / "x.npy", "--repeat", "3", "--threads", "1", "--json")
+    assert run.exit_code == 0, run.stderr
+    found = run.document
+    assert found["inputs"] == [{"name": "in0", "shape": [6, 4], "dtype": "f32"}]
+    assert (found["calls"], found["threads"]) == (3, 1)
+    assert 0 < found["best_s"] <= found["median_s"] < 1
+    weights = np.exp(2 * x.astype(np.float64))
+    expected = weights / weights.sum(-1, keepdims=True)
+    (output,) = found["outputs"]
+    assert output["shape"] == [6, 4]
+    for name, value in (("minimum", expected.min()), ("maximum", expected.max()), ("mean", expected.mean())):
+        assert output[name] == pytest.approx(value, rel=1e-5)
+
+
+def test_program_describes_itself_to_people(tilewright: CommandLine, program: Path):
+    run = tilewright("run", program)
+    for word in ("scaled", "f32[6, 4]", "arena", "median", "features"):
+        assert word in run.stdout
+
+
+def test_program_refuses_wrong_inputs(tilewright: CommandLine, tmp_path: Path, program: Path):
+    np.save(tmp_path / "x.npy", np.zeros((5, 4), np.float32))
+    (tmp_path / "text.npy").write_text("not an array")
+    one = ("--input", tmp_path / "x.npy")
+    assert "TW0201" in tilewright("run", program, *one).stderr
+    assert "takes 1 inputs, got 2" in tilewright("run", program, *one, *one).stderr
+    assert "is not a .npy file" in tilewright("run", program, "--input", tmp_path / "text.npy").stderr
+    assert "takes no arguments" in tilewright("run", program, "x").stderr
+    assert "at least one call" in tilewright("run", program, "--repeat", "0").stderr
+    assert "is for saved programs" in tilewright("run", script(tmp_path, ""), *one).stderr
+
+
+def test_damaged_program_is_refused(tilewright: CommandLine, program: Path):
+    content = bytearray(program.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    program.write_bytes(content)
+    run = tilewright("run", program, "--json")
+    assert run.exit_code == 1
+    assert run.document["error"]["code"] == "TW0602"
+    program.write_bytes(b"")
+    assert "error[TW0602]" in tilewright("run", program).stderr
+
+
+def test_missing_file_suggests_its_neighbour(tilewright: CommandLine, program: Path):
+    run = tilewright("run", program.with_name("scalled.twp"))
+    assert run.exit_code == 1
+    assert f"did you mean {program}?" in run.stderr
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(None, "-"), (3e-9, "3 ns"), (1.5e-6, "1.5 us"), (0.25, "250 ms"), (2.0, "2 s")]
+)
+def test_seconds_text(seconds: float | None, text: str):
+    assert seconds_text(seconds) == text
+
+
+@pytest.mark.parametrize(("nbytes", "text"), [(0, "0 B"), (1536, "1.5 KiB"), (2**21, "2 MiB"), (5 * 2**30, "5 GiB")])
+def test_bytes_text(nbytes: int, text: str):
+    assert bytes_text(nbytes) == text

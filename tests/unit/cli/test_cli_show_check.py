@@ -1,0 +1,150 @@
+"""`tilewright show` and `check`, and what both read: FILE::NAME and arguments."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cli_support import CommandLine
+
+import tilewright as tw
+from tilewright.cli.check import compare, relative_difference
+from tilewright.cli.loading import parse_arguments
+from tilewright.errors import ArgumentError
+
+MARKS = {"array": "array.reduce", "tile": "tile.kernel", "scheduled": "scheduled.", "llvm": "define ", "asm": ".text"}
+
+
+@pytest.mark.parametrize("stage", MARKS)
+def test_show_prints_each_stage(tilewright: CommandLine, functions: Path, stage: str):
+    run = tilewright("show", f"{functions}::scale", "--stage", stage, "--json")
+    assert run.exit_code == 0, run.stderr
+    found = run.document
+    assert {name: found[name] for name in ("file", "name", "target", "stage")} == {
+        "file": str(functions),
+        "name": "scale",
+        "target": "cpu",
+        "stage": stage,
+    }
+    assert MARKS[stage] in found["text"]
+
+
+def test_show_prints_plain_text_to_a_pipe(tilewright: CommandLine, functions: Path):
+    plain = tilewright("show", f"{functions}::scale", "--stage", "array")
+    assert (
+        plain.stdout
+        == tilewright("show", f"{functions}::scale", "--stage", "array", "--json").document["text"].rstrip() + "\n"
+    )
+    assert "\x1b[" in tilewright("show", f"{functions}::scale", "--stage", "array", "--color", "always").stdout
+
+
+def test_show_obeys_target(tilewright: CommandLine, functions: Path):
+    run = tilewright("show", f"{functions}::scale", "--target", "cpu:aarch64-neon", "--stage", "llvm", "--json")
+    assert run.document["target"] == "cpu:aarch64-neon"
+    assert "aarch64" in run.document["text"]
+    refused = tilewright("show", f"{functions}::scale", "--target", "interp", "--stage", "asm")
+    assert "error[TW0502]" in refused.stderr
+
+
+def test_show_takes_arguments_of_any_structure(tilewright: CommandLine, functions: Path):
+    arguments = '{"w": (4, 3):f32}, [(3, 5):f32, 2.0]'
+    run = tilewright("show", f"{functions}::nested", "--args", arguments, "--stage", "array")
+    assert "tensor<4x5xf32>" in run.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "expected"),
+    [
+        ("scael", None, "did you mean `scale`?"),
+        ("plain", None, "decorate it with `@tw.jit`"),
+        ("nested", None, "does not tell what arguments"),
+        ("broken", "(4, 3):f32", "error[TW0201]"),
+        ("scale", "(4, 3):f33", "there is no element type `f33`"),
+        ("scale", "(4, 3):f32, f(x)", "`f(x)` in the arguments"),
+        ("scale", "(4, 3:f32", "cannot be read"),
+        ("scale", "(4,):f32) + (2", "cannot be read"),
+    ],
+)
+def test_show_refuses(tilewright: CommandLine, functions: Path, name: str, arguments: str | None, expected: str):
+    given = () if arguments is None else ("--args", arguments)
+    run = tilewright("show", f"{functions}::{name}", *given)
+    assert run.exit_code == 1
+    assert expected in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+def test_error_of_a_function_has_the_users_caret(tilewright: CommandLine, functions: Path):
+    run = tilewright("check", f"{functions}::broken", "--args", "(4, 3):f32")
+    assert "return x + tw.zeros((5,))" in run.stderr
+    assert "^^^^^^^^" in run.stderr
+
+
+@pytest.mark.parametrize("text", ["functions.py", "::scale", "functions.py::"])
+def test_name_has_a_form(tilewright: CommandLine, text: str):
+    assert "names no function" in tilewright("show", text).stderr
+
+
+def test_file_that_fails_on_import(tilewright: CommandLine, tmp_path: Path):
+    path = tmp_path / "fails.py"
+    path.write_text("import not_a_module_at_all\n")
+    run = tilewright("show", f"{path}::f")
+    assert "fails with ModuleNotFoundError" in run.stderr
+    path.with_suffix(".txt").write_text("")
+    assert "is not a Python file" in tilewright("show", f"{path.with_suffix('.txt')}::f").stderr
+
+
+def test_arguments_are_read():
+    positional, named = parse_arguments('(128, 64):f32, ():i64, [(3,) : bf16, -2], {"k": (2):bool}, causal=True, n=3')
+    assert positional == (
+        tw.ShapeDtype((128, 64), tw.f32),
+        tw.ShapeDtype((), tw.i64),
+        [tw.ShapeDtype((3,), tw.bf16), -2],
+        {"k": tw.ShapeDtype((2,), tw.bool)},
+    )
+    assert named == {"causal": True, "n": 3}
+    assert parse_arguments("") == ((), {})
+
+
+def test_arguments_are_not_executed():
+    with pytest.raises(ArgumentError):
+        parse_arguments("__import__('os').getcwd()")
+
+
+def test_check_agrees(tilewright: CommandLine, functions: Path):
+    run = tilewright("check", f"{functions}::count", "--json")
+    assert run.exit_code == 0, run.stderr
+    assert run.document["agrees"] is True
+    assert [(r["type"], r["tolerance"], r["difference"]) for r in run.document["results"]] == [
+        ("i32[4]", 0.0, 0.0),
+        ("i32[6, 4]", 0.0, 0.0),
+    ]
+    assert "yes" in tilewright("check", f"{functions}::scale").stdout
+
+
+def test_check_reports_a_difference(tilewright: CommandLine, functions: Path, monkeypatch: pytest.MonkeyPatch):
+    from tilewright.frontend.compile import CompiledGraph
+
+    run_right = CompiledGraph.__call__
+    monkeypatch.setattr(CompiledGraph, "__call__", lambda self, *x: [r + r.dtype.type(1) for r in run_right(self, *x)])
+    run = tilewright("check", f"{functions}::count", "--json")
+    assert run.exit_code == 1
+    assert [r["agrees"] for r in run.document["results"]] == [False, False]
+    assert "NO" in tilewright("check", f"{functions}::scale").stdout
+
+
+def test_relative_difference():
+    reference = np.array([1.0, -4.0, np.inf, np.nan])
+    assert relative_difference(reference.copy(), reference) == 0.0
+    assert relative_difference(np.array([1.0, -4.5, np.inf, np.nan]), reference) == pytest.approx(0.125)
+    assert relative_difference(np.array([1.0, -4.0, 7.0, np.nan]), reference) == np.inf
+    assert relative_difference(np.array([1.0, np.nan, np.inf, np.nan]), reference) == np.inf
+    assert relative_difference(reference[:3], reference) == np.inf
+    assert relative_difference(np.zeros(2), np.zeros(2)) == 0.0
+
+
+def test_tolerances_follow_the_type():
+    one = np.ones(3, np.float32)
+    assert compare(0, one * np.float32(1 + 5e-5), one).agrees
+    assert not compare(0, one * np.float32(1 + 5e-4), one).agrees
+    assert not compare(0, np.array([2**40 + 1]), np.array([2**40])).agrees

@@ -1,0 +1,379 @@
+"""`tw.kernel`: a Python function over tiles becomes a compiled kernel, once per types and compile-time values."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any, overload
+
+import numpy as np
+
+from tilewright.api import tile_functions as tile_functions  # registers what kernels may call
+from tilewright.api.array import Array, located
+from tilewright.api.lifting import element_type, lift
+from tilewright.errors import ArgumentError, DTypeError, KernelSignatureError, OverlapError, ShapeError, TilewrightError
+from tilewright.frontend import tracing
+from tilewright.frontend.compile import compile_graph
+from tilewright.frontend.pyast import Specialisation
+from tilewright.frontend.pyast_signature import IN, INOUT, OUT, ArrayParameter, KernelSignature, read_signature
+from tilewright.frontend.trace import Graph, Value
+from tilewright.interop.dlpack import to_numpy
+from tilewright.options import current
+from tilewright.primitives import ArrayType
+from tilewright.targets.base import Executable
+
+Tensor = np.ndarray[Any, Any]
+Restore = Callable[[Tensor], Any]
+
+
+class Kernel:
+    """A tile kernel. Called with arrays it writes its Out and InOut parameters in place; called without its Out
+    parameters, or inside a traced program, it returns them."""
+
+    def __init__(self, function: FunctionType, target: str | None) -> None:
+        functools.update_wrapper(self, function)
+        self._function = function
+        self._target = target
+        self.kernel_signature: KernelSignature = read_signature(function)
+        self._compiled: dict[tuple[Any, ...], CompiledKernel] = {}
+        self._lock = threading.RLock()
+
+    @property
+    def name(self) -> str:
+        return self._function.__name__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the kernel: arrays by position (Out parameters may be left out, all of them), compile-time values by
+        keyword.
+
+        Raises:
+            TilewrightError: the arguments do not fit the signature, or the kernel has a mistake.
+        """
+        try:
+            if tracing.is_tracing():
+                return self._traced(args, kwargs)
+            arrays, static = self._split(args, kwargs)
+            return self._run(arrays, static)
+        except TilewrightError as error:
+            raise located(error) from None
+
+    def lower(self, *args: Any, **kwargs: Any) -> LoweredKernel:
+        """Specialise the kernel for arguments, which may be `ShapeDtype`s.
+
+        Raises:
+            TilewrightError: the arguments do not fit the signature.
+        """
+        try:
+            arrays, static = self._split(args, kwargs)
+            types = {p.name: _type_of(p.name, value) for p, value in arrays}
+            return self._lowered(types, static)
+        except TilewrightError as error:
+            raise located(error) from None
+
+    # ---- arguments ----------------------------------------------------------------------------------------------
+
+    def _split(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[list[tuple[ArrayParameter, Any]], dict[str, Any]]:
+        """Arrays with their parameters, in order, and the values of the compile-time parameters."""
+        signature = self.kernel_signature
+        by_name = {p.name: p for p in signature.arrays}
+        named = {name: value for name, value in kwargs.items() if name in by_name}
+        static = signature.static_values({name: value for name, value in kwargs.items() if name not in by_name})
+        given = len(args) + len(named)
+        wanted = signature.arrays if given == len(signature.arrays) else signature.inputs
+        if given != len(wanted):
+            listed = ", ".join(p.name for p in signature.arrays)
+            message = f"`{self.name}` takes {len(signature.arrays)} arrays ({listed}), got {given}"
+            raise ArgumentError(message, help="pass all arrays, or all but the Out ones")
+        for name in named:
+            if by_name[name] not in wanted:
+                raise ArgumentError(f"`{name}` is given, but not all arrays are", help="pass all arrays")
+        positional = [p for p in wanted if p.name not in named]
+        values = dict(zip((p.name for p in positional), args, strict=True)) | named
+        return [(p, values[p.name]) for p in wanted], static
+
+    def _complete(self, types: Mapping[str, ArrayType]) -> tuple[ArrayType, ...]:
+        """Types of all parameters: Out ones that were left out follow from the inputs."""
+        signature = self.kernel_signature
+        sizes = signature.bind(types)
+        inputs = [types[p.name].dtype for p in signature.inputs]
+        return tuple(
+            types[p.name] if p.name in types else signature.output_type(p, sizes, inputs) for p in signature.arrays
+        )
+
+    def _lowered(self, types: Mapping[str, ArrayType], static: dict[str, Any]) -> LoweredKernel:
+        specialisation = Specialisation(self._function, self.kernel_signature, self._complete(types), static)
+        return LoweredKernel(specialisation, self._target or current().target)
+
+    # ---- running ------------------------------------------------------------------------------------------------
+
+    def _run(self, arrays: Sequence[tuple[ArrayParameter, Any]], static: dict[str, Any]) -> Any:
+        tensors: dict[str, Tensor] = {}
+        restore: Restore | None = None
+        for parameter, value in arrays:
+            tensors[parameter.name], back = _tensor(parameter, value)
+            restore = restore or back
+        compiled = self._find(tensors, static)
+        fresh = len(arrays) < len(self.kernel_signature.arrays)
+        results = compiled.run(tensors)
+        if not fresh:
+            return None
+        outputs = [results[p.name] for p in self.kernel_signature.arrays if p.effect == OUT]
+        restored = [restore(r) if restore is not None else r for r in outputs]
+        return restored[0] if len(restored) == 1 else tuple(restored)
+
+    def _find(self, tensors: dict[str, Tensor], static: dict[str, Any]) -> CompiledKernel:
+        target = self._target or current().target
+        key = (
+            target,
+            tuple((name, array.shape, array.dtype) for name, array in tensors.items()),
+            tuple((name, type(value), value) for name, value in static.items()),
+        )
+        try:
+            found = self._compiled.get(key)
+        except TypeError:
+            message = f"a compile-time value of `{self.name}` cannot be hashed"
+            raise ArgumentError(message, help="pass numbers, strings, element types or tuples") from None
+        if found is None:
+            with self._lock:
+                found = self._compiled.get(key)
+                if found is None:
+                    types = {name: ArrayType(a.shape, element_type(a.dtype)) for name, a in tensors.items()}
+                    found = self._lowered(types, static).compile(target)
+                    self._compiled[key] = found
+        return found
+
+    def _traced(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """A call inside a traced program: a node whose results are the Out and InOut arrays."""
+        signature = self.kernel_signature
+        arrays, static = self._split(args, kwargs)
+        if any(p.effect == OUT for p, _ in arrays):
+            inputs = ", ".join(p.name for p in signature.inputs)
+            message = f"`{self.name}` is called with its Out arrays inside a traced program, where arrays are values"
+            raise ArgumentError(message, help=f"write `{signature.outputs[0].name} = {self.name}({inputs})`")
+        operands = {p.name: lift(value) for p, value in arrays}
+        types = {name: ArrayType(x.shape, x.dtype) for name, x in operands.items()}
+        specialisation = self._lowered(types, static).specialisation
+        graph = tracing.current_graph()
+        values = [x.value for x in operands.values()]
+        results = [Array(v, graph) for v in add_call(graph, specialisation, values)]
+        return results[0] if len(results) == 1 else tuple(results)
+
+
+def add_call(graph: Graph, specialisation: Specialisation, operands: Sequence[Value]) -> tuple[Value, ...]:
+    """Append a call of a kernel to a graph: operands are its In and InOut arrays, results its Out and InOut arrays."""
+    name = specialisation.name
+    graph.kernels[name] = specialisation
+    return graph.append("call", operands, {"callee": name}, specialisation.results)
+
+
+@dataclass(frozen=True)
+class LoweredKernel:
+    """A kernel for given array types and compile-time values."""
+
+    specialisation: Specialisation
+    target: str
+
+    def ir(self, phase: str = "tile") -> str:
+        """The kernel's text in the `tile` phase; later phases belong to a compiled kernel.
+
+        Raises:
+            ArgumentError: another phase was asked for.
+            TilewrightError: the kernel has a mistake.
+        """
+        if phase != "tile":
+            message = f"a kernel that is not compiled has no `{phase}` phase"
+            raise located(ArgumentError(message, help=f'use `.compile().ir("{phase}")`'))
+        return str(self.specialisation.build())
+
+    def compile(self, target: str | None = None) -> CompiledKernel:
+        """Code for a target such as "cpu" or "interp"; that of `tw.kernel`, or of the options, if None.
+
+        Raises:
+            TargetError: there is no such target.
+            TilewrightError: the kernel has a mistake.
+        """
+        chosen = target or self.target
+        signature = self.specialisation.signature
+        pairs = list(zip(signature.arrays, self.specialisation.types, strict=True))
+        inputs = [(p, t) for p, t in pairs if p.effect != OUT]
+        outputs = [p for p, _ in pairs if p.effect != IN]
+
+        def traced(graph: Graph) -> Sequence[Value]:
+            return add_call(graph, self.specialisation, graph.inputs)
+
+        names = [p.name for p, _ in inputs]
+        graph = tracing.trace_program(traced, [t for _, t in inputs], names, signature.name)
+        donated = tuple(
+            (n, outputs.index(parameter)) for n, (parameter, _) in enumerate(inputs) if parameter.effect == INOUT
+        )
+        return CompiledKernel(compile_graph(graph, chosen, donated), self, chosen)
+
+
+@dataclass(frozen=True)
+class CompiledKernel:
+    """A kernel compiled for one specialisation and one target."""
+
+    executable: Executable
+    lowered: LoweredKernel
+    target: str
+
+    def __call__(self, *args: Any) -> None:
+        """Run on all arrays of the kernel; Out and InOut ones are written in place.
+
+        Raises:
+            ArgumentError, ShapeError, DTypeError: the arrays are not what the kernel was specialised for.
+            OverlapError: an array that is written overlaps another one.
+        """
+        signature = self.lowered.specialisation.signature
+        if len(args) != len(signature.arrays):
+            message = f"`{signature.name}` takes {len(signature.arrays)} arrays, got {len(args)}"
+            raise located(ArgumentError(message, help="pass all arrays in the order of the parameters"))
+        try:
+            tensors = {p.name: _tensor(p, value)[0] for p, value in zip(signature.arrays, args, strict=True)}
+            for (name, array), type in zip(tensors.items(), self.lowered.specialisation.types, strict=True):
+                _check_type(name, array, type)
+            self.run(tensors)
+        except TilewrightError as error:
+            raise located(error) from None
+
+    def run(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Run on arrays of the right types; Out arrays that are missing are made. Gives all arrays by name."""
+        specialisation = self.lowered.specialisation
+        parameters = specialisation.signature.arrays
+        every = dict(tensors)
+        for parameter, type in zip(parameters, specialisation.types, strict=True):
+            if parameter.name not in every:
+                every[parameter.name] = np.empty(type.shape, type.dtype.numpy)
+        _check_overlap(parameters, every)
+        inputs = [every[p.name] for p in parameters if p.effect != OUT]
+        written = [every[p.name] for p in parameters if p.effect != IN]
+        # Donated arrays are written where they are; arrays for the others have to be named.
+        named = any(p.effect == OUT for p in parameters)
+        results = self.executable(*inputs, out=written) if named else self.executable(*inputs)
+        for target, result in zip(written, results, strict=True):
+            if target is not result:
+                np.copyto(target, result)
+        return every
+
+    def ir(self, phase: str) -> str:
+        """The text at the end of a phase: `array`, `tile`, `scheduled` or the target's own."""
+        return self.executable.ir(phase)
+
+    def asm(self) -> str:
+        """Machine code as text."""
+        return self.executable.asm()
+
+    def cost(self) -> dict[str, Any]:
+        """Predicted time and work."""
+        return self.executable.cost()
+
+    def explain(self) -> str:
+        """Why the kernel was scheduled as it was."""
+        return self.executable.explain()
+
+    def save(self, path: str) -> None:
+        """Write a program file that runs without the compiler."""
+        self.executable.save(path)
+
+
+# ---- arguments ------------------------------------------------------------------------------------------------------
+
+
+def _type_of(name: str, value: Any) -> ArrayType:
+    if isinstance(value, ArrayType):
+        return value
+    try:
+        array, _ = to_numpy(value) if not isinstance(value, bool | int | float) else (_number(value), None)
+        return ArrayType(array.shape, element_type(array.dtype))
+    except TilewrightError as error:
+        error.message = f"argument `{name}`: {error.message}"
+        raise
+
+
+def _number(value: float) -> Tensor:
+    return np.asarray(value, np.float32 if isinstance(value, float) else None)
+
+
+def _tensor(parameter: ArrayParameter, value: Any) -> tuple[Tensor, Restore | None]:
+    """The NumPy array of an argument, checked for what the kernel does with it."""
+    if type(value) is np.ndarray:
+        array, restore = value, None
+    elif isinstance(value, bool | int | float) and parameter.effect == IN:
+        dtype = parameter.annotation.dtype
+        return (_number(value) if dtype is None else np.asarray(value, dtype.numpy)), None
+    elif isinstance(value, ArrayType):
+        raise ArgumentError(f"`{parameter.name}` is a `ShapeDtype`, which has no contents", help="pass an array")
+    else:
+        try:
+            array, restore = to_numpy(value)
+        except TilewrightError as error:
+            error.message = f"argument `{parameter.name}`: {error.message}"
+            raise
+    if parameter.effect == IN:
+        return array, restore
+    if not array.flags.writeable:
+        message = f"`{parameter.name}` is {parameter.effect.title()}, but its memory is read-only"
+        raise ArgumentError(message, help="pass a writeable array, such as a copy")
+    if not array.flags.c_contiguous:
+        message = f"`{parameter.name}` is {parameter.effect.title()}, but the array is not contiguous"
+        raise ArgumentError(message, help="pass `np.ascontiguousarray(x)`, and copy the result back")
+    return array, restore
+
+
+def _check_type(name: str, array: Tensor, wanted: ArrayType) -> None:
+    if array.shape != wanted.shape:
+        message = f"`{name}` has shape {array.shape}, but the kernel was specialised for {wanted}"
+        raise ShapeError(message, help="call the kernel itself, which specialises again")
+    if element_type(array.dtype) != wanted.dtype:
+        message = f"`{name}` is {array.dtype}, but the kernel was specialised for {wanted}"
+        raise DTypeError(message, help="call the kernel itself, which specialises again")
+
+
+def _check_overlap(parameters: Sequence[ArrayParameter], arrays: Mapping[str, Tensor]) -> None:
+    for a, b in itertools.combinations(parameters, 2):
+        if (a.effect != IN or b.effect != IN) and np.may_share_memory(arrays[a.name], arrays[b.name]):
+            written, other = (a, b) if a.effect != IN else (b, a)
+            message = f"`{written.name}`, which the kernel writes, overlaps `{other.name}` in memory"
+            raise OverlapError(message, help="pass a copy of one of them, or declare one InOut parameter")
+
+
+# ---- decorator ------------------------------------------------------------------------------------------------------
+
+
+@overload
+def kernel(fn: Callable[..., Any], /, *, target: str | None = None) -> Kernel: ...
+
+
+@overload
+def kernel(fn: None = None, /, *, target: str | None = None) -> Callable[[Callable[..., Any]], Kernel]: ...
+
+
+def kernel(fn: Callable[..., Any] | None = None, /, *, target: str | None = None) -> Any:
+    """Compile a function over tiles: `@tw.kernel` or `@tw.kernel(target="interp")`.
+
+        @tw.kernel
+        def add(x: tw.In["N"], y: tw.In["N"], z: tw.Out["N"], *, block: int = 1024):
+            for i in tw.grid(z, block):
+                z[i] = x[i] + y[i]
+
+    Positional parameters are arrays, annotated with how they are used and their named sizes; keyword-only parameters
+    are compile-time values.
+
+    Raises:
+        KernelSignatureError: the signature is not of this form, or the source cannot be read.
+    """
+    if fn is None:
+        return lambda function: kernel(function, target=target)
+    if not isinstance(fn, FunctionType):
+        message = f"`tw.kernel` takes a Python function, got a {type(fn).__name__}"
+        raise located(KernelSignatureError(message, help="decorate a function written with `def`"))
+    try:
+        return Kernel(fn, target)
+    except TilewrightError as error:
+        raise located(error) from None

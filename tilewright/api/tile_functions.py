@@ -1,0 +1,146 @@
+"""Functions of tile kernels, and what the array functions mean inside them.
+
+Kernels recognise these functions by identity, so `tw.exp` is one function for arrays and tiles.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from tilewright.api import (
+    functions_creation,
+    functions_dtype,
+    functions_elementwise,
+    functions_linalg,
+    functions_manipulation,
+    functions_math,
+    functions_searching,
+    functions_statistics,
+)
+from tilewright.api.array import located
+from tilewright.errors import ArgumentError, DataDependentShapeError, UnsupportedSyntaxError
+from tilewright.frontend.pyast_registry import register
+from tilewright.frontend.tracing import is_tracing
+
+
+def _only_in_kernels(name: str, instead: str) -> NoReturn:
+    message = f"`tw.{name}` belongs inside a function decorated with `@tw.kernel`"
+    raise located(UnsupportedSyntaxError(message, help=instead))
+
+
+def grid(over: Any, blocks: Any) -> Any:
+    """The parallel loop of a kernel: `for i, j in tw.grid(c, (bm, bn))` runs over blocks of the first axes of an array,
+    `tw.grid((M, N), (bm, bn))` over sizes. A block of None gives single positions."""
+    _only_in_kernels("grid", "call it as the iterable of the kernel's outer loop")
+
+
+def steps(over: Any, /, *, size: int, axis: int = 0) -> Any:
+    """A loop in order: `for k in tw.steps(a, axis=1, size=bk)` runs over blocks of one axis, `tw.steps(K, size=bk)`
+    over a size."""
+    _only_in_kernels("steps", "call it as the iterable of a loop in a kernel")
+
+
+def dot(a: Any, b: Any, /, acc: Any = None, *, dtype: Any = None) -> Any:
+    """`acc + a @ b` for tiles of M x K and K x N, added in the accumulator's type (f32 for 16-bit floats)."""
+    _only_in_kernels("dot", "multiply arrays with `tw.matmul`")
+
+
+def load(array: Any, index: Any, /, *, fill: Any = None) -> Any:
+    """`array[index]`; lanes outside hold `fill` and then count as elements. Without it they hold 0 and do not count."""
+    _only_in_kernels("load", "index arrays: `x[i]`")
+
+
+def store(array: Any, index: Any, value: Any, /) -> None:
+    """`array[index] = value`."""
+    _only_in_kernels("store", "arrays are values: use `x.at[i].set(value)`")
+
+
+def cdiv(a: int, divisor: int, /) -> int:
+    """`a / divisor`, rounded up.
+
+    Raises:
+        ArgumentError: the divisor is not positive.
+    """
+    if divisor < 1:
+        raise located(ArgumentError(f"`cdiv` by {divisor}", help="divide by a positive integer"))
+    return -(-a // divisor)
+
+
+def num_tiles(array: Any, axis: int, size: int) -> int:
+    """How many blocks of `size` one axis of an array has, the last one perhaps in part.
+
+    Raises:
+        ArgumentError: there is no such axis.
+    """
+    shape = array.shape
+    if not -len(shape) <= axis < len(shape):
+        message = f"there is no axis {axis} in an array with {len(shape)} axes"
+        raise located(ArgumentError(message, help="count axes from 0"))
+    return cdiv(shape[axis], size)
+
+
+def assert_(condition: Any, message: str = "a kernel's assertion failed", /) -> None:
+    """Stop with `message` unless all elements are true (interpreter only)."""
+    _only_in_kernels("assert_", "check arrays before the call")
+
+
+def print(*values: Any) -> None:
+    """Show tiles and texts (interpreter only)."""
+    _only_in_kernels("print", "print arrays after the call")
+
+
+def transpose(x: Any, /, axes: Any = None) -> Any:
+    """The tile or array with its axes in another order, reversed if None."""
+    if not is_tracing():
+        raise located(DataDependentShapeError("`tw.transpose` outside a trace", help="use `numpy.transpose`"))
+    order = tuple(reversed(range(x.ndim))) if axes is None else axes
+    return functions_manipulation.permute_dims(x, order)
+
+
+def cast(x: Any, dtype: Any, /) -> Any:
+    """The tile or array in another element type."""
+    return functions_dtype.astype(x, dtype)
+
+
+class KernelFunction:
+    """A helper of kernels: its body is compiled where it is called."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, function)
+        self._name = getattr(function, "__name__", "helper")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        _only_in_kernels(self._name, "call it from a kernel")
+
+
+def kernel_function(function: Callable[..., Any], /) -> KernelFunction:
+    """Mark a function as a helper of tile kernels: `@tw.kernel_function`. Plain functions work without it."""
+    return KernelFunction(function)
+
+
+_TILE_ONLY = (grid, steps, dot, load, store, cdiv, num_tiles, assert_, print, transpose, cast)
+
+# Array functions with a handler of their own name, or of the name given.
+_ELEMENTWISE = ["add", "subtract", "multiply", "divide", "floor_divide", "remainder", "maximum", "minimum", "copysign", "negative", "abs", "sign", "square", "reciprocal", "signbit", "floor", "ceil", "trunc", "round", "isnan", "isinf", "isfinite", "equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_left_shift", "bitwise_right_shift", "bitwise_invert", "logical_and", "logical_or", "logical_xor", "logical_not", "where", "clip", "pow"]
+_MATHS = ["exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "cbrt", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "sigmoid", "atan2", "hypot"]
+_SHAPES = ["broadcast_to", "reshape", "expand_dims", "squeeze", "permute_dims", "matrix_transpose", "concat"]
+_STATISTICS = ["sum", "prod", "max", "min", "mean", "var", "all", "any", "cumulative_sum", "cumulative_prod", "cumsum", "cumprod"]
+
+
+
+for _function in _TILE_ONLY:
+    register(_function, _function.__name__)
+for _module, _names in (
+    (functions_elementwise, _ELEMENTWISE),
+    (functions_math, _MATHS),
+    (functions_manipulation, _SHAPES),
+    (functions_statistics, _STATISTICS),
+    (functions_searching, ("argmax", "argmin", "sort")),
+    (functions_creation, ("zeros", "ones", "full", "arange")),
+    (functions_dtype, ("astype", "bitcast")),
+    (functions_linalg, ("matmul",)),
+):
+    for _name in _names:
+        register(getattr(_module, _name), _name)

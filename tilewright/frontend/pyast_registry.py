@@ -1,0 +1,27 @@
+"""Which public function means which handler inside kernels.
+
+The layer above registers its functions (`tw.exp`, `tw.sum`, ...), so that kernels recognise them by identity however
+they were imported.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+_BY_IDENTITY: dict[int, tuple[Any, str]] = {}
+
+
+def register(function: Any, name: str) -> None:
+    """Make a public function mean the handler `name` of `pyast_functions`."""
+    _BY_IDENTITY[id(function)] = (function, name)
+
+
+def handler_of(value: Any) -> str | None:
+    """The handler that a value called in a kernel stands for."""
+    found = _BY_IDENTITY.get(id(value))
+    return None if found is None else found[1]
+
+
+def registered_names() -> list[str]:
+    """All handlers that a public function stands for."""
+    return sorted({name for _, name in _BY_IDENTITY.values()})
