@@ -12,11 +12,15 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from tilewright.errors import ArgumentError, TilewrightError
+
+if TYPE_CHECKING:
+    from tilewright.cli.bench_peers import Runner
+    from tilewright.cli.bench_suites.case import Case
 
 IDLE_GAP_S = 0.25
 """Between libraries: the worker threads of one spin for a while after a call and would slow the next."""
@@ -51,7 +55,7 @@ def main() -> int:
         os.sched_setaffinity(0, cpus[: request.threads])
     try:
         for case in selected(request):
-            channel.write(msgspec.json.encode({"case": _measured_or_failed(case, request)}) + b"\n")
+            channel.write(msgspec.json.encode({"case": measured_or_failed(case, request)}) + b"\n")
     except TilewrightError as error:
         described = {"code": error.code, "message": error.message, "help": error.help}
         channel.write(msgspec.json.encode({"error": described}) + b"\n")
@@ -59,7 +63,7 @@ def main() -> int:
     return 0
 
 
-def selected(request: Request) -> list[Any]:
+def selected(request: Request) -> list[Case]:
     """The cases whose name contains the requested text.
 
     Raises:
@@ -75,7 +79,7 @@ def selected(request: Request) -> list[Any]:
     return found
 
 
-def _measured_or_failed(case: Any, request: Request) -> dict[str, Any]:
+def measured_or_failed(case: Case, request: Request) -> dict[str, Any]:
     """The record of a case; one that we cannot compile or run is a result too, and the others still count."""
     try:
         return measure(case, request)
@@ -83,7 +87,7 @@ def _measured_or_failed(case: Any, request: Request) -> dict[str, Any]:
         return {"case": case.name, "error": str(error), "agrees": False, "peers": {}, "absent": {}}
 
 
-def measure(case: Any, request: Request) -> dict[str, Any]:
+def measure(case: Case, request: Request) -> dict[str, Any]:
     """One case: times of all libraries, differences between their results, and our part of the machine's peak."""
     import numpy as np
 
@@ -108,7 +112,7 @@ def measure(case: Any, request: Request) -> dict[str, Any]:
     return describe(case, request, times, differences, absent)
 
 
-def compare(runners: Mapping[str, Any]) -> dict[str, float]:
+def compare(runners: Mapping[str, Runner]) -> dict[str, float]:
     """The difference of our result from each peer's, relative to the largest element of the peer's."""
     from tilewright.cli.check import relative_difference
 
@@ -142,7 +146,11 @@ def _block(call: Callable[[], Any], block_s: float) -> list[float]:
 
 
 def describe(
-    case: Any, request: Request, times: Mapping[str, float], differences: Mapping[str, float], absent: Mapping[str, str]
+    case: Case,
+    request: Request,
+    times: Mapping[str, float],
+    differences: Mapping[str, float],
+    absent: Mapping[str, str],
 ) -> dict[str, Any]:
     """The record of one case. `bound_s` is the least time that the measured peaks allow."""
     from tilewright.cli import measure as machine

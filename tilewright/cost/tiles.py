@@ -15,6 +15,22 @@ def even_split(size: int, target: int, multiple: int = 1) -> int:
     return -(-block // multiple) * multiple
 
 
+def _block_rows(rows: int, target: int, micro_rows: int) -> int:
+    """Rows of a block near `target` that waste few rows of register blocks: every block is cut into equal panels, so
+    what counts is how far panels times their height exceed the matrix. Short blocks pay for reloading the right
+    operand's panels, about eight rows' worth."""
+
+    def cost(blocks: int) -> float:
+        block = -(-rows // blocks)
+        panels = -(-block // micro_rows)
+        height = -(-block // panels)
+        return blocks * panels * height / rows * (1 + 8 / block)
+
+    least = max(1, -(-rows // target))
+    best = min(range(least, 2 * least + 1), key=cost)
+    return -(-rows // best)
+
+
 @dataclass(frozen=True)
 class MatmulTile:
     """Block sizes of a matrix product and the register block inside."""
@@ -30,19 +46,18 @@ def matmul_tile(rows: int, columns: int, depth: int, dtype: DType, machine: Mach
     """Blocks for an M x N x K product (Goto and van de Geijn, 2008): a block of A and of the accumulator stay in the
     second-level cache, a micro-panel of B in the first."""
     micro_rows, micro_columns = machine.micro_tile(dtype)
-    micro_rows = even_split(rows, micro_rows)
     item = dtype.compute.itemsize
     depth_target = max(64, machine.memory("l1").bytes // (2 * micro_columns * item) * 3 // 2)
     block_depth = even_split(depth, depth_target)
     budget = machine.memory("l2").bytes // 2
     block_columns = even_split(columns, max(micro_columns, 512 * 4 // item), micro_columns)
     room = budget // (item * (block_depth + block_columns))
-    block_rows = even_split(rows, max(micro_rows, min(room, 256)))
+    block_rows = _block_rows(rows, max(micro_rows, min(room, 192)), micro_rows)
     while -(-rows // block_rows) * -(-columns // block_columns) < 2 * threads and block_rows > 4 * micro_rows:
-        block_rows = even_split(rows, block_rows // 2)
+        block_rows = _block_rows(rows, block_rows // 2, micro_rows)
     while -(-rows // block_rows) * -(-columns // block_columns) < threads and block_columns > 2 * micro_columns:
         block_columns = even_split(columns, block_columns // 2, micro_columns)
-    panels = -(-block_rows // machine.micro_tile(dtype)[0])
+    panels = -(-block_rows // micro_rows)
     return MatmulTile(block_rows, block_columns, block_depth, -(-block_rows // panels), micro_columns)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from xdsl.ir.affine import AffineExpr
 
+from tilewright import dtypes
 from tilewright.dialects import tile
 from tilewright.dtypes import DType
 from tilewright.errors import (
@@ -236,7 +237,7 @@ def load(b: KernelBuilder, ref: Ref, subscript: Any, fill: Any = None) -> TileVa
         raise ArgumentError(f"`fill` is {fill!r}", help="pass a number")
     access = access_of(ref, subscript)
     dtype = ref.type.dtype
-    operands, attributes = _mapped(b, access)
+    operands, attributes = _mapped(b, access, is_store=False)
     if access.may_leave:
         value = 0 if fill is None else fill
         attributes["fill"] = float(value) if dtype.is_float else int(value)
@@ -259,7 +260,7 @@ def store(b: KernelBuilder, ref: Ref, subscript: Any, value: Any) -> None:
     if access.new_axes:
         raise IndexError_(f"a store to `{ref.name}` inserts axes", help="leave out `None`")
     stored = _fitting(b, ref, access, value)
-    operands, attributes = _mapped(b, access)
+    operands, attributes = _mapped(b, access, is_store=True)
     b.add(tile.StoreOp.make([stored.value, ref.value, *operands], attributes, []))
 
 
@@ -284,7 +285,7 @@ def _may_store(b: KernelBuilder, value: TileValue, dtype: DType) -> bool:
     return b.result_dtype([value, dtype]) == dtype
 
 
-def _mapped(b: KernelBuilder, access: Access) -> tuple[list[Any], dict[str, Any]]:
+def _mapped(b: KernelBuilder, access: Access, *, is_store: bool) -> tuple[list[Any], dict[str, Any]]:
     """Symbols and map of an access."""
     symbols = Symbols()
     results: list[AffineExpr] = []
@@ -298,7 +299,11 @@ def _mapped(b: KernelBuilder, access: Access) -> tuple[list[Any], dict[str, Any]
         elif isinstance(coordinate, Affine):
             results.append(symbols.expression(coordinate))
         else:
-            results.append(symbols.lane(_spread_lanes(b, access, coordinate).value))
+            lanes = _spread_lanes(b, access, coordinate)
+            if is_store and any(lanes.edges):
+                # Positions that are no elements must not be written; -1 is outside every array.
+                lanes = b.filled(b.cast(lanes, dtypes.i64), range(lanes.rank), -1)
+            results.append(symbols.lane(lanes.value))
     return symbols.values, {"map": symbols.map(len(access.shape), results)}
 
 

@@ -133,8 +133,11 @@ class _Planner:
             return False
         kernel = self.unit.kernel(call.callee.data)
         inputs = [position for position, o in enumerate(call.operands) if storage(o) is source]
-        written = len(call.operands) + [r is root for r in call.results].index(True)
-        return all(reads_where_it_writes(kernel, position, written) for position in inputs)
+        operand_refs = [n for n, effect in enumerate(kernel.effect_names) if effect != tile.OUT]
+        result_refs = [n for n, effect in enumerate(kernel.effect_names) if effect != tile.IN]
+        written = result_refs[[r is root for r in call.results].index(True)]
+        read = [operand_refs[position] for position in inputs]
+        return all(ref == written or reads_where_it_writes(kernel, ref, written) for ref in read)
 
     def _visit(self, block: Block) -> None:
         for op in block.ops:

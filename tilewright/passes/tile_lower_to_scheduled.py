@@ -40,6 +40,8 @@ ORDERED = (tile.ArgReduceOp, tile.ScanOp, tile.SortOp)
 BARRIERS = (tile.ForOp, tile.IfOp, tile.DotOp, *ORDERED)
 STRICT = (tile.MapOp, tile.CastOp, tile.BitcastOp, tile.FillPaddingOp)
 RECOMPUTED_OPERATIONS = 6
+# Rows a multiple of this apart fall into the same few sets of a first-level cache.
+CONFLICT_BYTES = 1024
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,10 @@ class _Lowering:
         if len(type.shape) != 2 or type.dtype.compute != type.dtype or type.dtype.is_bool:
             return type
         rows, columns = self.micro(type)
-        return ArrayType((_round_up(type.shape[0], rows), _round_up(type.shape[1], columns)), type.dtype)
+        stride = _round_up(type.shape[1], columns)
+        if stride * type.dtype.itemsize % CONFLICT_BYTES == 0:
+            stride += columns
+        return ArrayType((_round_up(type.shape[0], rows), stride), type.dtype)
 
     def micro(self, accumulator: ArrayType) -> tuple[int, int]:
         rows, columns = self.machine.micro_tile(accumulator.dtype)

@@ -16,6 +16,7 @@ from tilewright.cli.bench_suites import load_cases
 from tilewright.cli.bench_suites.case import Case
 from tilewright.cli.bench_suites.ops import numpy_erf
 from tilewright.cli.bench_worker import Request, footprint
+from tilewright.errors import DTypeError
 
 KEYS = {
     "case",
@@ -104,6 +105,16 @@ def test_mismatch_is_no_agreement():
     assert not record["agrees"]
 
 
+def test_case_that_does_not_compile_is_a_record():
+    def fails(x: Any) -> Any:
+        raise DTypeError("no such product", help="use f32")
+
+    record = bench_worker.measured_or_failed(made_up_case(fails, lambda numpy, x: x), request())
+    assert record["case"] == "made up"
+    assert record["error"].startswith("error[TW0202]: no such product")
+    assert not record["agrees"]
+
+
 def test_absent_peers_have_reasons():
     def fails(torch: Any, x: Any) -> Any:
         raise RuntimeError("cannot do that\nat all")
@@ -136,6 +147,14 @@ def test_numpy_peer_of_gelu_has_the_error_function():
     x = np.linspace(-4, 4, 801, dtype=np.float32)
     expected = np.array([math.erf(value) for value in x.tolist()])
     assert np.abs(numpy_erf(np, x) - expected).max() < 5e-7
+
+
+def test_numpy_peer_of_the_model_is_the_example():
+    (case,) = load_cases("models", quick=True)
+    ids, mask = case.make_inputs(np.random.default_rng(0))
+    mask[:, 11:] = 0
+    compiled = case.ours.lower(ids, mask).compile("interp")
+    assert np.abs(compiled(ids, mask) - case.peers["numpy"](np, ids, mask)).max() < 1e-5
 
 
 @pytest.mark.parametrize("suite", ["gemm", "ops", "attention"])

@@ -23,7 +23,7 @@ from tilewright.errors import CompilerBug, UnsupportedOnTargetError
 from tilewright.machines.machine import Machine
 from tilewright.passes.affine_access import storage_elements
 from tilewright.passes.base import Unit
-from tilewright.passes.scheduled_plan_memory import ARENA, CONSTANT, INPUT, MemoryPlan, storage
+from tilewright.passes.scheduled_plan_memory import ARENA, CONSTANT, INPUT, OUTPUT, MemoryPlan, storage
 from tilewright.targets.cpu.context import FunctionContext, Scratch, round_up
 from tilewright.targets.cpu.emit_dot import emit_dot
 from tilewright.targets.cpu.emit_nest import emit_nest
@@ -345,16 +345,23 @@ class _Driver:
             if effect == tile.IN:
                 entries.append(self.pointer(next(inputs)))
                 continue
-            result = self.pointer(next(outputs))
-            if effect == tile.INOUT:
+            output = next(outputs)
+            result = self.pointer(output)
+            if effect == tile.INOUT and not self._shares_memory(source := next(inputs), output):
                 type = tile.ref_type(ref)
                 nbytes = math.prod(type.shape) * type.dtype.itemsize
-                self.copy(self.pointer(next(inputs)), result, nbytes)
+                self.copy(self.pointer(source), result, nbytes)
             entries.append(result)
         entries += [self.shared, self.scratch]
         table = self._table(entries)
         emitted = self.emitter.kernels[op.callee.data]
         self.builder.call(emitted.function, [table, self.parallel, self.threads])
+
+    def _shares_memory(self, source: SSAValue, result: SSAValue) -> bool:
+        """Whether a result is written to the input that was donated for it."""
+        places = self.emitter.plan.places
+        a, b = places[storage(source)], places[storage(result)]
+        return a.kind == INPUT and b.kind == OUTPUT and self.emitter.unit.donated.get(a.index) == b.index
 
     def _table(self, entries: Sequence[Value]) -> Value:
         with self.builder.goto_entry_block():

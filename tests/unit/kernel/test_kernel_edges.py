@@ -1,0 +1,214 @@
+"""Lanes beyond the end of an array never count: every reduction, product, scan and store, for sizes that divide the
+blocks and sizes that do not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kernel_support import check, numbers, run
+
+import tilewright as tw
+
+REDUCTIONS = {
+    "sum": (tw.sum, np.sum),
+    "prod": (tw.prod, np.prod),
+    "max": (tw.max, np.max),
+    "min": (tw.min, np.min),
+    "mean": (tw.mean, np.mean),
+    "var": (tw.var, np.var),
+}
+
+
+@pytest.mark.parametrize("name", list(REDUCTIONS))
+def test_reductions_over_masked_blocks(name: str) -> None:
+    ours, numpys = REDUCTIONS[name]
+
+    @tw.kernel
+    def columns(x: tw.In["M N"], y: tw.Out["N"], *, bm: int, bn: int):
+        for j in tw.grid(y, bn):
+            window = x[0:bm, j]
+            y[j] = ours(tw.exp(window), axis=0)
+
+    def reference(x: np.ndarray) -> np.ndarray:
+        return numpys(np.exp(x.astype(np.float64)), axis=0)
+
+    for rows in (6, 8):
+        check(columns, reference, numbers(rows, 10), bm=8, bn=4, tolerance=2e-6)
+
+
+def test_argument_reductions_scans_and_sorts() -> None:
+    @tw.kernel
+    def order(
+        x: tw.In["M N"],
+        largest: tw.Out["M", tw.i64],
+        smallest: tw.Out["M", tw.i64],
+        running: tw.Out["M N"],
+        backwards: tw.Out["M N"],
+        up: tw.Out["M N"],
+        down: tw.Out["M N"],
+        *,
+        bm: int,
+        bn: int,
+    ):
+        for i in tw.grid(x, bm):
+            tile = x[i, 0:bn]
+            largest[i] = tw.argmax(tile, axis=1)
+            smallest[i] = tw.argmin(tile, axis=1)
+            running[i, 0:bn] = tw.cumsum(tile, axis=1)
+            backwards[i, 0:bn] = tw.cumsum(tile, axis=1, reverse=True)
+            up[i, 0:bn] = tw.sort(tile, axis=1)
+            down[i, 0:bn] = tw.sort(tile, axis=1, descending=True)
+
+    def reference(x: np.ndarray) -> tuple[np.ndarray, ...]:
+        ends = np.where(np.isnan(x), np.inf, x)
+        totals = np.cumsum(x, axis=1), np.cumsum(x[:, ::-1], axis=1)[:, ::-1]
+        return (
+            np.argmax(x, axis=1),
+            np.argmin(x, axis=1),
+            *totals,
+            np.sort(ends, axis=1),
+            -np.sort(-ends, axis=1),
+        )
+
+    for rows, columns in ((4, 8), (5, 6), (1, 1)):
+        x = np.round(numbers(rows, columns) * 4) / 4
+        check(order, reference, -np.abs(x) - 1, bm=2, bn=8)
+        check(order, reference, np.abs(x) + 1, bm=2, bn=8)
+
+
+def test_sorted_nan_stays_before_the_lanes_beyond() -> None:
+    @tw.kernel
+    def ascending(x: tw.In["N"], y: tw.Out["N"]):
+        for i in tw.grid(x, 8):
+            y[i] = tw.sort(x[i])
+
+    x = np.array([3, np.nan, 1, np.inf, 2], np.float32)
+    for target in ("interp", "cpu"):
+        np.testing.assert_array_equal(run(ascending, x, target=target), [1, 2, 3, np.inf, np.nan])
+
+
+@settings(max_examples=6, deadline=None)
+@given(m=st.integers(1, 20), k=st.integers(1, 20), n=st.integers(1, 20), seed=st.integers(0, 9))
+def test_products_of_any_size(m: int, k: int, n: int, seed: int) -> None:
+    # Both operands are computed, so that what their masked lanes hold would show.
+    @tw.kernel
+    def product(a: tw.In["M K"], b: tw.In["K N"], c: tw.Out["M N"]):
+        for i, j in tw.grid(c, (8, 16)):
+            acc = tw.zeros((8, 16), tw.f32)
+            for s in tw.steps(a, axis=1, size=8):
+                acc = tw.dot(tw.exp(a[i, s]), tw.exp(b[s, j]), acc)
+            c[i, j] = acc
+
+    a, b = numbers(m, k, seed=seed), numbers(k, n, seed=seed + 1)
+    check(product, lambda a, b: np.exp(a.astype(np.float64)) @ np.exp(b.astype(np.float64)), a, b, tolerance=1e-5)
+
+
+@pytest.mark.parametrize("k", [8, 11])
+def test_a_product_masks_the_operand_that_does_not_know_its_end(k: int) -> None:
+    @tw.kernel
+    def column_sums(b: tw.In["K N"], c: tw.Out["1 N"]):
+        for j in tw.grid(b.shape[1], 16):
+            acc = tw.zeros((4, 16), tw.f32)
+            for s in tw.steps(b, axis=0, size=4):
+                acc = tw.dot(tw.ones((4, 4)), tw.exp(b[s, j]), acc)
+            c[0, j] = acc[0]
+
+    b = numbers(k, 20)
+    for target in ("interp", "cpu"):
+        result = run(column_sums, b, target=target)
+        np.testing.assert_allclose(result[0], np.exp(b.astype(np.float64)).sum(0), rtol=1e-5)
+
+
+@pytest.mark.parametrize("n", [8, 13])
+def test_windows_before_the_start_and_with_steps(n: int) -> None:
+    @tw.kernel
+    def smallest_around(x: tw.In["N"], y: tw.Out["N"], *, reach: int):
+        for i in tw.grid(y, None):
+            y[i] = tw.min(tw.exp(x[i - reach : i + reach + 1]))
+
+    @tw.kernel
+    def every_second(x: tw.In["N"], y: tw.Out["1"]):
+        for i in tw.grid(y, None):
+            y[i] = tw.sum(tw.exp(x[1:17:2]))
+
+    def around(x: np.ndarray) -> np.ndarray:
+        wide = np.exp(x.astype(np.float64))
+        return np.array([wide[max(0, i - 2) : i + 3].min() for i in range(len(x))])
+
+    check(smallest_around, around, numbers(n), reach=2, tolerance=1e-6)
+    check(every_second, lambda x: np.exp(x.astype(np.float64))[1::2].sum(keepdims=True), numbers(n), tolerance=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(8, 16), (5, 13)])
+def test_what_a_loop_carries_keeps_its_masked_rows_only(shape: tuple[int, int]) -> None:
+    # Rows are masked by the grid, columns by the loop: the carried tile's columns are all real.
+    @tw.kernel
+    def column_maxima(x: tw.In["M N"], y: tw.Out["1"]):
+        for _ in tw.grid((1,), (1,)):
+            total = tw.zeros((8, 8), tw.f32)
+            for j in tw.steps(x, axis=1, size=8):
+                total = total + tw.exp(x[0:8, j]) * tw.where(j.start + tw.arange(8) < x.shape[1], 1.0, 0.0)
+            y[0:1] = tw.sum(total)[None]
+
+    check(column_maxima, lambda x: np.exp(x.astype(np.float64)).sum(keepdims=True).reshape(1), numbers(*shape), tolerance=1e-6)
+
+
+def test_transposed_and_sliced_tiles_keep_their_edges() -> None:
+    @tw.kernel
+    def moved(x: tw.In["M N"], y: tw.Out["4"], z: tw.Out["1"]):
+        for i in tw.grid((1,), (1,)):
+            tile = tw.exp(x[0:8, 0:16])
+            y[0:4] = tw.max(-tile.T, axis=1)[2:10:2]
+            z[i] = tw.max(-tile[1:8:2, 3:]).reshape(1)
+
+    def reference(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        wide = -np.exp(x.astype(np.float64))
+        return wide.max(0)[2:10:2], wide[1::2, 3:].max(keepdims=True).reshape(1)
+
+    for shape in ((5, 13), (8, 16)):
+        check(moved, reference, numbers(*shape), tolerance=1e-6)
+
+
+def test_any_all_and_integers() -> None:
+    @tw.kernel
+    def truths(x: tw.In["N"], y: tw.Out["3", tw.bool], z: tw.Out["2", tw.i64]):
+        for _ in tw.grid((1,), (1,)):
+            tile = x[0:16]
+            y[0] = tw.all(tile > 0)
+            y[1] = tw.any(tile == 0)
+            y[2] = tw.any(tile > 3)
+            z[0] = tw.max(-tile)
+            z[1] = tw.sum(tile + 1)
+
+    def reference(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return np.array([(x > 0).all(), (x == 0).any(), (x > 3).any()]), np.array([(-x).max(), (x + 1).sum()])
+
+    check(truths, reference, np.arange(1, 12, dtype=np.int32))
+
+
+def test_stores_never_write_beyond() -> None:
+    @tw.kernel
+    def fill(y: tw.Out["M N"], *, bm: int, bn: int):
+        for i, j in tw.grid(y, (bm, bn)):
+            y[i, j] = tw.ones((bm, bn))
+
+    for target in ("interp", "cpu"):
+        memory = np.zeros(200, np.float32)
+        y = memory[20:55].reshape(5, 7)
+        run(fill, y, bm=4, bn=4, target=target)
+        assert y.sum() == 35
+        assert memory.sum() == 35
+
+
+def test_no_mask_where_blocks_divide() -> None:
+    @tw.kernel
+    def copy(x: tw.In["N"], y: tw.Out["N"]):
+        for i in tw.grid(y, 8):
+            y[i] = tw.sum(x[i]) + x[i]
+
+    whole = tw.ShapeDtype((16,), tw.f32)
+    part = tw.ShapeDtype((15,), tw.f32)
+    assert "fill" not in copy.lower(whole, whole).ir()
+    assert copy.lower(part, part).ir().count("fill_padding") == 1
