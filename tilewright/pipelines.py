@@ -84,17 +84,28 @@ def _unit(module: ModuleOp, constants: Mapping[str, Tensor], machine: object, do
 
 def run_passes(unit: Unit, keep_stages: bool = True) -> dict[str, str]:
     """Run both lists; gives the program's text at each phase border if it is to be kept."""
+    from tilewright import events
     from tilewright.options import current
 
     verify = current().verify
-    stages = {"array": str(unit.module)} if keep_stages else {}
+    stages: dict[str, str] = {}
+
+    def border(phase: str) -> None:
+        if keep_stages or events.listening(5):
+            stages[phase] = str(unit.module)
+            events.emit("compile.phase", level=5, phase=phase, text=stages[phase])
+
+    border("array")
     for phase, passes in (("tile", array_to_tile()), ("scheduled", tile_to_scheduled())):
         for each in passes:
             each.apply(unit)
             if verify > 1:
                 unit.module.verify()
+            if events.listening(6):
+                events.emit("compile.pass", level=6, name=each.name, text=str(unit.module))
         if verify:
             unit.module.verify()
-        if keep_stages:
-            stages[phase] = str(unit.module)
+        border(phase)
+    for remark in unit.remarks if events.listening(3) else ():
+        events.emit("compile.remark", level=3, text=str(remark))
     return stages

@@ -80,15 +80,19 @@ def check(
 
 
 def _results(compiled: Any, target: Target, seed: int) -> list[Any]:
-    """The arrays that a run gives: what it returns, or its arguments when it writes to those instead."""
+    """The arrays that a run on random inputs gives; of a kernel, all its arrays after the run."""
+    from tilewright.api.kernel import CompiledKernel
     from tilewright.api.pytree import flatten
 
     filler = _Filler(seed)
+    if isinstance(compiled, CompiledKernel):
+        arrays = [filler.fill(type) for type in compiled.lowered.specialisation.types]
+        compiled(*arrays)
+        return arrays
     positional = [filler.fill(argument) for argument in target.positional]
     named = {name: filler.fill(argument) for name, argument in target.named.items()}
-    returned = compiled(*positional, **named)
     values: list[Any] = []
-    flatten(positional if returned is None else returned, values)
+    flatten(compiled(*positional, **named), values)
     return values
 
 

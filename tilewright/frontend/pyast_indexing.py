@@ -206,7 +206,8 @@ def _window(item: slice, size: int, what: str) -> Window:
     if count < 0:
         raise IndexError_(f"the slice of {what} ends before it starts", help="swap its bounds")
     low, high = start.range
-    if count and (high + (count - 1) * step < 0 or low >= size):
+    literal = not any(isinstance(part, Affine | TileIndex) for part in (item.start, item.stop))
+    if literal and count and (high + (count - 1) * step < 0 or low >= size):
         raise OutOfBoundsError(f"the slice of {what}, which has size {size}, lies outside it", help="move its bounds")
     return Window(start, count, step)
 

@@ -48,7 +48,9 @@ def _identity(array: Tensor) -> Tensor:
 
 
 def _plain_numpy(array: Tensor) -> Tensor:
-    if isinstance(array, np.ma.MaskedArray):
+    # Looking for masked arrays must not import them: that costs a tenth of a second.
+    masked = sys.modules.get("numpy.ma")
+    if masked is not None and isinstance(array, masked.MaskedArray):
         raise ArgumentError("a masked array has no traced form", help="pass `x.filled(value)`")
     return np.asarray(array)
 

@@ -22,13 +22,14 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from xdsl.dialects.builtin import AffineMapAttr, IndexType
-from xdsl.ir import Block, Operation, Region, SSAValue
+from xdsl.ir import Block, BlockArgument, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from tilewright import ops
 from tilewright.cost.tiles import even_split
 from tilewright.dialects import scheduled, tile
 from tilewright.dialects.base import array_type, decode
+from tilewright.errors import CompilerBug
 from tilewright.layout import panels
 from tilewright.machines.machine import Machine
 from tilewright.passes.affine_access import Index, linear_form
@@ -364,12 +365,14 @@ class _Lowering:
         depth = array_type(op.left).shape[1]
         micro = self.micro(accumulator)
         left, depth_bound = _strip_depth_padding(op.left, 1)
-        right, _ = _strip_depth_padding(op.right, 0)
+        right, right_bound = _strip_depth_padding(op.right, 0)
+        if right_bound is not None and not _same_bound(depth_bound, right_bound):
+            right = op.right  # the product skips what the left operand says, so other padding stays
         symbols: list[SSAValue] = []
         left_ref = self._pack_left(left, segment, micro[0])
         left_map = AffineMap(2, 0, (AffineExpr.dimension(0), AffineExpr.dimension(1)))
         attributes: dict[str, Any] = {"extents": (rows, columns, depth), "micro": micro}
-        direct = _array_operand(right, micro[1])
+        direct = _array_operand(right, micro[1], depth_is_bounded=depth_bound is not None)
         if direct is not None:
             load, permuted = direct
             right_ref = self.outer[load.source]
@@ -538,14 +541,17 @@ class _Permuted:
 
 
 def _counting(map: AffineMap, dim: int) -> AffineExpr:
-    """The expression of the map if it counts along `dim` from a start made of symbols."""
+    """The expression of the map if it counts along `dim` by ones from a start made of symbols."""
     result = map.results[0]
-    uses = {d for d in range(map.num_dims) if _uses_dim(result, d)}
-    return result if uses == {dim} else AffineExpr.constant(-1)
+    form = linear_form(result, tuple(Index(d) for d in range(map.num_dims)))
+    return result if form is not None and form.dims == ((dim, 1),) else AffineExpr.constant(-1)
 
 
-def _uses_dim(expression: AffineExpr, dim: int) -> bool:
-    return any(e == AffineExpr.dimension(dim) for e in expression.dfs())
+def _same_bound(a: tuple[tile.FillPaddingOp, int] | None, b: tuple[tile.FillPaddingOp, int]) -> bool:
+    """Whether two operands' depths end at the same place."""
+    if a is None or a[1] != b[1] or list(a[0].symbols) != list(b[0].symbols):
+        return False
+    return _shifted(a[0].map.data, 0, len(a[0].symbols)) == _shifted(b[0].map.data, 0, len(b[0].symbols))
 
 
 def _shifted(map: AffineMap, start: int, total: int) -> AffineMap:
@@ -555,7 +561,9 @@ def _shifted(map: AffineMap, start: int, total: int) -> AffineMap:
     return AffineMap(0, total, results)
 
 
-def _array_operand(value: SSAValue, micro_columns: int) -> tuple[tile.LoadOp, AffineMap] | None:
+def _array_operand(
+    value: SSAValue, micro_columns: int, *, depth_is_bounded: bool
+) -> tuple[tile.LoadOp, AffineMap] | None:
     """The load behind a right operand that is a plain window of an array starting at a whole panel, and its map from
     (depth, column)."""
     permutation = (0, 1)
@@ -573,9 +581,44 @@ def _array_operand(value: SSAValue, micro_columns: int) -> tuple[tile.LoadOp, Af
     map = load.map.data
     symbols = [AffineExpr.symbol(i) for i in range(map.num_symbols)]
     results = tuple(e.replace_dims_and_symbols(inverse, symbols) for e in map.results)
-    if not _is_window(results, micro_columns):
+    if not _is_window(results, micro_columns) or not _stays_inside(load, results, depth_is_bounded):
         return None
     return load, AffineMap(2, map.num_symbols, results)
+
+
+def _stays_inside(load: tile.LoadOp, results: Sequence[AffineExpr], depth_is_bounded: bool) -> bool:
+    """Whether a product may read the array itself: it skips columns beyond the end, and depths where it is told to."""
+    if load.fill is None:
+        return True
+    if decode(load.fill) != 0:
+        return False
+    depth = array_type(load.result).shape[0]
+    for expression, size in zip(results, tile.ref_type(load.source).shape, strict=True):
+        form = linear_form(expression, (Index(0), Index(1)))
+        if form is None:
+            return False
+        low = high = form.constant
+        for position, coefficient in form.symbols:
+            last = coefficient * (_trips(load.symbols[position]) - 1)
+            low, high = low + min(0, last), high + max(0, last)
+        if form.coefficient(0):
+            high += depth - 1
+        skipped = form.coefficient(1) or (form.coefficient(0) and depth_is_bounded)
+        if low < 0 or (high >= size and not skipped):
+            return False
+    return True
+
+
+def _trips(index: SSAValue) -> int:
+    """How many values a grid index or loop counter has."""
+    if not isinstance(index, BlockArgument):
+        raise CompilerBug("an index scalar that no grid or loop defines")
+    owner = index.owner.parent_op()
+    if isinstance(owner, tile.ForOp):
+        return int(owner.trips.value.data)
+    if isinstance(owner, tile.KernelOp):
+        return owner.grid_shape[index.index - len(owner.effect_names)]
+    raise CompilerBug("an index scalar that no grid or loop defines")
 
 
 def _is_window(results: Sequence[AffineExpr], micro_columns: int) -> bool:

@@ -116,10 +116,36 @@ def test_check_agrees(tilewright: CommandLine, functions: Path):
     assert run.exit_code == 0, run.stderr
     assert run.document["agrees"] is True
     assert [(r["type"], r["tolerance"], r["difference"]) for r in run.document["results"]] == [
-        ("i32[4]", 0.0, 0.0),
+        ("i64[4]", 0.0, 0.0),
         ("i32[6, 4]", 0.0, 0.0),
     ]
     assert "yes" in tilewright("check", f"{functions}::scale").stdout
+
+
+KERNEL = """
+import tilewright as tw
+
+EXAMPLE_ARGUMENTS = {
+    "scaled": (tw.ShapeDtype((40,), tw.f32), tw.ShapeDtype((40,), tw.f32)),
+}
+
+
+@tw.kernel
+def scaled(x: tw.In["N"], y: tw.Out["N"], *, factor: float = 2.0, block: int = 16):
+    for i in tw.grid(x, (block,)):
+        y[i] = x[i] * factor
+"""
+
+
+def test_kernels_are_shown_and_checked(tilewright: CommandLine, tmp_path: Path):
+    path = tmp_path / "kernels.py"
+    path.write_text(KERNEL)
+    assert "tile.kernel" in tilewright("show", f"{path}::scaled").stdout
+    given = ("--args", "(40,):f32, (40,):f32, factor=3.0, block=8")
+    assert "grid = array<i64: 5>" in tilewright("show", f"{path}::scaled", *given).stdout
+    run = tilewright("check", f"{path}::scaled", *given, "--json")
+    assert run.exit_code == 0, run.stderr
+    assert [r["type"] for r in run.document["results"]] == ["f32[40]", "f32[40]"]
 
 
 def test_check_reports_a_difference(tilewright: CommandLine, functions: Path, monkeypatch: pytest.MonkeyPatch):

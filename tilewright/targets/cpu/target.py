@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright import events
 from tilewright.dialects.base import array_type
 from tilewright.errors import UnsupportedOnTargetError
 from tilewright.passes.base import Unit
@@ -47,6 +48,10 @@ class NativeProgram:
     def _build(self) -> Program:
         machine = self._unit.machine
         constants = [np.ascontiguousarray(self._unit.constants[name]) for name in self._module.constants]
+        if events.listening(4):
+            events.emit("compile.source", level=4, text=self._module.text)
+        if events.listening(7):
+            events.emit("compile.assembly", level=7, text=self.asm())
         object_bytes = compile_object(self._module.text, machine)
         manifest = self._manifest([c.nbytes for c in constants])
         return Program(manifest, object_bytes, _support(triple_of(machine)), constants)
