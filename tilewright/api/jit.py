@@ -28,12 +28,12 @@ Names = str | Iterable[str]
 
 
 class _Latest(NamedTuple):
-    """The native function of the latest call on NumPy arrays: it checks the types of `count` arguments itself, and
+    """The native function of the latest call on NumPy arrays: it checks the types of its arguments itself, and
     gives `MISMATCH` when they are others. Good under just these `options`."""
 
     options: Options | None
     function: Callable[..., Any]
-    count: int
+    n_inputs: int
     result: Structure
 
 
@@ -68,7 +68,7 @@ class JitFunction:
             return self._function(*args, **kwargs)
         options = current()
         latest = self._latest
-        if options is latest.options and len(args) == latest.count and not kwargs and not capturing():
+        if options is latest.options and len(args) == latest.n_inputs and not kwargs and not capturing():
             result = latest.function(*args)
             if result is not MISMATCH:
                 return result if latest.result is LEAF else build(latest.result, result)
@@ -90,8 +90,10 @@ class JitFunction:
         executable, result = found
         results = executable(*args)
         # A program that gives one array in a container is left out: its native function gives the bare array.
-        if (settled := getattr(executable, "settled", None)) and (result is LEAF or len(results) != 1):
-            self._latest = _Latest(*settled, len(args), result)
+        settled = getattr(executable, "settled", None)
+        if settled is not None and (result is LEAF or len(results) != 1):
+            options, function = settled
+            self._latest = _Latest(options, function, len(args), result)
         return build(result, results)
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:

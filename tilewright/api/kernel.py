@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,11 +35,11 @@ class Kernel:
     """A tile kernel. Called with arrays it writes its Out and InOut parameters in place; called without its Out
     parameters, or inside a traced program, it returns them."""
 
-    def __init__(self, function: FunctionType, target: str | None) -> None:
+    def __init__(self, function: FunctionType, target: str | None, local_names: Mapping[str, Any]) -> None:
         functools.update_wrapper(self, function)
         self._function = function
         self._target = target
-        self.kernel_signature: KernelSignature = read_signature(function)
+        self.kernel_signature: KernelSignature = read_signature(function, local_names)
         self._compiled: dict[tuple[Any, ...], CompiledKernel] = {}
         self._lock = threading.RLock()
 
@@ -369,11 +370,16 @@ def kernel(fn: Callable[..., Any] | None = None, /, *, target: str | None = None
         KernelSignatureError: the signature is not of this form, or the source cannot be read.
     """
     if fn is None:
-        return lambda function: kernel(function, target=target)
-    if not isinstance(fn, FunctionType):
-        message = f"`tw.kernel` takes a Python function, got a {type(fn).__name__}"
+        names = sys._getframe(1).f_locals
+        return lambda function: _decorated(function, target, names)
+    return _decorated(fn, target, sys._getframe(1).f_locals)
+
+
+def _decorated(function: Callable[..., Any], target: str | None, local_names: Mapping[str, Any]) -> Kernel:
+    if not isinstance(function, FunctionType):
+        message = f"`tw.kernel` takes a Python function, got a {type(function).__name__}"
         raise located(KernelSignatureError(message, help="decorate a function written with `def`"))
     try:
-        return Kernel(fn, target)
+        return Kernel(function, target, local_names)
     except TilewrightError as error:
         raise located(error) from None

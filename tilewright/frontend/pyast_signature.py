@@ -41,7 +41,8 @@ class _Effect(type):
         text, dtype = item if isinstance(item, tuple) and len(item) == 2 else (item, None)
         if not isinstance(text, str):
             message = f"`{cls.__name__}[...]` takes sizes in a string, got {item!r}"
-            raise KernelSignatureError(message, help=f'write `{cls.__name__}["M N"]` or `{cls.__name__}["M N", tw.f32]`')
+            name = cls.__name__
+            raise KernelSignatureError(message, help=f'write `{name}["M N"]` or `{name}["M N", tw.f32]`')
         return ArrayAnnotation(cls.effect, _sizes(text), None if dtype is None else _element_type(dtype))
 
 
@@ -183,8 +184,9 @@ class KernelSignature:
         return ArrayType(shape, dtype)
 
 
-def read_signature(function: FunctionType) -> KernelSignature:
-    """The signature of a kernel function.
+def read_signature(function: FunctionType, local_names: Mapping[str, Any]) -> KernelSignature:
+    """The signature of a kernel function. `local_names` are those where it is defined, which annotations that Python
+    kept as text may use.
 
     Raises:
         KernelSignatureError: it is not of the form that a kernel takes.
@@ -208,7 +210,7 @@ def read_signature(function: FunctionType) -> KernelSignature:
         if parameter.default is not parameter.empty:
             message = f"the array parameter `{parameter.name}` has a default"
             raise KernelSignatureError(message, location=location, help="put compile-time parameters after `*`")
-        annotation = _annotation(source, parameter, location)
+        annotation = _annotation(source, parameter, location, local_names)
         arrays.append(ArrayParameter(parameter.name, annotation, location))
     if not any(p.effect != IN for p in arrays):
         message = f"`{source.name}` has no Out or InOut parameter, so it could not give a result"
@@ -226,12 +228,12 @@ def _parameter_nodes(source: FunctionSource) -> dict[str, ast.arg]:
 
 
 def _annotation(
-    source: FunctionSource, parameter: inspect.Parameter, location: SourceLocation
+    source: FunctionSource, parameter: inspect.Parameter, location: SourceLocation, local_names: Mapping[str, Any]
 ) -> ArrayAnnotation:
     given = parameter.annotation
     if isinstance(given, str):
         try:
-            given = eval(given, source.free_names())
+            given = eval(given, {**source.free_names(), **local_names})
         except KernelSignatureError as error:
             error.location = location
             raise

@@ -59,6 +59,10 @@ def _try(unit: Unit, block: Block, product: array.ContractOp) -> None:
         reason = f"{leak.name} also needs an inner value"
         unit.remarks.append(Remark("array-fuse-attention", subject, "not fused", reason))
         return
+    if any(is_inline(op) and any(_is_scored(o.owner, inside) for o in op.operands) for op in inside):
+        reason = "the scores are also read at other coordinates"
+        unit.remarks.append(Remark("array-fuse-attention", subject, "not fused", reason))
+        return
     if BlockOrder(block).creates_cycle(inside):
         unit.remarks.append(Remark("array-fuse-attention", subject, "not fused", "an input depends on an inner value"))
         return
@@ -66,6 +70,11 @@ def _try(unit: Unit, block: Block, product: array.ContractOp) -> None:
     why = "softmax of a product, multiplied: one pass over the keys, scores stay in the tile"
     make_group(block, inside, "attention", why)
     unit.remarks.append(Remark("array-fuse-attention", subject, "fused", why))
+
+
+def _is_scored(owner: object, members: set[Operation]) -> bool:
+    """Whether an owner is a member that is computed for every score (a reduction is computed for every row)."""
+    return isinstance(owner, (array.ContractOp, *ELEMENTWISE)) and owner in members
 
 
 def _leak(block: Block, members: set[Operation], root: SSAValue) -> Operation | None:
@@ -80,13 +89,22 @@ def _leak(block: Block, members: set[Operation], root: SSAValue) -> Operation | 
     return None
 
 
-def _through_inline(value: SSAValue) -> SSAValue:
-    """The value behind broadcasts and unit reshapes."""
-    while isinstance(value.owner, Operation) and is_inline(value.owner) and value.owner.operands:
-        if isinstance(value.owner, array.TransposeOp | array.SliceOp | array.ReverseOp):
-            return value
-        value = value.owner.operands[0]
-    return value
+def _behind_row_views(value: SSAValue) -> SSAValue:
+    """The value behind broadcasts and unit reshapes, if those repeat it along the last dimension and nothing else."""
+    shape = array_type(value).shape
+    at = tuple(range(len(shape)))
+    source = value
+    while isinstance(source.owner, array.BroadcastOp | array.ReshapeOp) and is_inline(source.owner):
+        op = source.owner
+        inner = array_type(op.operands[0]).shape
+        if isinstance(op, array.BroadcastOp):
+            at = tuple(at[axis] for axis in op.attributes_of()["axes"])
+        else:
+            rest = iter([c for c, n in zip(at, array_type(source).shape, strict=True) if n != 1])
+            at = tuple(-1 if n == 1 else next(rest) for n in inner)
+        source = op.operands[0]
+    kept = [c for c, n in zip(at, array_type(source).shape, strict=True) if n != 1]
+    return source if kept == [d for d, n in enumerate(shape[:-1]) if n != 1] else value
 
 
 def _map_of(value: SSAValue, fn: str) -> array.MapOp | None:
@@ -95,7 +113,7 @@ def _map_of(value: SSAValue, fn: str) -> array.MapOp | None:
 
 
 def _last_axis_reduce(value: SSAValue, fn: str, operand: SSAValue) -> array.ReduceOp | None:
-    op = _through_inline(value).owner
+    op = _behind_row_views(value).owner
     if not isinstance(op, array.ReduceOp) or op.fn.data != fn or op.operands[0] is not operand:
         return None
     return op if op.attributes_of()["axes"] == (array_type(operand).rank - 1,) else None
@@ -128,10 +146,15 @@ def match_attention(product: array.ContractOp) -> tuple[AttentionParts, set[Oper
     if upstream is None:
         return None
     first, between = upstream
-    if not _plain_product(first, rank):
+    if not _plain_product(first, rank) or not _one_compute_type(first, scores, product):
         return None
     parts = AttentionParts(first, scores, product, product.results[0])
     return parts, {product, divide, exponential, total, subtract, highest, first, *between}
+
+
+def _one_compute_type(first: array.ContractOp, scores: SSAValue, product: array.ContractOp) -> bool:
+    """Whether scores, weights and result are computed in the same type: the kernel has one."""
+    return len({array_type(v).dtype.compute for v in (first.results[0], scores, product.results[0])}) == 1
 
 
 def _plain_product(op: array.ContractOp, rank: int) -> bool:

@@ -71,7 +71,12 @@ def _grow_epilogue(unit: Unit, block: Block, product: array.ArrayOp, members: se
         if array_type(op.results[0]).shape != shape:
             unit.remarks.append(Remark("array-fuse-contract", subject, "not in epilogue", "another shape"))
             continue
-        wider = members | {op, *inline_closure(op.operands)}
+        views = inline_closure(op.operands)
+        if any(o.owner in core for view in views for o in view.operands):
+            reason = "it reads the product at other coordinates"
+            unit.remarks.append(Remark("array-fuse-contract", subject, "not in epilogue", reason))
+            continue
+        wider = members | {op, *views}
         if order.creates_cycle(wider):
             reason = "an operand depends on the product another way"
             unit.remarks.append(Remark("array-fuse-contract", subject, "not in epilogue", reason))

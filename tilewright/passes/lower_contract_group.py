@@ -106,8 +106,8 @@ def lower_contract_group(
             inner,
             [at[d] for d in columns],
         )
-        left = builder.pull(op.operands[0], left_at)
-        right = builder.pull(op.operands[1], right_at)
+        left = builder.cast(builder.pull(op.operands[0], left_at), acc_type)
+        right = builder.cast(builder.pull(op.operands[1], right_at), acc_type)
         if plan.depth_sizes and plan.depth_sizes[-1] % plan.depth_extent:
             limit = plan.depth_sizes[-1]
             left = builder.fill_padding(left, inner[-1], limit, 0)
@@ -238,6 +238,7 @@ def lower_convolve_group(
         axis = row if d == 1 else column if d == result.rank - 1 else None
         at.append(_tile_position(axis, counter, plan.extents[d], plan.shape[d]))
     depth = Axis(plan.depth_extent, DEPTH, "c")
+    acc_type = _accumulator(result.dtype)
     per_group, channels = kernel_type.shape[0] // a["groups"], kernel_type.shape[1]
     group_start = _group_start(builder, at[1], indices[1], plan.extents[1], per_group, channels, a["groups"])
 
@@ -254,12 +255,13 @@ def lower_convolve_group(
         zero = builder.full(0, image_type.dtype)
         for mask in masks:
             right = builder.map("select", mask, right, zero)
+        left, right = builder.cast(left, acc_type), builder.cast(right, acc_type)
         if channels % plan.depth_extent:
             left = builder.fill_padding(left, channel, channels, 0)
             right = builder.fill_padding(right, channel, channels, 0)
         return builder.dot(left, right, total, (row, column, depth))
 
-    total = builder.full(0, _accumulator(result.dtype), (row, column))
+    total = builder.full(0, acc_type, (row, column))
     if 0 not in plan.depth_sizes:
         total = _depth_loop(plan, builder, total, step)
     product = builder.cast(_squeeze(builder, total, at), result.dtype)
@@ -342,6 +344,7 @@ def lower_attention_group(
         key_at = Linear.of(key) + (Linear.of(counter, plan.key_extent) if counter is not None else 0)
         query = builder.pull(first.operands[0], _matrix_coordinates(first, 0, batch, query_at, Linear.of(inner)))
         keys_tile = builder.pull(first.operands[1], _matrix_coordinates(first, 1, batch, key_at, Linear.of(inner)))
+        query, keys_tile = builder.cast(query, dtype), builder.cast(keys_tile, dtype)
         product = builder.dot(query, keys_tile, builder.full(0, dtype, (row, key)), (row, key, inner))
         scores_at = (*batch, query_at, key_at if keys > 1 else Linear())
         score_dtype = array_type(first.results[0]).dtype
@@ -360,6 +363,7 @@ def lower_attention_group(
             "add", builder.map("multiply", total, correction), builder.reduce(weights, "add", [key])
         )
         values_tile = builder.pull(second.operands[1], _matrix_coordinates(second, 1, batch, Linear.of(column), key_at))
+        values_tile = builder.cast(values_tile, dtype)
         if keys % plan.key_extent:
             values_tile = builder.fill_padding(values_tile, key_at, keys, 0)
         scaled = builder.map("multiply", result, correction)

@@ -61,6 +61,11 @@ def _random_bits(operands: Sequence[Tensor], a: Attributes) -> Tensor:
     return philox(operands[0], np.arange(size, dtype=np.uint64)).reshape(a["shape"])
 
 
+def _bitcast(operands: Sequence[Tensor], a: Attributes) -> Tensor:
+    (x,) = operands  # `ascontiguousarray` would give a scalar an axis
+    return np.array(x, order="C").view(dtypes.by_name(a["dtype"]).numpy)
+
+
 def _broadcast(operands: Sequence[Tensor], a: Attributes) -> Tensor:
     (x,) = operands
     aligned = [1] * len(a["shape"])
@@ -259,7 +264,7 @@ PRIMITIVES: dict[str, Callable[[Sequence[Tensor], Attributes], Tensor | tuple[Te
     "random_bits": _random_bits,
     "map": lambda operands, a: ops.evaluate(a["fn"], operands),
     "cast": lambda operands, a: ops.cast(operands[0], dtypes.by_name(a["dtype"])),
-    "bitcast": lambda operands, a: np.ascontiguousarray(operands[0]).view(dtypes.by_name(a["dtype"]).numpy),
+    "bitcast": _bitcast,
     "reshape": lambda operands, a: operands[0].reshape(a["shape"]),
     "transpose": lambda operands, a: operands[0].transpose(a["permutation"]),
     "broadcast": _broadcast,

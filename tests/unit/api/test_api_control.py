@@ -22,8 +22,8 @@ class State:
     history: Any
 
 
-@settings(max_examples=25, deadline=None)
-@given(st.integers(1, 500))
+@settings(max_examples=10, deadline=None)
+@given(st.integers(1, 100))
 def test_collatz(start):
     def steps(n):
         def body(carry):

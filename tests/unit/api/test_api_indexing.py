@@ -210,7 +210,7 @@ def _keys(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple[Any, ...]:
     return tuple(parts)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.data())
 def test_random_keys(data):
     shape = tuple(data.draw(st.lists(st.integers(0, 4), min_size=1, max_size=4)))

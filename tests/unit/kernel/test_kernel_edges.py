@@ -212,3 +212,43 @@ def test_no_mask_where_blocks_divide() -> None:
     part = tw.ShapeDtype((15,), tw.f32)
     assert "fill" not in copy.lower(whole, whole).ir()
     assert copy.lower(part, part).ir().count("fill_padding") == 1
+
+
+def test_products_of_strided_and_shifted_windows() -> None:
+    @tw.kernel
+    def strided(a: tw.In["M L"], b: tw.In["K N"], c: tw.Out["M N"]):
+        for i, j in tw.grid(c, (8, 16)):
+            acc = tw.zeros((8, 16), tw.f32)
+            for s in tw.steps(b, axis=0, size=8):
+                acc = tw.dot(a[i, s.start * 2 : s.start * 2 + 16 : 2], b[s, j], acc)
+            c[i, j] = acc
+
+    @tw.kernel
+    def shifted(a: tw.In["M K"], b: tw.In["K N"], c: tw.Out["M N"]):
+        for i, j in tw.grid(c, (8, 16)):
+            acc = tw.zeros((8, 16), tw.f32)
+            for s in tw.steps(b, axis=0, size=16):
+                acc = tw.dot(a[i, s], b[s.start - 16 : s.start, j], acc)
+            c[i, j] = acc
+
+    def delayed(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return a[:, 16:].astype(np.float64) @ b[: len(b) - 16]
+
+    for k in (8, 13):
+        a, b = numbers(10, 2 * k), numbers(k, 20)
+        check(strided, lambda a, b: a[:, ::2].astype(np.float64) @ b, a, b, tolerance=1e-5)
+    for k in (32, 40):
+        check(shifted, delayed, numbers(10, k), numbers(k, 20), tolerance=1e-5)
+
+
+def test_a_product_reads_nothing_beyond_an_operand_without_edges() -> None:
+    @tw.kernel
+    def sums(b: tw.In["K N"], c: tw.Out["8 N"]):
+        for j in tw.grid(b.shape[1], 16):
+            acc = tw.zeros((8, 16), tw.f32)
+            for s in tw.steps(b, axis=0, size=16):
+                acc = tw.dot(tw.ones((8, 16)), tw.load(b, (s, j), fill=0), acc)
+            c[:, j] = acc
+
+    for k in (16, 40):
+        check(sums, lambda b: b.astype(np.float64).sum(0, keepdims=True).repeat(8, 0), numbers(k, 20), tolerance=1e-5)

@@ -130,9 +130,9 @@ def test_inverse_then_layout_is_the_identity(layout):
 
 
 @SMALL
-@given(nested_layouts(negative=True, padded=True), st.lists(st.sampled_from([XorTerm("mem", 0, 2, 2)]), max_size=1))
+@given(nested_layouts(negative=True, padded=True), st.sampled_from([[], [(0, 2, 2)], [(0, 2, 2), (3, 0, 1)]]))
 def test_locate_finds_exactly_the_elements(layout, swizzle):
-    layout = layout.with_swizzle(*swizzle)
+    layout = layout.with_swizzle(*(XorTerm("mem", *bits) for bits in swizzle))
     owners = {place: index for index, found in places(layout).items() for place in found}
     arrays = coordinate_arrays(layout)
     near = {axis: range(int(values.min()) - 1, int(values.max()) + 2) for axis, values in arrays.items()}

@@ -168,6 +168,14 @@ def test_product_scales_swizzles():
         assert dict(place).get("mem", 0) == dict(whole[tiles]).get("mem", 0) * 512 + dict(part[rest]).get("mem", 0)
 
 
+def test_product_keeps_tiles_on_whole_swizzle_blocks():
+    """Six elements swizzled within eight places: the next tile starts eight places further."""
+    inner = row_major((6,)).with_swizzle(XorTerm("mem", 0, 2, 1))
+    whole, part = product(row_major((3,)), inner), vectors(inner)
+    for (index,), place in vectors(whole).items():
+        assert dict(place).get("mem", 0) == index // 6 * 8 + dict(part[(index % 6,)]).get("mem", 0)
+
+
 def test_product_drops_inner_swizzles_that_had_no_effect():
     inner = row_major((8,)).with_swizzle(XorTerm("mem", 0, 3, 1))
     assert vectors(product(row_major((4,)), inner)) == vectors(row_major((32,)))

@@ -124,12 +124,15 @@ def _right(context: FunctionContext, op: scheduled.DotOp) -> _Operand:
         form = forms[term.dim]
         start = _form(context, form, list(op.symbols))
         if form.coefficient(1):
-            # Columns: the tile starts at a whole panel, so only the panel number moves the start.
-            if term.divisor == width:
-                panel += term.stride
+            # Columns: the tile starts at a whole panel, so only the panel number moves the start. Where the depth is 1,
+            # panels follow each other without a gap and the layout is one run of columns.
+            whole = term.divisor == 1 and term.modulus is None
+            if term.divisor == width or whole:
+                step = term.stride * (width if whole else 1)
+                panel += step
                 known = static(start)
                 number = i64(known // width) if known is not None else builder.sdiv(start, i64(width))
-                offset = add(builder, offset, multiply(builder, number, term.stride))
+                offset = add(builder, offset, multiply(builder, number, step))
                 total = -(-type.shape[term.dim] // width)
                 moves = static(number) is None
                 remaining = builder.sub(i64(total), number) if moves else i64(total - int(static(number) or 0))

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import numpy as np
 from llvmlite import ir
 from xdsl.ir import Operation, SSAValue
 from xdsl.ir.affine import AffineExpr
@@ -312,7 +313,8 @@ class NestEmitter:
         op = value.owner
         dtype = array_type(value).dtype
         if isinstance(op, tile.FullOp):
-            return splat(register_form(dtype), decode(op.value))
+            # Rounded as NumPy stores it: a register holds a 16-bit float in more bits than it has.
+            return splat(register_form(dtype), np.full((), decode(op.value), dtype.numpy).item())
         if isinstance(op, tile.LoadOp):
             return self._load(op, at)
         if isinstance(op, tile.IotaOp):
@@ -425,7 +427,10 @@ class NestEmitter:
         form = found.forms[position]
         if form is not None and not found.varying_lanes(position):
             return self._form_value(form, found.symbols)
-        return self._coordinate(found, position)
+        coordinate = self._coordinate(found, position)
+        if isinstance(coordinate.type, ir.VectorType):
+            return self.builder.extract_element(coordinate, ir.Constant(I32, 0))
+        return coordinate
 
     def _offset(self, found: Access, coordinates: Sequence[Value]) -> Value:
         """Element offset of coordinates in the ref's layout."""

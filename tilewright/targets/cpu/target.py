@@ -103,7 +103,8 @@ class NativeProgram:
         return {"machine": machine.name, "seconds": total, "arena_bytes": self._module.arena_bytes, "kernels": kernels}
 
     def explain(self) -> str:
-        return "\n".join(str(remark) for remark in self._unit.remarks)
+        counts = Counter(str(remark) for remark in self._unit.remarks)
+        return "\n".join(text if count == 1 else f"{text} [{count} times]" for text, count in counts.items())
 
     def save(self, path: str) -> None:
         self.program.save(path)
