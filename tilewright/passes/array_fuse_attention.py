@@ -51,7 +51,7 @@ def _try(unit: Unit, block: Block, product: array.ContractOp) -> None:
     if found is None:
         return
     parts, members = found
-    members |= set(inline_closure(o for op in members for o in op.operands))
+    members |= set(inline_closure((o for op in members for o in op.operands), block))
     inside = {op for op in members if op.parent_block() is block}
     subject = f"attention at {where(product)}"
     leak = _leak(block, inside, parts.quotient)

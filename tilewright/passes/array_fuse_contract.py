@@ -43,7 +43,7 @@ class ArrayFuseContractPass:
 
 
 def _fuse(unit: Unit, block: Block, product: array.ArrayOp) -> None:
-    members: set[Operation] = {product, *inline_closure(product.operands)}
+    members: set[Operation] = {product, *inline_closure(product.operands, block)}
     epilogue = _grow_epilogue(unit, block, product, members)
     root = product.results[0]
     outside = [op for op in members if any(u not in members for r in op.results for u in users(r))]
@@ -71,7 +71,7 @@ def _grow_epilogue(unit: Unit, block: Block, product: array.ArrayOp, members: se
         if array_type(op.results[0]).shape != shape:
             unit.remarks.append(Remark("array-fuse-contract", subject, "not in epilogue", "another shape"))
             continue
-        views = inline_closure(op.operands)
+        views = inline_closure(op.operands, block)
         if any(o.owner in core for view in views for o in view.operands):
             reason = "it reads the product at other coordinates"
             unit.remarks.append(Remark("array-fuse-contract", subject, "not in epilogue", reason))

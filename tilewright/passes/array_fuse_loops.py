@@ -99,7 +99,7 @@ def _fuse_block(unit: Unit, block: Block) -> None:
                 for member in merged.ops:
                     group_of[member] = merged
     for group in dict.fromkeys(group_of.values()):
-        members = group.ops | set(inline_closure(o for op in group.ops for o in op.operands))
+        members = group.ops | set(inline_closure((o for op in group.ops for o in op.operands), block))
         make_group(block, members, "loop", describe([op for op in block.ops if op in group.ops]))
     _group_rest(block)
 
@@ -109,12 +109,12 @@ def _group_rest(block: Block) -> None:
     for op in list(block.ops):
         if isinstance(op, (*ORDERED, array.ScatterOp)):
             kind = op.primitive
-            make_group(block, {op, *inline_closure(op.operands)}, kind, f"{kind} runs alone")
+            make_group(block, {op, *inline_closure(op.operands, block)}, kind, f"{kind} runs alone")
     for op in list(block.ops):
         if op.parent_block() is block and is_inline(op) and not is_unit_reshape(op):
             follow = [u for r in op.results for u in users(r)]
             if any(not is_inline(u) or u.parent_block() is not block or is_unit_reshape(u) for u in follow):
-                make_group(block, {op, *inline_closure(op.operands)}, "loop", "an index map that must be stored")
+                make_group(block, {op, *inline_closure(op.operands, block)}, "loop", "an index map that must be stored")
 
 
 def _producers(op: Operation) -> list[Operation]:
@@ -140,7 +140,7 @@ def _refusal(order: BlockOrder, consumer: _Group, producer: _Group) -> str | Non
     space, reduced, problem = _space(merged)
     if problem:
         return problem
-    every = merged | set(inline_closure(o for op in merged for o in op.operands))
+    every = merged | set(inline_closure((o for op in merged for o in op.operands), order.block))
     roots = [op for op in merged if any(in_block(u, order.block) not in every for r in op.results for u in users(r))]
     problem = _recomputes(merged, roots, space, reduced)
     if problem:

@@ -31,13 +31,14 @@ def is_inline(op: Operation) -> bool:
     return is_splat(op) or isinstance(op, (array.IotaOp, *INDEX_MAPS)) or is_unit_reshape(op)
 
 
-def inline_closure(values: Iterable[SSAValue]) -> list[Operation]:
-    """The inline operations that lead to the given values, producers first."""
+def inline_closure(values: Iterable[SSAValue], block: Block) -> list[Operation]:
+    """The inline operations of a block that lead to the given values, producers first. Those of enclosing blocks are
+    stored there."""
     found: dict[Operation, None] = {}
 
     def visit(value: SSAValue) -> None:
         op = value.owner
-        if isinstance(op, Operation) and is_inline(op) and op not in found:
+        if isinstance(op, Operation) and is_inline(op) and op.parent_block() is block and op not in found:
             for operand in op.operands:
                 visit(operand)
             found[op] = None

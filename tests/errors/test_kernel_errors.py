@@ -1,0 +1,366 @@
+"""What a user sees for mistakes in tile kernels: the class, the sentence, the line with a caret, one edit."""
+
+from __future__ import annotations
+
+import itertools
+import linecache
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.errors import (
+    ArgumentError,
+    DataDependentShapeError,
+    DTypeError,
+    IndexError_,
+    KernelSignatureError,
+    OutOfBoundsError,
+    OverlapError,
+    ShapeError,
+    TilewrightError,
+    UnknownNameError,
+    UnsupportedOnTargetError,
+    UnsupportedSyntaxError,
+)
+
+_numbers = itertools.count()
+
+HEADER = """import math
+import numpy as np
+import tilewright as tw
+
+def recursive(x):
+    return recursive(x)
+
+def quadratic(x):
+    while True:
+        x = x * x
+
+@tw.kernel
+def other(x: tw.In["N"], y: tw.Out["N"]):
+    for i in tw.grid(x, 4):
+        y[i] = x[i]
+
+"""
+
+
+def module_of(source: str) -> dict[str, Any]:
+    """Run source as a notebook cell does: its text is known to `linecache` only."""
+    file = f"<kernel error {next(_numbers)}>"
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    names: dict[str, Any] = {"__name__": "cell"}
+    exec(compile(source, file, "exec"), names)
+    return names
+
+
+def kernel_of(body: str, signature: str) -> tw.Kernel:
+    indented = "".join(f"    {line}\n" for line in body.splitlines())
+    return module_of(f"{HEADER}@tw.kernel\ndef k({signature}):\n{indented}")["k"]
+
+
+ARGUMENTS = {
+    "x": tw.ShapeDtype((8, 16), tw.f32),
+    "n": tw.ShapeDtype((8,), tw.i32),
+    "y": tw.ShapeDtype((8, 16), tw.f32),
+}
+SIGNATURE = 'x: tw.In["M N"], n: tw.In["M"], y: tw.Out["M N"], *, b: int = 4'
+
+
+def error_of(body: str) -> TilewrightError:
+    with pytest.raises(TilewrightError) as caught:
+        kernel_of(body, SIGNATURE).lower(*ARGUMENTS.values()).ir()
+    return caught.value
+
+
+def in_grid(*lines: str) -> str:
+    return "for i in tw.grid(x, b):\n" + "".join(f"    {line}\n" for line in lines)
+
+
+# The body's lines in a grid loop over `i`, the error, a part of its sentence, the text above the caret, a part of the
+# help. A body that begins with `for` stands on its own.
+CASES = [
+    # syntax
+    ("while True: pass", UnsupportedSyntaxError, "`while`", "while True: pass", "range"),
+    ("try: pass\nexcept ValueError: pass", UnsupportedSyntaxError, "`try`", "try: pass", "tw.assert_"),
+    ("with open('f'): pass", UnsupportedSyntaxError, "`with`", "with open('f'): pass", "leave it out"),
+    ("f = lambda v: v", UnsupportedSyntaxError, "a lambda", "lambda v: v", "`def`"),
+    ("global z", UnsupportedSyntaxError, "`global`", "global z", "keyword parameters"),
+    ("yield x[i]", UnsupportedSyntaxError, "`yield`", "yield x[i]", "Out"),
+    ("import os", UnsupportedSyntaxError, "an import", "import os", "top of the file"),
+    ("def f(): pass", UnsupportedSyntaxError, "a nested function", "def f(): pass", "outside"),
+    ("class C: pass", UnsupportedSyntaxError, "a class", "class C: pass", "outside"),
+    ("raise ValueError", UnsupportedSyntaxError, "`raise`", "raise ValueError", "tw.assert_"),
+    ("del b", UnsupportedSyntaxError, "`del`", "del b", "leave it out"),
+    ("match b:\n    case 4: pass", UnsupportedSyntaxError, "`match`", "match b:", "`if`"),
+    ("for t in range(3): break", UnsupportedSyntaxError, "`break`", "break", "tw.where"),
+    ("for t in range(3): continue", UnsupportedSyntaxError, "`continue`", "continue", "`if`"),
+    ("for t in range(3): pass\nelse: pass", UnsupportedSyntaxError, "`else`", "for t in range(3): pass", "after"),
+    ("z = {v for v in (1, 2)}", UnsupportedSyntaxError, "a set comprehension", "{v for v in (1, 2)}", "loop"),
+    ("z = [v for v in x[i]]", UnsupportedSyntaxError, "a loop over a tile", "x[i]", "tw.steps"),
+    ("for v in x: pass", UnsupportedSyntaxError, "a loop over a tile or an array", "x", "tw.steps"),
+    ("z = (w := 3)", UnsupportedSyntaxError, "`:=`", "w := 3", "line of its own"),
+    ("z = 3j * x[i]", UnsupportedSyntaxError, "a complex number", "3j", "real"),
+    ("return x[i]", UnsupportedSyntaxError, "a returned value", "return x[i]", "Out array"),
+    ("for t in range(20): return", UnsupportedSyntaxError, "`return` inside a loop", "return", "end"),
+    ("x[i].real = 3", UnsupportedSyntaxError, "an assignment to an attribute", "x[i].real", "name"),
+    ("t = x[i]\nt[0] = 1", UnsupportedSyntaxError, "a store into a tile", "t[0]", "tw.where"),
+    ("z = np.exp(x[i])", UnsupportedSyntaxError, "a call of `exp` with tiles", "np.exp(x[i])", "tw.exp"),
+    ("z = max(x[i], 0)", UnsupportedSyntaxError, "a call of `max`", "max(x[i], 0)", "tw.maximum"),
+    ("z = other(x, y)", UnsupportedSyntaxError, "a call of another kernel", "other(x, y)", "`def`"),
+    ("z = recursive(x[i])", UnsupportedSyntaxError, "calls nested 32 deep", "recursive(x)", "loop"),
+    ("z = quadratic(x[i])", UnsupportedSyntaxError, "`while`", "while True:", "range"),
+    ("for j in tw.grid(x, 4): pass", UnsupportedSyntaxError, "more than one `tw.grid`", None, "tw.steps"),
+    ("for i in tw.grid(x, 4):\n    pass\nz = 3", UnsupportedSyntaxError, "statements after", "z = 3", "into the loop"),
+    ("for t in tw.steps(x, size=4):\n    for i in tw.grid(x, 4): pass", UnsupportedSyntaxError, "top level", None, "steps"),
+    ("z = list(tw.steps(x, size=4))\nfor v in [w for w in tw.steps(x, size=4)]: pass", ArgumentError, "TypeError", None, ""),
+    # names
+    ("z = lenght", UnknownNameError, "`lenght` is not defined", "lenght", "assign it"),
+    ("block = 3\nz = blok", UnknownNameError, "`blok` is not defined", "blok", "did you mean `block`?"),
+    ("z = tw.exq(x[i])", UnknownNameError, "has no attribute `exq`", "tw.exq", "did you mean `exp`?"),
+    ("z = x[i].astpye(tw.f32)", UnknownNameError, "a tile has no attribute `astpye`", "x[i].astpye", "`astype`"),
+    ("z = x.sum()", UnknownNameError, "the array `x` has no attribute", "x.sum", "x[...].sum"),
+    ("z = i.begin", UnknownNameError, "an index has no attribute", "i.begin", ".start"),
+    ("for t in tw.steps(x, size=4):\n    w = x[t]\ny[i] = w", UnknownNameError, "only inside the loop over `t`", "w", "before"),
+    ("if i == 1:\n    w = 1\ny[i] = w", UnknownNameError, "only inside one branch", "w", "before"),
+    # shapes
+    ("z = x[i] + x[:, 0:3]", ShapeError, "(4, 16) and (8, 3)", "x[i] + x[:, 0:3]", "x[:, None]"),
+    ("z = tw.dot(x[i], x[i])", ShapeError, "the inner sizes 16 and 4 differ", "tw.dot(x[i], x[i])", ".T"),
+    ("z = tw.dot(x[i], n[i])", ShapeError, "tiles with two axes", "tw.dot(x[i], n[i])", "reshape"),
+    ("z = tw.dot(x[i], x[i].T, tw.zeros((4, 5)))", ShapeError, "the accumulator is (4, 5)", None, "tw.zeros((4, 4)"),
+    ("y[i] = x[:, 0:4]", ShapeError, "shape (8, 4) is stored where `y[...]` has shape (4, 16)", "y[i]", "broadcasts"),
+    ("z = x[i].reshape(5, 5)", ShapeError, "cannot reshape (4, 16)", "x[i].reshape(5, 5)", "equal size"),
+    ("z = tw.zeros((-1,))", ShapeError, "no compile-time size", "tw.zeros((-1,))", "integers"),
+    ("z = x[:, i]", ShapeError, "`i` runs over 8 positions, but axis 1 of `x` has 16", "x[:, i]", "window"),
+    ("for j in tw.grid(x, (4, 4, 4)): pass", ShapeError, "3 block sizes for 2 axes", "tw.grid(x, (4, 4, 4))", "one block"),
+    ("w = x[i]\nfor t in range(20): w = w[:, 0:8]", ShapeError, "`w` has shape (4, 16) before the loop", None, "keeps"),
+    ("z = tw.squeeze(x[i], axis=0)", ShapeError, "not of size 1", "tw.squeeze(x[i], axis=0)", "size 1"),
+    # element types
+    ("z = x[i] & 1.5", DTypeError, "`bitwise_and` does not take", "x[i] & 1.5", ""),
+    ("y[i] = n[i][:, None] + tw.zeros((4, 16), tw.i64)\nz = n[x[i, 0]]", DTypeError, "indexed with f32", "n[x[i, 0]]", "astype"),
+    ("z = tw.zeros((4,), 'f33')", DTypeError, "'f33' is not an element type", None, "f32"),
+    ("z = n[i] + 2**40", DTypeError, "does not fit i32", "n[i] + 2**40", "wider"),
+    ("z = tw.dot(x[i], x[i].T, tw.zeros((4, 4), tw.f16))", DTypeError, "cannot add up in f16", None, "tw.f32"),
+    ("z = tw.where(x[i], 1, 0)", DTypeError, "condition of `where` is f32", "tw.where(x[i], 1, 0)", "compare"),
+    ("w = n[i]\nfor t in range(20): w = w + x[i, 0]", DTypeError, "`w` is i32 before the loop and f32", None, "astype"),
+    # what is known at run time only
+    ("if x[i] > 0: pass", DataDependentShapeError, "a tile of shape (4, 16)", "x[i] > 0", "tw.where"),
+    ("z = 1 if tw.sum(x[i]) > 0 else 2", DataDependentShapeError, "truth of a tile", "tw.sum(x[i]) > 0", "tw.where"),
+    ("z = x[i] > 0 and x[i] < 1", DataDependentShapeError, "`and`", "x[i] > 0", "&"),
+    ("z = not x[i]", DataDependentShapeError, "`not`", "not x[i]", "~mask"),
+    ("z = int(n[0])", DataDependentShapeError, "`int()` of a tile", "int(n[0])", "astype"),
+    ("for t in range(n[0]): pass", DataDependentShapeError, "`range`", "range(n[0])", "compile-time"),
+    ("z = x[i, 0:n[0]]", DataDependentShapeError, "a bound of the slice", "x[i, 0:n[0]]", "tw.arange"),
+    ("z = x[0 : i.start]", DataDependentShapeError, "no fixed size", "x[0 : i.start]", "compile-time size"),
+    ("z = x[x[i] > 0]", DataDependentShapeError, "indexed with a mask", "x[x[i] > 0]", "tw.where"),
+    ("z = tw.zeros((4, 4)).reshape(i, 4)", DataDependentShapeError, "a shape depends", None, "compile-time"),
+    ("z = (1, 2)[i]", DataDependentShapeError, "a tuple is indexed", "(1, 2)[i]", "unrolled"),
+    ("z = f'{x[i]}'", DataDependentShapeError, "a tile's contents", None, "tw.print"),
+    # indices
+    ("z = x[i, 16]", OutOfBoundsError, "index 16 is outside axis 1 of `x`, which has size 16", "x[i, 16]", "0 to 15"),
+    ("z = x[i, -17]", OutOfBoundsError, "index -17 is outside axis 1", "x[i, -17]", "0 to 15"),
+    ("z = x[20:24, 0]", OutOfBoundsError, "lies outside", "x[20:24, 0]", "move"),
+    ("z = x[i][9]", OutOfBoundsError, "index 9 is outside axis 0 of a tile", "x[i][9]", "0 to 3"),
+    ("z = x[i][:, 3:20]", OutOfBoundsError, "does not fit axis 1 of a tile", "x[i][:, 3:20]", "inside"),
+    ("z = x[i, 0, 0]", IndexError_, "`x` has 2 axes, but the index has 3", "x[i, 0, 0]", "extra"),
+    ("z = x[..., 0, ...]", IndexError_, "more than one `...`", "x[..., 0, ...]", "once"),
+    ("z = tw.sum(x[i], axis=2)", IndexError_, "no axis 2", "tw.sum(x[i], axis=2)", "0 to 1"),
+    ("z = x[i, 8:2]", IndexError_, "ends before it starts", "x[i, 8:2]", "swap"),
+    # arguments
+    ("z = x[i, 'a']", ArgumentError, "indexed with a str", "x[i, 'a']", "integers"),
+    ("z = y[i]", ArgumentError, "`y` is Out, so it holds nothing to read", "y[i]", "InOut"),
+    ("y[i] += 1", ArgumentError, "`y` is Out", "y[i]", "InOut"),
+    ("x[i] = 1", ArgumentError, "`x` is In, so it cannot be written", "x[i]", "InOut"),
+    ("z = x + 1", ArgumentError, "`x` is an array of shape (8, 16), not a tile", "x + 1", "x[i]"),
+    ("z = tw.exp(x[i], 3)", ArgumentError, "too many positional arguments", "tw.exp(x[i], 3)", "exp(x"),
+    ("z = x[i] + 'a'", ArgumentError, "a tile and a str", "x[i] + 'a'", "numbers"),
+    ("a, c = 1, 2, 3", ArgumentError, "2 names for 3 values", "a, c", "match"),
+    ("z = (1, 2)[5]", ArgumentError, "IndexError", "(1, 2)[5]", "compile time"),
+    ("z = 1 // 0", ArgumentError, "ZeroDivisionError", "1 // 0", "compile time"),
+    ("z = i // 0", ArgumentError, "divided by 0", "i // 0", "positive"),
+    ("z = tw.concat(x[i])", ArgumentError, "takes a list of tiles", "tw.concat(x[i])", "axis=0"),
+    ("for j in tw.steps(x, size=0): pass", ArgumentError, "a block size is 0", "tw.steps(x, size=0)", "positive"),
+    ("tw.assert_(b == 5, 'five')", ArgumentError, "does not hold at compile time: five", None, "sizes"),
+    ("z = (1, 2)\nfor t in range(20): z = (t, 2)", UnsupportedSyntaxError, "`z` is a tuple", None, "name of its own"),
+    ("z = tw.load(x, i, fill='a')", ArgumentError, "`fill` is 'a'", None, "number"),
+]
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "sentence", "marked", "help"), CASES, ids=[case[0].splitlines()[0][:40] for case in CASES]
+)
+def test_mistakes_in_the_body(
+    body: str, kind: type[TilewrightError], sentence: str, marked: str | None, help: str
+) -> None:
+    text = body if body.startswith("for i in") or "tw.grid" in body and "more" not in sentence else in_grid(*body.splitlines())
+    error = error_of(text)
+    assert type(error) is kind
+    assert sentence in error.message
+    assert error.help is None or help in error.help
+    assert error.help is not None or not help
+    assert error.location is not None
+    line, caret = error.location.snippet().splitlines()[1:]
+    start = caret.index("^")
+    if marked is not None:
+        under = line[start : caret.rindex("^") + 1]
+        assert under == marked
+    assert f"error[{kind.code}]" in str(error)
+
+
+def test_a_kernel_needs_a_grid() -> None:
+    error = error_of("z = 1")
+    assert isinstance(error, UnsupportedSyntaxError)
+    assert "has no `tw.grid` loop" in error.message
+
+
+def test_an_out_array_must_be_stored() -> None:
+    error = error_of("for i in tw.grid(x, 4): z = x[i]")
+    assert isinstance(error, KernelSignatureError)
+    assert "never stores" in error.message
+
+
+def test_stores_belong_into_the_grid() -> None:
+    error = error_of("y[0] = 1\nfor i in tw.grid(x, 4): pass")
+    assert isinstance(error, UnsupportedSyntaxError)
+    assert "a store outside" in error.message
+
+
+SIGNATURES = [
+    ("x, y: tw.Out['N']", "`x` of `k` is not annotated"),
+    ("x: int, y: tw.Out['N']", "`x` of `k` is not annotated"),
+    ("x: tw.In, y: tw.Out['N']", "names no sizes"),
+    ("x: tw.In['N'], *rest", "takes `*rest`"),
+    ("x: tw.In['N'] = 3", "has a default"),
+    ("x: tw.In['N+1'], y: tw.Out['N']", "`N+1` is neither"),
+    ("x: tw.In[3], y: tw.Out['N']", "sizes in a string"),
+    ("x: tw.In['N', 'f33'], y: tw.Out['N']", "'f33' is not an element type"),
+    ("x: tw.In['N']", "no Out or InOut"),
+]
+
+
+@pytest.mark.parametrize(("signature", "sentence"), SIGNATURES)
+def test_mistakes_in_the_signature(signature: str, sentence: str) -> None:
+    with pytest.raises(KernelSignatureError, match="TW0103") as caught:
+        kernel_of("pass", signature)
+    assert sentence in caught.value.message
+    assert caught.value.help
+
+
+def test_annotations_kept_as_text_are_located() -> None:
+    source = 'from __future__ import annotations\nimport tilewright as tw\n@tw.kernel\ndef k(x: tw.In["N+1"]): pass\n'
+    with pytest.raises(KernelSignatureError) as caught:
+        module_of(source)
+    assert caught.value.location is not None
+    assert caught.value.location.line == 4
+    with pytest.raises(KernelSignatureError, match="cannot be read"):
+        module_of(source.replace('tw.In["N+1"]', 'missing["N"]'))
+
+
+def test_what_cannot_be_a_kernel() -> None:
+    with pytest.raises(KernelSignatureError, match="lambda"):
+        tw.kernel(lambda x: x)
+    with pytest.raises(KernelSignatureError, match="takes a Python function"):
+        tw.kernel(print)  # pyright: ignore[reportArgumentType]
+    names: dict[str, Any] = {"tw": tw}
+    with pytest.raises(KernelSignatureError, match="source of `k` cannot be read"):
+        exec('@tw.kernel\ndef k(x: tw.Out["N"]): pass', names)
+
+
+@tw.kernel
+def add(x: tw.In["M N"], y: tw.In["M N", tw.f32], z: tw.Out["M N"], *, b: int):
+    for i in tw.grid(z, b):
+        z[i] = x[i] + y[i]
+
+
+def _floats(*shape: int) -> np.ndarray:
+    return np.zeros(shape, np.float32)
+
+
+def test_mistakes_in_a_call() -> None:
+    x = _floats(4, 6)
+    cases: list[tuple[type[TilewrightError], str, tuple[Any, ...], dict[str, Any]]] = [
+        (ShapeError, "M is 4 in `x` but 5 in `y`", (x, _floats(5, 6), x.copy()), {"b": 2}),
+        (ShapeError, '`x` has 1 axes (4,), but `add` declares "M N"', (_floats(4), x, x.copy()), {"b": 2}),
+        (DTypeError, "`y` is f64, but `add` declares f32", (x, x.astype(float), x.copy()), {"b": 2}),
+        (DTypeError, "complex64", (x.astype(np.complex64), x, x.copy()), {"b": 2}),
+        (ArgumentError, "`add` takes 3 arrays (x, y, z), got 1", (x,), {"b": 2}),
+        (ArgumentError, "`add` needs a value for `b`", (x, x, x.copy()), {}),
+        (ArgumentError, "`add` has no keyword parameter `c`", (x, x, x.copy()), {"b": 2, "c": 3}),
+        (ArgumentError, "cannot be hashed", (x, x, x.copy()), {"b": [2]}),
+        (ArgumentError, "`z` is Out, but the array is not contiguous", (x, x, _floats(6, 4).T), {"b": 2}),
+        (ArgumentError, "argument `x`: a value of type dict", ({}, x, x.copy()), {"b": 2}),
+        (OverlapError, "`z`, which the kernel writes, overlaps `x`", (x, x.copy(), x), {"b": 2}),
+    ]
+    for kind, sentence, arrays, static in cases:
+        with pytest.raises(kind) as caught:
+            add(*arrays, **static)
+        assert sentence in caught.value.message
+        assert caught.value.location is not None
+        assert caught.value.location.file == __file__
+    fixed = x.copy()
+    fixed.flags.writeable = False
+    with pytest.raises(ArgumentError, match="read-only"):
+        add(x, x, fixed, b=2)
+
+
+def test_mistakes_inside_a_traced_program() -> None:
+    x = _floats(4, 6)
+    with pytest.raises(ArgumentError, match=r"write `z = add\(x, y\)`"):
+        tw.jit(lambda a: add(a, a, a, b=2))(x)
+
+    @tw.kernel
+    def sizes(x: tw.In["N"], y: tw.Out["M"]):
+        for i in tw.grid(y, 4):
+            y[i] = 1
+
+    with pytest.raises(ArgumentError, match="the size M of `y` does not follow"):
+        sizes(_floats(4))
+
+
+def test_kernel_functions_belong_into_kernels() -> None:
+    for call in (lambda: tw.dot(1, 2), lambda: tw.grid((3,), (1,)), lambda: tw.steps(3, size=1), lambda: tw.print(1)):
+        with pytest.raises(UnsupportedSyntaxError, match=r"belongs inside a function decorated with `@tw.kernel`"):
+            call()
+
+
+def test_the_interpreter_checks_elements_named_by_integers() -> None:
+    @tw.kernel
+    def pick(x: tw.In["N"], which: tw.In["M"], y: tw.Out["M"]):
+        for i in tw.grid(which, None):
+            y[i] = x[which[i]]
+
+    @tw.kernel
+    def every_third(x: tw.In["N"], y: tw.Out["M"]):
+        for i in tw.grid(y, None):
+            y[i] = x[i * 3]
+
+    x = np.arange(6, dtype=np.float32)
+    with tw.options(target="interp"):
+        assert pick(x, np.array([5, 0]))[0] == 5
+        with pytest.raises(OutOfBoundsError, match="element 6 is outside axis 0") as caught:
+            pick(x, np.array([5, 6]))
+        assert caught.value.location is not None
+        assert "y[i] = x[which[i]]" in caught.value.location.snippet()
+        y = np.zeros(3, np.float32)
+        with pytest.raises(OutOfBoundsError, match="element 6"):
+            every_third(x, y)
+
+
+def test_assertions_and_prints_run_on_the_interpreter(capsys: pytest.CaptureFixture[str]) -> None:
+    @tw.kernel
+    def checked(x: tw.In["N"], y: tw.Out["N"]):
+        for i in tw.grid(x, 4):
+            tile = x[i]
+            tw.print("tile", tile)
+            assert tw.all(tile >= 0), "negative"
+            y[i] = tile
+
+    with tw.options(target="interp"):
+        checked(np.array([1, 2, 3, 4, 5], np.float32))
+        assert "tile [1. 2. 3. 4.]" in capsys.readouterr().err
+        with pytest.raises(TilewrightError, match="negative") as caught:
+            checked(np.array([1, -2], np.float32))
+        assert caught.value.location is not None
+    with tw.options(target="cpu"), pytest.raises(UnsupportedOnTargetError, match="does not run on the cpu target"):
+        checked(np.array([1, 2], np.float32))
