@@ -113,16 +113,34 @@ CASES = [
     ("z = quadratic(x[i])", UnsupportedSyntaxError, "`while`", "while True:", "range"),
     ("for j in tw.grid(x, 4): pass", UnsupportedSyntaxError, "more than one `tw.grid`", None, "tw.steps"),
     ("for i in tw.grid(x, 4):\n    pass\nz = 3", UnsupportedSyntaxError, "statements after", "z = 3", "into the loop"),
-    ("for t in tw.steps(x, size=4):\n    for i in tw.grid(x, 4): pass", UnsupportedSyntaxError, "top level", None, "steps"),
-    ("z = list(tw.steps(x, size=4))\nfor v in [w for w in tw.steps(x, size=4)]: pass", ArgumentError, "TypeError", None, ""),
+    (
+        "for t in tw.steps(x, size=4):\n    for i in tw.grid(x, 4): pass",
+        UnsupportedSyntaxError,
+        "top level",
+        None,
+        "steps",
+    ),
+    (
+        "z = list(tw.steps(x, size=4))\nfor v in [w for w in tw.steps(x, size=4)]: pass",
+        ArgumentError,
+        "TypeError",
+        None,
+        "",
+    ),
     # names
-    ("z = lenght", UnknownNameError, "`lenght` is not defined", "lenght", "assign it"),
+    ("z = qqqqqq", UnknownNameError, "`qqqqqq` is not defined", "qqqqqq", "assign it"),
     ("block = 3\nz = blok", UnknownNameError, "`blok` is not defined", "blok", "did you mean `block`?"),
     ("z = tw.exq(x[i])", UnknownNameError, "has no attribute `exq`", "tw.exq", "did you mean `exp`?"),
     ("z = x[i].astpye(tw.f32)", UnknownNameError, "a tile has no attribute `astpye`", "x[i].astpye", "`astype`"),
     ("z = x.sum()", UnknownNameError, "the array `x` has no attribute", "x.sum", "x[...].sum"),
     ("z = i.begin", UnknownNameError, "an index has no attribute", "i.begin", ".start"),
-    ("for t in tw.steps(x, size=4):\n    w = x[t]\ny[i] = w", UnknownNameError, "only inside the loop over `t`", "w", "before"),
+    (
+        "for t in tw.steps(x, size=4):\n    w = x[t]\ny[i] = w",
+        UnknownNameError,
+        "only inside the loop over `t`",
+        "w",
+        "before",
+    ),
     ("if i == 1:\n    w = 1\ny[i] = w", UnknownNameError, "only inside one branch", "w", "before"),
     # shapes
     ("z = x[i] + x[:, 0:3]", ShapeError, "(4, 16) and (8, 3)", "x[i] + x[:, 0:3]", "x[:, None]"),
@@ -132,13 +150,31 @@ CASES = [
     ("y[i] = x[:, 0:4]", ShapeError, "shape (8, 4) is stored where `y[...]` has shape (4, 16)", "y[i]", "broadcasts"),
     ("z = x[i].reshape(5, 5)", ShapeError, "cannot reshape (4, 16)", "x[i].reshape(5, 5)", "equal size"),
     ("z = tw.zeros((-1,))", ShapeError, "no compile-time size", "tw.zeros((-1,))", "integers"),
-    ("z = x[:, i]", ShapeError, "`i` runs over 8 positions, but axis 1 of `x` has 16", "x[:, i]", "window"),
-    ("for j in tw.grid(x, (4, 4, 4)): pass", ShapeError, "3 block sizes for 2 axes", "tw.grid(x, (4, 4, 4))", "one block"),
+    (
+        "for t in tw.steps(6, size=4): z = x[i, t]",
+        ShapeError,
+        "`t` runs over 6 positions, but axis 1",
+        "x[i, t]",
+        "window",
+    ),
+    (
+        "for j in tw.grid(x, (4, 4, 4)): pass",
+        ShapeError,
+        "3 block sizes for 2 axes",
+        "tw.grid(x, (4, 4, 4))",
+        "one block",
+    ),
     ("w = x[i]\nfor t in range(20): w = w[:, 0:8]", ShapeError, "`w` has shape (4, 16) before the loop", None, "keeps"),
     ("z = tw.squeeze(x[i], axis=0)", ShapeError, "not of size 1", "tw.squeeze(x[i], axis=0)", "size 1"),
     # element types
     ("z = x[i] & 1.5", DTypeError, "`bitwise_and` does not take", "x[i] & 1.5", ""),
-    ("y[i] = n[i][:, None] + tw.zeros((4, 16), tw.i64)\nz = n[x[i, 0]]", DTypeError, "indexed with f32", "n[x[i, 0]]", "astype"),
+    (
+        "y[i] = n[i][:, None] + tw.zeros((4, 16), tw.i64)\nz = n[x[i, 0]]",
+        DTypeError,
+        "indexed with f32",
+        "n[x[i, 0]]",
+        "astype",
+    ),
     ("z = tw.zeros((4,), 'f33')", DTypeError, "'f33' is not an element type", None, "f32"),
     ("z = n[i] + 2**40", DTypeError, "does not fit i32", "n[i] + 2**40", "wider"),
     ("z = tw.dot(x[i], x[i].T, tw.zeros((4, 4), tw.f16))", DTypeError, "cannot add up in f16", None, "tw.f32"),
@@ -193,12 +229,15 @@ CASES = [
 def test_mistakes_in_the_body(
     body: str, kind: type[TilewrightError], sentence: str, marked: str | None, help: str
 ) -> None:
-    text = body if body.startswith("for i in") or "tw.grid" in body and "more" not in sentence else in_grid(*body.splitlines())
+    text = (
+        body
+        if body.startswith("for i in") or ("tw.grid" in body and "more" not in sentence)
+        else in_grid(*body.splitlines())
+    )
     error = error_of(text)
     assert type(error) is kind
     assert sentence in error.message
-    assert error.help is None or help in error.help
-    assert error.help is not None or not help
+    assert help in (error.help or "")
     assert error.location is not None
     line, caret = error.location.snippet().splitlines()[1:]
     start = caret.index("^")

@@ -9,7 +9,6 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from tilewright.errors import KernelSignatureError
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 class Specialisation:
     """A kernel for given types of its arrays (in the order of its parameters) and compile-time values."""
 
-    function: FunctionType
+    function: Any  # a FunctionType, which a type checker would take for a method here
     signature: KernelSignature
     types: tuple[ArrayType, ...]
     static: Mapping[str, Any]

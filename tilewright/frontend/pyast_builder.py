@@ -251,7 +251,7 @@ class KernelBuilder:
         elif any(e for _, e in kept):
             raise ShapeError(
                 f"reshaping {x.shape} to {shape} would mix lanes beyond the end of an array with others",
-                help="choose a block size that divides the size, or load with an explicit `fill`: `tw.load(x, i, fill=0)`",
+                help="choose a block that divides the size, or give lanes beyond a value: `tw.load(x, i, fill=0)`",
             )
         else:
             edges = no_edges(len(shape))
@@ -287,7 +287,7 @@ class KernelBuilder:
         if any(p.edges[axis] for p in typed):
             raise ShapeError(
                 f"a tile that may reach beyond its array along axis {axis} cannot be concatenated there",
-                help="choose a block size that divides the size, or load with an explicit `fill`: `tw.load(x, i, fill=0)`",
+                help="choose a block that divides the size, or give lanes beyond a value: `tw.load(x, i, fill=0)`",
             )
         return self.new(tile.ConcatOp, [p.value for p in typed], {"axis": axis}, type, _union([p.edges for p in typed]))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xdsl.ir import Block, Operation, Region
+from xdsl.ir import Block, BlockArgument, Operation, Region, SSAValue
 from xdsl.traits import Pure
 
 from tilewright.dialects import tile
@@ -20,7 +20,7 @@ def _sweep(block: Block) -> bool:
         for region in op.regions:
             changed |= _sweep(region.block)
         if isinstance(op, tile.ForOp):
-            changed |= _drop_carried(op)
+            changed |= _stop_dead_carries(op) or _drop_carried(op)
         elif _is_unused(op):
             op.detach()
             op.erase()
@@ -30,6 +30,51 @@ def _sweep(block: Block) -> bool:
 
 def _is_unused(op: Operation) -> bool:
     return (op.has_trait(Pure) or isinstance(op, tile.LoadOp)) and all(r.first_use is None for r in op.results)
+
+
+def _stop_dead_carries(op: tile.ForOp) -> bool:
+    """Let tiles that only feed themselves pass through the loop unchanged, so that what computes them falls away."""
+    body = op.body.block
+    last = body.last_op
+    if last is None:
+        return False
+    live = _live_carries(op, body, last)
+    changed = False
+    for n, argument in enumerate(body.args[1:]):
+        if n not in live and last.operands[n] is not argument:
+            last.operands[n] = argument
+            changed = True
+    return changed
+
+
+def _live_carries(op: tile.ForOp, body: Block, last: Operation) -> set[int]:
+    """Carried tiles that a result in use, or an effect of the body, depends on."""
+    live = {n for n, result in enumerate(op.results) if result.first_use is not None}
+    pending: list[SSAValue] = [last.operands[n] for n in live]
+    for inner in body.walk():
+        if not inner.has_trait(Pure) and not isinstance(inner, tile.LoadOp | tile.YieldOp | tile.ForOp | tile.IfOp):
+            pending.extend(inner.operands)
+    seen: set[SSAValue] = set()
+    while pending:
+        value = pending.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        if isinstance(value, BlockArgument) and value.owner is body and value.index:
+            live.add(value.index - 1)
+            pending.append(last.operands[value.index - 1])
+        elif isinstance(value, BlockArgument):
+            pending.extend(_around(value.owner))
+        elif isinstance(value.owner, Operation):
+            for used in value.owner.walk():
+                pending.extend(used.operands)
+    return live
+
+
+def _around(block: Block) -> list[SSAValue]:
+    """What a nested block's arguments and effects may depend on: all that its operation uses."""
+    owner = block.parent_op()
+    return [] if owner is None or isinstance(owner, tile.KernelOp) else [o for op in owner.walk() for o in op.operands]
 
 
 def _drop_carried(op: tile.ForOp) -> bool:

@@ -99,7 +99,9 @@ def _completed(items: list[Any], rank: int, what: str) -> tuple[list[Any], list[
         raise IndexError_("an index has more than one `...`", help="write `...` once")
     given = sum(i is not None and not isinstance(i, EllipsisType) for i in items)
     if given > rank:
-        raise IndexError_(f"{what} has {rank} axes, but the index has {given} entries", help="leave out the extra entries")
+        raise IndexError_(
+            f"{what} has {rank} axes, but the index has {given} entries", help="leave out the extra entries"
+        )
     if not any(isinstance(i, EllipsisType) for i in items):
         items = [*items, ...]
     result: list[Any] = []

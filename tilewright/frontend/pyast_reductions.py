@@ -107,7 +107,9 @@ def dot(b: KernelBuilder, left: TileValue, right: TileValue, accumulator: TileVa
         message = f"`dot` multiplies tiles with two axes, got {left.shape} and {right.shape}"
         raise ShapeError(message, help="drop axes of size 1 with `x.reshape((m, k))`, or add one with `x[:, None]`")
     if left.shape[1] != right.shape[0]:
-        message = f"`dot` of {left.shape} and {right.shape}: the inner sizes {left.shape[1]} and {right.shape[0]} differ"
+        message = (
+            f"`dot` of {left.shape} and {right.shape}: the inner sizes {left.shape[1]} and {right.shape[0]} differ"
+        )
         raise ShapeError(message, help="transpose one with `.T`, or load tiles with the same block size")
     total = _accumulator_type(b, left, right, accumulator, dtype)
     result = ArrayType((left.shape[0], right.shape[1]), total)

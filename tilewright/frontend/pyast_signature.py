@@ -1,6 +1,6 @@
 """The signature of a tile kernel: array parameters with named sizes, and compile-time parameters.
 
-    def matmul(a: In["M K"], b: In["K N"], c: Out["M N", f32], *, bm: int = 128)
+def matmul(a: In["M K"], b: In["K N"], c: Out["M N", f32], *, bm: int = 128)
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class KernelSignature:
         wanted = parameter.annotation
         text = " ".join(map(str, wanted.sizes))
         if len(wanted.sizes) != type.rank:
-            message = f"`{parameter.name}` has {type.rank} axes {type.shape}, but `{self.name}` declares \"{text}\""
+            message = f'`{parameter.name}` has {type.rank} axes {type.shape}, but `{self.name}` declares "{text}"'
             raise ShapeError(message, help=f"pass an array with {len(wanted.sizes)} axes")
         if wanted.dtype is not None and wanted.dtype != type.dtype:
             message = f"`{parameter.name}` is {type.dtype}, but `{self.name}` declares {wanted.dtype}"
@@ -154,7 +154,7 @@ class KernelSignature:
             if isinstance(size, int):
                 if size != actual:
                     message = f"axis {axis} of `{parameter.name}` has size {actual}, but `{self.name}` declares {size}"
-                    raise ShapeError(message, help=f"pass an array whose shape fits \"{text}\"")
+                    raise ShapeError(message, help=f'pass an array whose shape fits "{text}"')
                 continue
             known, where = bound.setdefault(size, (actual, parameter.name))
             if known != actual:

@@ -24,7 +24,7 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None), type)
 class FunctionSource:
     """One Python function: its tree, whose line numbers count from `first_line`, and the text that it was read from."""
 
-    function: FunctionType
+    function: Any  # a FunctionType, which a type checker would take for a method here
     node: ast.FunctionDef
     file: str
     first_line: int

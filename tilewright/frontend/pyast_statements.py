@@ -366,9 +366,9 @@ class Compiler(Expressions):
         assigned = _assigned(node.body) + _assigned(node.orelse)
         for name in dict.fromkeys(assigned):
             values = [names.get(name) for names in outcomes]
-            if all(name in names and not isinstance(names[name], LoopLocal) for names in outcomes):
-                if not _same(*values):
-                    merged[name] = self._merged(node, name, values, blocks)
+            known = all(name in names and not isinstance(names[name], LoopLocal) for names in outcomes)
+            if known and not _same(*values):
+                merged[name] = self._merged(node, name, values, blocks)
         for block, side in zip(blocks, (0, 1), strict=True):
             block.add_op(tile.YieldOp.make([pair[side].value for pair in merged.values()], {}, []))
         self.b.block = outer

@@ -28,7 +28,7 @@ from xdsl.ir.affine import AffineExpr, AffineMap
 from tilewright import ops
 from tilewright.cost.tiles import even_split
 from tilewright.dialects import scheduled, tile
-from tilewright.dialects.base import array_type, decode
+from tilewright.dialects.base import array_type, decode, tensor
 from tilewright.errors import CompilerBug
 from tilewright.layout import panels
 from tilewright.machines.machine import Machine
@@ -64,6 +64,7 @@ def lower_kernel(kernel: tile.KernelOp, machine: Machine) -> tile.KernelOp:
     types = [tile.ref_type(r) for r in kernel.refs]
     result = tile.kernel(kernel.sym_name.data, (), types, kernel.effect_names)
     body = Block(arg_types=[IndexType() for _ in kernel.grid_shape])
+    _cast_operands(kernel)
     lowering = _Lowering(machine, body)
     lowering.outer.update(zip(kernel.refs, result.refs, strict=True))
     lowering.outer.update(zip(kernel.indices, body.args, strict=True))
@@ -74,6 +75,21 @@ def lower_kernel(kernel: tile.KernelOp, machine: Machine) -> tile.KernelOp:
     result.body.block.add_op(parallel)
     result.body.block.add_op(tile.YieldOp.make([], {}, []))
     return result
+
+
+def _cast_operands(kernel: tile.KernelOp) -> None:
+    """Products multiply in the accumulator's type on this kind of machine: convert their operands first."""
+    for op in list(kernel.walk()):
+        block = op.parent_block()
+        if not isinstance(op, tile.DotOp) or block is None:
+            continue
+        dtype = array_type(op.accumulator).dtype
+        for position in (0, 1):
+            type = array_type(op.operands[position])
+            if type.dtype != dtype:
+                cast = tile.CastOp.make([op.operands[position]], {}, [tensor(ArrayType(type.shape, dtype))])
+                block.insert_op_before(cast, op)
+                op.operands[position] = cast.results[0]
 
 
 def _conflicting_refs(kernel: tile.KernelOp) -> set[SSAValue]:

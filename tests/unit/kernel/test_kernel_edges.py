@@ -152,7 +152,12 @@ def test_what_a_loop_carries_keeps_its_masked_rows_only(shape: tuple[int, int]) 
                 total = total + tw.exp(x[0:8, j]) * tw.where(j.start + tw.arange(8) < x.shape[1], 1.0, 0.0)
             y[0:1] = tw.sum(total)[None]
 
-    check(column_maxima, lambda x: np.exp(x.astype(np.float64)).sum(keepdims=True).reshape(1), numbers(*shape), tolerance=1e-6)
+    check(
+        column_maxima,
+        lambda x: np.exp(x.astype(np.float64)).sum(keepdims=True).reshape(1),
+        numbers(*shape),
+        tolerance=1e-6,
+    )
 
 
 def test_transposed_and_sliced_tiles_keep_their_edges() -> None:

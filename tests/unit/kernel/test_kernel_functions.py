@@ -132,7 +132,17 @@ def test_operators_of_floats_and_integers() -> None:
             z[8, i] = tw.where(a > b, a, -1)
 
     def integer_reference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        rows = [a * b - 3, a // b, a % b, (a & b) | (a ^ 5), ~a, a << 2, a >> 1, np.maximum(a, b), np.where(a > b, a, -1)]
+        rows = [
+            a * b - 3,
+            a // b,
+            a % b,
+            (a & b) | (a ^ 5),
+            ~a,
+            a << 2,
+            a >> 1,
+            np.maximum(a, b),
+            np.where(a > b, a, -1),
+        ]
         return np.stack(rows)
 
     a, b = numbers(13, dtype=np.int32), numbers(13, dtype=np.int32, seed=1)
@@ -196,10 +206,10 @@ def test_numbers_take_the_type_of_tiles() -> None:
     def types(x: tw.In["N"], y: tw.Out["N"]):
         for i in tw.grid(x, 8):
             value = 0.5 * x[i] + 1
-            tw.assert_(value.dtype == x.dtype and (x[i] * np.float64(2)).dtype == tw.f64)
-            tw.assert_(tw.arange(4).dtype == tw.i64 and (tw.arange(4) * 0.5).dtype == tw.f32)
-            tw.assert_((i.start + tw.arange(4, dtype=tw.i32)).dtype == tw.i32)
-            tw.assert_(tw.sum(tw.ones((4,), tw.i8)).dtype == tw.i64 and tw.sum(value).dtype == x.dtype)
+            assert value.dtype == x.dtype and (x[i] * np.float64(2)).dtype == tw.f64
+            assert tw.arange(4).dtype == tw.i64 and (tw.arange(4) * 0.5).dtype == tw.f32
+            assert (i.start + tw.arange(4, dtype=tw.i32)).dtype == tw.i32
+            assert tw.sum(tw.ones((4,), tw.i8)).dtype == tw.i64 and tw.sum(value).dtype == x.dtype
             y[i] = value
 
     check(types, lambda x: 0.5 * x + 1, numbers(8, dtype=np.float16))

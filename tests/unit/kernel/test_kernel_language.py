@@ -179,7 +179,9 @@ def test_range_loops_are_unrolled_or_run() -> None:
         check(powers, reference(trips), numbers(10), block=4, trips=trips, tolerance=1e-6)
     text = powers.lower(tw.ShapeDtype((8,), tw.f32), tw.ShapeDtype((8,), tw.f32), block=4, trips=40).ir()
     assert "trips = 20" in text
-    assert "tile.for" not in powers.lower(tw.ShapeDtype((8,), tw.f32), tw.ShapeDtype((8,), tw.f32), block=4, trips=7).ir()
+    assert (
+        "tile.for" not in powers.lower(tw.ShapeDtype((8,), tw.f32), tw.ShapeDtype((8,), tw.f32), block=4, trips=7).ir()
+    )
 
 
 def test_loops_nest() -> None:
@@ -213,7 +215,7 @@ def test_python_values_are_computed_at_compile_time() -> None:
             if mode == "square" and value.ndim == 1:
                 value = value**2
             elif extra:
-                value = value + [e * 2 for e in extra][0]
+                value = value + [e * 2 for e in extra][-1]
             y[i] = value if not extra else -value
 
     base = lambda x: x.astype(np.float64) * 3 + 10 + 10  # noqa: E731  one line for three cases
@@ -311,7 +313,9 @@ def test_new_axes_and_subscripts_of_tiles() -> None:
             tile = x[i]
             y[i] = tw.concat([tile[:, 1:5:2], tile[:, -1][:, None]], axis=1)
 
-    check(outer, lambda x, y: np.outer(x, y) + x[:, None] - y, numbers(5), numbers(6, seed=1), bm=2, bn=4, tolerance=1e-6)
+    check(
+        outer, lambda x, y: np.outer(x, y) + x[:, None] - y, numbers(5), numbers(6, seed=1), bm=2, bn=4, tolerance=1e-6
+    )
     check(parts, lambda x: x[:, [1, 3, -1]], numbers(4, 6), bm=2)
 
 

@@ -108,8 +108,10 @@ def test_injectivity_of_strides_that_interleave():
     assert not is_injective(strided((4, 2), (2, 6)))
     assert is_injective(strided((3, 2, 4), (2, 3, 100)))
     assert is_injective(Layout.parse("(5) : [2@mem 4@mem]")) is False
-    # Only padding meets: elements 3 and 4 of the second dim would.
+    assert not is_injective(strided((3, 2, 2), (1, 3, 4)))
+    # Only padding meets: the element after the third of the second dim, or those after the fifth.
     assert is_injective(Layout.parse("(2, 3) : [2@mem*3 | 4@mem]"))
+    assert is_injective(Layout.parse("(5) : [2@mem*-2 4@mem]"))
 
 
 def test_injectivity_with_unknown_sizes():
@@ -161,9 +163,9 @@ def test_contiguous_run_is_the_longest(layout, axis, data):
 
 
 @SMALL
-@given(nested_layouts(max_rank=2, gaps=False), st.integers(0, 3), st.integers(1, 2), st.integers(0, 8))
-def test_contiguous_run_under_swizzle_holds(layout, target, bits, offset):
-    layout = layout.with_offset({"mem": offset}).with_swizzle(XorTerm("mem", target, target + 2, bits))
+@given(nested_layouts(max_rank=2, gaps=False), st.permutations([0, 1, 2, 3, 5]), st.integers(0, 8))
+def test_contiguous_run_under_swizzle_holds(layout, bits, offset):
+    layout = layout.with_offset({"mem": offset}).with_swizzle(XorTerm("mem", bits[0], bits[1], 1))
     for dim in range(layout.rank):
         assert runs(layout, "mem", dim, contiguous_run(layout, "mem", dim))
 

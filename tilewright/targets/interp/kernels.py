@@ -1,5 +1,5 @@
-"""Tile kernels on the interpreter, with checks that native code leaves out: an element that a kernel names by an integer
-must be inside its array (lanes of tiles and windows may reach beyond, they are masked)."""
+"""Tile kernels on the interpreter, with a check that native code leaves out: an element that a kernel names by an
+integer must be inside its array (lanes of tiles and windows may reach beyond, they are masked)."""
 
 from __future__ import annotations
 
