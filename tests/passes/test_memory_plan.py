@@ -105,3 +105,13 @@ def test_donated_inputs_may_change_places() -> None:
     first, second = tw.jit(lambda x, y: (y, x), donate=("x", "y"))(x.copy(), y.copy())
     np.testing.assert_array_equal(first, y)
     np.testing.assert_array_equal(second, x)
+
+
+def test_an_extra_array_is_refused_and_not_written() -> None:
+    program = tw.jit(lambda x: x + 1).lower(np.zeros(4, np.float32)).compile().executable
+    x, extra = np.zeros(4, np.float32), np.full(4, 7, np.float32)
+    for _ in range(4):
+        program(x)
+    with pytest.raises(tw.errors.ArgumentError):
+        program(x, extra)
+    np.testing.assert_array_equal(extra, 7)

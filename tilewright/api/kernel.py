@@ -15,7 +15,7 @@ import numpy as np
 
 from tilewright.api import tile_functions as tile_functions  # registers what kernels may call
 from tilewright.api.array import Array, located
-from tilewright.api.lifting import element_type, lift
+from tilewright.api.lifting import cast, element_type, is_scalar, lift
 from tilewright.errors import ArgumentError, DTypeError, KernelSignatureError, OverlapError, ShapeError, TilewrightError
 from tilewright.frontend import tracing
 from tilewright.frontend.compile import compile_graph
@@ -157,7 +157,7 @@ class Kernel:
             inputs = ", ".join(p.name for p in signature.inputs)
             message = f"`{self.name}` is called with its Out arrays inside a traced program, where arrays are values"
             raise ArgumentError(message, help=f"write `{signature.outputs[0].name} = {self.name}({inputs})`")
-        operands = {p.name: lift(value) for p, value in arrays}
+        operands = {p.name: _lifted(p, value) for p, value in arrays}
         types = {name: ArrayType(x.shape, x.dtype) for name, x in operands.items()}
         specialisation = self._lowered(types, static).specialisation
         graph = tracing.current_graph()
@@ -286,9 +286,14 @@ class CompiledKernel:
 # ---- arguments ------------------------------------------------------------------------------------------------------
 
 
+def _lifted(parameter: ArrayParameter, value: Any) -> Array:
+    dtype = parameter.annotation.dtype
+    return cast(lift(value), dtype) if dtype is not None and is_scalar(value) else lift(value)
+
+
 def _type_of(name: str, value: Any) -> ArrayType:
     if isinstance(value, ArrayType):
-        return value
+        return ArrayType(value.shape, value.dtype)
     try:
         array, _ = to_numpy(value) if not isinstance(value, bool | int | float) else (_number(value), None)
         return ArrayType(array.shape, element_type(array.dtype))

@@ -151,7 +151,9 @@ def _load_or_drop(cache: CompileCache, key: str, path: Path) -> Program | None:
     from tilewright.errors import CpuFeatureError, ProgramFileError
 
     try:
-        return load(path)
+        program = load(path)
+        program.verify()
+        return program
     except (ProgramFileError, CpuFeatureError, OSError) as error:
         events.emit("cache.damaged", key=key, reason=str(error))
         cache.remove(key)

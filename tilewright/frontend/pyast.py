@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.errors import KernelSignatureError
 from tilewright.frontend.pyast_signature import IN, OUT, KernelSignature
-from tilewright.frontend.pyast_source import source_digest, source_of
+from tilewright.frontend.pyast_source import source_digest, source_of, value_digest
 from tilewright.primitives import ArrayType
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Specialisation:
     @property
     def digest(self) -> str:
         """Stands for the kernel's IR."""
-        static = sorted((name, type(value).__qualname__, repr(value)) for name, value in self.static.items())
+        static = sorted((name, value_digest(value)) for name, value in self.static.items())
         text = f"{source_digest(self.function)}\n{self._effects()}\n{static}"
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 

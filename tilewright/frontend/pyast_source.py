@@ -9,6 +9,7 @@ import ast
 import functools
 import hashlib
 import inspect
+import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import BuiltinFunctionType, FunctionType, ModuleType
@@ -17,6 +18,7 @@ from typing import Any
 from tilewright.errors import KernelSignatureError, SourceLocation
 
 _MISSING = object()
+_PROCESS = secrets.token_hex(8)
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type)
 
 
@@ -101,6 +103,14 @@ def source_digest(function: FunctionType) -> str:
     return hasher.hexdigest()
 
 
+def value_digest(value: Any) -> str:
+    """A digest of a compile-time value; functions count by their text."""
+    hasher = hashlib.blake2b(_description(value).encode(), digest_size=16)
+    if (helper := plain_function(value)) is not None and not _is_ours(helper):
+        hasher.update(source_digest(helper).encode())
+    return hasher.hexdigest()
+
+
 def _described(function: FunctionType, seen: set[FunctionType]) -> Iterator[str]:
     if function in seen:
         return
@@ -163,4 +173,8 @@ def _description(value: Any) -> str:
     if isinstance(value, tuple | list):
         return f"{type(value).__name__}({', '.join(map(_description, value))})"
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
-    return repr(value) if isinstance(value, _PLAIN) else f"{kind} {value!r}"
+    text = repr(value)
+    if " at 0x" in text:
+        # An address says nothing in another process.
+        text = f"{_PROCESS} {id(value)}"
+    return text if isinstance(value, _PLAIN) else f"{kind} {text}"

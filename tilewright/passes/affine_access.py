@@ -152,13 +152,24 @@ class Access:
     def varying_lanes(self, position: int) -> bool:
         """Whether a coordinate depends on an index tile."""
         form = self.forms[position]
-        return form is None or any(s in self.lanes for s, _ in form.symbols)
+        if form is None:
+            return self._moves(position)
+        return any(s in self.lanes for s, _ in form.symbols)
+
+    def _moves(self, position: int) -> bool:
+        """Whether a coordinate that is not linear depends on lanes at all, and not on index scalars alone."""
+        parts = list(self.map.results[position].dfs())
+        if any(isinstance(e, AffineDimExpr) and self.at[e.position].dim is not None for e in parts):
+            return True
+        return any(isinstance(e, AffineSymExpr) and e.position in self.lanes for e in parts)
 
     def stride_along(self, dim: int, lanes_vary: bool) -> int | None:
         """Elements between neighbours along a nest dimension; None when it is not constant."""
         total = 0
         for term in address_terms(self.type):
             form = self.forms[term.dim]
+            if form is None and not self._moves(term.dim):
+                continue
             if form is None or (lanes_vary and self.varying_lanes(term.dim)):
                 return None
             coefficient = form.coefficient(dim)

@@ -54,6 +54,7 @@ class Program:
         if [len(view) for view in views] != [constant.nbytes for constant in manifest.constants]:
             raise CompilerBug(f"the constants of `{manifest.name}` are not of the sizes in its manifest")
         self.manifest = manifest
+        self._inputs = len(manifest.inputs)
         self._object_bytes = object_bytes
         self._support_bytes = support_bytes
         self._constants = views
@@ -80,7 +81,9 @@ class Program:
         """
         options = current()
         settled_options, settled_function = self._settled
-        if options is settled_options and threads is None and out is None and not capturing():
+        # The native function would take an extra array for an output.
+        plain = threads is None and out is None and len(arrays) == self._inputs
+        if plain and options is settled_options and not capturing():
             result = settled_function(*arrays)
             if result is not MISMATCH:
                 return result
@@ -142,7 +145,7 @@ class Program:
         container.write(Path(path), self.manifest, self._object_bytes, self._support_bytes, self._constants)
 
     def _invoke(self, binding: Binding, arrays: tuple[Any, ...], out: Any) -> Any:
-        if binding.function is not None:
+        if binding.function is not None and len(arrays) == self._inputs:
             if out is None:
                 result = binding.function(*arrays)
             elif isinstance(out, tuple | list):

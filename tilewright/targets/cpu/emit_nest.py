@@ -18,7 +18,7 @@ from tilewright.dialects import scheduled, tile
 from tilewright.dialects.base import array_type, decode
 from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug
-from tilewright.passes.affine_access import Access, Form, Indices, address_terms
+from tilewright.passes.affine_access import Access, Form, Indices, address_terms, linear_form
 from tilewright.targets.cpu.context import FunctionContext
 from tilewright.targets.cpu.conversions import emit_cast, load_form, narrow, register_form, round_to, widen
 from tilewright.targets.cpu.functions import emit_function
@@ -80,6 +80,7 @@ class NestEmitter:
         self.plan = plan
         self.index: dict[int, Value] = {}
         self.mask: Value | None = None
+        self._tail: int | None = None  # lanes that `mask` lets through, where that is known
         self._mask_scalar: Value | None = None
         self._scopes: list[dict[Item, Value]] = [{}]
         self._unrolled = 0
@@ -142,8 +143,9 @@ class NestEmitter:
             numbers = lane_numbers(I32, lanes)
             count = ir.Constant(I32, known % lanes) if known is not None else self.builder.trunc(remaining, I32)
             self.mask = self.builder.icmp_signed("<", numbers, broadcast(self.builder, count, lanes))
+            self._tail = known % lanes if known is not None else None
             self._level(level + 1)
-            self.mask = None
+            self.mask = self._tail = None
 
     def _unrolled_loop(self, level: int, dim: int, whole: Value) -> Value:
         """A reduction along the vector dimension keeps several running vectors, to hide the latency of combining."""
@@ -485,6 +487,9 @@ class NestEmitter:
             return self._nonlinear_range(found, position)
         if found.varying_lanes(position):
             return (-1, found.type.shape[position])
+        return self._form_range(form, found)
+
+    def _form_range(self, form: Form, found: Access) -> tuple[int, int]:
         low = high = form.constant
         spans = [(c, self.plan.space[d] - 1) for d, c in form.dims]
         spans += [(c, self.context.bound(found.symbols[s]) - 1) for s, c in form.symbols]
@@ -495,10 +500,15 @@ class NestEmitter:
 
     def _nonlinear_range(self, found: Access, position: int) -> tuple[int, int]:
         expression = found.map.results[position]
-        if isinstance(expression, AffineBinaryOpExpr) and expression.kind is AffineBinaryOpKind.Mod:
-            modulus = expression.rhs
-            if isinstance(modulus, AffineConstantExpr):
-                return (0, modulus.value - 1)
+        if isinstance(expression, AffineBinaryOpExpr) and isinstance(expression.rhs, AffineConstantExpr):
+            divisor = expression.rhs.value
+            if expression.kind is AffineBinaryOpKind.Mod:
+                return (0, divisor - 1)
+            form = linear_form(expression.lhs, found.at)
+            lanes = form is None or any(s in found.lanes for s, _ in form.symbols)
+            if form is not None and not lanes and expression.kind is AffineBinaryOpKind.FloorDiv:
+                low, high = self._form_range(form, found)
+                return (low // divisor, high // divisor)
         return (-1, found.type.shape[position])
 
     def _load(self, op: tile.LoadOp, at: Indices) -> Value:
@@ -584,6 +594,10 @@ class NestEmitter:
             pointer = self._pointer(found, [self._first_lane(found, i) for i in range(len(found.type.shape))])
             if mask is None:
                 self.builder.store(raw, pointer, align=dtype.itemsize)
+            elif guard is None and self._tail == 1:
+                # LLVM 22 on AVX-512 turns a truncation and a masked store of one lane into a store of the wide type.
+                first = self.builder.extract_element(raw, ir.Constant(I32, 0))
+                self.builder.store(first, pointer, align=dtype.itemsize)
             else:
                 mask = broadcast(self.builder, mask, self.plan.lanes)
                 _masked_store(self.builder, raw, pointer, mask, dtype.itemsize)

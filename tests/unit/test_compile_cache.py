@@ -1,0 +1,89 @@
+"""The compile cache seen from `tw.jit`: hits, damage, and processes that load without the compiler."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+
+X = np.arange(12, dtype=np.float32).reshape(3, 4)
+
+
+def program() -> Any:
+    weights = np.arange(20, dtype=np.float32).reshape(4, 5)
+    return tw.jit(lambda x: tw.nn.softmax(x @ weights))
+
+
+def compiled() -> Any:
+    return program().lower(X).compile()
+
+
+def test_a_second_compile_is_a_hit_with_the_same_result(tmp_path: Path) -> None:
+    with tw.options(cache_dir=tmp_path):
+        first, second = compiled(), compiled()
+    assert (first.executable.cache_state, second.executable.cache_state) == ("miss", "hit")
+    np.testing.assert_array_equal(first(X), second(X))
+    assert second.explain() == first.explain()
+
+
+@pytest.mark.parametrize("place", [0.02, 0.3, 0.5, 0.98])
+def test_a_damaged_entry_is_compiled_again(tmp_path: Path, place: float) -> None:
+    with tw.options(cache_dir=tmp_path):
+        expected = compiled()(X)
+        (file,) = (tmp_path / "files").glob("*.twp")
+        content = bytearray(file.read_bytes())
+        content[int(len(content) * place)] ^= 0xFF
+        file.write_bytes(content)
+        again = compiled()
+        np.testing.assert_array_equal(again(X), expected)
+    assert again.executable.cache_state == "miss"
+
+
+def test_a_different_captured_array_is_another_program(tmp_path: Path) -> None:
+    with tw.options(cache_dir=tmp_path):
+        for scale in (1.0, 2.0):
+            constant = np.full((3, 4), scale, np.float32)
+            constant[0, 0] = 5
+            np.testing.assert_array_equal(tw.jit(lambda x, c=constant: x * c)(X), X * constant)
+
+
+WARM = """
+import sys, numpy as np, tilewright as tw
+x = np.arange(12, dtype=np.float32).reshape(3, 4)
+f = tw.jit(lambda x: x * 2 + 1)
+print(f.lower(x).compile().executable.cache_state, [m for m in ("xdsl", "llvmlite") if m in sys.modules])
+np.testing.assert_array_equal(f(x), x * 2 + 1)
+"""
+
+
+def test_a_warm_process_does_not_import_the_compiler(tmp_path: Path) -> None:
+    script = tmp_path / "warm.py"
+    script.write_text(WARM)
+    environment = {"TW_CACHE_DIR": str(tmp_path / "cache"), "PATH": ""}
+    runs = [
+        subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, check=True)
+        for _ in range(2)
+    ]
+    assert runs[0].stdout.split() == ["miss", "['xdsl',", "'llvmlite']"]
+    assert runs[1].stdout.split() == ["hit", "[]"]
+
+
+def test_a_saved_program_runs_where_there_is_no_compiler(tmp_path: Path) -> None:
+    path = tmp_path / "softmax.twp"
+    compiled().save(str(path))
+    np.save(tmp_path / "x.npy", X)
+    code = (
+        "import sys, numpy as np; from tilewright.runtime.program import load\n"
+        f"y = load({str(path)!r})(np.load({str(tmp_path / 'x.npy')!r}))\n"
+        f"np.save({str(tmp_path / 'y.npy')!r}, y)\n"
+        "print([m for m in ('xdsl', 'llvmlite') if m in sys.modules])"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
+    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), compiled()(X))
