@@ -1,11 +1,11 @@
 """Errors as a product: one class per mistake, each with a code, the user's line with a caret, and one concrete edit.
 
-    error[TW0201]: operands of `add` have shapes (3, 4) and (5,), which do not broadcast
-      --> model.py:12:9
-       |
-    12 |     return x + bias
-       |            ^^^^^^^^
-       = help: reshape or slice one operand so that trailing sizes are equal or 1
+error[TW0201]: operands of `add` have shapes (3, 4) and (5,), which do not broadcast
+  --> model.py:12:9
+   |
+12 |     return x + bias
+   |            ^^^^^^^^
+   = help: reshape or slice one operand so that trailing sizes are equal or 1
 """
 
 from __future__ import annotations

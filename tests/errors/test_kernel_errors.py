@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import itertools
 import linecache
+import warnings
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import tilewright as tw
 from tilewright.errors import (
@@ -60,17 +63,13 @@ def kernel_of(body: str, signature: str) -> tw.Kernel:
     return module_of(f"{HEADER}@tw.kernel\ndef k({signature}):\n{indented}")["k"]
 
 
-ARGUMENTS = {
-    "x": tw.ShapeDtype((8, 16), tw.f32),
-    "n": tw.ShapeDtype((8,), tw.i32),
-    "y": tw.ShapeDtype((8, 16), tw.f32),
-}
+TYPES = (tw.ShapeDtype((8, 16), tw.f32), tw.ShapeDtype((8,), tw.i32), tw.ShapeDtype((8, 16), tw.f32))
 SIGNATURE = 'x: tw.In["M N"], n: tw.In["M"], y: tw.Out["M N"], *, b: int = 4'
 
 
 def error_of(body: str) -> TilewrightError:
     with pytest.raises(TilewrightError) as caught:
-        kernel_of(body, SIGNATURE).lower(*ARGUMENTS.values()).ir()
+        kernel_of(body, SIGNATURE).lower(*TYPES).ir()
     return caught.value
 
 
@@ -245,6 +244,108 @@ def test_mistakes_in_the_body(
         under = line[start : caret.rindex("^") + 1]
         assert under == marked
     assert f"error[{kind.code}]" in str(error)
+
+
+ATOMS = [
+    "x",
+    "y",
+    "n",
+    "x[i]",
+    "n[i]",
+    "n[0]",
+    "i",
+    "i.start",
+    "i*2",
+    "3",
+    "2.5",
+    "True",
+    "None",
+    "'s'",
+    "(1,2)",
+    "[x[i]]",
+    "tw",
+    "tw.exp",
+    "tw.f32",
+    "x.shape",
+    "tw.zeros",
+    "x[i]>0",
+    "math.nan",
+    "range(3)",
+    "tw.steps(x,size=4)",
+    "x[0:0]",
+    "tw.arange(0)",
+    "...",
+    "slice(0,3)",
+    "np.float32(2)",
+    "np.zeros(3)",
+    "int",
+]
+FORMS = [
+    "z = tw.exp({0})",
+    "z = {0} + {1}",
+    "z = {0} @ {1}",
+    "z = {0}[{1}]",
+    "z = tw.dot({0}, {1})",
+    "z = tw.sum({0}, axis={1})",
+    "z = -{0}",
+    "z = tw.where({0}, {1}, 1)",
+    "z = {0} < {1}",
+    "z = {0} ** {1}",
+    "z = ~{0}",
+    "z = not {0}",
+    "z = tw.load({0}, {1})",
+    "z = {0}({1})",
+    "tw.store({0}, {1}, 0)",
+    "z = tw.zeros({0}, {1})",
+    "z = tw.reshape({0}, {1})",
+    "z = tw.concat([{0}, {1}])",
+    "z = len({0})",
+    "z = tw.transpose({0}, {1})",
+    "z = {0}.astype({1})",
+    "z = tw.full({0}, {1})",
+    "z = tw.arange({0})",
+    "z = tw.sort({0})",
+    "z = tw.argmax({0}, {1})",
+    "z = tw.cumsum({0}, axis={1})",
+    "z = tw.broadcast_to({0}, {1})",
+    "z = tw.clip({0}, {1}, 3)",
+    "z = tw.num_tiles({0}, 0, {1})",
+    "tw.assert_({0}, {1})",
+    "z = {0} if {1} else 2",
+    "z = {0} in {1}",
+    "z = {0} // {1}",
+    "z = tw.mean({0}, {1})",
+    "z = tw.bitcast({0}, {1})",
+    "z = tw.squeeze({0}, {1})",
+    "y[i] = {0}",
+    "y[{0}] = {1}",
+    "y[{0}] += {1}",
+    "a, c = {0}",
+    "for q in {0}: z = {1}",
+    "for q in range(20): b = {0}",
+    "if {0}: b = {1}",
+    "z = x[{0} : {1}]",
+    "z = x[{0}, {1}]",
+    "z = x[i, {0} : {1}]",
+    "z = max({0}, {1})",
+    "z = float({0})",
+    "z = {0} and {1}",
+    "z = tw.grid({0}, {1})",
+]
+
+
+@settings(max_examples=250, deadline=None)
+@given(form=st.sampled_from(FORMS), first=st.sampled_from(ATOMS), second=st.sampled_from(ATOMS))
+def test_whatever_is_written_gives_a_kernel_or_a_located_error(form: str, first: str, second: str) -> None:
+    found: TilewrightError | None = None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Python warns about some of these programs too
+        try:
+            text = kernel_of(in_grid(form.format(first, second), "y[i] = x[i]"), SIGNATURE).lower(*TYPES).ir()
+        except TilewrightError as error:
+            found, text = error, "tile.store"
+    assert "tile.store" in text
+    assert found is None or (found.location is not None and not found.code.startswith("TW09"))
 
 
 def test_a_kernel_needs_a_grid() -> None:

@@ -19,7 +19,7 @@ MOST_OUTPUTS = 14
 Step = Callable[[Maker], object]
 
 STEPS: Sequence[tuple[float, Step]] = (
-    (9, steps.unary),
+    (13, steps.unary),
     (9, steps.binary),
     (3, steps.select),
     (3, steps.cast),

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import ast
 import difflib
+import inspect
 import operator
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import FunctionType
@@ -119,7 +121,7 @@ class Frame:
     runtime_depth: int = 0
 
 
-class Expressions:
+class Expressions(ABC):
     """The expression half of the compiler; `pyast_statements` adds the rest."""
 
     def __init__(self, builder: KernelBuilder, frame: Frame) -> None:
@@ -448,10 +450,10 @@ class Expressions:
             return self.at(node, self.b.map, "absolute", first)
         if function is len and isinstance(first, TileValue | Ref) and first.type.rank:
             return first.type.shape[0]
-        if function in (tuple, list, zip, enumerate, reversed, isinstance, type):
+        if any(function is each for each in (tuple, list, zip, enumerate, reversed, isinstance, type)):
             return self.python(node, function, *args)
         what = getattr(function, "__name__", type(function).__name__)
-        if function in (int, float, bool):
+        if any(function is each for each in (int, float, bool)):
             help = "keep it a tile: `.astype(tw.i32)`; what a tile holds is not known at compile time"
             self.fail(node, DataDependentShapeError, f"`{what}()` of a tile", help)
         if function is range:
@@ -482,8 +484,6 @@ class Expressions:
     def _arguments(
         self, node: ast.Call, helper: FunctionType, args: list[Any], keywords: dict[str, Any]
     ) -> dict[str, Any]:
-        import inspect
-
         try:
             bound = inspect.signature(helper).bind(*args, **keywords)
         except TypeError as error:
@@ -491,9 +491,9 @@ class Expressions:
         bound.apply_defaults()
         return dict(bound.arguments)
 
+    @abstractmethod
     def run_function(self, frame: Frame) -> Any:
         """Compile a helper's body; gives what it returns."""
-        raise NotImplementedError
 
     # ---- Python values ------------------------------------------------------------------------------------------
 

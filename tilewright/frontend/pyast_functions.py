@@ -16,6 +16,7 @@ from tilewright.frontend import pyast_indexing as indexing
 from tilewright.frontend import pyast_reductions as reductions
 from tilewright.frontend.pyast_builder import KernelBuilder, axes_of, axis_of, element_type, shape_of
 from tilewright.frontend.pyast_values import Affine, Grid, Ref, Steps, TileIndex, TileValue
+from tilewright.primitives import ArrayType
 
 Handler = Callable[..., Any]
 HANDLERS: dict[str, Handler] = {}
@@ -68,8 +69,6 @@ RENAMED = {
     "bitwise_right_shift": "shift_right",
     "bitwise_invert": "bitwise_not",
 }
-# Integers are whole, finite and have a sign without a float form.
-_OF_INTEGERS = {"floor", "ceil", "trunc", "round", "isnan", "isinf", "isfinite"}
 
 for _function in ops.FUNCTIONS.values():
     if _function.arity < 3:
@@ -79,6 +78,8 @@ for _public, _fn in RENAMED.items():
 
 
 def _rounding(fn: str) -> Handler:
+    """Integers are whole already."""
+
     def apply(b: KernelBuilder, x: Any, /) -> TileValue:
         lifted = b.lift(x)
         return lifted if not lifted.type.dtype.is_float else b.map(fn, lifted)
@@ -87,6 +88,8 @@ def _rounding(fn: str) -> Handler:
 
 
 def _classifying(fn: str) -> Handler:
+    """Integers are finite."""
+
     def apply(b: KernelBuilder, x: Any, /) -> TileValue:
         lifted = b.lift(x)
         if lifted.type.dtype.is_float:
@@ -169,7 +172,7 @@ def bitcast(b: KernelBuilder, x: Any, dtype: Any, /) -> TileValue:
     source = lifted.type.dtype
     if source.bits != target.bits or source.is_bool or target.is_bool:
         raise DTypeError(f"`bitcast` from {source} to {target} changes the element size", help="use `.astype`")
-    type = indexing.ArrayType(lifted.shape, target)
+    type = ArrayType(lifted.shape, target)
     return b.new(tile.BitcastOp, [lifted.value], {}, type, lifted.edges)
 
 
@@ -278,7 +281,7 @@ def reshape(b: KernelBuilder, x: Any, /, shape: Any, *more: Any) -> TileValue:
     listed = tuple(sizes) if isinstance(sizes, tuple | list) else (sizes,)
     if any(isinstance(n, TileValue | Affine | TileIndex) for n in listed):
         raise DataDependentShapeError("a shape depends on data or on an index", help="use compile-time integers")
-    checked = tuple(-1 if n == -1 else shape_of(n)[0] for n in listed)
+    checked = tuple(-1 if isinstance(n, int) and n == -1 else shape_of((n,))[0] for n in listed)
     return b.reshape(b.lift(x), checked)
 
 
@@ -414,7 +417,7 @@ def _running(b: KernelBuilder, fn: str, x: Any, axis: Any, dtype: Any, reverse: 
     if axis is None and lifted.rank != 1:
         raise ArgumentError(f"a running result of a tile of shape {lifted.shape} needs an axis", help="pass `axis=0`")
     target = element_type(dtype) if dtype is not None else reductions.sum_type(lifted.type.dtype)
-    return reductions.scan(b, fn, b.cast(lifted, target), axis_of(axis or 0, lifted.rank), reverse)
+    return reductions.scan(b, fn, b.cast(lifted, target), axis_of(0 if axis is None else axis, lifted.rank), reverse)
 
 
 @handler("sort")

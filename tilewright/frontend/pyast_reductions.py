@@ -12,7 +12,7 @@ from tilewright.dialects.base import tensor
 from tilewright.dtypes import DType
 from tilewright.errors import ArgumentError, CompilerBug, DTypeError, ShapeError
 from tilewright.frontend.pyast_builder import KernelBuilder, element_type, union_edges
-from tilewright.frontend.pyast_values import Edge, TileValue, no_edges
+from tilewright.frontend.pyast_values import Affine, Edge, TileValue
 from tilewright.primitives import ArrayType, infer
 
 
@@ -152,7 +152,7 @@ def _accumulator_type(
     return chosen
 
 
-def edge_of(start: Any, stride: int, length: int, size: int) -> tuple[Edge, ...]:
+def edge_of(start: Affine, stride: int, length: int, size: int) -> tuple[Edge, ...]:
     """The edges of `length` lanes at `start + stride * lane` in an axis of `size`: those that can lie outside."""
     low, high = start.range
     found: list[Edge] = []
@@ -161,17 +161,3 @@ def edge_of(start: Any, stride: int, length: int, size: int) -> tuple[Edge, ...]
     if high + stride * (length - 1) >= size:
         found.append(Edge(start, stride, size))
     return tuple(found)
-
-
-__all__ = [
-    "arg_reduce",
-    "dot",
-    "edge_of",
-    "identity_of",
-    "mean",
-    "no_edges",
-    "reduce",
-    "scan",
-    "sort",
-    "sum_type",
-]

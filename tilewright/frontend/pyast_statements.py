@@ -36,7 +36,6 @@ from tilewright.frontend.pyast_values import (
     TileIndex,
     TileValue,
 )
-from tilewright.primitives import ArrayType
 
 UNROLLED_TRIPS = 8
 # Each attempt to compile a loop learns a carried name or edge; programs need two or three.
@@ -464,6 +463,3 @@ def _same(a: Any, b: Any) -> bool:
         return type(a) is type(b) and bool(a == b)
     except (TypeError, ValueError):
         return False
-
-
-__all__ = ["ArrayType", "Compiler", "compile_body"]

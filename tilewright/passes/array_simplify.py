@@ -41,7 +41,7 @@ class ArraySimplifyPass:
     def apply(self, unit: Unit) -> None:
         for _ in range(ROUNDS):
             changed = False
-            for block in list(blocks_of(unit.main)):
+            for block in reversed(list(blocks_of(unit.main))):  # inner blocks may go with an operation around them
                 changed |= _simplify_block(unit, block)
             if not changed:
                 return

@@ -113,18 +113,18 @@ class _Planner:
         for i, value in enumerate(last.operands):
             root = storage(value)
             owner = root.owner
-            fresh = isinstance(owner, array.CallOp) and owner.parent_block() is self.block
-            if fresh and root not in taken and self._may_be_written_early(owner, root, i):
+            fresh = isinstance(owner, array.CallOp) and owner.parent_block() is self.block and root not in taken
+            if fresh and isinstance(owner, array.CallOp) and self._may_be_written_early(owner, root, i):
                 taken.add(root)
                 self.result.places[root] = Place(OUTPUT, i)
             else:
                 self.result.copies.append((value, i))
         self._spare_results(last)
 
-    def _may_be_written_early(self, call: Operation, root: SSAValue, output: int) -> bool:
+    def _may_be_written_early(self, call: array.CallOp, root: SSAValue, output: int) -> bool:
         """Whether writing an output where it is computed spoils no donated input that shares its memory."""
         donors = [i for i, o in self.unit.donated.items() if o == output]
-        if not donors or not isinstance(call, array.CallOp):
+        if not donors:
             return True
         source = self.block.args[donors[0]]
         step = self.steps[call]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import product
 from typing import TypeAlias
 
 import numpy as np
@@ -15,8 +14,8 @@ from tilewright.layout import Iter, Layout, Partial, Replica, XorTerm
 Place: TypeAlias = frozenset[tuple[str, int]]
 Index: TypeAlias = tuple[int, ...]
 
-SMALL = settings(max_examples=30, deadline=None, derandomize=True)
-MOST_ELEMENTS = 200
+SMALL = settings(max_examples=50, deadline=None, derandomize=True)
+MOST_ELEMENTS = 150
 AXES = ("mem", "lane", "warp")
 
 
@@ -113,20 +112,32 @@ def _is_positional_line(line: list[Place]) -> bool:
     return sums == line and _is_positional_line(blocks)
 
 
-def iters(axes: Sequence[str] = AXES, *, strides: st.SearchStrategy[int] | None = None) -> st.SearchStrategy[Iter]:
-    return st.builds(
-        Iter,
-        st.integers(1, 4),
-        strides or st.sampled_from([0, 1, 1, 2, 3, 4, 6, 8, 12, -1, -4]),
-        st.sampled_from(axes),
-    )
+_BIT_RANGES = [(low, low + bits + gap, bits) for bits in (1, 2) for low in (0, 1, 2) for gap in (0, 1)]
+_AXIS = st.sampled_from(AXES)
+_MOVING = st.sampled_from([1, 2, 3, 4, 8, -1, -3])
+_SMALL_EXTENT = st.integers(1, 3)
+XOR_TERMS = st.sampled_from(
+    [
+        XorTerm("mem", target, source, bits)
+        for low, high, bits in _BIT_RANGES
+        for target, source in [(low, high), (high, low)]
+    ]
+)
+ITERS = st.builds(Iter, st.integers(1, 4), st.sampled_from([0, 1, 1, 2, 3, 4, 6, 8, 12, -1, -4]), _AXIS)
+_SHARDS = [st.lists(st.lists(ITERS, max_size=3), max_size=rank) for rank in range(4)]
+_PADDING = st.integers(0, 3)
+_REPLICAS = st.lists(st.builds(Replica, _SMALL_EXTENT, _MOVING, _AXIS), max_size=2)
+_OPS = st.sampled_from(["add", "maximum"])
+_PARTIALS = st.lists(st.builds(Partial, _SMALL_EXTENT, _MOVING, _AXIS, _OPS), max_size=1)
+_OFFSETS = st.dictionaries(_AXIS, st.integers(-3, 9), max_size=2)
+_SWIZZLES = st.lists(XOR_TERMS, max_size=2)
 
 
 @st.composite
-def shards(draw: st.DrawFn, max_rank: int = 3, max_padding: int = 3) -> tuple[tuple[int, ...], tuple]:
-    drawn = draw(st.lists(st.lists(iters(), max_size=3), max_size=max_rank))
+def layouts(draw: st.DrawFn, max_rank: int = 3, *, swizzled: bool = True, padded: bool = True) -> Layout:
+    """Any layout: overlaps, gaps, negative and zero strides, copies, offsets, XOR terms."""
     shard, budget = [], MOST_ELEMENTS
-    for digits in drawn:
+    for digits in draw(_SHARDS[max_rank]):
         kept = []
         for digit in digits:
             if digit.extent <= budget:
@@ -134,33 +145,11 @@ def shards(draw: st.DrawFn, max_rank: int = 3, max_padding: int = 3) -> tuple[tu
                 budget //= digit.extent
         shard.append(tuple(kept))
     counts = [int(np.prod([digit.extent for digit in digits], dtype=int)) for digits in shard]
-    shape = tuple(max(1, count - draw(st.integers(0, max_padding))) for count in counts)
-    return shape, tuple(shard)
-
-
-def xor_terms(axis: str = "mem") -> st.SearchStrategy[XorTerm]:
-    @st.composite
-    def term(draw: st.DrawFn) -> XorTerm:
-        bits = draw(st.integers(1, 2))
-        low = draw(st.integers(0, 2))
-        high = low + bits + draw(st.integers(0, 1))
-        target, source = draw(st.sampled_from([(low, high), (high, low)]))
-        return XorTerm(axis, target, source, bits)
-
-    return term()
-
-
-@st.composite
-def layouts(draw: st.DrawFn, max_rank: int = 3, *, swizzled: bool = True, padded: bool = True) -> Layout:
-    """Any layout: overlaps, gaps, negative and zero strides, copies, offsets, XOR terms."""
-    shape, shard = draw(shards(max_rank, 3 if padded else 0))
-    moving = st.sampled_from([1, 2, 3, 4, 8, -1, -3])
-    replica = draw(st.lists(st.builds(Replica, st.integers(1, 3), moving, st.sampled_from(AXES)), max_size=2))
-    ops = st.sampled_from(["add", "maximum"])
-    partial = draw(st.lists(st.builds(Partial, st.integers(1, 3), moving, st.sampled_from(AXES), ops), max_size=1))
-    offset = draw(st.dictionaries(st.sampled_from(AXES), st.integers(-3, 9), max_size=2))
-    swizzle = draw(st.lists(xor_terms(), max_size=2)) if swizzled else []
-    return Layout(shape, shard, tuple(replica), tuple(partial), tuple(offset.items()), tuple(swizzle))
+    shape = tuple(max(1, count - (draw(_PADDING) if padded else 0)) for count in counts)
+    offset = draw(_OFFSETS)
+    swizzle = draw(_SWIZZLES) if swizzled else []
+    replica, partial = draw(_REPLICAS), draw(_PARTIALS)
+    return Layout(shape, tuple(shard), tuple(replica), tuple(partial), tuple(offset.items()), tuple(swizzle))
 
 
 @st.composite
@@ -191,7 +180,7 @@ def nested_layouts(
     offset: dict[str, int] = {}
     for number, (dim, k) in enumerate(order):
         extent = copy_extents[k] if dim < 0 else extents[dim][k]
-        axis = f"axis{number}" if own_axes else draw(st.sampled_from(AXES))
+        axis = f"axis{number}" if own_axes else draw(_AXIS)
         stride = reached.get(axis, 1) * (draw(st.sampled_from([1, 1, 1, 2, 3])) if gaps else 1)
         reached[axis] = stride * extent
         backwards = negative and dim >= 0 and draw(st.booleans())
@@ -217,7 +206,3 @@ def boxes(shape: Sequence[int]) -> st.SearchStrategy[list[tuple[int, int]]]:
 
 def union(parts: Sequence[frozenset[Place]]) -> frozenset[Place]:
     return frozenset().union(*parts)
-
-
-def combinations(*ranges: int) -> list[tuple[int, ...]]:
-    return list(product(*(range(size) for size in ranges)))

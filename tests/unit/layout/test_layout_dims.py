@@ -91,6 +91,8 @@ def test_what_is_known_becomes_plain():
     assert (M * 8 + 3) // 8 == M
     assert M // 64 == 0
     assert (I + 3) % 16 == I + 3
+    assert (M * 2 + 1) // 4 == M // 2
+    assert Dim(17, 20) * 17 % 16 == Dim(17, 20) - 16
     assert (M // 4) % 2 // 2 == 0
     assert (M % 8) % 4 == M % 4
     assert multiply(3, M) == multiply(M, 3) == M + M + M

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from layout_oracle import AXES, SMALL, add, coordinate_arrays, iters, layouts, nested_layouts, places, vectors
+from layout_oracle import AXES, ITERS, SMALL, add, coordinate_arrays, layouts, nested_layouts, places, vectors
 
 from tilewright.errors import LayoutError
 from tilewright.layout import (
@@ -40,7 +40,7 @@ def test_same_map_of_near_copies(layout, data):
     if kind == "digit" and layout.iters:
         dim = data.draw(st.sampled_from([dim for dim, digits in enumerate(shard) if digits]))
         at = data.draw(st.integers(0, len(shard[dim]) - 1))
-        new = data.draw(iters())
+        new = data.draw(ITERS)
         shard[dim][at] = Iter(shard[dim][at].extent, new.stride, new.axis)
     elif kind == "replica":
         replica.insert(0, Replica(data.draw(st.integers(1, 2)), data.draw(st.sampled_from([1, 2, -1])), "lane"))
@@ -64,6 +64,12 @@ def test_same_map_of_near_copies(layout, data):
 def test_same_map_compares_copies_as_sets(left, right):
     one, other = Layout((), (), tuple(left)), Layout((), (), tuple(right))
     assert same_map(one, other) == (places(one) == places(other))
+
+
+def test_copies_that_overlap_are_one_set():
+    thrice = Layout((), (), (Replica(3, 1, "lane"),))
+    assert same_map(thrice, Layout((), (), (Replica(2, 1, "lane"), Replica(2, 1, "lane"))))
+    assert not same_map(thrice, Layout((), (), (Replica(2, 1, "lane"), Replica(2, 2, "lane"))))
 
 
 def test_same_map_compares_partials_and_shapes():

@@ -100,6 +100,15 @@ def test_reshape_refuses_only_what_has_no_digits(layout, data):
             reshape(layout, shape)
 
 
+def test_reduced_digits_become_copies_of_the_asked_kind():
+    layout = Layout.parse("(4, 6) : [4@lane | 2@warp 3@mem]")
+    assert reduce(layout, [1]) == Layout.parse("(4) : [4@lane] + replica[2@warp 3@mem]")
+    assert reduce(layout, [-1], "add") == Layout.parse("(4) : [4@lane] + partial[add 2@warp add 3@mem]")
+    assert reduce(layout, [1], "add", keep_dims=True, private_axes=["mem"]) == Layout.parse(
+        "(4, 1) : [4@lane | 1] + partial[add 2@warp]"
+    )
+
+
 def test_padding_that_can_be_trimmed_does_not_hinder_a_reshape():
     padded = Layout.parse("(4, 6) : [5@lane | 4@warp 2@mem]")
     assert reshape(padded, (24,)) == Layout.parse("(24) : [5@lane 3@warp 2@mem]")
@@ -134,6 +143,7 @@ def test_reduce_keeps_all_places(layout, data):
     for op in (None, "add"):
         result = reduce(layout, dims, op)
         wide = reduce(layout, dims, op, keep_dims=True)
+        assert (result.replica if op else result.partial) == (layout.replica if op else layout.partial)
         assert result.shape == tuple(layout.shape[dim] for dim in kept)
         assert wide.shape == tuple(1 if dim in dims else size for dim, size in enumerate(layout.shape))
         found, found_wide = places(result), places(wide)

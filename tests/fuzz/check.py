@@ -1,0 +1,84 @@
+"""Compile a program for the cpu target, run it between canaries, and judge its outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+import tilewright as tw
+from tests.fuzz.bounds import Oracle, compare
+from tests.fuzz.generate import Case
+from tests.fuzz.intervals import Bounded, Tensor
+from tilewright.frontend.build import build_module
+from tilewright.frontend.trace import Graph
+from tilewright.pipelines import compile_module
+
+CANARY = 0xAB
+GUARD_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What running one program showed: the kind of failure (empty when there is none), a sentence, elements."""
+
+    kind: str = ""
+    message: str = ""
+    elements: int = 0
+    unknown: int = 0
+
+
+class _Guarded:
+    """An output array with canaries before and after."""
+
+    def __init__(self, expected: Bounded) -> None:
+        value = expected.value
+        self._raw = np.full(value.nbytes + 2 * GUARD_BYTES, CANARY, np.uint8)
+        self._end = GUARD_BYTES + value.nbytes
+        self.array: Tensor = self._raw[GUARD_BYTES : self._end].view(value.dtype).reshape(value.shape)
+
+    @property
+    def intact(self) -> bool:
+        return bool((self._raw[:GUARD_BYTES] == CANARY).all() and (self._raw[self._end :] == CANARY).all())
+
+
+def check(case: Case, target: str = "cpu") -> Outcome:
+    """Compile, run and compare one program. Whatever the compiler raises is a failure of its own kind."""
+    try:
+        # Verifying costs a tenth of the time: some programs are verified after every pass, the rest not at all.
+        with tw.options(cache=False, verify=2 if case.seed % 8 == 0 else 0):
+            executable = compile_module(
+                build_module(case.graph), dict(case.graph.constants), target, keep_stages=False
+            )
+            outputs = _run(executable, case)
+    except Exception as error:  # the compiler's own bugs come in any class
+        return Outcome("raised " + type(error).__name__, str(error)[:600])
+    if outputs is None:
+        return Outcome("overrun", "an output was written beyond its end")
+    elements = unknown = 0
+    for position, (expected, got) in enumerate(zip(case.expected, outputs, strict=True)):
+        verdict = compare(expected, got)
+        elements, unknown = elements + verdict.elements, unknown + verdict.unknown
+        if verdict.problem is not None:
+            return Outcome("wrong", f"output {position} {verdict.problem}", elements, unknown)
+    return Outcome("", "", elements, unknown)
+
+
+def _run(executable: object, case: Case) -> Sequence[Tensor] | None:
+    """The outputs; None when one was written outside its memory."""
+    guarded = [_Guarded(e) for e in case.expected]
+    arrays = [g.array for g in guarded]
+    inputs = [np.array(x, order="C") for x in case.inputs]
+    program = executable.program  # type: ignore[attr-defined]  native programs have one
+    program(*inputs, out=arrays if len(arrays) != 1 else arrays[0])
+    return arrays if all(g.intact for g in guarded) else None
+
+
+def case_of(graph: Graph, inputs: Sequence[Tensor], seed: int = 0) -> Case:
+    """A case of a program with given inputs.
+
+    Raises:
+        Undecided: its control flow is not certain.
+    """
+    return Case(seed, graph, list(inputs), Oracle(graph.constants).run(graph, inputs))

@@ -1,0 +1,259 @@
+"""Planted miscompiles: does the fuzzer find them?
+
+`python -m tests.fuzz.mutants --programs 2000` plants one mistake at a time in a process of its own, fuzzes until a
+program shows it, and prints a table. A mutant changes the source of one function of the compiler; the original is
+put back when its context ends.
+"""
+
+from __future__ import annotations
+
+import __future__
+
+import argparse
+import importlib
+import inspect
+import multiprocessing
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from types import ModuleType
+from typing import Any
+
+from tests.fuzz.run import run_seed
+
+PATIENCE_S = 120.0
+
+
+class StaleMutant(Exception):
+    """The text that a mutant replaces is no longer in its function."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """`old` becomes `new` in the source of `function`, which is `module:name` or `module:Class.name`, without
+    `tilewright.` in front."""
+
+    name: str
+    function: str
+    old: str
+    new: str
+
+
+def _simplify(name: str, function: str, old: str, new: str) -> Mutant:
+    return Mutant(name, f"passes.array_simplify:{function}", old, new)
+
+
+def _pull(name: str, function: str, old: str, new: str) -> Mutant:
+    return Mutant(name, f"passes.tile_builder:{function}", old, new)
+
+
+def _product(name: str, function: str, old: str, new: str) -> Mutant:
+    return Mutant(name, f"passes.lower_contract_group:{function}", old, new)
+
+
+def _nest(name: str, method: str, old: str, new: str) -> Mutant:
+    return Mutant(name, f"targets.cpu.emit_nest:NestEmitter.{method}", old, new)
+
+
+def _cpu(name: str, function: str, old: str, new: str) -> Mutant:
+    return Mutant(name, f"targets.cpu.{function}", old, new)
+
+
+MUTANTS: tuple[Mutant, ...] = (
+    # array_simplify
+    _simplify("transposes composed backwards", "_transpose", "inner[p] for p in permutation", "permutation[p] for p in inner"),
+    _simplify("minus one taken for neutral", "_is_neutral", "return value == 1", "return value in (1, -1)"),
+    _simplify("inexact reciprocals", "_has_exact_reciprocal", "mantissa == 0.5", "mantissa >= 0.5"),
+    _simplify("operands swapped in any function", "_map", "ops.FUNCTIONS[fn].commutative and constants[0]", "constants[0]"),
+    _simplify("constant choice inverted", "_select", "operands[1] if constants[0] else", "operands[1] if not constants[0] else"),
+    _simplify("shared without attributes", "_simplify_block", "tuple(sorted(op.properties.items()))", "()"),
+    _simplify("top k ascending", "_top_k", '"descending": True', '"descending": False'),
+    # fusion
+    Mutant("kernels shared without attributes", "passes.fusion:structural_key", "tuple(sorted(op.properties.items()))", "()"),
+    Mutant("attention over any reduction", "passes.array_fuse_attention:_last_axis_reduce", "op.fn.data != fn", "False"),
+    Mutant("cycles not seen", "passes.fusion:BlockOrder.creates_cycle", "return True", "continue"),
+    # lowering
+    _pull("slice start forgotten", "_pull_slice", "c * stride + start", "c * stride"),
+    _pull("reverse off by one", "_pull_reverse", "shape[d] - 1", "shape[d] - 2"),
+    _pull("padding mask without upper end", "_pull_pad", "if low + n != total or interior:", "if False:"),
+    _pull("concat off by one", "_pull_concat", "position, start + size)", "position, start + size - 1)"),
+    _pull("negative indices not clipped", "_clamp", 'b.map("maximum", limited, b.full(0, dtypes.i64))', "limited"),
+    _pull("update written before its start", "_pull_dynamic_update_slice", "b.position(offset), 0)", "b.position(offset), -1)"),
+    _pull("window padding holds zero", "_pull_window_reduce", "b.full(identity(type.dtype), type.dtype)", "b.full(0, type.dtype)"),
+    _pull("last chunk of a long row dropped", "_pull_reduce", "-(-shape[dims[0]] // extents[dims[0]])", "shape[dims[0]] // extents[dims[0]]"),
+    _pull("gather of the wrong axis", "_pull_gather", "zip(indices, axes, strict=True)", "zip(indices, sorted(axes), strict=True)"),
+    _product("missing epilogue", "store_roots", "builder.pull(value, coordinates)", "builder.pull(anchor, at)"),
+    _product("tiles overlap by one", "_tile_position", "Linear.of(counter, extent)", "Linear.of(counter, max(1, extent - 1))"),
+    _product("convolution reads past the image", "_inside", "builder.full(size,", "builder.full(size + 1,"),
+    _product("convolution groups mixed up", "_group_start", "builder.full(channels,", "builder.full(1,"),
+    _product("attention forgets to rescale", "lower_attention_group", 'builder.map("multiply", result, correction)', "result"),
+    _product("attention sums unscaled", "lower_attention_group", 'builder.map("multiply", total, correction)', "total"),
+    Mutant("scan direction ignored", "passes.lower_ordered_group:_apply", '"reverse": a["reverse"]', '"reverse": False'),
+    Mutant("scatter overwrites", "passes.lower_ordered_group:lower_scatter_group", 'if a["fn"] != "set":', "if False:"),
+    # scheduling
+    Mutant("product starts from zero", "passes.tile_lower_to_scheduled:_Lowering._accumulator", "return buffer, True", "return buffer, False"),
+    Mutant("carried tiles overwritten early", "passes.tile_lower_to_scheduled:_Lowering._may_overwrite", "return False", "return True"),
+    # packing
+    Mutant("constant panels in the wrong order", "passes.scheduled_pack_operands:pack_array", "np.moveaxis(split, -2, -3)", "split"),
+    Mutant("last panel not packed", "passes.scheduled_pack_operands:_pack_at_run_time", "-(-shape[column_dim] // width))", "max(1, shape[column_dim] // width))"),
+    # memory plan
+    Mutant("buffer reused in the step that reads it", "passes.scheduled_plan_memory:_meet", "a.start <= b.end and b.start <= a.end", "a.start < b.end and b.start < a.end"),
+    Mutant("views do not keep memory alive", "passes.scheduled_plan_memory:_all_users", "isinstance(use.operation, array.ReshapeOp)", "False"),
+    Mutant("carried arrays exchanged in place", "passes.scheduled_plan_memory:_Planner._spare_buffers", "root.index != position", "False"),
+    # nest emission
+    _nest("tail one lane short", "_vector_loop", "ir.Constant(I32, known % lanes)", "ir.Constant(I32, max(1, known % lanes - 1))"),
+    _nest("masked lanes reduced", "_accumulate", "if self.mask is not None and", "if False and"),
+    _nest("half of the lanes dropped", "_across_lanes", "while lanes > 1", "while lanes > 2"),
+    _nest("unrolled sums dropped", "_finish_accumulators", "for slot in accumulator.slots]", "for slot in accumulator.slots[:1]]"),
+    _nest("upper ends not guarded", "_guard", "if low >= 0 and high < size:", "if low >= 0:"),
+    _nest("reductions start from zero", "_identity", "function.identity(array_type(reduce.operands[0]).dtype)", "0"),
+    # dot emission
+    _cpu("depth tail dropped", "emit_dot:_MicroKernel.emit", "whole, depth, 1, totals, shape)", "whole, whole, 1, totals, shape)"),
+    _cpu("rows of blocks too close", "emit_dot:emit_dot", "multiply(builder, block, micro_rows * acc_stride)", "multiply(builder, block, micro_rows * columns)"),
+    # ordered emission
+    _cpu("sort not stable", "emit_ordered:_sort", 'emit_function(builder, "less", keys.dtype, [a, b])', 'emit_function(builder, "less_equal", keys.dtype, [a, b])'),
+    _cpu("last of equal winners", "emit_ordered:_arg_reduce", '"greater" if', '"greater_equal" if'),
+    # functions
+    _cpu("quotients rounded to zero", "functions:_floor_divide", "b.and_(inexact, opposite), lowered", "b.and_(inexact, opposite), quotient"),
+    _cpu("unsigned remainder signed", "functions:_remainder", "b.urem", "b.srem"),
+    _cpu("16-bit results not rounded", "functions:emit_function", "return result if exact or", "return result if True or"),
+    # conversions
+    _cpu("bf16 ties away from zero", "conversions:_rounded_to_bf16", "builder.add(last_kept, splat(bits.type, 0x7FFF))", "splat(bits.type, 0x8000)"),
+    _cpu("signed integers widened with zeros", "conversions:_resize", "builder.sext(value, result) if source.is_signed else", ""),
+    _cpu("unsigned integers taken for signed", "conversions:_integer_to_float", "if source.is_signed else builder.uitofp", "if True else builder.uitofp"),
+)
+BY_NAME = {m.name: m for m in MUTANTS}
+
+
+# ---- planting -------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def planted(mutant: Mutant) -> Iterator[None]:
+    """The compiler with one mistake.
+
+    Raises:
+        StaleMutant: the function no longer holds the text.
+    """
+    module_name, _, path = mutant.function.partition(":")
+    module = importlib.import_module(f"tilewright.{module_name}")
+    importlib.import_module("tilewright.targets.cpu.target")
+    *owners, name = path.split(".")
+    owner: Any = getattr(module, owners[0]) if owners else module
+    original = inspect.getattr_static(owner, name)
+    changed = _rewritten(mutant, module, original, name)
+    places = [(owner, name)] if owners else _places(original)
+    for holder, key in places:
+        _put(holder, key, changed)
+    try:
+        yield
+    finally:
+        for holder, key in places:
+            _put(holder, key, original)
+
+
+def _rewritten(mutant: Mutant, module: ModuleType, original: Any, name: str) -> Any:
+    source = textwrap.dedent(inspect.getsource(original))
+    if mutant.old not in source:
+        raise StaleMutant(f"`{mutant.function}` does not contain `{mutant.old}`: rewrite the mutant `{mutant.name}`")
+    text = source.replace(mutant.old, mutant.new)
+    scope: dict[str, Any] = {}
+    flags = __future__.annotations.compiler_flag
+    # The new function must see the module's own names.
+    exec(compile(text, f"<mutant {mutant.name}>", "exec", flags, dont_inherit=True), vars(module), scope)
+    return scope[name]
+
+
+def _places(original: Any) -> list[tuple[Any, Any]]:
+    """Every module name and table entry that holds a function."""
+    found: list[tuple[Any, Any]] = []
+    for module_name, module in list(sys.modules.items()):
+        if not module_name.startswith("tilewright") or module is None:
+            continue
+        for key, value in list(vars(module).items()):
+            if value is original:
+                found.append((module, key))
+            elif isinstance(value, dict) and not key.startswith("__"):
+                found.extend((value, inner) for inner, entry in value.items() if entry is original)
+    return found
+
+
+def _put(holder: Any, key: Any, value: Any) -> None:
+    if isinstance(holder, dict):
+        holder[key] = value
+    else:
+        setattr(holder, key, value)
+
+
+# ---- hunting --------------------------------------------------------------------------------------------------------
+
+
+def hunt(mutant: Mutant, seeds: range) -> tuple[int, str] | None:
+    """How many programs it took to find a mutant, and how it showed; None when none of the seeds does."""
+    for count, seed in enumerate(seeds, 1):
+        with planted(mutant):
+            kind = run_seed(seed)[1].kind
+        if kind and not run_seed(seed)[1].kind:
+            return count, kind
+    return None
+
+
+def _hunt_and_tell(connection: Connection, name: str, seeds: range) -> None:
+    for seed in seeds:
+        connection.send(seed)
+        found = hunt(BY_NAME[name], range(seed, seed + 1))
+        if found is not None:
+            connection.send((seed, found[1]))
+            return
+    connection.close()
+
+
+def hunt_in_process(mutant: Mutant, seeds: range) -> tuple[int, str] | None:
+    """`hunt` in a process of its own, so that a crash or an endless loop counts as found."""
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_hunt_and_tell, args=(sender, mutant.name, seeds), daemon=True)
+    process.start()
+    sender.close()
+    current = seeds.start
+    try:
+        while True:
+            if not receiver.poll(PATIENCE_S):
+                return current - seeds.start + 1, "hang"
+            message = receiver.recv()
+            if isinstance(message, tuple):
+                return message[0] - seeds.start + 1, message[1]
+            current = message
+    except EOFError:
+        process.join()
+        return None if process.exitcode == 0 else (current - seeds.start + 1, f"crash {process.exitcode}")
+    finally:
+        process.kill()
+        process.join()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.mutants", description=__doc__)
+    parser.add_argument("--programs", type=int, default=2000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", default="", help="part of a mutant's name")
+    arguments = parser.parse_args()
+    seeds = range(arguments.seed, arguments.seed + arguments.programs)
+    chosen = [m for m in MUTANTS if arguments.only in m.name]
+    missed = 0
+    for number, mutant in enumerate(chosen, 1):
+        start = time.monotonic()
+        found = hunt_in_process(mutant, seeds)
+        missed += found is None
+        result = "NOT FOUND" if found is None else f"after {found[0]:4} programs: {found[1]}"
+        print(f"{number:2}  {mutant.name:42} {result}  ({time.monotonic() - start:.0f} s)", flush=True)
+    print(f"{len(chosen) - missed} of {len(chosen)} found within {arguments.programs} programs each")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

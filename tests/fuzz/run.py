@@ -1,0 +1,189 @@
+"""The fuzzer: `python -m tests.fuzz.run --programs 2000 --seed 1 --jobs 2`.
+
+Programs are compiled in worker processes: one that crashes or hangs is reported with its seed and a new worker goes on
+with the next. Failures are shrunk and printed as tests for `tests/bugs`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import multiprocessing
+import sys
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from tests.fuzz.check import Outcome, check
+from tests.fuzz.generate import Case, generate
+from tests.fuzz.printing import source_of
+from tests.fuzz.shrink import shrink
+
+PATIENCE_S = 120.0
+SHRINK_S = 60.0
+
+
+@dataclass
+class Summary:
+    """Counts over a run, and the failures: seed, kind, message, source."""
+
+    programs: int = 0
+    elements: int = 0
+    unknown: int = 0
+    seconds: float = 0.0
+    operations: Counter[str] = field(default_factory=Counter)
+    failures: list[tuple[int, str, str, str]] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        ops = ", ".join(f"{name} {count}" for name, count in self.operations.most_common())
+        share = self.unknown / max(1, self.elements)
+        rate = self.programs / max(1e-9, self.seconds)
+        return (
+            f"{self.programs} programs in {self.seconds:.0f} s ({rate:.2f} per second), {self.elements} elements, "
+            f"{share:.3%} unknown, {len(self.failures)} failures\n{ops}"
+        )
+
+
+@dataclass(frozen=True)
+class _Message:
+    """From a worker: it starts a seed, or has finished it."""
+
+    seed: int
+    outcome: Outcome | None = None
+    source: str = ""
+    operations: tuple[str, ...] = ()
+
+
+def run_seed(seed: int) -> tuple[Case, Outcome]:
+    """Generate and check one program."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        case = generate(seed)
+        return case, check(case)
+
+
+def _work(connection: Connection, seeds: list[int], shrinks: bool) -> None:
+    warnings.simplefilter("ignore")
+    gc.disable()  # IR is full of cycles: collecting now and then is cheaper than often
+    for count, seed in enumerate(seeds):
+        if count % 8 == 7:
+            gc.collect()
+        connection.send(_Message(seed))
+        case, outcome = run_seed(seed)
+        source = ""
+        if outcome.kind and shrinks:
+            source = source_of(shrink(case, lambda c, kind=outcome.kind: check(c).kind == kind, SHRINK_S))
+        names = tuple(_name(n) for n in case.graph.walk())
+        connection.send(_Message(seed, outcome, source, names))
+    connection.close()
+
+
+def _name(node: Any) -> str:
+    return node.op if node.op != "map" else f"map.{node.attributes['fn']}"
+
+
+class _Worker:
+    """A process that works through seeds."""
+
+    def __init__(self, seeds: list[int], shrinks: bool) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.connection, theirs = context.Pipe(duplex=False)
+        self.seeds = seeds
+        self.current: int | None = None
+        self.since = time.monotonic()
+        self.process = context.Process(target=_work, args=(theirs, seeds, shrinks), daemon=True)
+        self.process.start()
+        theirs.close()
+
+    def rest(self) -> list[int]:
+        """Seeds after the one in work."""
+        return self.seeds[self.seeds.index(self.current) + 1 :] if self.current is not None else []
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.join()
+        self.connection.close()
+
+
+def run(
+    programs: int, seed: int, jobs: int = 1, minutes: float = 1e9, shrinks: bool = True, echo: Callable[[str], object] = print
+) -> Summary:
+    """Fuzz with seeds `seed`, `seed + 1`, ... in worker processes."""
+    summary = Summary()
+    start = time.monotonic()
+    seeds = list(range(seed, seed + programs))
+    workers = [_Worker(seeds[j::jobs], shrinks) for j in range(jobs)]
+    try:
+        while workers and time.monotonic() < start + 60 * minutes:
+            workers = [w for worker in workers for w in _advance(worker, summary, shrinks, echo)]
+    finally:
+        for worker in workers:
+            worker.stop()
+    summary.seconds = time.monotonic() - start
+    return summary
+
+
+def _advance(worker: _Worker, summary: Summary, shrinks: bool, echo: Callable[[str], object]) -> Iterator[_Worker]:
+    """Take one message of a worker; gives the worker, its successor after a crash, or nothing when it is done."""
+    limit = PATIENCE_S + (SHRINK_S if shrinks else 0)
+    if not wait([worker.connection], timeout=0.2):
+        if time.monotonic() - worker.since < limit:
+            yield worker
+            return
+        _record(summary, echo, worker.current, "hang", f"no answer within {limit:.0f} s", "")
+        worker.stop()
+        if worker.rest():
+            yield _Worker(worker.rest(), shrinks)
+        return
+    try:
+        message: _Message = worker.connection.recv()
+    except EOFError:
+        worker.process.join()
+        if worker.process.exitcode == 0 and not worker.rest():
+            return
+        _record(summary, echo, worker.current, "crash", f"exit code {worker.process.exitcode}", "")
+        if worker.rest():
+            yield _Worker(worker.rest(), shrinks)
+        return
+    worker.current, worker.since = message.seed, time.monotonic()
+    if message.outcome is not None:
+        outcome = message.outcome
+        summary.programs += 1
+        summary.elements += outcome.elements
+        summary.unknown += outcome.unknown
+        summary.operations.update(message.operations)
+        if outcome.kind:
+            _record(summary, echo, message.seed, outcome.kind, outcome.message, message.source)
+    yield worker
+
+
+def _record(
+    summary: Summary, echo: Callable[[str], object], seed: int | None, kind: str, message: str, source: str
+) -> None:
+    summary.failures.append((seed or 0, kind, message, source))
+    echo(f"seed {seed}: {kind}: {message}\n{source}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.run", description=__doc__)
+    parser.add_argument("--programs", type=int, default=2000)
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--minutes", type=float, default=1e9)
+    parser.add_argument("--no-shrink", action="store_true")
+    arguments = parser.parse_args()
+    print(f"seeds {arguments.seed} to {arguments.seed + arguments.programs - 1}", flush=True)
+    echo = lambda text: print(text, flush=True)  # noqa: E731
+    summary = run(
+        arguments.programs, arguments.seed, arguments.jobs, arguments.minutes, not arguments.no_shrink, echo
+    )
+    print(summary)
+    return 1 if summary.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
