@@ -40,6 +40,7 @@ from tilewright.targets.cpu.loops import (
     static,
     vector,
 )
+from tilewright.targets.cpu.masked_memory import gather, masked_load, masked_store, scatter
 from tilewright.targets.cpu.nest_plan import (
     Item,
     NestPlan,
@@ -550,7 +551,7 @@ class NestEmitter:
         if mask is None:
             return widen(self.builder, self.builder.load(pointer, align=dtype.itemsize, typ=shape), dtype)
         mask = broadcast(self.builder, mask, self.plan.lanes)
-        raw = _masked_load(self.builder, pointer, mask, shape, dtype.itemsize)
+        raw = masked_load(self.builder, pointer, mask, shape, dtype.itemsize)
         return self._filled(widen(self.builder, raw, dtype), guard, fill)
 
     def _filled(self, value: Value, guard: Value | None, fill: float | int) -> Value:
@@ -563,7 +564,7 @@ class NestEmitter:
         pointers = self._lane_pointers(found)
         mask = self._combined_mask(guard)
         mask = self._every_lane() if mask is None else broadcast(self.builder, mask, self.plan.lanes)
-        raw = _gather(self.builder, pointers, mask, load_form(dtype, self.plan.lanes), dtype.itemsize)
+        raw = gather(self.builder, pointers, mask, load_form(dtype, self.plan.lanes), dtype.itemsize)
         return self._filled(widen(self.builder, raw, dtype), guard, fill)
 
     def _lane_pointers(self, found: Access) -> Value:
@@ -600,10 +601,10 @@ class NestEmitter:
                 self.builder.store(first, pointer, align=dtype.itemsize)
             else:
                 mask = broadcast(self.builder, mask, self.plan.lanes)
-                _masked_store(self.builder, raw, pointer, mask, dtype.itemsize)
+                masked_store(self.builder, raw, pointer, mask, dtype.itemsize)
             return
         mask = self._every_lane() if mask is None else broadcast(self.builder, mask, self.plan.lanes)
-        _scatter(self.builder, raw, self._lane_pointers(found), mask, dtype.itemsize)
+        scatter(self.builder, raw, self._lane_pointers(found), mask, dtype.itemsize)
 
     def _store_scalar(self, found: Access, value: Value, dtype: DType, guard: Value | None) -> None:
         coordinates = [self._coordinate(found, i) for i in range(len(found.type.shape))]
@@ -614,45 +615,3 @@ class NestEmitter:
             return
         with self.builder.if_then(guard):
             self.builder.store(raw, pointer)
-
-
-# ---- masked memory --------------------------------------------------------------------------------------------------
-
-
-def _suffix(shape: ir.Type) -> str:
-    names = {"half": "f16", "float": "f32", "double": "f64"}
-    if isinstance(shape, ir.VectorType):
-        element = str(shape.element)
-        return f"v{shape.count}{names.get(element, element)}"
-    return names.get(str(shape), str(shape))
-
-
-def _declare(builder: Builder, name: str, result: ir.Type, arguments: Sequence[ir.Type]) -> ir.Function:
-    found = builder.module.globals.get(name)
-    return found if found is not None else ir.Function(builder.module, ir.FunctionType(result, arguments), name)
-
-
-def _masked_load(builder: Builder, pointer: Value, mask: Value, shape: ir.Type, align: int) -> Value:
-    name = f"llvm.masked.load.{_suffix(shape)}.p0"
-    function = _declare(builder, name, shape, [POINTER, ir.IntType(32), mask.type, shape])
-    return builder.call(function, [pointer, ir.Constant(ir.IntType(32), align), mask, ir.Constant(shape, None)])
-
-
-def _masked_store(builder: Builder, value: Value, pointer: Value, mask: Value, align: int) -> None:
-    name = f"llvm.masked.store.{_suffix(value.type)}.p0"
-    function = _declare(builder, name, ir.VoidType(), [value.type, POINTER, ir.IntType(32), mask.type])
-    builder.call(function, [value, pointer, ir.Constant(ir.IntType(32), align), mask])
-
-
-def _gather(builder: Builder, pointers: Value, mask: Value, shape: ir.Type, align: int) -> Value:
-    lanes = shape.count  # type: ignore[attr-defined]
-    name = f"llvm.masked.gather.{_suffix(shape)}.v{lanes}p0"
-    function = _declare(builder, name, shape, [pointers.type, ir.IntType(32), mask.type, shape])
-    return builder.call(function, [pointers, ir.Constant(ir.IntType(32), align), mask, ir.Constant(shape, None)])
-
-
-def _scatter(builder: Builder, value: Value, pointers: Value, mask: Value, align: int) -> None:
-    lanes = value.type.count  # type: ignore[union-attr]
-    name = f"llvm.masked.scatter.{_suffix(value.type)}.v{lanes}p0"
-    function = _declare(builder, name, ir.VoidType(), [value.type, pointers.type, ir.IntType(32), mask.type])
-    builder.call(function, [value, pointers, ir.Constant(ir.IntType(32), align), mask])

@@ -1,0 +1,116 @@
+"""Fresh random programs in every run, some fixed ones, and a few planted mistakes that must be found."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import numpy as np
+import pytest
+
+from tests.fuzz.bounds import compare
+from tests.fuzz.check import check
+from tests.fuzz.generate import generate
+from tests.fuzz.intervals import Bounded, apply_cast, apply_map
+from tests.fuzz.mutants import BY_NAME, MUTANTS, hunt, planted
+from tests.fuzz.printing import source_of
+from tests.fuzz.run import run_seed
+from tests.fuzz.shrink import shrink
+from tilewright import dtypes
+
+CHUNKS, PROGRAMS_PER_CHUNK = 8, 25
+# All workers of a parallel run must collect the same tests, so the clock is read once and handed down.
+CLOCK = int(os.environ.setdefault("TW_FUZZ_SEED", str(int(time.time()))))
+
+
+def check_seeds(seeds: range) -> None:
+    for seed in seeds:
+        case, outcome = run_seed(seed)
+        if outcome.kind:
+            small = shrink(case, lambda c, kind=outcome.kind: check(c).kind == kind, 30.0)
+            pytest.fail(f"seed {seed}: {outcome.kind}: {outcome.message}\n{source_of(small)}", pytrace=False)
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_fresh_programs(chunk: int) -> None:
+    start = CLOCK * 1000 + chunk * PROGRAMS_PER_CHUNK
+    print(f"seeds {start} to {start + PROGRAMS_PER_CHUNK - 1}")
+    check_seeds(range(start, start + PROGRAMS_PER_CHUNK))
+
+
+def test_fixed_programs() -> None:
+    check_seeds(range(25))
+
+
+def test_programs_are_large_and_mostly_certain() -> None:
+    elements = unknown = nodes = 0
+    names: set[str] = set()
+    for seed in range(60):
+        case = generate(seed)
+        nodes += len(case.graph.nodes)
+        names.update(n.op for n in case.graph.walk())
+        elements += sum(e.value.size for e in case.expected)
+        unknown += sum(int(e.unknown.sum()) for e in case.expected)
+    assert nodes >= 60 * 18
+    assert len(names) == 27
+    assert unknown < elements / 100
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)
+def test_mutant_still_applies(mutant: object) -> None:
+    with planted(mutant):  # type: ignore[arg-type]
+        pass
+
+
+# ---- the oracle -----------------------------------------------------------------------------------------------------
+
+
+def test_the_same_seed_gives_the_same_program() -> None:
+    first, second = generate(5), generate(5)
+    assert [n.op for n in first.graph.walk()] == [n.op for n in second.graph.walk()]
+    for a, b in zip(first.expected, second.expected, strict=True):
+        np.testing.assert_array_equal(a.value, b.value)
+
+
+@pytest.mark.parametrize("fn", ["exp", "tanh", "sin", "log", "sqrt", "floor", "square", "reciprocal", "atan", "erf"])
+@pytest.mark.parametrize("name", ["f16", "bf16", "f32", "f64"])
+def test_bounds_hold_for_moved_operands(fn: str, name: str) -> None:
+    """Any operand within its error gives a result within the bound."""
+    rng = np.random.default_rng(3)
+    dtype = dtypes.by_name(name)
+    x = rng.uniform(0.2, 9, 400).astype(dtype.numpy)
+    error = np.where(rng.random(400) < 0.7, rng.uniform(0, 0.02, 400), 0.0)
+    expected = apply_map(fn, [Bounded(x, error)])
+    moved = (x.astype(np.float64) + error * rng.uniform(-1, 1, 400)).astype(dtype.numpy)
+    moved = np.where(np.abs(moved.astype(np.float64) - x.astype(np.float64)) <= error, moved, x).astype(dtype.numpy)
+    got = apply_map(fn, [Bounded(moved)])
+    assert compare(expected, got.value).problem is None
+
+
+def test_exact_values_have_no_room() -> None:
+    value = np.array([1, 2, 3], np.float32)
+    nudged = np.nextafter(value, np.float32(9))
+    assert compare(Bounded(value), value).problem is None
+    assert compare(Bounded(value), nudged).problem is not None
+    assert compare(Bounded(np.array([-0.0, np.nan])), np.array([0.0, np.nan])).problem is None
+
+
+def test_uncertain_decisions_are_unknown() -> None:
+    x, y = np.array([1.0, 2.0]), np.array([1.05, 3.0])
+    result = apply_map("less", [Bounded(x, np.array([0.1, 0.1])), Bounded(y)])
+    assert result.unknown.tolist() == [True, False]
+    whole = apply_cast(Bounded(np.array([1.95, 1.5]), np.array([0.1, 0.1])), dtypes.i32)
+    assert whole.unknown.tolist() == [True, False]
+
+
+# ---- planted mistakes -----------------------------------------------------------------------------------------------
+
+# Mistakes with a seed that shows each.
+SEEDS = {
+    "reverse off by one": 1,
+}
+
+
+@pytest.mark.parametrize("name", SEEDS)
+def test_planted_mistake_is_found(name: str) -> None:
+    assert hunt(BY_NAME[name], range(SEEDS[name], SEEDS[name] + 3)) is not None

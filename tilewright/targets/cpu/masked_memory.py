@@ -1,0 +1,49 @@
+"""LLVM's masked loads, stores, gathers and scatters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from llvmlite import ir
+
+from tilewright.targets.cpu.loops import POINTER
+from tilewright.targets.cpu.vector_math_common import Builder, Value
+
+
+def _suffix(shape: ir.Type) -> str:
+    names = {"half": "f16", "float": "f32", "double": "f64"}
+    if isinstance(shape, ir.VectorType):
+        element = str(shape.element)
+        return f"v{shape.count}{names.get(element, element)}"
+    return names.get(str(shape), str(shape))
+
+
+def _declare(builder: Builder, name: str, result: ir.Type, arguments: Sequence[ir.Type]) -> ir.Function:
+    found = builder.module.globals.get(name)
+    return found if found is not None else ir.Function(builder.module, ir.FunctionType(result, arguments), name)
+
+
+def masked_load(builder: Builder, pointer: Value, mask: Value, shape: ir.Type, align: int) -> Value:
+    name = f"llvm.masked.load.{_suffix(shape)}.p0"
+    function = _declare(builder, name, shape, [POINTER, ir.IntType(32), mask.type, shape])
+    return builder.call(function, [pointer, ir.Constant(ir.IntType(32), align), mask, ir.Constant(shape, None)])
+
+
+def masked_store(builder: Builder, value: Value, pointer: Value, mask: Value, align: int) -> None:
+    name = f"llvm.masked.store.{_suffix(value.type)}.p0"
+    function = _declare(builder, name, ir.VoidType(), [value.type, POINTER, ir.IntType(32), mask.type])
+    builder.call(function, [value, pointer, ir.Constant(ir.IntType(32), align), mask])
+
+
+def gather(builder: Builder, pointers: Value, mask: Value, shape: ir.Type, align: int) -> Value:
+    lanes = shape.count  # type: ignore[attr-defined]
+    name = f"llvm.masked.gather.{_suffix(shape)}.v{lanes}p0"
+    function = _declare(builder, name, shape, [pointers.type, ir.IntType(32), mask.type, shape])
+    return builder.call(function, [pointers, ir.Constant(ir.IntType(32), align), mask, ir.Constant(shape, None)])
+
+
+def scatter(builder: Builder, value: Value, pointers: Value, mask: Value, align: int) -> None:
+    lanes = value.type.count  # type: ignore[union-attr]
+    name = f"llvm.masked.scatter.{_suffix(value.type)}.v{lanes}p0"
+    function = _declare(builder, name, ir.VoidType(), [value.type, pointers.type, ir.IntType(32), mask.type])
+    builder.call(function, [value, pointers, ir.Constant(ir.IntType(32), align), mask])
