@@ -48,9 +48,7 @@ def check(case: Case, target: str = "cpu") -> Outcome:
     try:
         # Verifying costs a tenth of the time: some programs are verified after every pass, the rest not at all.
         with tw.options(cache=False, verify=2 if case.seed % 8 == 0 else 0):
-            executable = compile_module(
-                build_module(case.graph), dict(case.graph.constants), target, keep_stages=False
-            )
+            executable = compile_module(build_module(case.graph), dict(case.graph.constants), target, keep_stages=False)
             outputs = _run(executable, case)
     except Exception as error:  # the compiler's own bugs come in any class
         return Outcome("raised " + type(error).__name__, str(error)[:600])

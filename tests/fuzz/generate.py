@@ -52,6 +52,8 @@ STEPS: Sequence[tuple[float, Step]] = (
     (1.5, motifs.matmul),
     (0.9, motifs.attention),
     (1.5, motifs.diamond),
+    (1.5, motifs.views),
+    (2, motifs.special_constants),
     (0.15, motifs.long_rows),
     (0.35, motifs.big_loop),
 )

@@ -102,7 +102,7 @@ def _epilogue(m: Maker, y: Value) -> Value:
 
 
 def attention(m: Maker) -> None:
-    """`softmax(f(q @ k^T)) @ v`, with a scale, a mask or a causal choice; keys and queries of several blocks at times."""
+    """`softmax(f(q @ k^T)) @ v`, with a scale, a mask or a causal choice; at times of several blocks."""
     dtype = m.pick((dtypes.f32, dtypes.f32, dtypes.f32, dtypes.f16, dtypes.bf16, dtypes.f64))
     batch = tuple(m.between(1, 3) for _ in range(m.pick((0, 1, 2))))
     queries, keys, head, width = m.between(1, 20), m.between(1, 40), m.pick((1, 4, 8, 16, 5)), m.pick((1, 3, 8, 17))
@@ -123,6 +123,51 @@ def attention(m: Maker) -> None:
         lowest = m.splat(m.pick((float("-inf"), -30.0)), scores.shape, dtype)
         scores = m.map("select", m.map("greater_equal", row, column), scores, lowest)
     m.keep(_product(m, softmax_of(m, scores, rank - 1), v, len(batch), rank - 1, rank - 2))
+
+
+def views(m: Maker) -> None:
+    """Several index maps in a row."""
+    x = m.choose(lambda v: len(v.shape) >= 2)
+    for _ in range(m.between(2, 3)):
+        rank = len(x.shape)
+        kind = m.random.random()
+        if kind < 0.4:
+            x = m.add("transpose", [x], permutation=tuple(int(p) for p in m.random.permutation(rank)))[0]
+        elif kind < 0.55 and rank <= 4:
+            at = m.between(0, rank)
+            shape = (*x.shape[:at], m.between(1, 4), *x.shape[at:])
+            axes = tuple(d + (d >= at) for d in range(rank))
+            x = m.add("broadcast", [x], shape=shape, axes=axes)[0]
+        elif kind < 0.7:
+            x = m.add("reverse", [x], axes=(m.between(0, rank - 1),))[0]
+        elif kind < 0.85:
+            starts = tuple(min(m.between(0, 2), max(0, n - 1)) for n in x.shape)
+            strides = tuple(m.pick((1, 1, 2)) for _ in x.shape)
+            x = m.add("slice", [x], starts=starts, limits=x.shape, strides=strides)[0]
+        else:
+            at = m.between(0, rank)
+            x = m.add("reshape", [x], shape=(*x.shape[:at], 1, *x.shape[at:]))[0]
+    m.keep(x if m.chance(0.5) or x.dtype.is_bool else m.map("square", x))
+
+
+def special_constants(m: Maker) -> None:
+    """Arithmetic with constants that simplification knows: 0, 1, -1, 2, powers of two, on either side."""
+    x = m.choose(lambda v: not v.dtype.is_bool)
+    fns = ["add", "subtract", "multiply", "floor_divide", "remainder", "maximum", "minimum"]
+    fns += (
+        ["divide", "divide", "power"]
+        if x.dtype.is_float
+        else ["shift_left", "shift_right", "bitwise_or", "bitwise_xor"]
+    )
+    fn = m.pick(fns)
+    choices = (
+        [0, 1, 2, 4] + ([-1, -2] if x.dtype.is_signed else []) + ([-0.0, 0.5, 3, 0.125] if x.dtype.is_float else [])
+    )
+    constant = m.splat(m.pick(choices), x.shape, x.dtype)
+    if fn == "power":
+        x = m.bounded_between(x, 0.05, 50)
+    right = m.chance(0.7) or fn == "power"
+    m.keep(m.map(fn, x, constant) if right else m.map(fn, constant, x))
 
 
 def diamond(m: Maker) -> None:

@@ -6,7 +6,6 @@ put back when its context ends.
 """
 
 from __future__ import annotations
-
 import __future__
 
 import argparse
@@ -65,16 +64,32 @@ def _cpu(name: str, function: str, old: str, new: str) -> Mutant:
 
 MUTANTS: tuple[Mutant, ...] = (
     # array_simplify
-    _simplify("transposes composed backwards", "_transpose", "inner[p] for p in permutation", "permutation[p] for p in inner"),
+    _simplify(
+        "transposes composed backwards", "_transpose", "inner[p] for p in permutation", "permutation[p] for p in inner"
+    ),
     _simplify("minus one taken for neutral", "_is_neutral", "return value == 1", "return value in (1, -1)"),
     _simplify("inexact reciprocals", "_has_exact_reciprocal", "mantissa == 0.5", "mantissa >= 0.5"),
-    _simplify("operands swapped in any function", "_map", "ops.FUNCTIONS[fn].commutative and constants[0]", "constants[0]"),
-    _simplify("constant choice inverted", "_select", "operands[1] if constants[0] else", "operands[1] if not constants[0] else"),
+    _simplify(
+        "operands swapped in any function", "_map", "ops.FUNCTIONS[fn].commutative and constants[0]", "constants[0]"
+    ),
+    _simplify(
+        "constant choice inverted",
+        "_select",
+        "operands[1] if constants[0] else",
+        "operands[1] if not constants[0] else",
+    ),
     _simplify("shared without attributes", "_simplify_block", "tuple(sorted(op.properties.items()))", "()"),
     _simplify("top k ascending", "_top_k", '"descending": True', '"descending": False'),
     # fusion
-    Mutant("kernels shared without attributes", "passes.fusion:structural_key", "tuple(sorted(op.properties.items()))", "()"),
-    Mutant("attention over any reduction", "passes.array_fuse_attention:_last_axis_reduce", "op.fn.data != fn", "False"),
+    Mutant(
+        "kernels shared without attributes",
+        "passes.fusion:structural_key",
+        "tuple(sorted(op.properties.items()))",
+        "()",
+    ),
+    Mutant(
+        "attention over any reduction", "passes.array_fuse_attention:_last_axis_reduce", "op.fn.data != fn", "False"
+    ),
     Mutant("cycles not seen", "passes.fusion:BlockOrder.creates_cycle", "return True", "continue"),
     # lowering
     _pull("slice start forgotten", "_pull_slice", "c * stride + start", "c * stride"),
@@ -82,49 +97,157 @@ MUTANTS: tuple[Mutant, ...] = (
     _pull("padding mask without upper end", "_pull_pad", "if low + n != total or interior:", "if False:"),
     _pull("concat off by one", "_pull_concat", "position, start + size)", "position, start + size - 1)"),
     _pull("negative indices not clipped", "_clamp", 'b.map("maximum", limited, b.full(0, dtypes.i64))', "limited"),
-    _pull("update written before its start", "_pull_dynamic_update_slice", "b.position(offset), 0)", "b.position(offset), -1)"),
-    _pull("window padding holds zero", "_pull_window_reduce", "b.full(identity(type.dtype), type.dtype)", "b.full(0, type.dtype)"),
-    _pull("last chunk of a long row dropped", "_pull_reduce", "-(-shape[dims[0]] // extents[dims[0]])", "shape[dims[0]] // extents[dims[0]]"),
-    _pull("gather of the wrong axis", "_pull_gather", "zip(indices, axes, strict=True)", "zip(indices, sorted(axes), strict=True)"),
+    _pull(
+        "update written before its start",
+        "_pull_dynamic_update_slice",
+        "b.position(offset), 0)",
+        "b.position(offset), -1)",
+    ),
+    _pull(
+        "window padding holds zero",
+        "_pull_window_reduce",
+        "b.full(identity(type.dtype), type.dtype)",
+        "b.full(0, type.dtype)",
+    ),
+    _pull(
+        "last chunk of a long row dropped",
+        "_pull_reduce",
+        "-(-shape[dims[0]] // extents[dims[0]])",
+        "shape[dims[0]] // extents[dims[0]]",
+    ),
+    _pull(
+        "gather of the wrong axis",
+        "_pull_gather",
+        "zip(indices, axes, strict=True)",
+        "zip(indices, sorted(axes), strict=True)",
+    ),
     _product("missing epilogue", "store_roots", "builder.pull(value, coordinates)", "builder.pull(anchor, at)"),
-    _product("tiles overlap by one", "_tile_position", "Linear.of(counter, extent)", "Linear.of(counter, max(1, extent - 1))"),
+    _product(
+        "tiles overlap by one", "_tile_position", "Linear.of(counter, extent)", "Linear.of(counter, max(1, extent - 1))"
+    ),
     _product("convolution reads past the image", "_inside", "builder.full(size,", "builder.full(size + 1,"),
     _product("convolution groups mixed up", "_group_start", "builder.full(channels,", "builder.full(1,"),
-    _product("attention forgets to rescale", "lower_attention_group", 'builder.map("multiply", result, correction)', "result"),
+    _product(
+        "attention forgets to rescale", "lower_attention_group", 'builder.map("multiply", result, correction)', "result"
+    ),
     _product("attention sums unscaled", "lower_attention_group", 'builder.map("multiply", total, correction)', "total"),
-    Mutant("scan direction ignored", "passes.lower_ordered_group:_apply", '"reverse": a["reverse"]', '"reverse": False'),
+    Mutant(
+        "scan direction ignored", "passes.lower_ordered_group:_apply", '"reverse": a["reverse"]', '"reverse": False'
+    ),
     Mutant("scatter overwrites", "passes.lower_ordered_group:lower_scatter_group", 'if a["fn"] != "set":', "if False:"),
     # scheduling
-    Mutant("product starts from zero", "passes.tile_lower_to_scheduled:_Lowering._accumulator", "return buffer, True", "return buffer, False"),
-    Mutant("carried tiles overwritten early", "passes.tile_lower_to_scheduled:_Lowering._may_overwrite", "return False", "return True"),
+    Mutant(
+        "product starts from zero",
+        "passes.tile_lower_to_scheduled:_Lowering._accumulator",
+        "return buffer, True",
+        "return buffer, False",
+    ),
+    Mutant(
+        "carried tiles overwritten early",
+        "passes.tile_lower_to_scheduled:_Lowering._may_overwrite",
+        "return False",
+        "return True",
+    ),
     # packing
-    Mutant("constant panels in the wrong order", "passes.scheduled_pack_operands:pack_array", "np.moveaxis(split, -2, -3)", "split"),
-    Mutant("last panel not packed", "passes.scheduled_pack_operands:_pack_at_run_time", "-(-shape[column_dim] // width))", "max(1, shape[column_dim] // width))"),
+    Mutant(
+        "constant panels in the wrong order",
+        "passes.scheduled_pack_operands:pack_array",
+        "np.moveaxis(split, -2, -3)",
+        "split",
+    ),
+    Mutant(
+        "last panel not packed",
+        "passes.scheduled_pack_operands:_pack_at_run_time",
+        "-(-shape[column_dim] // width))",
+        "max(1, shape[column_dim] // width))",
+    ),
     # memory plan
-    Mutant("buffer reused in the step that reads it", "passes.scheduled_plan_memory:_meet", "a.start <= b.end and b.start <= a.end", "a.start < b.end and b.start < a.end"),
-    Mutant("views do not keep memory alive", "passes.scheduled_plan_memory:_all_users", "isinstance(use.operation, array.ReshapeOp)", "False"),
-    Mutant("carried arrays exchanged in place", "passes.scheduled_plan_memory:_Planner._spare_buffers", "root.index != position", "False"),
+    Mutant(
+        "buffer reused in the step that reads it",
+        "passes.scheduled_plan_memory:_meet",
+        "a.start <= b.end and b.start <= a.end",
+        "a.start < b.end and b.start < a.end",
+    ),
+    Mutant(
+        "views do not keep memory alive",
+        "passes.scheduled_plan_memory:_all_users",
+        "isinstance(use.operation, array.ReshapeOp)",
+        "False",
+    ),
+    Mutant(
+        "carried arrays exchanged in place",
+        "passes.scheduled_plan_memory:_Planner._spare_buffers",
+        "root.index != position",
+        "False",
+    ),
     # nest emission
-    _nest("tail one lane short", "_vector_loop", "ir.Constant(I32, known % lanes)", "ir.Constant(I32, max(1, known % lanes - 1))"),
+    _nest(
+        "tail one lane short",
+        "_vector_loop",
+        "ir.Constant(I32, known % lanes)",
+        "ir.Constant(I32, max(1, known % lanes - 1))",
+    ),
     _nest("masked lanes reduced", "_accumulate", "if self.mask is not None and", "if False and"),
     _nest("half of the lanes dropped", "_across_lanes", "while lanes > 1", "while lanes > 2"),
-    _nest("unrolled sums dropped", "_finish_accumulators", "for slot in accumulator.slots]", "for slot in accumulator.slots[:1]]"),
+    _nest(
+        "unrolled sums dropped",
+        "_finish_accumulators",
+        "for slot in accumulator.slots]",
+        "for slot in accumulator.slots[:1]]",
+    ),
     _nest("upper ends not guarded", "_guard", "if low >= 0 and high < size:", "if low >= 0:"),
     _nest("reductions start from zero", "_identity", "function.identity(array_type(reduce.operands[0]).dtype)", "0"),
     # dot emission
-    _cpu("depth tail dropped", "emit_dot:_MicroKernel.emit", "whole, depth, 1, totals, shape)", "whole, whole, 1, totals, shape)"),
-    _cpu("rows of blocks too close", "emit_dot:emit_dot", "multiply(builder, block, micro_rows * acc_stride)", "multiply(builder, block, micro_rows * columns)"),
+    _cpu(
+        "depth tail dropped",
+        "emit_dot:_MicroKernel.emit",
+        "whole, depth, 1, totals, shape)",
+        "whole, whole, 1, totals, shape)",
+    ),
+    _cpu(
+        "rows of blocks too close",
+        "emit_dot:emit_dot",
+        "multiply(builder, block, micro_rows * acc_stride)",
+        "multiply(builder, block, micro_rows * columns)",
+    ),
     # ordered emission
-    _cpu("sort not stable", "emit_ordered:_sort", 'emit_function(builder, "less", keys.dtype, [a, b])', 'emit_function(builder, "less_equal", keys.dtype, [a, b])'),
+    _cpu(
+        "sort not stable",
+        "emit_ordered:_sort",
+        'emit_function(builder, "less", keys.dtype, [a, b])',
+        'emit_function(builder, "less_equal", keys.dtype, [a, b])',
+    ),
     _cpu("last of equal winners", "emit_ordered:_arg_reduce", '"greater" if', '"greater_equal" if'),
     # functions
-    _cpu("quotients rounded to zero", "functions:_floor_divide", "b.and_(inexact, opposite), lowered", "b.and_(inexact, opposite), quotient"),
+    _cpu(
+        "quotients rounded to zero",
+        "functions:_floor_divide",
+        "b.and_(inexact, opposite), lowered",
+        "b.and_(inexact, opposite), quotient",
+    ),
     _cpu("unsigned remainder signed", "functions:_remainder", "b.urem", "b.srem"),
-    _cpu("16-bit results not rounded", "functions:emit_function", "return result if exact or", "return result if True or"),
+    _cpu(
+        "16-bit results not rounded", "functions:emit_function", "return result if exact or", "return result if True or"
+    ),
     # conversions
-    _cpu("bf16 ties away from zero", "conversions:_rounded_to_bf16", "builder.add(last_kept, splat(bits.type, 0x7FFF))", "splat(bits.type, 0x8000)"),
-    _cpu("signed integers widened with zeros", "conversions:_resize", "builder.sext(value, result) if source.is_signed else", ""),
-    _cpu("unsigned integers taken for signed", "conversions:_integer_to_float", "if source.is_signed else builder.uitofp", "if True else builder.uitofp"),
+    _cpu(
+        "bf16 ties away from zero",
+        "conversions:_rounded_to_bf16",
+        "builder.add(last_kept, splat(bits.type, 0x7FFF))",
+        "splat(bits.type, 0x8000)",
+    ),
+    _cpu(
+        "signed integers widened with zeros",
+        "conversions:_resize",
+        "builder.sext(value, result) if source.is_signed else",
+        "",
+    ),
+    _cpu(
+        "unsigned integers taken for signed",
+        "conversions:_integer_to_float",
+        "if source.is_signed else builder.uitofp",
+        "if True else builder.uitofp",
+    ),
 )
 BY_NAME = {m.name: m for m in MUTANTS}
 

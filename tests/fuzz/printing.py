@@ -66,7 +66,9 @@ class _Writer:
             self.lines.append(f"{value} = {place}.constant({array}, {_type(node.results[0].type)})")
         elif regions:
             types = ", ".join(_type(r.type) for r in node.results)
-            self.lines.append(f'{results} = {place}.append("{node.op}", {operands}, {{}}, [{types}], [{", ".join(regions)}])')
+            self.lines.append(
+                f'{results} = {place}.append("{node.op}", {operands}, {{}}, [{types}], [{", ".join(regions)}])'
+            )
         else:
             attributes = "".join(f", {k}={_plain(v)}" for k, v in node.attributes.items())
             listed = "" if not node.operands else f", {operands}"

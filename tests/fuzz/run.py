@@ -110,7 +110,12 @@ class _Worker:
 
 
 def run(
-    programs: int, seed: int, jobs: int = 1, minutes: float = 1e9, shrinks: bool = True, echo: Callable[[str], object] = print
+    programs: int,
+    seed: int,
+    jobs: int = 1,
+    minutes: float = 1e9,
+    shrinks: bool = True,
+    echo: Callable[[str], object] = print,
 ) -> Summary:
     """Fuzz with seeds `seed`, `seed + 1`, ... in worker processes."""
     summary = Summary()
@@ -178,9 +183,7 @@ def main() -> int:
     arguments = parser.parse_args()
     print(f"seeds {arguments.seed} to {arguments.seed + arguments.programs - 1}", flush=True)
     echo = lambda text: print(text, flush=True)  # noqa: E731
-    summary = run(
-        arguments.programs, arguments.seed, arguments.jobs, arguments.minutes, not arguments.no_shrink, echo
-    )
+    summary = run(arguments.programs, arguments.seed, arguments.jobs, arguments.minutes, not arguments.no_shrink, echo)
     print(summary)
     return 1 if summary.failures else 0
 

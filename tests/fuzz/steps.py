@@ -153,7 +153,9 @@ def reverse(m: Maker) -> None:
 
 def pad(m: Maker) -> None:
     x = m.choose(lambda v: len(v.shape) >= 1)
-    low, high, interior = (tuple(m.pick((0, 0, 1, 2, 5)) if m.chance(p) else 0 for _ in x.shape) for p in (0.6, 0.6, 0.25))
+    low, high, interior = (
+        tuple(m.pick((0, 0, 1, 2, 5)) if m.chance(p) else 0 for _ in x.shape) for p in (0.6, 0.6, 0.25)
+    )
     value = m.scalar(m.small(x.dtype), x.dtype)
     if m.chance(0.2):
         value = m.choose(lambda v: v.shape == () and v.dtype == x.dtype)
@@ -219,7 +221,7 @@ def gather(m: Maker) -> None:
 
 
 def scatter(m: Maker) -> None:
-    x = m.choose(lambda v: 1 <= len(v.shape) and v.type.size < 4000)
+    x = m.choose(lambda v: len(v.shape) >= 1 and v.type.size < 4000)
     axes = tuple(int(a) for a in m.random.permutation(len(x.shape))[: m.between(1, min(2, len(x.shape)))])
     shape = m.pick(((), (1,), (5,), (9,), (2, 3), (17,)))
     rest = tuple(n for d, n in enumerate(x.shape) if d not in axes)
@@ -237,7 +239,9 @@ def _near_one(m: Maker, x: Value, fn: str) -> Value:
     """Factors of long products stay near 1 in size."""
     if fn != "multiply" or not x.dtype.is_float or m.chance(0.1):
         return x
-    return m.map("select", m.map("less", x, m.splat(0, x.shape, x.dtype)), *(m.splat(v, x.shape, x.dtype) for v in (-1, 2)))
+    return m.map(
+        "select", m.map("less", x, m.splat(0, x.shape, x.dtype)), *(m.splat(v, x.shape, x.dtype) for v in (-1, 2))
+    )
 
 
 def reduce(m: Maker) -> None:
@@ -297,7 +301,9 @@ def contract(m: Maker) -> None:
         operands = [y, x]
         attributes |= {k.replace("left", "other"): v for k, v in attributes.items() if k.startswith("left")}
         attributes |= {k.replace("right", "left"): v for k, v in attributes.items() if k.startswith("right")}
-        attributes |= {k.replace("other", "right"): attributes.pop(k) for k in list(attributes) if k.startswith("other")}
+        attributes |= {
+            k.replace("other", "right"): attributes.pop(k) for k in list(attributes) if k.startswith("other")
+        }
     m.keep(m.add("contract", operands, **attributes)[0])
 
 
