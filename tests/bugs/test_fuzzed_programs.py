@@ -143,3 +143,16 @@ def test_product_accumulates_in_the_result_type(operand: str, result: str) -> No
     program.outputs = [product(program, left, right, dtypes.by_name(result))]
     outcome = check(case_of(program, whole_numbers(program)))
     assert not outcome.kind, outcome.message
+
+
+@pytest.mark.parametrize("descending", [False, True])
+def test_nan_is_the_largest_half_number(descending: bool) -> None:
+    """The semantics: NumPy's sort of `bf16` leaves a NaN where it stands."""
+    program = Program("sorted")
+    x = program.array(6, dtype=dtypes.bf16)
+    program.outputs = list(program.add("sort", [x], axis=0, descending=descending))
+    case = case_of(program, [np.array([1, np.nan, 2, np.inf, -np.inf, 0.5]).astype(dtypes.bf16.numpy)])
+    ascending = [-np.inf, 0.5, 1, 2, np.inf, np.nan]
+    expected = np.array(ascending[::-1] if descending else ascending, np.float32)
+    np.testing.assert_array_equal(case.expected[0].value.astype(np.float32), expected)
+    assert not check(case).kind

@@ -50,10 +50,11 @@ STEPS: Sequence[tuple[float, Step]] = (
     (1, motifs.softmax),
     (1, motifs.normalise),
     (1.5, motifs.matmul),
-    (0.9, motifs.attention),
+    (1.2, motifs.attention),
     (1.5, motifs.diamond),
     (1.5, motifs.views),
-    (2, motifs.special_constants),
+    (1.2, motifs.twins),
+    (3.5, motifs.special_constants),
     (0.15, motifs.long_rows),
     (0.35, motifs.big_loop),
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from tests.fuzz.maker import Maker, Unsuitable
 from tests.fuzz.steps import DOMAINS
 from tilewright import dtypes
@@ -23,8 +25,15 @@ def _along(m: Maker, x: Value, fn: str, axis: int) -> Value:
 
 
 def softmax_of(m: Maker, x: Value, axis: int) -> Value:
+    """A softmax along an axis; now and then one that only looks like it."""
     exponential = m.map("exp", m.map("subtract", x, _along(m, x, "maximum", axis)))
-    return m.map("divide", exponential, _along(m, exponential, "add", axis))
+    shape = x.shape
+    if m.chance(0.12) and len(shape) >= 2 and shape[-1] == shape[-2]:
+        row = m.add("reduce", [exponential], fn="add", axes=(len(shape) - 1,))[0]
+        wrong = (*range(len(shape) - 2), len(shape) - 1)
+        return m.map("divide", exponential, _spread(m, row, shape, wrong))
+    fn = "maximum" if m.chance(0.12) else "add"
+    return m.map("divide", exponential, _along(m, exponential, fn, axis))
 
 
 def _floats(m: Maker, low: int = 1) -> Value:
@@ -106,6 +115,8 @@ def attention(m: Maker) -> None:
     dtype = m.pick((dtypes.f32, dtypes.f32, dtypes.f32, dtypes.f16, dtypes.bf16, dtypes.f64))
     batch = tuple(m.between(1, 3) for _ in range(m.pick((0, 1, 2))))
     queries, keys, head, width = m.between(1, 20), m.between(1, 40), m.pick((1, 4, 8, 16, 5)), m.pick((1, 3, 8, 17))
+    if m.chance(0.15):
+        keys = queries
     if m.chance(0.25):
         keys = m.between(257, 330)
     if m.chance(0.2):
@@ -123,6 +134,25 @@ def attention(m: Maker) -> None:
         lowest = m.splat(m.pick((float("-inf"), -30.0)), scores.shape, dtype)
         scores = m.map("select", m.map("greater_equal", row, column), scores, lowest)
     m.keep(_product(m, softmax_of(m, scores, rank - 1), v, len(batch), rank - 1, rank - 2))
+
+
+def twins(m: Maker) -> None:
+    """Two operations that differ in one attribute only: kernels and values must not be shared between them."""
+    x = m.choose(lambda v: len(v.shape) >= 1 and v.dtype.kind in "fiu")
+    axis = m.between(0, len(x.shape) - 1)
+    window = {k: (1,) * len(x.shape) for k in ("strides", "dilation", "low", "high")}
+    one, other = m.random.permutation(np.array(["add", "maximum", "minimum"]))[:2]
+    pairs = (
+        ("scan", {"axis": axis, "reverse": False}, {"fn": str(one)}, {"fn": str(other)}),
+        ("scan", {"axis": axis, "fn": str(one)}, {"reverse": False}, {"reverse": True}),
+        ("arg_reduce", {"axis": axis}, {"fn": "maximum"}, {"fn": "minimum"}),
+        ("sort", {"axis": axis}, {"descending": False}, {"descending": True}),
+        ("reduce", {"axes": (axis,)}, {"fn": str(one)}, {"fn": str(other)}),
+        ("window_reduce", window | {"window": (2,) * len(x.shape)}, {"fn": str(one)}, {"fn": str(other)}),
+    )
+    op, shared, first, second = m.pick(pairs)
+    y = m.map("negative", x) if m.chance(0.4) else x
+    m.keep(m.add(op, [x], **shared, **first)[0], m.add(op, [y], **shared, **second)[0])
 
 
 def views(m: Maker) -> None:

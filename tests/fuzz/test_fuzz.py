@@ -103,12 +103,10 @@ def test_uncertain_decisions_are_unknown() -> None:
 
 # ---- planted mistakes -----------------------------------------------------------------------------------------------
 
-# Mistakes with a seed that shows each.
-SEEDS = {
-    "reverse off by one": 1,
-}
+# Mistakes that a few dozen programs must show.
+PLANTED = ("reverse off by one", "half of the lanes dropped", "missing epilogue", "reductions start from zero")
 
 
-@pytest.mark.parametrize("name", SEEDS)
+@pytest.mark.parametrize("name", PLANTED)
 def test_planted_mistake_is_found(name: str) -> None:
-    assert hunt(BY_NAME[name], range(SEEDS[name], SEEDS[name] + 3)) is not None
+    assert hunt(BY_NAME[name], range(40)) is not None

@@ -239,7 +239,8 @@ def _convolve(operands: Sequence[Tensor], a: Attributes) -> Tensor:
 
 
 def _order(keys: Tensor, axis: int, descending: bool) -> Tensor:
-    """Stable ordering indices. NaN is the largest value."""
+    """Stable ordering indices. NaN is the largest value (NumPy orders it so in its own types only)."""
+    keys = keys.astype(dtypes.from_numpy(keys.dtype).compute.numpy, copy=False)
     if not descending:
         return np.argsort(keys, axis=axis, kind="stable")
     flipped = np.flip(keys, axis)
