@@ -72,7 +72,7 @@ def test_quotients_of_one_unknown_always_have_a_form(factor, first, second, shif
     check(size - K, lambda m, k, i: ((m * factor + shift) // first + shift) // second - k)
     check((shift - I * factor) // first % second, lambda m, k, i: (shift - i * factor) // first % second)
     check((K * factor + shift) // first // second, lambda m, k, i: (k * factor + shift) // first // second)
-    check(K // 8 * factor % first, lambda m, k, i: k // 8 * factor % first)
+    check((K // 8 * factor + shift) % first, lambda m, k, i: (k // 8 * factor + shift) % first)
 
 
 @SMALL

@@ -139,6 +139,11 @@ def test_split_makes_factors_digit_boundaries(layout, data):
     assert form.shard[dim] == (*outer_part, *inner_part)
 
 
+def test_groups_are_listed_outermost_first():
+    groups = group_digits([Iter(2, 1, "lane"), Iter(24, 1, "mem")], (4, 3, 4))
+    assert groups == ((Iter(2, 1, "lane"), Iter(2, 12, "mem")), (Iter(3, 4, "mem"),), (Iter(4, 1, "mem"),))
+
+
 def same_rank_pairs(rank):
     return st.tuples(nested_layouts(rank, exact_rank=True), nested_layouts(rank, exact_rank=True, negative=True))
 
