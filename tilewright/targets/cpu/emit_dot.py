@@ -15,7 +15,7 @@ from tilewright.errors import CompilerBug
 from tilewright.passes.affine_access import Form, Index, address_terms, linear_form
 from tilewright.targets.cpu.context import FunctionContext
 from tilewright.targets.cpu.conversions import register_form
-from tilewright.targets.cpu.loops import I64, add, broadcast, i64, loop, minimum, multiply, offset_pointer, static
+from tilewright.targets.cpu.loops import I64, add, broadcast, i64, loop, minimum, multiply, offset_pointer, prefetch, static
 from tilewright.targets.cpu.vector_math_common import Builder, Value, intrinsic, splat
 
 DEPTH_UNROLL = 4
@@ -29,6 +29,16 @@ class _Operand:
     outer_stride: int
     depth_stride: int
     panels: Value | None = None
+
+
+@dataclass(frozen=True)
+class _Ahead:
+    """The next panel of the right operand, asked for while this one is in use: each trip of a block's depth loop takes
+    `lines` cache lines, the block's first from `pointer`."""
+
+    pointer: Value
+    lines: int
+    line_bytes: int
 
 
 def emit_dot(context: FunctionContext, op: scheduled.DotOp) -> None:
@@ -54,7 +64,8 @@ def emit_dot(context: FunctionContext, op: scheduled.DotOp) -> None:
             a = offset_pointer(builder, left.pointer, multiply(builder, block, micro_rows * left.outer_stride), item)
             c = offset_pointer(builder, c_panel, multiply(builder, block, micro_rows * acc_stride), item)
             lanes = context.machine.lanes(acc_type.dtype)
-            kernel = _MicroKernel(builder, acc_type.dtype, micro_rows, micro_columns, lanes)
+            ahead = _ahead(context, offset_pointer(builder, b, i64(right.outer_stride), item), block, op)
+            kernel = _MicroKernel(builder, acc_type.dtype, micro_rows, micro_columns, lanes, ahead)
             kernel.emit(
                 _Operand(a, left.outer_stride, left.depth_stride),
                 _Operand(b, right.outer_stride, right.depth_stride),
@@ -63,6 +74,19 @@ def emit_dot(context: FunctionContext, op: scheduled.DotOp) -> None:
                 extent,
                 accumulate=bool(op.accumulate.value.data),
             )
+
+
+def _ahead(context: FunctionContext, panel: Value, block: Value, op: scheduled.DotOp) -> _Ahead:
+    """What the block of rows `block` asks for of the next `panel`: an equal part, in whole lines a trip."""
+    rows, _, depth = op.shape
+    micro_rows, micro_columns = op.micro_tile
+    line_bytes = context.machine.memory("l1").line_bytes
+    panel_lines = -(-depth * micro_columns * tile.ref_type(op.right).dtype.itemsize // line_bytes)
+    trips = -(-depth // DEPTH_UNROLL)
+    blocks = -(-rows // micro_rows)
+    lines = -(-panel_lines // (trips * blocks))
+    part = multiply(context.builder, block, lines * trips * line_bytes)
+    return _Ahead(offset_pointer(context.builder, panel, part, 1), lines, line_bytes)
 
 
 def _depth(context: FunctionContext, op: scheduled.DotOp, depth: int) -> Value:
@@ -156,6 +180,7 @@ class _MicroKernel:
     rows: int
     columns: int
     lanes: int
+    ahead: _Ahead
 
     def emit(
         self, left: _Operand, right: _Operand, acc: Value, acc_stride: int, depth: Value, *, accumulate: bool
@@ -213,6 +238,8 @@ class _MicroKernel:
             running.append(phi)
         a = offset_pointer(builder, left.pointer, multiply(builder, index, left.depth_stride), self.dtype.itemsize)
         b = offset_pointer(builder, right.pointer, multiply(builder, index, right.depth_stride), self.dtype.itemsize)
+        if step == DEPTH_UNROLL:
+            self._prefetch(index)
         updated: list[Value] = list(running)
         for position in range(step):
             updated = self._rank_one(a, b, left, right, position, updated, shape)
@@ -232,6 +259,14 @@ class _MicroKernel:
             phi.add_incoming(value, latch)
             joined.append(phi)
         return joined
+
+    def _prefetch(self, index: Value) -> None:
+        """Ask the second-level cache for the next panel's lines that belong to the trip at `index`."""
+        bytes_a_trip = self.ahead.lines * self.ahead.line_bytes
+        offset = multiply(self.builder, index, bytes_a_trip // DEPTH_UNROLL)
+        for line in range(self.ahead.lines):
+            position = add(self.builder, offset, i64(line * self.ahead.line_bytes))
+            prefetch(self.builder, offset_pointer(self.builder, self.ahead.pointer, position, 1))
 
     def _rank_one(
         self,
