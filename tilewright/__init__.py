@@ -10,8 +10,7 @@ def f(x, w):
 from __future__ import annotations
 
 import importlib
-import pkgutil
-from pathlib import Path
+import os
 from typing import TYPE_CHECKING, Any
 
 from tilewright.options import options as options  # the name is also that of its module, so it is bound here
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 
-_SUBMODULES = frozenset(module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)]))
+_SUBMODULES = frozenset(name.removesuffix(".py") for name in os.listdir(os.path.dirname(__file__)))
 
 
 def __getattr__(name: str) -> Any:

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 import cyclopts
 
 from tilewright import __version__
-from tilewright.cli import bench, cache, check, doctor, run, show
 from tilewright.cli.flags import given_options
 from tilewright.cli.report import Report, encode, make_console
 from tilewright.errors import TilewrightError
@@ -30,11 +29,11 @@ For example:
 
 
 def make_application() -> cyclopts.App:
-    """The command tree."""
+    """The command tree; a verb's file is imported when the verb is used, or its help."""
     application = cyclopts.App(name="tilewright", version=__version__, help=_HELP, help_format="markdown")
-    for verb in (run.run, show.show, check.check, bench.bench, doctor.doctor):
-        application.command(verb)
-    application.command(cache.make_application())
+    for verb in ("run", "show", "check", "bench", "doctor"):
+        application.command(f"tilewright.cli.{verb}:{verb}")
+    application.command("tilewright.cli.cache:application", name="cache")
     return application
 
 
@@ -69,7 +68,7 @@ def _present(result: object, as_json: bool) -> int:
         return 0
     if as_json:
         print(encode(result.document))
-    else:
+    elif result.show is not None:
         result.show(make_console(current().color))
     sys.stdout.flush()
     return result.exit_code

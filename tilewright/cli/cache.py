@@ -24,15 +24,6 @@ For example:
 """
 
 
-def make_application() -> cyclopts.App:
-    application = cyclopts.App(name="cache", help=_HELP)
-    application.command(list_entries, name="ls")
-    application.command(show_entry, name="show")
-    for verb in (clear, prune, stats):
-        application.command(verb)
-    return application
-
-
 def list_entries(*, flags: Flags | None = None) -> Report:
     """List the compiled programs, the most recently used first.
 
@@ -153,3 +144,10 @@ def _age(moment_s: float) -> str:
         if seconds < limit:
             return f"{seconds / unit_s:.0f} {unit} ago"
     return f"{seconds / 86400:.0f} days ago"
+
+
+application = cyclopts.App(name="cache", help=_HELP)
+application.command(list_entries, name="ls")
+application.command(show_entry, name="show")
+for _verb in (clear, prune, stats):
+    application.command(_verb)

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """`document` is printed with `--json`, otherwise `show` is called."""
+    """`document` is printed with `--json`; otherwise `show` is called, if the verb has not shown all itself."""
 
     document: Mapping[str, Any]
-    show: Callable[[Console], None]
+    show: Callable[[Console], None] | None
     exit_code: int = 0
 
 

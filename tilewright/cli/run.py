@@ -75,7 +75,7 @@ def _run_script(file: Path, arguments: Sequence[str], *, to_stderr: bool) -> Rep
     with redirected, _as_main(file, arguments) as module:
         exit_code = _execute(file, module)
     document = {"file": str(file), "exit_code": exit_code, "seconds": time.perf_counter() - start}
-    return Report(document, lambda console: None, exit_code)
+    return Report(document, None, exit_code)
 
 
 @contextlib.contextmanager

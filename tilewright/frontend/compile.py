@@ -46,7 +46,7 @@ def build_executable(graph: Graph, target: str, donate: Donations, *, keep_stage
     from tilewright import pipelines
     from tilewright.frontend.build import build_module
 
-    return pipelines.compile_module(build_module(graph), graph.constants, target, donate, graph.name, keep_stages)
+    return pipelines.compile_module(build_module(graph), graph.snapshot(), target, donate, graph.name, keep_stages)
 
 
 class CompiledGraph:

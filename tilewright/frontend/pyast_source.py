@@ -9,7 +9,7 @@ import ast
 import functools
 import hashlib
 import inspect
-import secrets
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import BuiltinFunctionType, FunctionType, ModuleType
@@ -18,7 +18,7 @@ from typing import Any
 from tilewright.errors import KernelSignatureError, SourceLocation
 
 _MISSING = object()
-_PROCESS = secrets.token_hex(8)
+_PROCESS = os.urandom(8).hex()
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type)
 
 

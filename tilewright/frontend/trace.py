@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from tilewright import primitives
-from tilewright.dtypes import DType
-from tilewright.errors import SourceLocation, TilewrightError, user_location
-from tilewright.primitives import ArrayType, digest_array
+from tilewright.dtypes import DType, as_dtype
+from tilewright.errors import ArgumentError, SourceLocation, TilewrightError, user_location
+from tilewright.primitives import ArrayType, dense_view, digest_array
 
 
 @dataclass(eq=False, slots=True)
@@ -92,16 +92,33 @@ class Graph:
         return node.results
 
     def constant(self, array: np.ndarray[Any, Any], type: ArrayType) -> Value:
-        """A captured array. Arrays of one repeated value are stored as that value."""
+        """A captured array, kept by reference until `snapshot`. Arrays of one repeated value are stored as that
+        value."""
         fields = {"shape": type.shape, "dtype": type.dtype.name}
-        contiguous = np.ascontiguousarray(array)
-        if _is_uniform(contiguous):
-            return self.add("constant", value=contiguous.reshape(-1)[0].item(), resource="", **fields)[0]
-        if contiguous.flags.writeable and np.may_share_memory(contiguous, array):
-            contiguous = contiguous.copy()  # what the user writes to the array later is no part of the program
-        digest = digest_array(contiguous)
-        self.constants.setdefault(digest, contiguous)
+        dense, order = dense_view(array)
+        if _is_uniform(dense):
+            return self.add("constant", value=dense.reshape(-1)[0].item(), resource="", **fields)[0]
+        kept = dense.transpose(np.argsort(order))
+        digest = digest_array(kept)
+        self.constants.setdefault(digest, kept)
         return self.add("constant", value=0, resource=digest, **fields)[0]
+
+    def snapshot(self) -> dict[str, np.ndarray[Any, Any]]:
+        """The captured arrays by content address, safe from what the user writes to them later. A program that comes
+        from the compile cache never needs them, so they are not copied when it is traced.
+
+        Raises:
+            ArgumentError: an array was written to since it was captured.
+        """
+        copies: dict[str, np.ndarray[Any, Any]] = {}
+        for digest, array in self.constants.items():
+            copy = array.copy(order="K") if array.flags.writeable else array
+            if digest_array(copy) != digest:
+                type = ArrayType(array.shape, as_dtype(array.dtype))
+                message = f"an array of type {type}, captured by `{self.name}`, was written to since it was traced"
+                raise ArgumentError(message, help="pass it as an argument, or trace the function again")
+            copies[digest] = copy
+        return copies
 
     def walk(self) -> Iterator[Node]:
         """All nodes, those of nested graphs included, outer before inner."""

@@ -19,10 +19,9 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tilewright.errors import ProgramFileError
 from tilewright.runtime.abi import round_up
@@ -38,7 +37,7 @@ _TABLE_END = _PREFIX.size + len(_SECTIONS) * _ENTRY.size
 _HEADER_BYTES = _TABLE_END + _DIGEST_BYTES
 _BLOCK_WORDS = 8192
 
-Bytes = NDArray[np.uint8]
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 @dataclass(frozen=True)

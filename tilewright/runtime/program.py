@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tilewright.dtypes import by_name
 from tilewright.errors import ArgumentError, CompilerBug, CpuFeatureError, DTypeError, OverlapError, ShapeError
@@ -33,7 +32,7 @@ from tilewright.runtime.pool import load_support
 
 __all__ = ["MISMATCH", "Manifest", "Program", "load"]
 
-Array = NDArray[Any]
+Array = np.ndarray[Any, np.dtype[Any]]
 Buffer = Array | bytes | bytearray | memoryview
 
 

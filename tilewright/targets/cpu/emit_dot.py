@@ -15,7 +15,18 @@ from tilewright.errors import CompilerBug
 from tilewright.passes.affine_access import Form, Index, address_terms, linear_form
 from tilewright.targets.cpu.context import FunctionContext
 from tilewright.targets.cpu.conversions import register_form
-from tilewright.targets.cpu.loops import I64, add, broadcast, i64, loop, minimum, multiply, offset_pointer, prefetch, static
+from tilewright.targets.cpu.loops import (
+    I64,
+    add,
+    broadcast,
+    i64,
+    loop,
+    minimum,
+    multiply,
+    offset_pointer,
+    prefetch,
+    static,
+)
 from tilewright.targets.cpu.vector_math_common import Builder, Value, intrinsic, splat
 
 DEPTH_UNROLL = 4
