@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tilewright.errors import TargetError
-
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -58,28 +56,16 @@ def compile_module(
     Raises:
         TargetError: the string names no target or machine.
     """
-    kind, _, machine_name = target.partition(":")
-    if kind == "interp":
-        from tilewright.targets.interp.target import InterpretedProgram
-
-        return InterpretedProgram(module, constants)
-    if kind in ("cpu", "null"):
-        from tilewright.targets.cpu.host import machine_named
-        from tilewright.targets.cpu.target import NativeProgram
-
-        unit = _unit(module, constants, machine_named(machine_name), donate, name)
-        stages = run_passes(unit, keep_stages)
-        return NativeProgram(unit, stages)
-    raise TargetError(f"there is no target `{target}`", help="use cpu, interp or null")
-
-
-def _unit(module: ModuleOp, constants: Mapping[str, Tensor], machine: object, donate: object, name: str) -> Unit:
     from tilewright.options import current
     from tilewright.passes.base import Unit
     from tilewright.runtime.cpu_features import default_threads
+    from tilewright.targets.base import target_named
 
+    manifest, machine_name = target_named(target)
     threads = current().threads or default_threads()
-    return Unit(module, dict(constants), machine, threads, dict(donate), name=name)  # type: ignore[arg-type]
+    unit = Unit(module, dict(constants), manifest.machine_named(machine_name), threads, dict(donate), name)
+    stages = run_passes(unit, keep_stages) if manifest.lowered else {}
+    return manifest.executable(unit, stages)
 
 
 def run_passes(unit: Unit, keep_stages: bool = True) -> dict[str, str]:

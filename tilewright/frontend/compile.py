@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from tilewright import events
-from tilewright.errors import TargetError
 from tilewright.frontend.trace import Graph, digest
-from tilewright.options import Options, current
+from tilewright.options import current
 from tilewright.runtime.cache import CompileCache, default_cache
 from tilewright.runtime.cpu_features import default_threads
 from tilewright.runtime.program import Program, load
 from tilewright.runtime.sources import source_digest
-from tilewright.targets.base import Executable, Tensor
+from tilewright.targets.base import Executable, Tensor, target_named
 
 Donations = Sequence[tuple[int, int]]
-TARGETS = ("cpu", "interp", "null")
 
 
 def compile_graph(graph: Graph, target: str, donate: Donations = ()) -> Executable:
@@ -33,12 +31,10 @@ def compile_graph(graph: Graph, target: str, donate: Donations = ()) -> Executab
     Raises:
         TargetError: the string names no target or machine.
     """
-    kind, _, machine_name = target.partition(":")
-    if kind not in TARGETS:
-        raise TargetError(f"there is no target `{target}`", help=f"use {', '.join(TARGETS)}, or cpu:MACHINE")
-    if kind == "interp":
-        return build_executable(graph, target, donate)
-    return CompiledGraph(graph, target, tuple(donate), runs=kind == "cpu" and not machine_name)
+    manifest, machine_name = target_named(target)
+    if manifest.program_files and not machine_name:
+        return CompiledGraph(graph, target, tuple(donate))
+    return build_executable(graph, target, donate)
 
 
 def build_executable(graph: Graph, target: str, donate: Donations, *, keep_stages: bool = True) -> Any:
@@ -50,33 +46,18 @@ def build_executable(graph: Graph, target: str, donate: Donations, *, keep_stage
 
 
 class CompiledGraph:
-    """A program of the cpu target: the runnable code at once, its stages when they are asked for."""
+    """A program that the compile cache keeps: the runnable code at once, its stages when they are asked for."""
 
-    def __init__(self, graph: Graph, target: str, donate: tuple[tuple[int, int], ...], *, runs: bool) -> None:
+    def __init__(self, graph: Graph, target: str, donate: tuple[tuple[int, int], ...]) -> None:
         self._graph = graph
         self._target = target
         self._donate = donate
         self._full: Any = None
         self.cache_state = "off"
-        self._program = self._obtain() if runs else None
-        if not runs:
-            self._compiled()
-
-    @property
-    def program(self) -> Program:
-        """The runnable program; building it checks that this machine can run it."""
-        if self._program is None:
-            self._program = self._compiled().program
-        return self._program  # type: ignore[return-value]
-
-    @property
-    def settled(self) -> tuple[Options | None, Callable[..., Any]]:
-        """`Program.settled` of the runnable program."""
-        return self.program.settled
+        self.program: Program = self._obtain()
 
     def __call__(self, *arrays: Tensor, out: Sequence[Tensor] | None = None) -> list[Tensor]:
-        program = self._program or self.program
-        result = program(*arrays) if out is None else program(*arrays, out=tuple(out))
+        result = self.program(*arrays) if out is None else self.program(*arrays, out=tuple(out))
         return list(result) if isinstance(result, tuple) else [result]
 
     def ir(self, phase: str) -> str:
@@ -133,13 +114,11 @@ class CompiledGraph:
         return program
 
     def _key(self, cache: CompileCache) -> str:
-        from tilewright.targets.cpu.host import machine_named
-
-        machine = machine_named(self._target.partition(":")[2])
+        manifest, machine_name = target_named(self._target)
         parts = (
             digest(self._graph),
             repr(self._donate),
-            repr(machine),
+            repr(manifest.machine_named(machine_name)),
             str(current().threads or default_threads()),
             source_digest(cache.directory),
         )

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+
+from tilewright.errors import TargetError
+
+if TYPE_CHECKING:
+    from tilewright.machines.machine import Machine
+    from tilewright.passes.base import Unit
 
 Tensor = np.ndarray[Any, Any]
 
@@ -40,3 +48,36 @@ class Executable(Protocol):
 
 def as_list(arrays: Sequence[Tensor]) -> list[Tensor]:
     return [np.asarray(a) for a in arrays]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A target's manifest. It is light: what it names is imported when it is called.
+
+    Attributes:
+        lowered: programs go through all passes, to the `scheduled` phase; otherwise they stay in `array`.
+        program_files: compiled programs can be saved, so that the compile cache keeps them.
+        machine_named: the machine of a target string's second part, which is empty for the host.
+        executable: the target's own lowering, from the program and the texts of its phases.
+    """
+
+    name: str
+    lowered: bool
+    program_files: bool
+    machine_named: Callable[[str], Machine]
+    executable: Callable[[Unit, dict[str, str]], Executable]
+
+
+TARGETS = ("cpu", "interp", "null")
+
+
+def target_named(text: str) -> tuple[Target, str]:
+    """The target and the machine name of a string such as `cpu` or `cpu:x86-64-v3`.
+
+    Raises:
+        TargetError: there is no such target.
+    """
+    name, _, machine_name = text.partition(":")
+    if name not in TARGETS:
+        raise TargetError(f"there is no target `{text}`", help=f"use {', '.join(TARGETS)}, or cpu:MACHINE")
+    return importlib.import_module(f"tilewright.targets.{name}").TARGET, machine_name
