@@ -6,6 +6,7 @@ Kernels recognise these functions by identity, so `tw.exp` is one function for a
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -20,7 +21,7 @@ from tilewright.api import (
     functions_statistics,
 )
 from tilewright.api.array import located
-from tilewright.errors import ArgumentError, DataDependentShapeError, UnsupportedSyntaxError
+from tilewright.errors import ArgumentError, DataDependentShapeError, TilewrightError, UnsupportedSyntaxError
 from tilewright.frontend.pyast_registry import register
 from tilewright.frontend.tracing import is_tracing
 
@@ -47,9 +48,24 @@ def dot(a: Any, b: Any, /, acc: Any = None, *, dtype: Any = None) -> Any:
     _only_in_kernels("dot", "multiply arrays with `tw.matmul`")
 
 
-def load(array: Any, index: Any, /, *, fill: Any = None) -> Any:
-    """`array[index]`; lanes outside hold `fill` and then count as elements. Without it they hold 0 and do not count."""
-    _only_in_kernels("load", "index arrays: `x[i]`")
+def load(source: Any, index: Any = None, /, *, fill: Any = None) -> Any:
+    """In a kernel, `tw.load(x, index, fill=0)` is `x[index]`, where lanes outside hold `fill` and then count as elements;
+    without it they hold 0 and do not count. Elsewhere, `tw.load("x.twp")` is the program that `.save("x.twp")` wrote: a
+    function of its flat inputs as NumPy arrays, which gives its output, or a tuple unless there is exactly one.
+
+    Raises:
+        ProgramFileError: the file is damaged, truncated or from another version.
+        CpuFeatureError: this machine lacks the architecture or a feature that the program needs.
+        OSError: the file cannot be opened.
+    """
+    if not isinstance(source, str | os.PathLike) or index is not None:
+        _only_in_kernels("load", "index arrays: `x[i]`; `tw.load(path)` loads a saved program")
+    from tilewright.runtime import program
+
+    try:
+        return program.load(os.fspath(source))
+    except TilewrightError as error:
+        raise located(error) from None
 
 
 def store(array: Any, index: Any, value: Any, /) -> None:

@@ -1,0 +1,54 @@
+"""Target strings, the null target, and programs loaded from files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.errors import ProgramFileError, TargetError, UnsupportedOnTargetError, UnsupportedSyntaxError
+
+X = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+@tw.jit
+def double(x):
+    return x + x
+
+
+@pytest.mark.parametrize("target", ["gpu", "cpu:pentium", "interp:x86-64-v3", "null:pentium"])
+def test_a_target_that_is_none_is_refused(target: str) -> None:
+    with pytest.raises(TargetError):
+        double.lower(X).compile(target)
+
+
+@pytest.mark.parametrize("machine", ["x86-64-v3", "x86-64-v4", "aarch64-neon"])
+def test_null_compiles_for_any_machine_and_runs_nothing(machine: str) -> None:
+    compiled = double.lower(X).compile(f"null:{machine}")
+    assert "fadd" in compiled.ir("llvm")
+    assert "loop_0" in compiled.asm()
+    with pytest.raises(UnsupportedOnTargetError, match="runs none"):
+        compiled(X)
+
+
+def test_a_saved_program_is_loaded_and_runs(tmp_path: Path) -> None:
+    double.lower(X).compile("cpu").save(str(tmp_path / "double.twp"))
+    for path in (tmp_path / "double.twp", str(tmp_path / "double.twp")):
+        np.testing.assert_array_equal(tw.load(path)(X), 2 * X)
+
+
+def test_a_damaged_program_file_is_refused_with_the_users_line(tmp_path: Path) -> None:
+    path = tmp_path / "double.twp"
+    double.lower(X).compile("cpu").save(str(path))
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(ProgramFileError, match="test_api_targets.py"):
+        tw.load(path)
+
+
+def test_load_of_a_tile_belongs_into_a_kernel() -> None:
+    with pytest.raises(UnsupportedSyntaxError, match="tw.kernel"):
+        tw.load(X, 0)
+    with pytest.raises(FileNotFoundError):
+        tw.load("nowhere.twp")
