@@ -202,7 +202,7 @@ class ToolFailure(TilewrightError):
 
 def user_location(skip_root: str = _PACKAGE_ROOT) -> SourceLocation | None:
     """The innermost frame outside the package: the user's line. None when every frame is ours."""
-    frame = sys._getframe(1)
+    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  documented, despite its name
     while frame is not None:
         name = frame.f_code.co_filename
         if not name.startswith(skip_root) and not name.startswith("<"):

@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 import msgspec
@@ -61,7 +61,7 @@ def emit(kind: str, /, *, level: int = 1, **fields: object) -> None:
 
 
 @contextlib.contextmanager
-def capture() -> Iterator[list[dict[str, object]]]:
+def capture() -> Generator[list[dict[str, object]]]:
     """Collect every event that any thread emits inside the block; the list fills as they come."""
     records: list[dict[str, object]] = []
     with _captures_lock:

@@ -112,9 +112,13 @@ def _to_odd_double(value: Array) -> Array:
     # Beyond 2^53 keep the top bits and a sticky bit, so that the next rounding sees what was lost.
     magnitude = np.abs(value.astype(object))
     big = magnitude >= 2**53
-    sticky = np.vectorize(lambda m: float((m >> 11) << 11 | ((m & 0x7FF) != 0) << 11), otypes=[np.float64])
+    sticky = np.vectorize(_with_sticky_bit, otypes=[np.float64])
     rounded = np.where(big, sticky(magnitude), np.abs(wide)) if value.size else wide
     return np.copysign(rounded, wide)
+
+
+def _with_sticky_bit(magnitude: int) -> float:
+    return float((magnitude >> 11) << 11 | ((magnitude & 0x7FF) != 0) << 11)
 
 
 def _round_double(value: Array, destination: DType) -> Array:
@@ -185,6 +189,14 @@ def _negative(a: Array) -> Array:
     return np.negative(a) if a.dtype.kind != "u" else (np.zeros_like(a) - a)
 
 
+def _reciprocal(a: Array) -> Array:
+    return np.divide(np.ones_like(a), a)
+
+
+def _rsqrt(a: Array) -> Array:
+    return 1.0 / np.sqrt(a)
+
+
 def _in_double(function: Callable[..., Any]) -> Callable[..., Array]:
     """A reference that NumPy lacks, evaluated by a float64 ufunc and rounded to the operand type."""
 
@@ -235,7 +247,7 @@ _ROWS = (
     ScalarFunction("absolute", 1, NUMERIC, np.abs),
     ScalarFunction("sign", 1, NUMERIC, _sign),
     ScalarFunction("square", 1, NUMERIC, np.square, cost=MULTIPLY),
-    ScalarFunction("reciprocal", 1, FLOAT, lambda a: np.divide(np.ones_like(a), a), cost=DIVIDE),
+    ScalarFunction("reciprocal", 1, FLOAT, _reciprocal, cost=DIVIDE),
     ScalarFunction("copysign", 2, FLOAT, np.copysign),
     # rounding
     ScalarFunction("floor", 1, FLOAT, np.floor),
@@ -260,10 +272,10 @@ _ROWS = (
     ScalarFunction("isinf", 1, FLOAT, np.isinf, result=TO_BOOL),
     ScalarFunction("isfinite", 1, FLOAT, np.isfinite, result=TO_BOOL),
     ScalarFunction("signbit", 1, FLOAT, np.signbit, result=TO_BOOL),
-    ScalarFunction("select", 3, ANY, lambda c, a, b: np.where(c, a, b), result=SELECT),
+    ScalarFunction("select", 3, ANY, np.where, result=SELECT),
     # roots, exponentials, logarithms
     ScalarFunction("sqrt", 1, FLOAT, np.sqrt, cost=DIVIDE),
-    _transcendental("rsqrt", _in_double(lambda a: 1.0 / np.sqrt(a))),
+    _transcendental("rsqrt", _in_double(_rsqrt)),
     _transcendental("cbrt", np.cbrt),
     _transcendental("exp", np.exp),
     _transcendental("exp2", np.exp2),

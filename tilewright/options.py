@@ -72,7 +72,7 @@ def _parse_path(value: object) -> Path | None:
         return None
     if not isinstance(value, str | os.PathLike):
         raise ValueError
-    return Path(os.fspath(value)).expanduser()
+    return Path(os.fsdecode(value)).expanduser()
 
 
 def _parse_text(value: object) -> str:

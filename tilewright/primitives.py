@@ -193,7 +193,7 @@ def _reshape(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
 
 @_rule("transpose")
 def _transpose(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
-    permutation = attributes["permutation"]
+    permutation: Shape = attributes["permutation"]
     (operand,) = operands
     if sorted(permutation) != list(range(operand.rank)):
         raise ArgumentError(f"{permutation} is not a permutation of the {operand.rank} axes")
@@ -218,7 +218,7 @@ def _broadcast(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]
 def _slice(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
     (operand,) = operands
     starts, limits, strides = attributes["starts"], attributes["limits"], attributes["strides"]
-    sizes = []
+    sizes: list[int] = []
     for size, start, limit, stride in zip(operand.shape, starts, limits, strides, strict=True):
         if not (0 <= start <= limit <= size and stride >= 1):
             raise IndexError_(f"slice {start}:{limit}:{stride} does not fit an axis of size {size}")
@@ -277,7 +277,7 @@ def _pad(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
 
 @_rule("concat")
 def _concat(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
-    axis = attributes["axis"]
+    axis: int = attributes["axis"]
     first = operands[0]
     _check_axis("concat", axis, first.rank)
     for other in operands[1:]:
@@ -415,8 +415,10 @@ def _window_reduce(operands: Types, attributes: Attributes) -> tuple[ArrayType, 
 def _contract(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
     """General dot. Result axes: batch, free axes of the left operand, free axes of the right; `dtype` accumulates."""
     left, right = operands
-    left_batch, right_batch = attributes["left_batch"], attributes["right_batch"]
-    left_contract, right_contract = attributes["left_contract"], attributes["right_contract"]
+    left_batch: Shape = attributes["left_batch"]
+    right_batch: Shape = attributes["right_batch"]
+    left_contract: Shape = attributes["left_contract"]
+    right_contract: Shape = attributes["right_contract"]
     _check_axes("contract", (*left_batch, *left_contract), left.rank)
     _check_axes("contract", (*right_batch, *right_contract), right.rank)
     if len(left_batch) != len(right_batch) or len(left_contract) != len(right_contract):

@@ -38,8 +38,9 @@ def blocks(page: str) -> Iterator[Block]:
         if match[1] == "text":
             continue
         following = found[number + 1] if number + 1 < len(found) else None
-        adjacent = following is not None and following[1] == "text" and not page[match.end() : following.start()].strip()
-        expected = following[2] if following is not None and adjacent else None
+        expected = None
+        if following is not None and following[1] == "text" and not page[match.end() : following.start()].strip():
+            expected = following[2]
         yield Block(match[1], match[2], page.count("\n", 0, match.start()) + 1, expected)
 
 

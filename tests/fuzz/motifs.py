@@ -110,6 +110,12 @@ def _epilogue(m: Maker, y: Value) -> Value:
     return m.map(fn, m.bounded_between(y, *DOMAINS.get(fn, (-50, 50))))
 
 
+def _spread_out(m: Maker, shape: tuple[int, ...], dtype: dtypes.DType) -> Value:
+    """Normal values, hardly two alike, so that the largest score may be in any block of keys."""
+    data = m.random.standard_normal(shape).astype(dtype.numpy)
+    return m.input(shape, dtype, data) if m.chance(0.5) else m.constant(data)
+
+
 def attention(m: Maker) -> None:
     """`softmax(f(q @ k^T)) @ v`, with a scale, a mask or a causal choice; at times of several blocks."""
     dtype = m.pick((dtypes.f32, dtypes.f32, dtypes.f32, dtypes.f16, dtypes.bf16, dtypes.f64))
@@ -117,13 +123,16 @@ def attention(m: Maker) -> None:
     queries, keys, head, width = m.between(1, 20), m.between(1, 40), m.pick((1, 4, 8, 16, 5)), m.pick((1, 3, 8, 17))
     if m.chance(0.15):
         keys = queries
-    if m.chance(0.25):
+    if m.chance(0.35):
         keys = m.between(257, 330)
     if m.chance(0.2):
         queries = m.between(65, 140)
     rank = len(batch) + 2
-    q, k, v = (m.like((*batch, a, b), dtype) for a, b in ((queries, head), (keys, head), (keys, width)))
-    q, k, v = (m.bounded_between(x, -3, 3) for x in (q, k, v))
+    shapes = [(*batch, a, b) for a, b in ((queries, head), (keys, head), (keys, width))]
+    if m.chance(0.5):
+        q, k, v = (m.bounded_between(m.like(shape, dtype), -3, 3) for shape in shapes)
+    else:
+        q, k, v = (_spread_out(m, shape, dtype) for shape in shapes)
     scores = _product(m, q, k, len(batch), rank - 1, rank - 1)
     scores = m.map("multiply", scores, m.splat(float(m.pick((0.25, 0.3, 1.0))), scores.shape, dtype))
     if m.chance(0.4):

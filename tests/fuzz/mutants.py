@@ -23,6 +23,7 @@ from types import ModuleType
 from typing import Any
 
 from tests.fuzz.run import run_seed
+from tilewright import pipelines
 
 PATIENCE_S = 120.0
 
@@ -264,7 +265,7 @@ def planted(mutant: Mutant) -> Iterator[None]:
     """
     module_name, _, path = mutant.function.partition(":")
     module = importlib.import_module(f"tilewright.{module_name}")
-    importlib.import_module("tilewright.targets.cpu.target")
+    _import_compiler()
     *owners, name = path.split(".")
     owner: Any = getattr(module, owners[0]) if owners else module
     original = inspect.getattr_static(owner, name)
@@ -277,6 +278,13 @@ def planted(mutant: Mutant) -> Iterator[None]:
     finally:
         for holder, key in places:
             _put(holder, key, original)
+
+
+def _import_compiler() -> None:
+    """Import what compiling imports on demand: a module imported while a mutant is planted would keep it."""
+    importlib.import_module("tilewright.targets.cpu.target")
+    pipelines.array_to_tile()
+    pipelines.tile_to_scheduled()
 
 
 def _rewritten(mutant: Mutant, module: ModuleType, original: Any, name: str) -> Any:

@@ -7,7 +7,7 @@ shapes and types of what they are given, where Python numbers take the type of t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 from tilewright import dtypes
 from tilewright.api.array import Array, located
@@ -182,8 +182,8 @@ def scan(
 
     def step(inputs: list[Array]) -> list[Array]:
         arguments = build(structure, inputs[: len(carried)]), build(source_structure, inputs[len(carried) :])
-        pair = fn(*arguments)
-        if not isinstance(pair, tuple) or len(pair) != 2:
+        pair: object = fn(*arguments)
+        if not _is_tuple(pair) or len(pair) != 2:
             message = f"the function of `scan` returns a {type(pair).__name__}, not a pair"
             raise located(ArgumentError(message, help="return `carry, y`; `y` may be None"))
         next_carry = _flat_as(pair[0], structure, "the carry that the function of `scan` returns")
@@ -210,10 +210,16 @@ def scan(
     return build(structure, final[: len(carried)]), build(result_structures[-1], final[len(carried) :])
 
 
+def _is_tuple(value: object) -> TypeGuard[tuple[Any, ...]]:
+    return isinstance(value, tuple)
+
+
 def _length(sources: Sequence[Array], length: int | None) -> int:
     if any(s.ndim == 0 for s in sources):
         raise located(ShapeError("`scan` over a scalar", help="every array of `xs` needs an axis to scan along"))
-    lengths = {s.shape[0] for s in sources} | ({integer(length, "the length")} if length is not None else set())
+    lengths = {s.shape[0] for s in sources}
+    if length is not None:
+        lengths.add(integer(length, "the length"))
     if len(lengths) != 1:
         listed = " and ".join(map(str, sorted(lengths)))
         message = f"the arrays of `scan` have lengths {listed}" if lengths else "`scan` has neither arrays nor a length"

@@ -18,6 +18,7 @@ from tilewright.api.lifting import (
     cast,
     element_type,
     emit,
+    is_nested,
     is_scalar,
     lift,
     scalar_type,
@@ -25,6 +26,9 @@ from tilewright.api.lifting import (
 )
 from tilewright.dtypes import DType
 from tilewright.errors import ArgumentError, ShapeError
+
+# `Any`: what `isinstance` leaves of NumPy's scalar types would have an unknown width.
+_REAL: tuple[type[Any], ...] = (int, float, np.integer, np.floating)
 
 
 def _check_device(device: object) -> None:
@@ -84,7 +88,7 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: None = None, copy: bool |
     Python floats in lists become f32 and integers i64. `copy` is taken for the Array API: results are always new.
     """
     _check_device(device)
-    found = _from_list(obj) if isinstance(obj, list | tuple) else lift(obj)
+    found = _from_list(obj) if is_nested(obj) else lift(obj)
     return cast(found, element_type(dtype) if dtype else found.dtype)
 
 
@@ -109,7 +113,7 @@ def _from_list(items: Sequence[Any]) -> Array:
 
 def _flatten(items: Sequence[Any], flat: list[Any]) -> None:
     for item in items:
-        if isinstance(item, list | tuple):
+        if is_nested(item):
             _flatten(item, flat)
         else:
             flat.append(item)
@@ -146,12 +150,13 @@ def arange(
     return _ramp(count, first, step, kind)
 
 
-def _numbers(name: str, *numbers: Any) -> list[Any]:
+def _numbers(name: str, *numbers: Any) -> list[float]:
     for number in numbers:
-        if not isinstance(number, int | float | np.integer | np.floating) or not math.isfinite(number):
+        if not isinstance(number, _REAL) or not math.isfinite(number):
             message = f"`{name}` takes finite Python numbers, got {number!r}"
             raise located(ArgumentError(message, help="the length of an array must be known while tracing"))
-    return [number.item() if isinstance(number, np.generic) else number for number in numbers]
+    plain: list[Any] = [number.item() if isinstance(number, np.generic) else number for number in numbers]
+    return plain
 
 
 def _ramp(count: int, first: float, step: float, dtype: DType) -> Array:

@@ -87,7 +87,8 @@ def isdtype(dtype: Any, kind: Any) -> bool:
         ArgumentError: there is no such kind.
     """
     if isinstance(kind, tuple):
-        return any(isdtype(dtype, k) for k in kind)
+        kinds: list[Any] = [*kind]
+        return any(isdtype(dtype, k) for k in kinds)
     if not isinstance(kind, str):
         return element_type(dtype) == element_type(kind)
     if kind not in _KINDS:

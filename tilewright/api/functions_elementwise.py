@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tilewright import dtypes
 from tilewright.api.array import Array, located
@@ -82,7 +82,7 @@ def pow(x1: ArrayLike, x2: ArrayLike, /) -> Array:
     return apply("power", x1, x2)
 
 
-_SMALL_POWERS = {
+_SMALL_POWERS: dict[float, Callable[[Array], Array]] = {
     0.5: lambda x: apply("sqrt", x),
     -0.5: lambda x: apply("rsqrt", x),
     -1: lambda x: apply("reciprocal", x),

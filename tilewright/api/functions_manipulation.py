@@ -45,7 +45,8 @@ def reshape(x: ArrayLike, /, shape: Any, *, copy: bool | None = None) -> Array:
         ShapeError: the sizes differ, or more than one is -1.
     """
     array = lift(x)
-    sizes = tuple(integer(n, "a size") for n in (shape if isinstance(shape, Sequence) else (shape,)))
+    given: list[Any] = [*shape] if isinstance(shape, Sequence) else [shape]
+    sizes = tuple(integer(n, "a size") for n in given)
     if sizes.count(-1) > 1 or any(n < -1 for n in sizes):
         raise located(ShapeError(f"cannot reshape to {sizes}", help="at most one size may be -1"))
     if -1 in sizes:
@@ -321,12 +322,12 @@ def _widths(pad_width: Any, rank: int) -> list[tuple[int, int]]:
     return [(int(before), int(after)) for before, after in widths]
 
 
-def _padded(x: Array, axis: int, before: int, after: int, mode: str) -> Array:
+def _padded(x: Array, axis: int, before: int, after: int, mode: Any) -> Array:
     size = x.shape[axis]
     if before == after == 0:
         return x
     if size == 0:
         raise located(ShapeError(f"`pad` of mode {mode!r} has no elements to repeat", help='use mode="constant"'))
     # np.pad repeats its pattern when the width is larger than the axis; so does an index map.
-    places = np.pad(np.arange(size), (before, after), mode=mode)  # pyright: ignore[reportCallIssue, reportArgumentType]
+    places = np.pad(np.arange(size), (before, after), mode=mode)
     return x[(*(slice(None),) * axis, places)]

@@ -71,8 +71,8 @@ _Item = _Window | _Point | _Lookup | _NewAxis | _Gap
 
 
 def _parse(key: Any, shape: Shape) -> list[_Item]:
-    parts = list(key) if isinstance(key, tuple) else [key]
-    parts = [_as_index_array(p) if isinstance(p, list | tuple) else p for p in parts]
+    given: list[Any] = [*key] if isinstance(key, tuple) else [key]
+    parts = [_as_index_array(p) if lifting.is_nested(p) else p for p in given]
     used = sum(_axes_taken(p) for p in parts)
     if used > len(shape):
         message = f"{used} indices for an array with {len(shape)} axes"
@@ -103,7 +103,7 @@ def _as_index_array(part: Sequence[Any]) -> Any:
 
 
 def _holds_arrays(part: Any) -> bool:
-    if isinstance(part, list | tuple):
+    if lifting.is_nested(part):
         return any(_holds_arrays(p) for p in part)
     return isinstance(part, Array)
 
@@ -237,7 +237,7 @@ def get(x: Array, key: Any) -> Array:
 def _read_windows(x: Array, items: Sequence[_Item]) -> Array:
     """Slices and known integers, whose axes stay with size 1; lookups see their whole axis."""
     starts, limits, strides = [0] * x.ndim, list(x.shape), [1] * x.ndim
-    reversed_axes = []
+    reversed_axes: list[int] = []
     for item in items:
         if isinstance(item, _Point):
             starts[item.axis], limits[item.axis] = item.index, item.index + 1
@@ -454,7 +454,7 @@ def take(x: ArrayLike, indices: ArrayLike, /, *, axis: int | None = None) -> Arr
     if axis is None and array.ndim != 1:
         array = reshape(array, (array.size,))
     at = lifting.axis_of(0 if axis is None else axis, array.ndim)
-    key = _as_index_array(indices) if isinstance(indices, list | tuple) else indices
+    key = _as_index_array(indices) if lifting.is_nested(indices) else indices
     return get(array, (*(slice(None),) * at, key))
 
 

@@ -145,7 +145,7 @@ class JitFunction:
 
     def _without_static(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any], dict[str, Any]]:
+    ) -> tuple[tuple[Any, ...], dict[str, Any], dict[str, object]]:
         if not self._static:
             return args, kwargs, {}
         static = {name: value for name, value in zip(self._positional, args, strict=False) if name in self._static}
@@ -268,6 +268,8 @@ def jit(
     Raises:
         ArgumentError: a name is no parameter.
     """
-    if fn is None:
-        return lambda function: JitFunction(function, target, static_argnames, donate)
-    return JitFunction(fn, target, static_argnames, donate)
+
+    def decorate(function: Callable[..., Any]) -> JitFunction:
+        return JitFunction(function, target, static_argnames, donate)
+
+    return decorate if fn is None else decorate(fn)

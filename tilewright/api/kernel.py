@@ -128,7 +128,7 @@ class Kernel:
         restored = [restore(r) if restore is not None else r for r in outputs]
         return restored[0] if len(restored) == 1 else tuple(restored)
 
-    def _find(self, tensors: dict[str, Tensor], static: dict[str, Any]) -> CompiledKernel:
+    def _find(self, tensors: dict[str, Tensor], static: dict[str, object]) -> CompiledKernel:
         target = self._target or current().target
         key = (
             target,
@@ -374,10 +374,12 @@ def kernel(fn: Callable[..., Any] | None = None, /, *, target: str | None = None
     Raises:
         KernelSignatureError: the signature is not of this form, or the source cannot be read.
     """
-    if fn is None:
-        names = sys._getframe(1).f_locals
-        return lambda function: _decorated(function, target, names)
-    return _decorated(fn, target, sys._getframe(1).f_locals)
+    names = sys._getframe(1).f_locals  # pyright: ignore[reportPrivateUsage]  documented, despite its name
+
+    def decorate(function: Callable[..., Any]) -> Kernel:
+        return _decorated(function, target, names)
+
+    return decorate if fn is None else decorate(fn)
 
 
 def _decorated(function: Callable[..., Any], target: str | None, local_names: Mapping[str, Any]) -> Kernel:

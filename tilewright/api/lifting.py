@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -25,9 +25,14 @@ Scalar = bool | int | float
 ArrayLike = Any  # Array, a Python number, or an array of NumPy or another library
 
 
-def is_scalar(operand: object) -> bool:
+def is_scalar(operand: object) -> TypeGuard[Scalar]:
     """Whether an operand is a Python number. NumPy's f64 scalars are Python floats too, and are not meant."""
     return isinstance(operand, Scalar) and not isinstance(operand, np.generic)
+
+
+def is_nested(operand: object) -> TypeGuard[list[Any] | tuple[Any, ...]]:
+    """Whether an operand is a list or a tuple, which only `asarray` and indexing take for an array."""
+    return isinstance(operand, list | tuple)
 
 
 def emit(op: str, *operands: Array, **attributes: Any) -> Array:
@@ -55,7 +60,7 @@ def lift(operand: ArrayLike) -> Array:
     if is_scalar(operand):
         scalar = full((), operand, scalar_type(operand))
         return Array(scalar.value, current_graph(), weak=True)
-    if isinstance(operand, list | tuple):
+    if is_nested(operand):
         raise located(ArgumentError(f"a {type(operand).__name__} is not an array", help="use `tw.asarray`"))
     return constant(operand)
 
@@ -215,7 +220,7 @@ def broadcast_shapes(*shapes: Shape) -> Shape:
     if len(set(shapes)) == 1:
         return shapes[0]
     rank = max(map(len, shapes), default=0)
-    result = []
+    result: list[int] = []
     for sizes in zip(*((1,) * (rank - len(shape)) + shape for shape in shapes), strict=True):
         wide = {n for n in sizes if n != 1}
         if len(wide) > 1:
@@ -273,7 +278,7 @@ def shape_of(shape: Any) -> Shape:
     Raises:
         ShapeError: a size is negative.
     """
-    sizes = shape if isinstance(shape, Sequence) else (shape,)
+    sizes: list[Any] = [*shape] if isinstance(shape, Sequence) else [shape]
     checked = tuple(integer(n, "a size") for n in sizes)
     if any(n < 0 for n in checked):
         raise located(ShapeError(f"the shape {checked} has a negative size", help="give sizes of at least 0"))
@@ -302,7 +307,7 @@ def axes_of(axis: Any, rank: int) -> tuple[int, ...]:
     """
     if axis is None:
         return tuple(range(rank))
-    listed = axis if isinstance(axis, Sequence) else (axis,)
+    listed: list[Any] = [*axis] if isinstance(axis, Sequence) else [axis]
     axes = tuple(axis_of(a, rank) for a in listed)
     if len(set(axes)) != len(axes):
         raise located(ArgumentError(f"axes {tuple(listed)} name one axis twice", help="name each axis once"))

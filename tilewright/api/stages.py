@@ -10,7 +10,7 @@ import numpy as np
 
 from tilewright import dtypes
 from tilewright.api.array import located
-from tilewright.api.lifting import element_type, integer
+from tilewright.api.lifting import element_type, shape_of
 from tilewright.api.pytree import Structure, build, flatten, paths
 from tilewright.errors import ArgumentError, DTypeError, ShapeError, TilewrightError
 from tilewright.frontend import tracing
@@ -32,11 +32,8 @@ class ShapeDtype(ArrayType):
     """An argument without contents, for `lower`: `tw.ShapeDtype((8, 4), tw.f32)`."""
 
     def __post_init__(self) -> None:
-        sizes = self.shape if isinstance(self.shape, Sequence) else (self.shape,)
-        object.__setattr__(self, "shape", tuple(integer(n, "a size") for n in sizes))
+        object.__setattr__(self, "shape", shape_of(self.shape))
         object.__setattr__(self, "dtype", element_type(self.dtype))
-        if any(n < 0 for n in self.shape):
-            raise located(ShapeError(f"the shape {self.shape} has a negative size", help="give sizes of at least 0"))
 
 
 class Signature(NamedTuple):
@@ -87,7 +84,7 @@ def read_call(
     return Call(Signature(structure, tuple(leaves), static), arrays, restore)
 
 
-def _read_leaf(value: Any) -> tuple[Leaf, Tensor | None, Restore | None]:
+def _read_leaf(value: object) -> tuple[Leaf, Tensor | None, Restore | None]:
     kind = type(value)
     if kind in _NUMBER_TYPES:
         return kind, _number(value, _NUMBER_TYPES[kind].numpy), None

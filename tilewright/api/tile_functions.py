@@ -49,7 +49,7 @@ def dot(a: Any, b: Any, /, acc: Any = None, *, dtype: Any = None) -> Any:
 
 
 def load(source: Any, index: Any = None, /, *, fill: Any = None) -> Any:
-    """In a kernel, `tw.load(x, index, fill=0)` is `x[index]`, where lanes outside hold `fill` and then count as elements;
+    """In a kernel, `tw.load(x, index, fill=0)` is `x[index]`, where lanes outside hold `fill` and count as elements;
     without it they hold 0 and do not count. Elsewhere, `tw.load("x.twp")` is the program that `.save("x.twp")` wrote: a
     function of its flat inputs as NumPy arrays, which gives its output, or a tuple unless there is exactly one.
 
@@ -63,7 +63,7 @@ def load(source: Any, index: Any = None, /, *, fill: Any = None) -> Any:
     from tilewright.runtime import program
 
     try:
-        return program.load(os.fspath(source))
+        return program.load(os.fsdecode(source))
     except TilewrightError as error:
         raise located(error) from None
 

@@ -99,7 +99,11 @@ def _jax(function: Callable[..., Any], inputs: tuple[Array, ...], threads: int) 
     # XLA takes its threads from the CPUs that the process may use, which the worker has limited.
     jax = _jax_module()
     arrays = [jax.numpy.asarray(array) for array in inputs]
-    compiled = jax.jit(lambda *values: function(jax, *values))
+
+    def call(*values: Any) -> Any:
+        return function(jax, *values)
+
+    compiled = jax.jit(call)
     return Runner(lambda: compiled(*arrays).block_until_ready(), np.asarray)
 
 

@@ -15,6 +15,10 @@ from tilewright.cli.report import Report, make_table
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from tilewright.primitives import ArrayType
+
+    Argument = ArrayType | dict[str, "Argument"] | list["Argument"] | tuple["Argument", ...] | float | str | None
+
 REFERENCE, CHECKED = "interp", "cpu"
 
 # Relative to the largest element of the reference: room for sums in another order, none for a wrong element.
@@ -102,7 +106,7 @@ class _Filler:
 
     seed: int
 
-    def fill(self, argument: Any) -> Any:
+    def fill(self, argument: Argument) -> Any:
         from tilewright.primitives import ArrayType
 
         if isinstance(argument, ArrayType):

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from functools import cache
 from statistics import median
 from string import Template
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from tilewright.dtypes import DType
+    from tilewright.frontend.compile import CompiledGraph
     from tilewright.machines.machine import Machine
     from tilewright.runtime.program import Program
 
@@ -196,10 +197,13 @@ def call_overhead_s() -> dict[str, float]:
     from tilewright.api.jit import jit
     from tilewright.options import options
 
+    def add(a: Any, b: Any) -> Any:
+        return a + b
+
     x = np.ones(4, np.float32)
     with options(cache=False):
-        added = jit(lambda a, b: a + b)
-        program = added.lower(x, x).compile("cpu").executable.program  # type: ignore[attr-defined]
+        added = jit(add)
+        program = cast("CompiledGraph", added.lower(x, x).compile("cpu").executable).program
         calls = {"jit": lambda: added(x, x), "program": lambda: program(x, x), "numpy": lambda: x + x}
         return {name: _per_call_s(call) for name, call in calls.items()}
 

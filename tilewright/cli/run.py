@@ -7,7 +7,7 @@ import contextlib
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -79,7 +79,7 @@ def _run_script(file: Path, arguments: Sequence[str], *, to_stderr: bool) -> Rep
 
 
 @contextlib.contextmanager
-def _as_main(file: Path, arguments: Sequence[str]) -> Iterator[ModuleType]:
+def _as_main(file: Path, arguments: Sequence[str]) -> Generator[ModuleType]:
     """A module that stands in for `__main__`, with `sys.argv` and `sys.path` as Python sets them for a script."""
     module = ModuleType("__main__")
     module.__file__ = str(file)
@@ -144,7 +144,7 @@ def _run_program(file: Path, inputs: Sequence[Path], repeat: int) -> Report:
     result = program(*arrays)
     for _ in range(_WARM_UP_CALLS):
         program(*arrays)
-    times = []
+    times: list[float] = []
     for _ in range(repeat):
         start = time.perf_counter()
         program(*arrays)
@@ -161,7 +161,7 @@ def _inputs(program: Program, files: Sequence[Path]) -> list[Any]:
     if len(files) != len(specs):
         wanted = ", ".join(f"{spec.name}: {spec}" for spec in specs)
         raise ArgumentError(f"the program takes {len(specs)} inputs, got {len(files)}", help=f"it takes {wanted}")
-    arrays = []
+    arrays: list[Any] = []
     for file, spec in zip(files, specs, strict=True):
         try:
             array = np.load(find_file(file), allow_pickle=False)
@@ -179,7 +179,7 @@ def _describe(file: Path, program: Program, result: Any, times: list[float]) -> 
 
     manifest = program.manifest
     threads = current().threads or default_threads()
-    results = result if isinstance(result, tuple) else (result,)
+    results: list[Any] = [*result] if isinstance(result, tuple) else [result]
     outputs = [_array_document(s) | _summary(a) for s, a in zip(manifest.outputs, results, strict=True)]
     document: dict[str, Any] = {
         "file": str(file),

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from xdsl.dialects.builtin import (
     BFloat16Type,
@@ -86,7 +86,8 @@ def encode(value: Any) -> Attribute:
     if isinstance(value, str):
         return StringAttr(value)
     if isinstance(value, tuple | list):
-        return DenseArrayBase.from_list(i64, list(value))
+        numbers: list[int] = [*value]
+        return DenseArrayBase.from_list(i64, numbers)
     raise TypeError(f"no attribute form for {value!r}")
 
 
@@ -99,7 +100,7 @@ def decode(attribute: Attribute) -> Any:
     if isinstance(attribute, StringAttr):
         return attribute.data
     if isinstance(attribute, DenseArrayBase):
-        return tuple(int(v) for v in attribute.get_values())
+        return cast("DenseArrayBase[IntegerType]", attribute).get_values()  # `encode` makes arrays of no other type
     return attribute
 
 

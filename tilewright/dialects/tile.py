@@ -72,10 +72,12 @@ class RefType(ParametrizedAttribute, TypeAttribute):
     def print_parameters(self, printer: Printer) -> None:
         with printer.in_angle_brackets():
             printer.print_attribute(self.array)
-            for field in (self.space, self.layout):
-                if field.data:
-                    printer.print_string(", ")
-                    printer.print_attribute(field)
+            if self.space.data or self.layout.data:
+                printer.print_string(", ")
+                printer.print_attribute(self.space)
+            if self.layout.data:
+                printer.print_string(", ")
+                printer.print_attribute(self.layout)
 
     @classmethod
     def parse_parameters(cls, parser: AttrParser) -> Sequence[Attribute]:

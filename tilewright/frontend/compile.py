@@ -58,7 +58,7 @@ class CompiledGraph:
 
     def __call__(self, *arrays: Tensor, out: Sequence[Tensor] | None = None) -> list[Tensor]:
         result = self.program(*arrays) if out is None else self.program(*arrays, out=tuple(out))
-        return list(result) if isinstance(result, tuple) else [result]
+        return [*result] if isinstance(result, tuple) else [result]
 
     def ir(self, phase: str) -> str:
         return self._compiled().ir(phase)

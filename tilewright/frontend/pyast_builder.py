@@ -29,6 +29,8 @@ from tilewright.frontend.pyast_values import (
     Ref,
     TileIndex,
     TileValue,
+    is_integer,
+    listed,
     no_edges,
 )
 from tilewright.primitives import ArrayType, infer
@@ -382,7 +384,7 @@ def axis_of(axis: Any, rank: int) -> int:
         ArgumentError: it is no integer.
         IndexError_: there is no such axis.
     """
-    if isinstance(axis, bool) or not isinstance(axis, int | np.integer):
+    if not is_integer(axis):
         raise ArgumentError(f"an axis is {axis!r}, not an integer", help="pass a compile-time integer")
     if not -rank <= axis < rank:
         raise IndexError_(f"there is no axis {axis} in a tile with {rank} axes", help=f"axes are 0 to {rank - 1}")
@@ -397,7 +399,7 @@ def axes_of(axis: Any, rank: int) -> tuple[int, ...]:
     """
     if axis is None:
         return tuple(range(rank))
-    axes = tuple(axis_of(a, rank) for a in (axis if isinstance(axis, tuple | list) else (axis,)))
+    axes = tuple(axis_of(a, rank) for a in listed(axis))
     if len(set(axes)) != len(axes):
         raise ArgumentError(f"axes {axis} name one axis twice", help="name each axis once")
     return axes
@@ -409,9 +411,9 @@ def shape_of(shape: Any) -> Shape:
     Raises:
         ShapeError: a size is no positive compile-time integer.
     """
-    sizes = tuple(shape) if isinstance(shape, tuple | list) else (shape,)
+    sizes = listed(shape)
     for n in sizes:
-        if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 0:
+        if not is_integer(n) or n < 0:
             raise ShapeError(f"{n} in the shape {shape} is no compile-time size", help="pass integers of 0 or more")
     return tuple(int(n) for n in sizes)
 

@@ -27,25 +27,30 @@ from tilewright.frontend import pyast_indexing as indexing
 from tilewright.frontend.pyast_builder import KernelBuilder
 from tilewright.frontend.pyast_registry import handler_of, registered_names
 from tilewright.frontend.pyast_source import FunctionSource, free_values, plain_function, source_of
-from tilewright.frontend.pyast_values import Affine, Grid, Ref, Steps, TileIndex, TileValue
+from tilewright.frontend.pyast_values import Affine, Grid, Ref, Steps, TileIndex, TileValue, is_integer
 
 MAX_INLINE_DEPTH = 32
 TRACED = (TileValue, Affine, TileIndex, Ref)
 
 _BINARY: dict[type[ast.operator], tuple[Callable[[Any, Any], Any], str, str]] = {
-    ast.Add: (operator.add, "add", "+"),
-    ast.Sub: (operator.sub, "subtract", "-"),
-    ast.Mult: (operator.mul, "multiply", "*"),
-    ast.Div: (operator.truediv, "divide", "/"),
-    ast.FloorDiv: (operator.floordiv, "floor_divide", "//"),
-    ast.Mod: (operator.mod, "remainder", "%"),
-    ast.Pow: (operator.pow, "power", "**"),
-    ast.BitAnd: (operator.and_, "bitwise_and", "&"),
-    ast.BitOr: (operator.or_, "bitwise_or", "|"),
-    ast.BitXor: (operator.xor, "bitwise_xor", "^"),
-    ast.LShift: (operator.lshift, "shift_left", "<<"),
-    ast.RShift: (operator.rshift, "shift_right", ">>"),
-    ast.MatMult: (operator.matmul, "matmul", "@"),
+    ast.Add: (lambda a, b: a + b, "add", "+"),
+    ast.Sub: (lambda a, b: a - b, "subtract", "-"),
+    ast.Mult: (lambda a, b: a * b, "multiply", "*"),
+    ast.Div: (lambda a, b: a / b, "divide", "/"),
+    ast.FloorDiv: (lambda a, b: a // b, "floor_divide", "//"),
+    ast.Mod: (lambda a, b: a % b, "remainder", "%"),
+    ast.Pow: (lambda a, b: a**b, "power", "**"),
+    ast.BitAnd: (lambda a, b: a & b, "bitwise_and", "&"),
+    ast.BitOr: (lambda a, b: a | b, "bitwise_or", "|"),
+    ast.BitXor: (lambda a, b: a ^ b, "bitwise_xor", "^"),
+    ast.LShift: (lambda a, b: a << b, "shift_left", "<<"),
+    ast.RShift: (lambda a, b: a >> b, "shift_right", ">>"),
+    ast.MatMult: (lambda a, b: a @ b, "matmul", "@"),
+}
+_UNARY: dict[type[ast.unaryop], Callable[[Any], Any]] = {
+    ast.USub: operator.neg,
+    ast.UAdd: operator.pos,
+    ast.Invert: operator.invert,
 }
 _COMPARE: dict[type[ast.cmpop], tuple[Callable[[Any, Any], bool], str]] = {
     ast.Eq: (operator.eq, "equal"),
@@ -128,7 +133,7 @@ class Expressions(ABC):
         self.b = builder
         self.frame = frame
         self.inline_depth = 0
-        self.runtime_depth = 0
+        self.runtime_depth: int = 0
 
     # ---- errors -------------------------------------------------------------------------------------------------
 
@@ -257,8 +262,7 @@ class Expressions(ABC):
         if isinstance(node.op, ast.Not):
             return not self.condition(node, value, "`not`", "write `~mask`")
         if not isinstance(value, TRACED):
-            python = {ast.USub: operator.neg, ast.UAdd: operator.pos, ast.Invert: operator.invert}[type(node.op)]
-            return self.python(node, python, value)
+            return self.python(node, _UNARY[type(node.op)], value)
         if isinstance(node.op, ast.UAdd):
             return value
         affine = _as_affine(value)
@@ -523,7 +527,7 @@ def _as_affine(value: Any) -> Affine | None:
         return value
     if isinstance(value, TileIndex):
         return value.number
-    return Affine(int(value)) if isinstance(value, int | np.integer) and not isinstance(value, bool) else None
+    return Affine(int(value)) if is_integer(value) else None
 
 
 def _decided(fn: str, difference: tuple[int, int]) -> bool | None:

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
+from xdsl.ir import SSAValue
 
 from tilewright import dtypes, ops
 from tilewright.dialects import tile
@@ -15,7 +15,7 @@ from tilewright.errors import ArgumentError, DataDependentShapeError, DTypeError
 from tilewright.frontend import pyast_indexing as indexing
 from tilewright.frontend import pyast_reductions as reductions
 from tilewright.frontend.pyast_builder import KernelBuilder, axes_of, axis_of, element_type, shape_of
-from tilewright.frontend.pyast_values import Affine, Grid, Ref, Steps, TileIndex, TileValue
+from tilewright.frontend.pyast_values import Affine, Grid, Ref, Steps, TileIndex, TileValue, is_integer, listed
 from tilewright.primitives import ArrayType
 
 Handler = Callable[..., Any]
@@ -201,7 +201,7 @@ def full(b: KernelBuilder, shape: Any, fill_value: Any, dtype: Any = None) -> Ti
 
 @handler("arange")
 def arange(b: KernelBuilder, n: Any, /, *, dtype: Any = dtypes.i64) -> TileValue:
-    if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 0:
+    if not is_integer(n) or n < 0:
         raise ShapeError(f"`arange` of {n} has no compile-time size", help="pass an integer of 0 or more")
     return b.positions(int(n), element_type(dtype))
 
@@ -241,7 +241,7 @@ def num_tiles(b: KernelBuilder, array: Any, axis: Any, size: Any) -> int:
 def _block_size(size: Any) -> int:
     if isinstance(size, TileValue | Affine | TileIndex):
         raise DataDependentShapeError("a block size depends on data or on an index", help="use a compile-time integer")
-    if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
+    if not is_integer(size) or size < 1:
         raise ArgumentError(f"a block size is {size!r}", help="use a positive compile-time integer")
     return int(size)
 
@@ -249,8 +249,7 @@ def _block_size(size: Any) -> int:
 @handler("grid")
 def grid(b: KernelBuilder, over: Any, blocks: Any) -> Grid:
     """Blocks over the first axes of an array, or over sizes. A block of None means single positions."""
-    is_tuple = isinstance(blocks, tuple | list)
-    sizes = tuple(None if n is None else _block_size(n) for n in (blocks if is_tuple else (blocks,)))
+    sizes = tuple(None if n is None else _block_size(n) for n in listed(blocks))
     shape = over.type.shape if isinstance(over, Ref) else shape_of(over)
     if not sizes or len(sizes) > len(shape):
         message = f"`grid` has {len(sizes)} block sizes for {len(shape)} axes"
@@ -258,7 +257,7 @@ def grid(b: KernelBuilder, over: Any, blocks: Any) -> Grid:
     if not isinstance(over, Ref) and len(sizes) != len(shape):
         message = f"`grid` has {len(sizes)} block sizes for the sizes {shape}"
         raise ShapeError(message, help="give one block size per size")
-    return Grid(shape[: len(sizes)], sizes, is_tuple)
+    return Grid(shape[: len(sizes)], sizes, isinstance(blocks, tuple | list))
 
 
 @handler("steps")
@@ -277,11 +276,10 @@ def steps(b: KernelBuilder, over: Any, /, *, size: Any, axis: Any = 0) -> Steps:
 
 @handler("reshape")
 def reshape(b: KernelBuilder, x: Any, /, shape: Any, *more: Any) -> TileValue:
-    sizes = (shape, *more) if more else shape
-    listed = tuple(sizes) if isinstance(sizes, tuple | list) else (sizes,)
-    if any(isinstance(n, TileValue | Affine | TileIndex) for n in listed):
+    sizes = [shape, *more] if more else listed(shape)
+    if any(isinstance(n, TileValue | Affine | TileIndex) for n in sizes):
         raise DataDependentShapeError("a shape depends on data or on an index", help="use compile-time integers")
-    checked = tuple(-1 if isinstance(n, int) and n == -1 else shape_of((n,))[0] for n in listed)
+    checked = tuple(-1 if isinstance(n, int) and n == -1 else shape_of((n,))[0] for n in sizes)
     return b.reshape(b.lift(x), checked)
 
 
@@ -293,8 +291,7 @@ def broadcast_to(b: KernelBuilder, x: Any, /, shape: Any) -> TileValue:
 @handler("expand_dims")
 def expand_dims(b: KernelBuilder, x: Any, /, axis: Any = 0) -> TileValue:
     lifted = b.lift(x)
-    count = len(axis) if isinstance(axis, tuple | list) else 1
-    return b.expand_dims(lifted, axes_of(axis, lifted.rank + count))
+    return b.expand_dims(lifted, axes_of(axis, lifted.rank + len(listed(axis))))
 
 
 @handler("squeeze")
@@ -329,7 +326,7 @@ def matrix_transpose(b: KernelBuilder, x: Any, /) -> TileValue:
 def concat(b: KernelBuilder, arrays: Any, /, *, axis: Any = 0) -> TileValue:
     if not isinstance(arrays, tuple | list) or not arrays:
         raise ArgumentError("`concat` takes a list of tiles", help="write `tw.concat([a, b], axis=0)`")
-    parts = [b.lift(p) for p in arrays]
+    parts = [b.lift(p) for p in listed(arrays)]
     return b.concat(parts, axis_of(axis, parts[0].rank))
 
 
@@ -438,7 +435,8 @@ def dot(b: KernelBuilder, a: Any, b_: Any, /, acc: Any = None, *, dtype: Any = N
 @handler("print")
 def print_(b: KernelBuilder, /, *values: Any) -> None:
     """Show tiles, each after the text before it."""
-    label, shown = "", []
+    label = ""
+    shown: list[SSAValue] = []
     for value in values:
         if isinstance(value, str):
             label += value + " "

@@ -23,7 +23,7 @@ from tilewright.errors import (
 )
 from tilewright.frontend.pyast_builder import KernelBuilder, Shape, Symbols, broadcast_shapes
 from tilewright.frontend.pyast_reductions import edge_of
-from tilewright.frontend.pyast_values import Affine, Edge, Edges, Ref, TileIndex, TileValue, no_edges
+from tilewright.frontend.pyast_values import Affine, Edge, Edges, Ref, TileIndex, TileValue, is_integer, no_edges
 from tilewright.primitives import ArrayType
 
 
@@ -68,8 +68,7 @@ def access_of(ref: Ref, subscript: Any) -> Access:
     Raises:
         IndexError_, OutOfBoundsError, ShapeError, DTypeError, DataDependentShapeError, ArgumentError: it is no tile.
     """
-    items = list(subscript) if isinstance(subscript, tuple) else [subscript]
-    items, new_axes_before = _completed(items, ref.type.rank, f"`{ref.name}`")
+    items, new_axes_before = _completed(subscript, ref.type.rank, f"`{ref.name}`")
     coordinates = [_coordinate(ref, axis, item) for axis, item in enumerate(items)]
     lanes = [c for c in coordinates if isinstance(c, TileValue)]
     lane_shape = broadcast_shapes("index", [c.shape for c in lanes])
@@ -93,8 +92,9 @@ def access_of(ref: Ref, subscript: Any) -> Access:
     return Access(ref, tuple(coordinates), tuple(shape), tuple(edges), new_axes, tuple(dims), lanes_at)
 
 
-def _completed(items: list[Any], rank: int, what: str) -> tuple[list[Any], list[int]]:
+def _completed(subscript: Any, rank: int, what: str) -> tuple[list[Any], list[int]]:
     """One item per axis, and for each inserted axis the number of items before it."""
+    items: list[Any] = [*subscript] if isinstance(subscript, tuple) else [subscript]
     if sum(isinstance(i, EllipsisType) for i in items) > 1:
         raise IndexError_("an index has more than one `...`", help="write `...` once")
     given = sum(i is not None and not isinstance(i, EllipsisType) for i in items)
@@ -147,12 +147,12 @@ def _coordinate(ref: Ref, axis: int, item: Any) -> Coordinate:
         return _window(item, size, f"axis {axis} of `{ref.name}`")
     if isinstance(item, TileValue):
         return _lanes(item, ref)
-    if isinstance(item, bool) or not isinstance(item, int | np.integer | Affine):
+    position = Affine(_wrapped(int(item), size)) if is_integer(item) else item
+    if not isinstance(position, Affine):
         raise ArgumentError(
             f"`{ref.name}` is indexed with a {type(item).__name__}",
             help="use indices of `tw.grid` and `tw.steps`, integers, slices or integer tiles",
         )
-    position = item if isinstance(item, Affine) else Affine(_wrapped(int(item), size))
     low, high = position.range
     if high < 0 or low >= size:
         message = f"index {item} is outside axis {axis} of `{ref.name}`, which has size {size}"
@@ -236,7 +236,7 @@ def load(b: KernelBuilder, ref: Ref, subscript: Any, fill: Any = None) -> TileVa
     if ref.effect == tile.OUT:
         message = f"`{ref.name}` is Out, so it holds nothing to read"
         raise ArgumentError(message, help="annotate it as `tw.InOut`, or compute with the tile before storing it")
-    if fill is not None and (isinstance(fill, bool) or not isinstance(fill, int | float | np.number)):
+    if fill is not None and not _is_number(fill):
         raise ArgumentError(f"`fill` is {fill!r}", help="pass a number")
     access = access_of(ref, subscript)
     dtype = ref.type.dtype
@@ -247,6 +247,10 @@ def load(b: KernelBuilder, ref: Ref, subscript: Any, fill: Any = None) -> TileVa
     edges = access.edges if fill is None else no_edges(len(access.shape))
     result = b.new(tile.LoadOp, [ref.value, *operands], attributes, ArrayType(access.shape, dtype), edges)
     return b.expand_dims(result, access.new_axes) if access.new_axes else result
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float | np.number) and not isinstance(value, bool)
 
 
 def store(b: KernelBuilder, ref: Ref, subscript: Any, value: Any) -> None:
@@ -326,8 +330,7 @@ def subscript_tile(b: KernelBuilder, x: TileValue, subscript: Any) -> TileValue:
     Raises:
         IndexError_, OutOfBoundsError, ArgumentError: the index is none of these.
     """
-    items = list(subscript) if isinstance(subscript, tuple) else [subscript]
-    items, inserted = _completed(items, x.rank, "the tile")
+    items, inserted = _completed(subscript, x.rank, "the tile")
     starts: list[int] = []
     limits: list[int] = []
     strides: list[int] = []
@@ -344,7 +347,7 @@ def subscript_tile(b: KernelBuilder, x: TileValue, subscript: Any) -> TileValue:
             limits.append(limit)
             strides.append(window.stride)
             continue
-        if isinstance(item, bool) or not isinstance(item, int | np.integer):
+        if not is_integer(item):
             message = f"a tile is indexed with a {type(item).__name__}"
             raise ArgumentError(message, help="index the array instead; tiles take compile-time integers and slices")
         if not -size <= item < size:

@@ -38,7 +38,9 @@ class _Effect(type):
     effect: str
 
     def __getitem__(cls, item: Any) -> ArrayAnnotation:
-        text, dtype = item if isinstance(item, tuple) and len(item) == 2 else (item, None)
+        untyped = (item, None)
+        parts: list[Any] = [*item] if isinstance(item, tuple) else [item]
+        text, dtype = parts if len(parts) == 2 else untyped
         if not isinstance(text, str):
             message = f"`{cls.__name__}[...]` takes sizes in a string, got {item!r}"
             name = cls.__name__

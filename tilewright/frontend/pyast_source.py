@@ -170,8 +170,10 @@ def _description(value: Any) -> str:
     if function is not None or isinstance(value, BuiltinFunctionType):
         named = function or value
         return f"function {named.__module__}.{named.__qualname__}"
+    name = type(value).__name__
     if isinstance(value, tuple | list):
-        return f"{type(value).__name__}({', '.join(map(_description, value))})"
+        parts: list[Any] = [*value]
+        return f"{name}({', '.join(map(_description, parts))})"
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
     text = repr(value)
     if " at 0x" in text:

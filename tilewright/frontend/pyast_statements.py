@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +36,9 @@ from tilewright.frontend.pyast_values import (
     TileIndex,
     TileValue,
 )
+
+# What a loop's target is bound to, from the number of the trip.
+IndexOf = Callable[[Affine], Affine | TileIndex]
 
 UNROLLED_TRIPS = 8
 # Each attempt to compile a loop learns a carried name or edge; programs need two or three.
@@ -221,7 +224,7 @@ class Compiler(Expressions):
         self._block(node.body)
         self.in_grid = False
 
-    def _sequential(self, node: ast.For, trips: int, index_of: Any) -> None:
+    def _sequential(self, node: ast.For, trips: int, index_of: IndexOf) -> None:
         """A loop that runs in order; names assigned before and inside it are carried from trip to trip."""
         assigned = _assigned(node.body)
         if trips == 1:
@@ -241,7 +244,7 @@ class Compiler(Expressions):
         self.runtime_depth -= 1
 
     def _attempt(
-        self, node: ast.For, trips: int, index_of: Any, assigned: Sequence[str], carried: dict[str, TileValue]
+        self, node: ast.For, trips: int, index_of: IndexOf, assigned: Sequence[str], carried: dict[str, TileValue]
     ) -> bool:
         """Compile the loop with the carried tiles known so far. When it turns out that there are more, or that more of
         their lanes may lie beyond an array, record that and give False."""

@@ -9,13 +9,25 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any, TypeGuard
 
+import numpy as np
 from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr
 
 from tilewright.primitives import ArrayType
 
 _serials = itertools.count()
+
+
+def is_integer(value: object) -> TypeGuard[int | np.integer[Any]]:
+    """Whether a value is a compile-time integer (a bool is none)."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def listed(value: Any) -> list[Any]:
+    """The items of a tuple or list; of anything else, just that."""
+    return [*value] if isinstance(value, tuple | list) else [value]
 
 
 @dataclass(frozen=True, eq=False)

@@ -94,7 +94,7 @@ class Graph:
     def constant(self, array: np.ndarray[Any, Any], type: ArrayType) -> Value:
         """A captured array, kept by reference until `snapshot`. Arrays of one repeated value are stored as that
         value."""
-        fields = {"shape": type.shape, "dtype": type.dtype.name}
+        fields: dict[str, Any] = {"shape": type.shape, "dtype": type.dtype.name}
         dense, order = dense_view(array)
         if _is_uniform(dense):
             return self.add("constant", value=dense.reshape(-1)[0].item(), resource="", **fields)[0]

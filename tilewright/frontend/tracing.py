@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING
 
 from tilewright.errors import ArgumentError, user_location
@@ -55,7 +55,7 @@ def current_graph() -> Graph:
 
 
 @contextlib.contextmanager
-def _entered(graphs: tuple[Graph, ...]) -> Iterator[Graph]:
+def _entered(graphs: tuple[Graph, ...]) -> Generator[Graph]:
     before = _active.graphs
     _active.graphs = graphs
     try:

@@ -70,8 +70,12 @@ class Partial:
         object.__setattr__(self, "extent", _checked_extent(self.extent))
         _check_moving_stride(self.stride, "a partial")
         check_axis(self.axis)
-        if not isinstance(self.op, str) or not self.op.isidentifier():
+        if not _is_operation_name(self.op):
             raise LayoutError(f"{self.op!r} is not the name of a combining operation", help="use a name such as 'add'")
+
+
+def _is_operation_name(op: object) -> bool:
+    return isinstance(op, str) and op.isidentifier()
 
 
 @dataclass(frozen=True)

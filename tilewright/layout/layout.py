@@ -357,7 +357,7 @@ def _checked_sizes(shape: Iterable[object]) -> Iterator[Size]:
         yield normal(size)
 
 
-def _of_type(parts: Iterable[object], kind: type, name: str) -> tuple:
+def _of_type(parts: Iterable[object], kind: type[object], name: str) -> tuple[object, ...]:
     try:
         result = tuple(parts)
     except TypeError:

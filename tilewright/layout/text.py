@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tilewright.errors import LayoutError
 from tilewright.layout.dims import Dim, Size, format_size, is_integer
@@ -108,8 +108,8 @@ class _Parser:
         self._expect(":")
         self._expect("[")
         shard = self._separated(self._digits, "|", "]")
-        clauses: dict[str, tuple] = {}
-        readers: dict[str, Callable[[], tuple]] = {
+        clauses: dict[str, tuple[Any, ...]] = {}
+        readers: dict[str, Callable[[], tuple[Any, ...]]] = {
             "replica": lambda: self._until("]", self._replica),
             "partial": lambda: self._until("]", self._partial),
             "offset": lambda: self._separated(self._axis_offset, ",", "]"),

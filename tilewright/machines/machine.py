@@ -14,13 +14,33 @@ from tilewright.errors import TargetError
 
 @dataclass(frozen=True)
 class Memory:
-    """One level: capacity in bytes, sustained bytes per second of one core, latency in seconds."""
+    """One level: capacity in bytes, sustained bytes per second of one core, latency in seconds.
+
+    Attributes:
+        banks: words of `bank_bytes` that it serves at once; 0 where it has no banks that software sees.
+        widest_bytes: the widest access of one lane.
+    """
 
     name: str
     bytes: int
     line_bytes: int
     bytes_per_second: float
     latency_s: float
+    banks: int = 0
+    bank_bytes: int = 4
+    widest_bytes: int = 16
+
+
+@dataclass(frozen=True)
+class Link:
+    """What joins the places along the axes called `axis` or `axis.*`: bytes per second into or out of one place,
+    latency of a message in seconds, and the size below which a message costs as much as one of that size."""
+
+    axis: str
+    bytes_per_second: float
+    latency_s: float
+    message_bytes: int
+    multicast: bool = False
 
 
 @dataclass(frozen=True)
@@ -33,9 +53,15 @@ class Vector:
     fma_latency_cycles: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Machine:
-    """One CPU as the compiler sees it. `cycles` maps a cost class to cycles per vector operation."""
+    """One machine as the compiler sees it.
+
+    Attributes:
+        axes: extents of the axes of one core.
+        default_memory: the memory that the axis `mem` counts addresses of; `mem.NAME` is the memory NAME.
+        cycles: cycles of one core per vector operation, by cost class.
+    """
 
     name: str
     target: str
@@ -49,9 +75,28 @@ class Machine:
     fork_join_s: float
     wake_s: float
     cycles: dict[str, float]
+    default_memory: str
+    links: tuple[Link, ...] = ()
 
     def memory(self, name: str) -> Memory:
         return next(m for m in self.memories if m.name == name)
+
+    def memory_of(self, axis: str) -> Memory:
+        """The memory whose addresses an axis such as `mem` or `mem.shared` counts.
+
+        Raises:
+            TargetError: the machine has no such memory.
+        """
+        name = axis.partition(".")[2] or self.default_memory
+        found = next((m for m in self.memories if m.name == name), None)
+        if found is None:
+            known = ", ".join(m.name for m in self.memories)
+            raise TargetError(f"{self.name} has no memory `{name}`", help=f"its memories are {known}")
+        return found
+
+    def link_of(self, axis: str) -> Link | None:
+        """What joins the places along an axis; None where nothing does."""
+        return next((link for link in self.links if link.axis == axis.partition(".")[0]), None)
 
     def lanes(self, dtype: DType) -> int:
         """Elements of `dtype` (in its compute type) in one vector register."""
@@ -85,6 +130,8 @@ def _parse(text: str) -> Machine:
         fork_join_s=data["launch"]["fork_join_s"],
         wake_s=data["launch"]["wake_s"],
         cycles=data["cycles"],
+        default_memory=data["default_memory"],
+        links=tuple(Link(**link) for link in data.get("link", ())),
     )
 
 

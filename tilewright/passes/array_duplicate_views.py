@@ -1,14 +1,22 @@
-"""Give every user its own copy of splats, iota and index maps, so that they never tie groups together.
+"""Give every user its own copy of splats, iota and index maps, right before it.
+
+They cost nothing where they are used, but a shared one would tie the groups of its users together.
 
 Before:
-    %1 = array.broadcast(%0) {axes = array<i64: 1>} : tensor<4x8xf32>
-    %2 = array.map(%1) {fn = "exp"} : tensor<4x8xf32>
-    %3 = array.map(%1) {fn = "log"} : tensor<4x8xf32>
+    func.func @main(%x: tensor<8xf32>) -> (tensor<4x8xf32>, tensor<4x8xf32>) {
+      %rows = array.broadcast(%x) {axes = array<i64: 1>} : tensor<4x8xf32>
+      %y = array.map(%rows) {fn = "exp"} : tensor<4x8xf32>
+      %z = array.map(%rows) {fn = "log"} : tensor<4x8xf32>
+      func.return %y, %z : tensor<4x8xf32>, tensor<4x8xf32>
+    }
 After:
-    %1 = array.broadcast(%0) {axes = array<i64: 1>} : tensor<4x8xf32>
-    %2 = array.map(%1) {fn = "exp"} : tensor<4x8xf32>
-    %4 = array.broadcast(%0) {axes = array<i64: 1>} : tensor<4x8xf32>
-    %3 = array.map(%4) {fn = "log"} : tensor<4x8xf32>
+    func.func @main(%x: tensor<8xf32>) -> (tensor<4x8xf32>, tensor<4x8xf32>) {
+      %rows = array.broadcast(%x) {axes = array<i64: 1>} : tensor<4x8xf32>
+      %y = array.map(%rows) {fn = "exp"} : tensor<4x8xf32>
+      %copy = array.broadcast(%x) {axes = array<i64: 1>} : tensor<4x8xf32>
+      %z = array.map(%copy) {fn = "log"} : tensor<4x8xf32>
+      func.return %y, %z : tensor<4x8xf32>, tensor<4x8xf32>
+    }
 """
 
 from __future__ import annotations

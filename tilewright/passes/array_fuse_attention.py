@@ -1,15 +1,44 @@
-"""Recognise softmax attention and make it one kernel that never stores the score matrix.
+"""Recognise softmax attention and make it one group, whose kernel never stores the score matrix.
 
 The pattern is what `softmax(f(q @ k^T)) @ v` traces to: scores from a product through elementwise operations, their row
-maximum subtracted, the exponential, its row sum divided out, and a product with the values.
+maximum subtracted, the exponential, its row sum divided out, and a product with the values. Before the other fusions,
+which would make each product a group of its own.
 
 Before:
-    %s = array.contract(%q, %k) ...
-    %m = array.reduce(%s) {fn = "maximum", ...}
-    ... subtract, exp, reduce add, divide ...
-    %o = array.contract(%p, %v) ...
+    func.func @main(%q: tensor<5x4xf32>, %k: tensor<6x4xf32>, %v: tensor<6x3xf32>) -> tensor<5x3xf32> {
+      %scores = array.contract(%q, %k) {left_batch = array<i64>, right_batch = array<i64>,
+        left_contract = array<i64: 1>, right_contract = array<i64: 1>} : tensor<5x6xf32>
+      %highest = array.reduce(%scores) {fn = "maximum", axes = array<i64: 1>} : tensor<5xf32>
+      %shift = array.broadcast(%highest) {axes = array<i64: 0>} : tensor<5x6xf32>
+      %shifted = array.map(%scores, %shift) {fn = "subtract"} : tensor<5x6xf32>
+      %e = array.map(%shifted) {fn = "exp"} : tensor<5x6xf32>
+      %sum = array.reduce(%e) {fn = "add", axes = array<i64: 1>} : tensor<5xf32>
+      %total = array.broadcast(%sum) {axes = array<i64: 0>} : tensor<5x6xf32>
+      %weights = array.map(%e, %total) {fn = "divide"} : tensor<5x6xf32>
+      %y = array.contract(%weights, %v) {left_batch = array<i64>, right_batch = array<i64>,
+        left_contract = array<i64: 1>, right_contract = array<i64: 0>} : tensor<5x3xf32>
+      func.return %y : tensor<5x3xf32>
+    }
 After:
-    %o = array.fused(%q, %k, %v) {kind = "attention", ...} { ... }
+    func.func @main(%q: tensor<5x4xf32>, %k: tensor<6x4xf32>, %v: tensor<6x3xf32>) -> tensor<5x3xf32> {
+      %y = array.fused(%q, %k, %v) {kind = "attention",
+        why = "softmax of a product, multiplied: one pass over the keys, scores stay in the tile"} do {
+      ^bb0(%q1: tensor<5x4xf32>, %k1: tensor<6x4xf32>, %v1: tensor<6x3xf32>):
+        %scores = array.contract(%q1, %k1) {left_batch = array<i64>, right_batch = array<i64>,
+          left_contract = array<i64: 1>, right_contract = array<i64: 1>} : tensor<5x6xf32>
+        %highest = array.reduce(%scores) {fn = "maximum", axes = array<i64: 1>} : tensor<5xf32>
+        %shift = array.broadcast(%highest) {axes = array<i64: 0>} : tensor<5x6xf32>
+        %shifted = array.map(%scores, %shift) {fn = "subtract"} : tensor<5x6xf32>
+        %e = array.map(%shifted) {fn = "exp"} : tensor<5x6xf32>
+        %sum = array.reduce(%e) {fn = "add", axes = array<i64: 1>} : tensor<5xf32>
+        %total = array.broadcast(%sum) {axes = array<i64: 0>} : tensor<5x6xf32>
+        %weights = array.map(%e, %total) {fn = "divide"} : tensor<5x6xf32>
+        %o = array.contract(%weights, %v1) {left_batch = array<i64>, right_batch = array<i64>,
+          left_contract = array<i64: 1>, right_contract = array<i64: 0>} : tensor<5x3xf32>
+        array.yield(%o)
+      } : tensor<5x3xf32>
+      func.return %y : tensor<5x3xf32>
+    }
 """
 
 from __future__ import annotations
@@ -98,7 +127,8 @@ def _behind_row_views(value: SSAValue) -> SSAValue:
         op = source.owner
         inner = array_type(op.operands[0]).shape
         if isinstance(op, array.BroadcastOp):
-            at = tuple(at[axis] for axis in op.attributes_of()["axes"])
+            axes: tuple[int, ...] = op.attributes_of()["axes"]
+            at = tuple(at[axis] for axis in axes)
         else:
             rest = iter([c for c, n in zip(at, array_type(source).shape, strict=True) if n != 1])
             at = tuple(-1 if n == 1 else next(rest) for n in inner)

@@ -1,11 +1,28 @@
-"""Fuse what follows a matrix product (bias, activation, residual) and the index maps and casts before it.
+"""Group a product or convolution with the elementwise operations after it and the index maps of its operands.
+
+Bias, activation and residual are applied to a tile of the result before it is stored. Before the loops are fused, so
+that an epilogue belongs to its product.
 
 Before:
-    %2 = array.contract(%x, %w) ...
-    %3 = array.broadcast(%b) ...
-    %4 = array.map(%2, %3) {fn = "add"} ...
+    func.func @main(%x: tensor<2x4xf32>, %w: tensor<4x3xf32>, %b: tensor<3xf32>) -> tensor<2x3xf32> {
+      %product = array.contract(%x, %w) {left_batch = array<i64>, right_batch = array<i64>,
+        left_contract = array<i64: 1>, right_contract = array<i64: 0>} : tensor<2x3xf32>
+      %bias = array.broadcast(%b) {axes = array<i64: 1>} : tensor<2x3xf32>
+      %y = array.map(%product, %bias) {fn = "add"} : tensor<2x3xf32>
+      func.return %y : tensor<2x3xf32>
+    }
 After:
-    %4 = array.fused(%x, %w, %b) {kind = "contract", ...} { contract; broadcast; map }
+    func.func @main(%x: tensor<2x4xf32>, %w: tensor<4x3xf32>, %b: tensor<3xf32>) -> tensor<2x3xf32> {
+      %y = array.fused(%x, %w, %b) {kind = "contract", why = "product with epilogue add"} do {
+      ^bb0(%x1: tensor<2x4xf32>, %w1: tensor<4x3xf32>, %b1: tensor<3xf32>):
+        %product = array.contract(%x1, %w1) {left_batch = array<i64>, right_batch = array<i64>,
+          left_contract = array<i64: 1>, right_contract = array<i64: 0>} : tensor<2x3xf32>
+        %bias = array.broadcast(%b1) {axes = array<i64: 1>} : tensor<2x3xf32>
+        %sum = array.map(%product, %bias) {fn = "add"} : tensor<2x3xf32>
+        array.yield(%sum)
+      } : tensor<2x3xf32>
+      func.return %y : tensor<2x3xf32>
+    }
 """
 
 from __future__ import annotations

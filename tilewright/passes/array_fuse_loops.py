@@ -1,15 +1,28 @@
 """Group what remains: elementwise chains and diamonds, reductions with their producers and consumers.
 
-Two groups merge when the merged group still computes every value once: a symbolic pull of its roots must reach each
-operation at a single set of coordinates. So `softmax` and `layer_norm` become one kernel, and a value that is consumed
-transposed as well as straight stays apart.
+Two groups merge when the merged group still computes every value once, so `softmax` and `layer_norm` become one kernel.
+Last of the fusions: after it, all that computes is in a group.
 
 Before:
-    %m = array.reduce(%x) {fn = "maximum", axes = array<i64: 1>} ...
-    %b = array.broadcast(%m) ...
-    %d = array.map(%x, %b) {fn = "subtract"} ...
+    func.func @main(%x: tensor<4x8xf32>) -> tensor<4x8xf32> {
+      %highest = array.reduce(%x) {fn = "maximum", axes = array<i64: 1>} : tensor<4xf32>
+      %shift = array.broadcast(%highest) {axes = array<i64: 0>} : tensor<4x8xf32>
+      %shifted = array.map(%x, %shift) {fn = "subtract"} : tensor<4x8xf32>
+      %y = array.map(%shifted) {fn = "exp"} : tensor<4x8xf32>
+      func.return %y : tensor<4x8xf32>
+    }
 After:
-    %d = array.fused(%x) {kind = "loop", ...} { reduce; broadcast; map }
+    func.func @main(%x: tensor<4x8xf32>) -> tensor<4x8xf32> {
+      %y = array.fused(%x) {kind = "loop", why = "maximum subtract exp"} do {
+      ^bb0(%x1: tensor<4x8xf32>):
+        %highest = array.reduce(%x1) {fn = "maximum", axes = array<i64: 1>} : tensor<4xf32>
+        %shift = array.broadcast(%highest) {axes = array<i64: 0>} : tensor<4x8xf32>
+        %shifted = array.map(%x1, %shift) {fn = "subtract"} : tensor<4x8xf32>
+        %e = array.map(%shifted) {fn = "exp"} : tensor<4x8xf32>
+        array.yield(%e)
+      } : tensor<4x8xf32>
+      func.return %y : tensor<4x8xf32>
+    }
 """
 
 from __future__ import annotations
@@ -53,6 +66,9 @@ _MAPPED = (
 
 @dataclass(frozen=True)
 class ArrayFuseLoopsPass:
+    """A symbolic pull of a merged group's roots must reach each operation at a single set of coordinates: a value that
+    is consumed transposed as well as straight stays apart."""
+
     name: ClassVar[str] = "array-fuse-loops"
 
     def apply(self, unit: Unit) -> None:
@@ -137,38 +153,32 @@ def _refusal(order: BlockOrder, consumer: _Group, producer: _Group) -> str | Non
     merged = consumer.ops | producer.ops
     if len(merged) > LARGEST_GROUP:
         return f"the group would have more than {LARGEST_GROUP} operations"
-    space, reduced, problem = _space(merged)
-    if problem:
-        return problem
     every = merged | set(inline_closure((o for op in merged for o in op.operands), order.block))
     roots = [op for op in merged if any(in_block(u, order.block) not in every for r in op.results for u in users(r))]
+    space, reduced, problem = _space(merged, roots)
+    if problem:
+        return problem
     problem = _recomputes(merged, roots, space, reduced)
     if problem:
         return problem
     return "another path between them leaves the group" if order.creates_cycle(every) else None
 
 
-def _space(ops_: Iterable[Operation]) -> tuple[tuple[int, ...], tuple[int, ...], str | None]:
-    """Full shape and reduced dimensions of a set of operations, or why it has none."""
+def _space(
+    ops_: Iterable[Operation], roots: Iterable[Operation]
+) -> tuple[tuple[int, ...], tuple[int, ...], str | None]:
+    """Full shape and reduced dimensions of a set of operations with the given roots, or why it has none."""
     reduces = [op for op in ops_ if isinstance(op, array.ReduceOp)]
     spaces = {(array_type(op.operands[0]).shape, op.attributes_of()["axes"]) for op in reduces}
-    shapes = {array_type(op.results[0]).shape for op in ops_ if not isinstance(op, array.ReduceOp)}
     if len(spaces) > 1:
         return (), (), "they reduce different shapes or axes"
     if not spaces:
-        largest = max(shapes, key=lambda s: (_size(s), len(s)))
-        return largest, (), None
+        shapes = {array_type(op.results[0]).shape for op in roots}
+        return (shapes.pop(), (), None) if len(shapes) == 1 else ((), (), "their results have different shapes")
     ((space, reduced),) = spaces
     if 0 in space:
         return (), (), "empty reductions stay alone"
     return space, reduced, None
-
-
-def _size(shape: tuple[int, ...]) -> int:
-    size = 1
-    for n in shape:
-        size *= n
-    return size
 
 
 def _row_shapes(space: tuple[int, ...], reduced: tuple[int, ...]) -> set[tuple[int, ...]]:

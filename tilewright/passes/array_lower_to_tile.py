@@ -1,16 +1,36 @@
-"""Turn every fused group into a tile kernel and a call of it.
+"""Turn every group into a tile kernel and a call of it; groups with equal bodies share a kernel.
+
+The tile sizes, and with them the grid, are chosen here from the machine's caches. Lanes of a tile that lie outside an
+array are masked by the load and the store, so sizes that do not divide need nothing more.
 
 Before:
-    %2 = array.fused(%0, %1) {kind = "loop", why = "one operation"} {
-    ^bb0(%3: tensor<8xf32>, %4: tensor<8xf32>):
-      %5 = array.map(%3, %4) {fn = "add"} : tensor<8xf32>
-      array.yield(%5)
-    } : tensor<8xf32>
+    func.func @main(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
+      %sum = array.fused(%x, %y) {kind = "loop", why = "add"} do {
+      ^bb0(%a: tensor<8xf32>, %b: tensor<8xf32>):
+        %c = array.map(%a, %b) {fn = "add"} : tensor<8xf32>
+        array.yield(%c)
+      } : tensor<8xf32>
+      %again = array.fused(%sum, %y) {kind = "loop", why = "add"} do {
+      ^bb0(%a: tensor<8xf32>, %b: tensor<8xf32>):
+        %c = array.map(%a, %b) {fn = "add"} : tensor<8xf32>
+        array.yield(%c)
+      } : tensor<8xf32>
+      func.return %again : tensor<8xf32>
+    }
 After:
-    %2 = array.call(%0, %1) {callee = "loop_0"} : tensor<8xf32>
-    ...
-    tile.kernel() {sym_name = "loop_0", grid = array<i64: 1>, effects = ["in", "in", "out"]} {
-      tile.load ... tile.map ... tile.store
+    func.func @main(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
+      %sum = array.call(%x, %y) {callee = "loop_0"} : tensor<8xf32>
+      %again = array.call(%sum, %y) {callee = "loop_0"} : tensor<8xf32>
+      func.return %again : tensor<8xf32>
+    }
+    tile.kernel() {sym_name = "loop_0", grid = array<i64: 1>, effects = ["in", "in", "out"]} do {
+    ^bb0(%x: !tile.ref<tensor<8xf32>>, %y: !tile.ref<tensor<8xf32>>, %out: !tile.ref<tensor<8xf32>>, %i: index):
+      %a = tile.load(%x) {map = affine_map<(d0) -> (d0)>} : tensor<8xf32>
+      %b = tile.load(%y) {map = affine_map<(d0) -> (d0)>} : tensor<8xf32>
+      %c = tile.map(%a, %b) {fn = "add"} : tensor<8xf32>
+      tile.store(%c, %out) {map = affine_map<(d0) -> (d0)>}
+      tile.yield()
+    }
 """
 
 from __future__ import annotations

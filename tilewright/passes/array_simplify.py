@@ -1,11 +1,24 @@
 """Fold, share and drop: constants, common subexpressions, dead code, algebra that keeps every bit.
 
+First of all, because what it removes would otherwise be grouped, and because the passes after it recognise programs by
+their shortest form.
+
 Before:
-    %1 = array.transpose(%0) {permutation = array<i64: 1, 0>} : tensor<4x3xf32>
-    %2 = array.transpose(%1) {permutation = array<i64: 1, 0>} : tensor<3x4xf32>
-    %3 = array.map(%2) {fn = "exp"} : tensor<3x4xf32>
+    func.func @main(%x: tensor<4x3xf32>) -> tensor<4x3xf32> {
+      %columns = array.transpose(%x) {permutation = array<i64: 1, 0>} : tensor<3x4xf32>
+      %rows = array.transpose(%columns) {permutation = array<i64: 1, 0>} : tensor<4x3xf32>
+      %four = array.constant() {value = 4.0 : f64, resource = ""} : tensor<f32>
+      %fours = array.broadcast(%four) {axes = array<i64>} : tensor<4x3xf32>
+      %y = array.map(%rows, %fours) {fn = "divide"} : tensor<4x3xf32>
+      %unused = array.map(%y) {fn = "exp"} : tensor<4x3xf32>
+      func.return %y : tensor<4x3xf32>
+    }
 After:
-    %3 = array.map(%0) {fn = "exp"} : tensor<3x4xf32>
+    func.func @main(%x: tensor<4x3xf32>) -> tensor<4x3xf32> {
+      %quarters = array.constant() {value = 0.25 : f64, resource = ""} : tensor<4x3xf32>
+      %y = array.map(%x, %quarters) {fn = "multiply"} : tensor<4x3xf32>
+      func.return %y : tensor<4x3xf32>
+    }
 """
 
 from __future__ import annotations
@@ -230,7 +243,8 @@ def _slice(unit: Unit, op: array.ArrayOp) -> Sequence[SSAValue] | None:
 
 def _reverse(unit: Unit, op: array.ArrayOp) -> Sequence[SSAValue] | None:
     shape = array_type(op.operands[0]).shape
-    return [op.operands[0]] if all(shape[a] == 1 for a in op.attributes_of()["axes"]) else None
+    axes: tuple[int, ...] = op.attributes_of()["axes"]
+    return [op.operands[0]] if all(shape[a] == 1 for a in axes) else None
 
 
 def _concat(unit: Unit, op: array.ArrayOp) -> Sequence[SSAValue] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from xdsl.dialects.builtin import LocationAttr, UnknownLoc
+from xdsl.dialects.builtin import LocationAttr, StringAttr, UnknownLoc
 from xdsl.ir import Block, Operation, Region, SSAValue
 
 from tilewright.dialects import array
@@ -187,9 +187,10 @@ def absorb_transpose(block: Block, members: set[Operation], root: SSAValue) -> N
 
 def describe(members: Iterable[Operation]) -> str:
     """Names of the operations of a set, for remarks."""
-    names = []
+    names: list[str] = []
     for op in members:
         if is_splat(op):
             continue
-        names.append(op.properties["fn"].data if "fn" in op.properties else op.name.removeprefix("array."))  # type: ignore[attr-defined]
+        fn = op.properties.get("fn")
+        names.append(fn.data if isinstance(fn, StringAttr) else op.name.removeprefix("array."))
     return " ".join(names)

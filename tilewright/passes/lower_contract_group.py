@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from xdsl.ir import SSAValue
@@ -18,6 +18,9 @@ from tilewright.passes.indexing import Axis, Coordinates, Linear, Tile
 from tilewright.passes.tile_builder import TileBuilder
 
 ROW, COLUMN, DEPTH, VALUE_COLUMN = 0.0, 1.0, 2.0, 3.0
+
+# Adds to a sum what one point of the loops over contracted dimensions, given their counters, contributes.
+Step = Callable[[Sequence[SSAValue], Tile], Tile]
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,8 @@ def plan_contract(group: array.FusedOp, machine: Machine, threads: int) -> Contr
     a = op.attributes_of()
     left, result = array_type(op.operands[0]), array_type(op.results[0])
     _, rows, columns = _dims(op)
-    depth_sizes = tuple(left.shape[d] for d in a["left_contract"])
+    summed: tuple[int, ...] = a["left_contract"]
+    depth_sizes = tuple(left.shape[d] for d in summed)
     last_rows = result.shape[rows[-1]] if rows else 1
     last_columns = result.shape[columns[-1]] if columns else 1
     others = math.prod(result.shape) // max(1, last_rows * last_columns)
@@ -138,7 +142,7 @@ def store_roots(
 def _outward(value: SSAValue, anchor: SSAValue, at: Coordinates) -> Coordinates:
     """Coordinates of a root, seen through the transposes between it and the anchor."""
     while value is not anchor and isinstance(value.owner, array.TransposeOp):
-        permutation = value.owner.attributes_of()["permutation"]
+        permutation: tuple[int, ...] = value.owner.attributes_of()["permutation"]
         inner = _outward(value.owner.operands[0], anchor, at)
         return tuple(inner[p] for p in permutation)
     return at
@@ -163,12 +167,12 @@ def _depth_positions(plan: ContractPlan, depth: Axis, counters: Sequence[SSAValu
     return [*positions[: len(plan.depth_sizes) - 1], last]
 
 
-def _depth_loop(plan: ContractPlan, builder: TileBuilder, total: Tile, step: object) -> Tile:
+def _depth_loop(plan: ContractPlan, builder: TileBuilder, total: Tile, step: Step) -> Tile:
     trips = [*plan.depth_sizes[:-1], -(-plan.depth_sizes[-1] // plan.depth_extent)] if plan.depth_sizes else []
 
     def nest(depth: int, counters: list[SSAValue], current: Tile) -> Tile:
         if depth == len(trips):
-            return step(counters, current)  # type: ignore[operator]
+            return step(counters, current)
         if trips[depth] == 1:
             return nest(depth + 1, [*counters, None], current)  # type: ignore[list-item]  never read: one trip
         (result,) = builder.loop(trips[depth], [current], lambda i, t: [nest(depth + 1, [*counters, i], t[0])])

@@ -75,7 +75,7 @@ def lower_ordered_group(
             position = position + Linear.of(axes[-1])
         at.append(position)
     axes.sort(key=lambda axis: axis.order)
-    operands = []
+    operands: list[SSAValue] = []
     for operand in op.operands:
         pulled = builder.pull(operand, tuple(at))
         operands.append(builder.expand(pulled, tuple(axes)))

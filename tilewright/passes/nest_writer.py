@@ -86,8 +86,9 @@ class NestWriter:
             return self._reshaped(op)
         if isinstance(op, tile.ConcatOp):
             return self._joined(op)
-        results = self._copy(op)  # type: ignore[arg-type]  block arguments are always readable
-        self.values.update(zip(op.results, results, strict=True))  # type: ignore[union-attr]
+        if not isinstance(op, Operation):
+            raise CompilerBug("a block argument that is not readable")
+        self.values.update(zip(op.results, self._copy(op), strict=True))
         return self.values[old]
 
     def _copy(self, op: Operation) -> Sequence[SSAValue]:

@@ -1,15 +1,64 @@
 """Put the right operands of products into panels of the register block's width.
 
-A captured array is packed once, when the program is compiled. Any other array is packed at the start of the kernel by
-all threads together, into a shared buffer, before a team barrier.
+A captured array is packed once, when the program is compiled; any other at the start of the kernel by all threads
+together, into a shared buffer, before a team barrier. Last, because it needs the register blocks of the products.
 
 Before:
-    scheduled.parallel() { ... scheduled.dot(%a, %w, %acc, ...) ... }
+    func.func @main(%x: tensor<2x4xf32>, %w: tensor<4x3xf32>) -> tensor<2x3xf32> {
+      %y = array.call(%x, %w) {callee = "contract_0"} : tensor<2x3xf32>
+      func.return %y : tensor<2x3xf32>
+    }
+    tile.kernel() {sym_name = "contract_0", grid = array<i64>, effects = ["in", "in", "out"]} do {
+    ^bb0(%x: !tile.ref<tensor<2x4xf32>>, %w: !tile.ref<tensor<4x3xf32>>, %out: !tile.ref<tensor<2x3xf32>>):
+      scheduled.parallel() {extents = array<i64: 1>, grain = 1 : index} do {
+      ^bb0(%i: index):
+        %total = scheduled.alloc() : !tile.ref<tensor<2x16xf32>, "worker">
+        scheduled.dot(%x, %w, %total) {extents = array<i64: 2, 3, 4>, micro = array<i64: 2, 16>,
+          left_map = affine_map<(d0, d1) -> (d0, d1)>, right_map = affine_map<(d0, d1) -> (d0, d1)>,
+          accumulate = false}
+        scheduled.nest() do {
+          %y = tile.load(%total) {map = affine_map<(d0, d1) -> (d0, d1)>} : tensor<2x3xf32>
+          tile.store(%y, %out) {map = affine_map<(d0, d1) -> (d0, d1)>}
+          scheduled.end()
+        }
+        scheduled.end()
+      }
+      tile.yield()
+    }
 After:
-    %p = scheduled.alloc() : !tile.ref<tensor<300x90xf32>, "shared", "...panels...">
-    scheduled.parallel() { scheduled.nest() { load %w, store to %p } }
-    scheduled.barrier() {scope = "team"}
-    scheduled.parallel() { ... scheduled.dot(%a, %p, %acc, ...) ... }
+    func.func @main(%x: tensor<2x4xf32>, %w: tensor<4x3xf32>) -> tensor<2x3xf32> {
+      %y = array.call(%x, %w) {callee = "contract_0"} : tensor<2x3xf32>
+      func.return %y : tensor<2x3xf32>
+    }
+    tile.kernel() {sym_name = "contract_0", grid = array<i64>, effects = ["in", "in", "out"]} do {
+    ^bb0(%x: !tile.ref<tensor<2x4xf32>>, %w: !tile.ref<tensor<4x3xf32>>, %out: !tile.ref<tensor<2x3xf32>>):
+      %panels = scheduled.alloc() : !tile.ref<tensor<4x3xf32>, "shared", "(4, 3) : [4@mem*16 | 1@mem*64 16@mem]">
+      scheduled.parallel() {extents = array<i64: 1>, grain = 1 : index} do {
+      ^bb0(%panel: index):
+        scheduled.nest() do {
+          %part = tile.load(%w, %panel)
+            {map = affine_map<(d0, d1)[s0] -> (d0, ((s0 * 16) + d1))>} : tensor<4x16xf32>
+          tile.store(%part, %panels, %panel) {map = affine_map<(d0, d1)[s0] -> (d0, ((s0 * 16) + d1))>}
+          scheduled.end()
+        }
+        scheduled.end()
+      }
+      scheduled.barrier() {scope = "team"}
+      scheduled.parallel() {extents = array<i64: 1>, grain = 1 : index} do {
+      ^bb0(%i: index):
+        %total = scheduled.alloc() : !tile.ref<tensor<2x16xf32>, "worker">
+        scheduled.dot(%x, %panels, %total) {extents = array<i64: 2, 3, 4>, micro = array<i64: 2, 16>,
+          left_map = affine_map<(d0, d1) -> (d0, d1)>, right_map = affine_map<(d0, d1) -> (d0, d1)>,
+          accumulate = false}
+        scheduled.nest() do {
+          %y = tile.load(%total) {map = affine_map<(d0, d1) -> (d0, d1)>} : tensor<2x3xf32>
+          tile.store(%y, %out) {map = affine_map<(d0, d1) -> (d0, d1)>}
+          scheduled.end()
+        }
+        scheduled.end()
+      }
+      tile.yield()
+    }
 """
 
 from __future__ import annotations
@@ -72,7 +121,7 @@ def _pack(
     shape = tile.ref_type(source).shape
     layout = panel_layout(shape, depth_dim, column_dim, width)
     constants = _constant_operands(source, calls)
-    subject = f"operand {source.index} of {kernel.sym_name.data}"  # type: ignore[attr-defined]
+    subject = f"operand {source.index} of {kernel.sym_name.data}"  # type: ignore[attr-defined]  a block argument
     if constants is not None and len(list(source.uses)) == 1:
         _pack_constants(unit, constants, depth_dim, column_dim, width, dtype)
         new_type = tile.ref(ArrayType(shape, dtype), "", str(layout))
@@ -86,7 +135,7 @@ def _pack(
 
 def operand_dims(map: AffineMap) -> tuple[int, int]:
     """The array dimensions that the depth and the columns of a right operand run along."""
-    found = {}
+    found: dict[int, int] = {}
     for position, expression in enumerate(map.results):
         for dim in (0, 1):
             if any(e == AffineExpr.dimension(dim) for e in expression.dfs()):

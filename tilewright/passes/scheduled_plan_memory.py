@@ -1,14 +1,23 @@
 """Give every array of the program a place: an input, an output, a constant, or an offset in the arena.
 
 Arrays whose lifetimes do not meet share memory; a result is computed where it is returned from; reshapes are views; a
-donated input's memory takes the output that replaces it.
+donated input's memory takes the output that replaces it. An analysis, for the targets that run a program as one call:
+the program stays as it is, and the plan stands beside it.
 
 Before:
-    %1 = array.call(%0) {callee = "loop_0"} : tensor<8xf32>
-    %2 = array.call(%1) {callee = "loop_1"} : tensor<8xf32>
-    func.return %2
-After (a plan beside the program):
-    %0 input 0, %1 arena 0..32, %2 output 0
+    func.func @main(%x: tensor<16xf32>) -> tensor<16xf32> {
+      %a = array.call(%x) {callee = "loop_0"} : tensor<16xf32>
+      %b = array.call(%a) {callee = "loop_0"} : tensor<16xf32>
+      %c = array.call(%b) {callee = "loop_0"} : tensor<16xf32>
+      %y = array.call(%c) {callee = "loop_0"} : tensor<16xf32>
+      func.return %y : tensor<16xf32>
+    }
+After:
+    %x: input 0
+    %a: arena byte 0
+    %b: arena byte 64
+    %c: arena byte 0
+    %y: output 0
 """
 
 from __future__ import annotations

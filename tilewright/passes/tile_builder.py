@@ -39,7 +39,8 @@ class TileBuilder:
 
     # ---- emission -----------------------------------------------------------------------------------------------
 
-    def _new(self, cls: Any, operands: Sequence[SSAValue], attributes: Mapping[str, Any], type: ArrayType) -> SSAValue:
+    def new(self, cls: Any, operands: Sequence[SSAValue], attributes: Mapping[str, Any], type: ArrayType) -> SSAValue:
+        """Append an operation with one result."""
         op = cls.make(operands, attributes, [tensor(type)])
         self.block.add_op(op)
         return op.results[0]
@@ -50,7 +51,7 @@ class TileBuilder:
         values = [self.expand(o, axes) for o in operands]
         types = [array_type(v) for v in values]
         result = ArrayType(types[0].shape, ops.FUNCTIONS[fn].result_type([t.dtype for t in types]))
-        return Tile(self._new(tile.MapOp, values, {"fn": fn}, result), axes)
+        return Tile(self.new(tile.MapOp, values, {"fn": fn}, result), axes)
 
     def expand(self, operand: Tile, axes: tuple[Axis, ...]) -> SSAValue:
         """The operand broadcast to `axes`, a superset of its own."""
@@ -58,18 +59,18 @@ class TileBuilder:
             return operand.value
         positions = tuple(axes.index(axis) for axis in operand.axes)
         type = ArrayType(tuple(a.extent for a in axes), array_type(operand.value).dtype)
-        return self._new(tile.BroadcastOp, [operand.value], {"axes": positions}, type)
+        return self.new(tile.BroadcastOp, [operand.value], {"axes": positions}, type)
 
     def cast(self, operand: Tile, dtype: DType) -> Tile:
         type = array_type(operand.value)
         if type.dtype == dtype:
             return operand
-        return Tile(self._new(tile.CastOp, [operand.value], {}, ArrayType(type.shape, dtype)), operand.axes)
+        return Tile(self.new(tile.CastOp, [operand.value], {}, ArrayType(type.shape, dtype)), operand.axes)
 
     def full(self, value: float | int | bool, dtype: DType, axes: tuple[Axis, ...] = ()) -> Tile:
         plain: float | int = float(value) if dtype.is_float else int(value)
         type = ArrayType(tuple(a.extent for a in axes), dtype)
-        return Tile(self._new(tile.FullOp, [], {"value": plain}, type), axes)
+        return Tile(self.new(tile.FullOp, [], {"value": plain}, type), axes)
 
     def position(self, linear: Linear) -> Tile:
         """The value of a coordinate at each lane, as i64."""
@@ -78,7 +79,7 @@ class TileBuilder:
         map = builder.map((linear,))
         type = ArrayType(tuple(a.extent for a in axes), dtypes.i64)
         symbols = self._symbols(builder, axes)
-        return Tile(self._new(tile.IotaOp, symbols, {"map": AffineMapAttr(map)}, type), axes)
+        return Tile(self.new(tile.IotaOp, symbols, {"map": AffineMapAttr(map)}, type), axes)
 
     def _symbols(self, builder: MapBuilder, axes: tuple[Axis, ...]) -> list[SSAValue]:
         return [self.expand(s, axes) if isinstance(s, Tile) else s for s in builder.symbols]
@@ -91,7 +92,7 @@ class TileBuilder:
             attributes["fill"] = fill
         type = ArrayType(tuple(a.extent for a in axes), tile.ref_type(ref).dtype)
         symbols = self._symbols(builder, axes)
-        return Tile(self._new(tile.LoadOp, [ref, *symbols], attributes, type), axes)
+        return Tile(self.new(tile.LoadOp, [ref, *symbols], attributes, type), axes)
 
     def store(self, value: Tile, ref: SSAValue, coordinates: Coordinates) -> None:
         axes = ordered((*value.axes, *axes_of(coordinates)))
@@ -109,14 +110,14 @@ class TileBuilder:
         plain: float | int = float(value) if type.dtype.is_float else int(value)
         attributes = {"map": AffineMapAttr(builder.map((position,))), "limit": limit, "value": plain}
         symbols = self._symbols(builder, axes)
-        return Tile(self._new(tile.FillPaddingOp, [source, *symbols], attributes, type), axes)
+        return Tile(self.new(tile.FillPaddingOp, [source, *symbols], attributes, type), axes)
 
     def reduce(self, operand: Tile, fn: str, axes: Sequence[Axis]) -> Tile:
         """Reduce over tile axes."""
         kept = tuple(a for a in operand.axes if a not in axes)
         positions = tuple(i for i, a in enumerate(operand.axes) if a in axes)
         type = ArrayType(tuple(a.extent for a in kept), array_type(operand.value).dtype)
-        return Tile(self._new(tile.ReduceOp, [operand.value], {"fn": fn, "axes": positions}, type), kept)
+        return Tile(self.new(tile.ReduceOp, [operand.value], {"fn": fn, "axes": positions}, type), kept)
 
     def dot(self, left: Tile, right: Tile, accumulator: Tile, axes: tuple[Axis, Axis, Axis]) -> Tile:
         """`accumulator + left @ right` over axes (row, column, depth)."""
@@ -136,7 +137,7 @@ class TileBuilder:
             return value
         permutation = tuple(full.index(a) for a in axes)
         type = ArrayType(tuple(a.extent for a in axes), array_type(value).dtype)
-        return self._new(tile.TransposeOp, [value], {"permutation": permutation}, type)
+        return self.new(tile.TransposeOp, [value], {"permutation": permutation}, type)
 
     def drop(self, operand: Tile, axes: Sequence[Axis]) -> Tile:
         """The operand without the given axes, which have extent 1."""
@@ -144,7 +145,7 @@ class TileBuilder:
             return operand
         kept = tuple(a for a in operand.axes if a not in axes)
         type = ArrayType(tuple(a.extent for a in kept), array_type(operand.value).dtype)
-        return Tile(self._new(tile.ReshapeOp, [operand.value], {}, type), kept)
+        return Tile(self.new(tile.ReshapeOp, [operand.value], {}, type), kept)
 
     def loop(
         self,
@@ -213,7 +214,8 @@ def _pull_constant(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
 
 def _pull_iota(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
     a = op.attributes_of()
-    return b.cast(b.position(at[a["axis"]]), dtypes.by_name(a["dtype"]))
+    axis: int = a["axis"]
+    return b.cast(b.position(at[axis]), dtypes.by_name(a["dtype"]))
 
 
 def _pull_map(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
@@ -227,13 +229,13 @@ def _pull_cast(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
 def _pull_bitcast(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
     operand = b.pull(op.operands[0], at)
     type = ArrayType(operand.shape, array_type(op.results[0]).dtype)
-    return Tile(b._new(tile.BitcastOp, [operand.value], {}, type), operand.axes)
+    return Tile(b.new(tile.BitcastOp, [operand.value], {}, type), operand.axes)
 
 
 def _pull_broadcast(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
     sizes = array_type(op.operands[0]).shape
     result = array_type(op.results[0]).shape
-    axes = op.attributes_of()["axes"]
+    axes: tuple[int, ...] = op.attributes_of()["axes"]
     inner = tuple(
         Linear() if size == 1 and result[axis] != 1 else at[axis] for size, axis in zip(sizes, axes, strict=True)
     )
@@ -296,7 +298,7 @@ def _pull_pad(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
 
 
 def _pull_concat(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
-    axis = op.attributes_of()["axis"]
+    axis: int = op.attributes_of()["axis"]
     parts = [(o, array_type(o).shape[axis]) for o in op.operands if array_type(o).shape[axis]]
     position = b.position(at[axis])
     start = sum(size for _, size in parts)
@@ -323,7 +325,7 @@ def _clamp(b: TileBuilder, index: Tile, high: int) -> Linear:
 
 def _pull_gather(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
     source, *indices = op.operands
-    axes = op.attributes_of()["axes"]
+    axes: tuple[int, ...] = op.attributes_of()["axes"]
     shape = array_type(source).shape
     rank = array_type(indices[0]).rank
     lanes = {axis: _clamp(b, b.pull(i, at[:rank]), shape[axis] - 1) for i, axis in zip(indices, axes, strict=True)}
@@ -334,7 +336,7 @@ def _pull_gather(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
 def _pull_dynamic_slice(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
     source, *starts = op.operands
     sizes = op.attributes_of()["sizes"]
-    inner = []
+    inner: list[Linear] = []
     for c, start, n, size in zip(at, starts, array_type(source).shape, sizes, strict=True):
         inner.append(c if n == size else c + _clamp(b, b.pull(start, ()), n - size))
     return b.pull(source, tuple(inner))
@@ -387,11 +389,12 @@ def _pull_reduce(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
     identity = ops.FUNCTIONS[a["fn"]].identity
     if identity is None:
         raise CompilerBug(f"`{a['fn']}` does not reduce")
-    if any(shape[d] == 0 for d in a["axes"]):
+    reduced: tuple[int, ...] = a["axes"]
+    if any(shape[d] == 0 for d in reduced):
         return b.full(identity(dtype), dtype)
-    extents = reduce_extents(shape, a["axes"])
+    extents = reduce_extents(shape, reduced)
     used = axes_of(at)
-    axes = {d: b.reduce_axis(shape, d, extents[d], used) for d in a["axes"]}
+    axes = {d: b.reduce_axis(shape, d, extents[d], used) for d in reduced}
 
     def chunk(counters: Mapping[int, SSAValue]) -> Tile:
         kept = iter(at)

@@ -1,18 +1,47 @@
 """Give every tile value a place: streamed through registers inside a loop nest, or a buffer.
 
-Roots (stores, reductions, operands of products, carried tiles) become loop nests; what they need is computed inside
-them, element by element. Roots of one shape that do not wait for each other share a nest. A value lands in a buffer
-when it crosses a reduction, a product or a loop, or when it is dear and two nests need it. Products become
-`scheduled.dot` on buffers, in place on their accumulator where nothing else reads it.
+The grid becomes a parallel region, products become `scheduled.dot` on buffers. From here on every buffer and loop can
+be seen, so that a target only prints.
 
 Before:
-    %2 = tile.load(%x, %i) ... : tensor<1x64xf32>
-    %3 = tile.reduce(%2) {fn = "add", axes = array<i64: 1>} : tensor<1xf32>
-    tile.store(%3, %out, %i) ...
+    func.func @main(%x: tensor<4x8xf32>) -> tensor<4xf32> {
+      %y = array.call(%x) {callee = "loop_0"} : tensor<4xf32>
+      func.return %y : tensor<4xf32>
+    }
+    tile.kernel() {sym_name = "loop_0", grid = array<i64: 4>, effects = ["in", "out"]} do {
+    ^bb0(%x: !tile.ref<tensor<4x8xf32>>, %out: !tile.ref<tensor<4xf32>>, %i: index):
+      %row = tile.load(%x, %i) {map = affine_map<(d0)[s0] -> (s0, d0)>} : tensor<8xf32>
+      %sum = tile.reduce(%row) {fn = "add", axes = array<i64: 0>} : tensor<f32>
+      %y = tile.map(%sum) {fn = "exp"} : tensor<f32>
+      tile.store(%y, %out, %i) {map = affine_map<()[s0] -> (s0)>}
+      tile.yield()
+    }
 After:
-    %4 = scheduled.alloc() : !tile.ref<tensor<1xf32>, "worker">
-    scheduled.nest() { load, reduce, store to %4 }
-    scheduled.nest() { load %4, store to %out }
+    func.func @main(%x: tensor<4x8xf32>) -> tensor<4xf32> {
+      %y = array.call(%x) {callee = "loop_0"} : tensor<4xf32>
+      func.return %y : tensor<4xf32>
+    }
+    tile.kernel() {sym_name = "loop_0", grid = array<i64>, effects = ["in", "out"]} do {
+    ^bb0(%x: !tile.ref<tensor<4x8xf32>>, %out: !tile.ref<tensor<4xf32>>):
+      scheduled.parallel() {extents = array<i64: 4>, grain = 1 : index} do {
+      ^bb0(%i: index):
+        %sums = scheduled.alloc() : !tile.ref<tensor<f32>, "worker">
+        scheduled.nest() do {
+          %row = tile.load(%x, %i) {map = affine_map<(d0)[s0] -> (s0, d0)>} : tensor<8xf32>
+          %sum = tile.reduce(%row) {fn = "add", axes = array<i64: 0>} : tensor<f32>
+          tile.store(%sum, %sums) {map = affine_map<() -> ()>}
+          scheduled.end()
+        }
+        scheduled.nest() do {
+          %sum = tile.load(%sums) {map = affine_map<() -> ()>} : tensor<f32>
+          %y = tile.map(%sum) {fn = "exp"} : tensor<f32>
+          tile.store(%y, %out, %i) {map = affine_map<()[s0] -> (s0)>}
+          scheduled.end()
+        }
+        scheduled.end()
+      }
+      tile.yield()
+    }
 """
 
 from __future__ import annotations
@@ -111,6 +140,11 @@ class _Segment:
 
 
 class _Lowering:
+    """Roots (stores, reductions, operands of products, carried tiles) become loop nests; what they need is computed
+    inside them, element by element. Roots of one shape that do not wait for each other share a nest. A value lands in a
+    buffer when it crosses a reduction, a product or a loop, or when it is dear and two nests need it. Products work in
+    place on their accumulator where nothing else reads it."""
+
     def __init__(self, machine: Machine, top: Block) -> None:
         self.machine = machine
         self.top = top  # buffers are allocated at the start of the parallel region
@@ -303,11 +337,14 @@ class _Lowering:
             self.buffers[argument] = buffer
             self.buffers[result] = buffer
         self.flush(segment, new)
+        trips = int(op.trips.value.data)
+        if trips == 0:
+            return
         inner = Block(arg_types=[IndexType()])
         self.outer[op.body.block.args[0]] = inner.args[0]
         self.lower_block(op.body.block, inner, pairs)
         inner.add_op(tile.YieldOp.make([], {}, []))
-        new.add_op(tile.ForOp.make([], {"trips": int(op.trips.value.data)}, [], [Region(inner)]))
+        new.add_op(tile.ForOp.make([], {"trips": trips}, [], [Region(inner)]))
 
     def _lower_if(self, op: tile.IfOp, segment: _Segment, new: Block) -> None:
         condition = self._materialise(op.condition, segment)
@@ -318,7 +355,9 @@ class _Lowering:
         regions: list[Region] = []
         for region in (op.then, op.otherwise):
             inner = Block()
+            before = dict(self.buffers)
             self.lower_block(region.block, inner, list(zip(op.results, outputs, strict=True)))
+            self.buffers = before  # what one branch stored is there only if that branch ran
             inner.add_op(tile.YieldOp.make([], {}, []))
             regions.append(Region(inner))
         new.add_op(tile.IfOp.make([load.result], {}, [], regions))
@@ -329,8 +368,17 @@ class _Lowering:
     ) -> None:
         """Write carried tiles for the next trip, directly where no later nest reads the old value."""
         delayed: list[tuple[SSAValue, SSAValue]] = []
+        spares: dict[SSAValue, SSAValue] = {}
+        changing_places = {argument for argument, _ in carried}
         for value, (argument, buffer) in zip(op.operands, carried, strict=True):
             if value is argument or self.buffers.get(value) is buffer:
+                continue
+            if value in changing_places:
+                # Another carried tile, whose own buffer is written too: all are set aside before any is.
+                delayed.append((value, buffer))
+                if value not in spares:
+                    spares[value] = self.alloc(array_type(value))
+                    segment.roots.append(Root(value, 0, buffer=spares[value]))
                 continue
             if value in self.buffers or not self._may_overwrite(argument, value, segment, carried):
                 delayed.append((value, buffer))
@@ -338,6 +386,7 @@ class _Lowering:
                 continue
             segment.roots.append(Root(value, self._stage(value, segment), buffer=buffer))
         self.flush(segment, new)
+        self.buffers.update(spares)
         copies = _Segment()
         copies.roots = [Root(value, 0, buffer=buffer) for value, buffer in delayed]
         self.flush(copies, new)
@@ -389,7 +438,7 @@ class _Lowering:
         left_map = AffineMap(2, 0, (AffineExpr.dimension(0), AffineExpr.dimension(1)))
         attributes: dict[str, Any] = {"extents": (rows, columns, depth), "micro": micro}
         direct = _array_operand(right, micro[1], depth_is_bounded=depth_bound is not None)
-        if direct is not None:
+        if direct is not None and direct[0].source not in self.conflicts:
             load, permuted = direct
             right_ref = self.outer[load.source]
             symbols = [self.outer[s] for s in load.symbols]
@@ -419,7 +468,7 @@ class _Lowering:
         if isinstance(value.owner, tile.FullOp) and decode(value.owner.value) == 0:
             return self.alloc(self._padded(array_type(value))), False
         for argument, buffer in carried:
-            if self._carries(op, argument, carried) and self._only_feeds(argument, value, segment):
+            if self._carries(op, argument, carried) and self._only_feeds(argument, op, segment):
                 if value is not argument:
                     segment.roots.append(Root(value, self._stage(value, segment), buffer=buffer))
                 return buffer, True
@@ -435,8 +484,10 @@ class _Lowering:
         position = [a for a, _ in carried].index(argument)
         return position < len(block.last_op.operands) and block.last_op.operands[position] is op.result
 
-    def _only_feeds(self, argument: SSAValue, value: SSAValue, segment: _Segment) -> bool:
-        """Whether a carried tile is used for nothing but `value`, elementwise."""
+    def _only_feeds(self, argument: SSAValue, op: tile.DotOp, segment: _Segment) -> bool:
+        """Whether a carried tile is used for nothing but the accumulator of `op`, elementwise, and the accumulator for
+        nothing but `op`."""
+        value = op.accumulator
         shape = array_type(value).shape
         pending = [argument]
         while pending:
@@ -450,7 +501,7 @@ class _Lowering:
                 if array_type(user.results[0]).shape != shape or user.results[0] in self.buffers:
                     return False
                 pending.append(user.results[0])
-        return all(isinstance(u.operation, tile.DotOp) for u in value.uses)
+        return all(use.operation is op for use in value.uses)
 
     def _pack_left(self, value: SSAValue, segment: _Segment, micro_rows: int) -> SSAValue:
         """Rows one after the other, an odd number of cache lines apart so that a column of them spreads over sets."""

@@ -18,7 +18,7 @@ import sqlite3
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -133,7 +133,7 @@ class CompileCache:
         return path
 
     @contextlib.contextmanager
-    def lock(self, key: str) -> Iterator[None]:
+    def lock(self, key: str) -> Generator[None]:
         """Hold the key among all processes and threads, so that one compiles and the others find it. Not re-entrant."""
         _check_key(key)
         lock = self._acquire(key)

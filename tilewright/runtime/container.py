@@ -78,7 +78,8 @@ def write(
     constants_bytes = max((c.offset + c.nbytes for c in manifest.constants), default=0)
     sizes = (*map(len, small), constants_bytes)
     digests = (*map(_digest_of, small), constants_digest(constants))
-    offsets, end = [], _HEADER_BYTES
+    offsets: list[int] = []
+    end = _HEADER_BYTES
     for size in sizes:
         offsets.append(round_up(end))
         end = offsets[-1] + size
@@ -112,7 +113,7 @@ def read(path: Path) -> Contents:
         content = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
     entries = _read_header(content, size)
     end = _HEADER_BYTES
-    sections = []
+    sections: list[bytes] = []
     for name, (offset, nbytes, digest) in zip(_SECTIONS, entries, strict=True):
         if any(content[end:offset]):
             raise _damaged(f"there is something before its section `{name}`")

@@ -103,7 +103,7 @@ def _x86_name(fields: dict[str, str], features: frozenset[str]) -> str:
 
 def cache_levels(root: Path = _ROOT) -> tuple[CacheLevel, ...]:
     """The caches of the first CPU, smallest level first; empty where the system does not tell."""
-    found = []
+    found: list[CacheLevel] = []
     for index in sorted((root / "sys/devices/system/cpu/cpu0/cache").glob("index*")):
         size = _read(index / "size")
         if size is None:
@@ -128,7 +128,8 @@ def parse_cpu_list(text: str) -> tuple[int, ...]:
 
 def cpu_order(root: Path = _ROOT) -> tuple[int, ...]:
     """The CPUs that this process may run on: one of each physical core first, then their siblings."""
-    firsts, siblings = [], []
+    firsts: list[int] = []
+    siblings: list[int] = []
     seen: set[object] = set()
     for cpu in sorted(os.sched_getaffinity(0)):
         core = _core(cpu, root)
@@ -167,7 +168,7 @@ def _within_quota(count: int, root: Path) -> int:
 
 def cpu_quota(root: Path = _ROOT) -> float | None:
     """CPUs' worth of time that the process's control groups allow; None without a limit."""
-    limits = []
+    limits: list[float] = []
     for directory in _group_directories(root, "cpu"):
         if text := _read(directory / "cpu.max"):
             quota, _, period = text.partition(" ")

@@ -13,7 +13,7 @@ import ctypes
 import functools
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from tilewright.errors import ProgramFileError
@@ -86,7 +86,9 @@ class Object:
             raise _unloadable("its tables point outside it") from error
 
     def _read(self, section_table: int, section_count: int, names_index: int) -> None:
-        headers = [_SECTION.unpack_from(self._bytes, section_table + i * _SECTION.size) for i in range(section_count)]
+        headers: list[tuple[int, ...]] = [
+            _SECTION.unpack_from(self._bytes, section_table + i * _SECTION.size) for i in range(section_count)
+        ]
         names = headers[names_index][4]
         self._relocations: list[tuple[int, int, int]] = []
         self._symbols: list[_Symbol] = []
@@ -105,7 +107,7 @@ class Object:
         self._place(headers, groups, names)
 
     def _read_symbols(self, offset: int, size: int, names: int) -> list[_Symbol]:
-        symbols = []
+        symbols: list[_Symbol] = []
         for name_at, info, _, section_index, value, _ in _SYMBOL.iter_unpack(self._bytes[offset : offset + size]):
             name = self._text(names + name_at)
             if info & 0xF == _INDIRECT_FUNCTION or _RESERVED_INDEX <= section_index != _ABSOLUTE:
@@ -120,7 +122,7 @@ class Object:
         """Give each section its offset in the image; stubs follow the code, the address table the read-only data."""
         page = os.sysconf("SC_PAGE_SIZE")
         self._sections: dict[int, Section] = {}
-        ends = []
+        ends: list[int] = []
         at = 0
         for group, tail_bytes in zip(groups, (_STUB_BYTES, _SLOT_BYTES, 0), strict=True):
             for index in group:
@@ -176,7 +178,8 @@ class Object:
         self, image: bytearray, base: int, section: Section, offset: int, size: int, targets: list[int]
     ) -> None:
         appliers = RELOCATIONS[self.machine].appliers
-        for at, kind, symbol, addend in _RELOCATION.iter_unpack(self._bytes[offset : offset + size]):
+        entries: Iterator[tuple[int, int, int, int]] = _RELOCATION.iter_unpack(self._bytes[offset : offset + size])
+        for at, kind, symbol, addend in entries:
             apply = appliers.get(kind)
             name = self._symbols[symbol].name or section.name
             if apply is None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 TEMPORARY_SUFFIX = ".tmp"
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path) -> Generator[Path]:
     """Write the yielded temporary file; on leaving it is synced and renamed to `path`, on an error it is removed.
 
     A process killed in between leaves a file that ends in `TEMPORARY_SUFFIX`, and `path` as it was.

@@ -89,7 +89,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 def place_constants(sizes: Sequence[int]) -> tuple[Constant, ...]:
     """Lay constants of these sizes in bytes out one after the other, each at a multiple of 64."""
-    placed, offset = [], 0
+    placed: list[Constant] = []
+    offset = 0
     for nbytes in sizes:
         placed.append(Constant(offset, nbytes))
         offset = round_up(offset + nbytes)

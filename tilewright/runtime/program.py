@@ -39,13 +39,20 @@ Buffer = Array | bytes | bytearray | memoryview
 class Program:
     """Native code with its manifest and constants. Programs are re-entrant: several threads may call one.
 
+    `verify_constants` is called before the first use of the constants, where nothing has checked them.
+
     Raises:
         CpuFeatureError: this machine lacks the architecture or a feature that the program needs.
         CompilerBug: the manifest contradicts itself or the constants.
     """
 
     def __init__(
-        self, manifest: Manifest, object_bytes: bytes, support_bytes: bytes, constants: Sequence[Buffer] = ()
+        self,
+        manifest: Manifest,
+        object_bytes: bytes,
+        support_bytes: bytes,
+        constants: Sequence[Buffer] = (),
+        verify_constants: Callable[[], None] | None = None,
     ) -> None:
         check(manifest)
         _check_machine(manifest)
@@ -57,7 +64,7 @@ class Program:
         self._object_bytes = object_bytes
         self._support_bytes = support_bytes
         self._constants = views
-        self._verify: Callable[[], None] | None = None
+        self._verify = verify_constants
         self._library: elf.Library | None = None
         self._bindings: dict[int, Binding] = {}
         self._lock = threading.Lock()
@@ -155,7 +162,7 @@ class Program:
                 return result
         return self._call_slowly(binding, arrays, out)
 
-    def _bind(self, threads: int) -> Binding:
+    def _bind(self, threads: object) -> Binding:
         if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= MAX_THREADS:
             raise ArgumentError(
                 f"`threads` is {threads!r}, but takes an integer from 1 to {MAX_THREADS}",
@@ -215,7 +222,7 @@ class Program:
         if out is None:
             return ()
         specs = self.manifest.outputs
-        given = tuple(out) if isinstance(out, tuple | list) else (out,)
+        given: list[Any] = [*out] if isinstance(out, tuple | list) else [out]
         if len(given) != len(specs):
             raise ArgumentError(
                 f"`{self.manifest.name}` has {len(specs)} outputs, but `out` holds {len(given)} arrays",
@@ -228,7 +235,7 @@ class Program:
                     help=f"make it with np.empty({spec.shape}, {by_name(spec.dtype).numpy.name!r})",
                 )
             self._check_array(spec, array)
-        return given
+        return tuple(given)
 
     def _input(self, spec: ArraySpec, value: Any) -> Array:
         array = np.asarray(value)
@@ -251,7 +258,7 @@ class Program:
     def _outputs(self, inputs: list[Array], given: tuple[Array, ...]) -> list[Array]:
         """The arrays to write, one per output; `inputs` are exchanged where a donated one cannot be written."""
         aliases = {alias.output: alias.input for alias in self.manifest.aliases}
-        outputs = []
+        outputs: list[Array] = []
         for index, spec in enumerate(self.manifest.outputs):
             source = aliases.get(index)
             if given and _is_direct(given[index]):
@@ -299,9 +306,13 @@ def load(path: str | Path) -> Program:
         OSError: the file cannot be opened.
     """
     contents = container.read(Path(path))
-    program = Program(contents.manifest, contents.object_bytes, contents.support_bytes, contents.constants)
-    program._verify = contents.verify_constants
-    return program
+    return Program(
+        contents.manifest,
+        contents.object_bytes,
+        contents.support_bytes,
+        contents.constants,
+        contents.verify_constants,
+    )
 
 
 def _check_machine(manifest: Manifest) -> None:

@@ -39,7 +39,8 @@ def _constant(operands: Sequence[Tensor], a: Attributes) -> Tensor:
 
 
 def _iota(operands: Sequence[Tensor], a: Attributes) -> Tensor:
-    shape, axis = a["shape"], a["axis"]
+    shape: tuple[int, ...] = a["shape"]
+    axis: int = a["axis"]
     along = np.arange(shape[axis]).reshape([-1 if d == axis else 1 for d in range(len(shape))])
     return np.broadcast_to(ops.cast(along, dtypes.by_name(a["dtype"])), shape)
 

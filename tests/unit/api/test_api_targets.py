@@ -43,12 +43,12 @@ def test_a_damaged_program_file_is_refused_with_the_users_line(tmp_path: Path) -
     path = tmp_path / "double.twp"
     double.lower(X).compile("cpu").save(str(path))
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(ProgramFileError, match="test_api_targets.py"):
+    with pytest.raises(ProgramFileError, match=r"test_api_targets\.py"):
         tw.load(path)
 
 
 def test_load_of_a_tile_belongs_into_a_kernel() -> None:
-    with pytest.raises(UnsupportedSyntaxError, match="tw.kernel"):
+    with pytest.raises(UnsupportedSyntaxError, match=r"tw\.kernel"):
         tw.load(X, 0)
     with pytest.raises(FileNotFoundError):
         tw.load("nowhere.twp")

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 Array = np.ndarray[Any, Any]
+
+# For each library, a function of its module and one, two or three arrays.
+UnaryPeers: TypeAlias = dict[str, Callable[[Any, Any], Any]]
+BinaryPeers: TypeAlias = dict[str, Callable[[Any, Any, Any], Any]]
+TernaryPeers: TypeAlias = dict[str, Callable[[Any, Any, Any, Any], Any]]
 
 
 @dataclass(frozen=True)
@@ -29,7 +34,7 @@ class Case:
     bytes: float
     tolerance: float
     dtype: str = "f32"
-    unsupported: Mapping[str, str] = field(default_factory=dict)
+    unsupported: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 def normal(*shapes: tuple[int, ...]) -> Callable[[np.random.Generator], tuple[Array, ...]]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 import tilewright as tw
-from tilewright.cli.bench_suites.case import Array, Case, onnx_model
+from tilewright.cli.bench_suites.case import Array, BinaryPeers, Case, onnx_model
 from tilewright.dtypes import by_name
 
 _SIZES = [(256, 256, 256), (512, 512, 512), (1024, 1024, 1024), (2048, 2048, 2048), (1024, 384, 1536)]
@@ -33,12 +32,12 @@ def _case(rows: int, depth: int, columns: int, dtype: str) -> Case:
         shapes = ((rows, depth), (depth, columns))
         return tuple(generator.standard_normal(shape).astype(storage) for shape in shapes)
 
-    peers: dict[str, Callable[..., Any]] = {
+    peers: BinaryPeers = {
         "numpy": _numpy_wide if dtype == "bf16" else lambda numpy, a, b: a @ b,
         "torch": lambda torch, a, b: a @ b,
         "jax": lambda jax, a, b: a @ b,
     }
-    unsupported = {}
+    unsupported: dict[str, str] = {}
     if dtype == "bf16":
         unsupported["onnxruntime"] = "its CPU provider has no bf16 MatMul"
     else:

@@ -89,6 +89,9 @@ def _case(encode: Callable[..., Any], weights: Weights, batch: int, length: int)
         lengths[0] = length
         return ids, (np.arange(length) < lengths[:, None]).astype(np.int64)
 
+    def onnx_encoder(onnx: Any, ids: Any, mask: Any) -> bytes:
+        return _onnx_encoder(onnx, weights, ids, mask)
+
     tokens = batch * length
     products = _LAYERS * (4 * _WIDTH * _WIDTH + 2 * _WIDTH * _INNER)
     attention = _LAYERS * 2 * length * _WIDTH
@@ -101,7 +104,7 @@ def _case(encode: Callable[..., Any], weights: Weights, batch: int, length: int)
             "numpy": _numpy_encoder(weights),
             "torch": _torch_encoder(weights),
             "jax": _jax_encoder(weights),
-            "onnxruntime": lambda onnx, *arrays: _onnx_encoder(onnx, weights, *arrays),
+            "onnxruntime": onnx_encoder,
         },
         flops=2.0 * tokens * (products + attention),
         bytes=layers_bytes + 8.0 * tokens * _WIDTH,
@@ -143,7 +146,10 @@ def _encode(library: Any, weights: Any, ids: Any, mask: Any, gelu: Callable[[Any
 
 
 def _numpy_encoder(weights: Weights) -> Callable[..., Any]:
-    return lambda numpy, ids, mask: _encode(numpy, weights, ids, mask, lambda x: numpy_gelu(numpy, x))
+    def encode(numpy: Any, ids: Any, mask: Any) -> Any:
+        return _encode(numpy, weights, ids, mask, lambda x: numpy_gelu(numpy, x))
+
+    return encode
 
 
 def _jax_encoder(weights: Weights) -> Callable[..., Any]:

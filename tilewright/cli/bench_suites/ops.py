@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import tilewright as tw
-from tilewright.cli.bench_suites.case import Array, Case, normal, onnx_model
+from tilewright.cli.bench_suites.case import Array, BinaryPeers, Case, TernaryPeers, UnaryPeers, normal, onnx_model
 
 _EPSILON = 1e-5
 _SQRT_HALF = 0.7071067811865476
@@ -148,31 +148,31 @@ def _graph(*steps: tuple[str, list[str], str, dict[str, Any]], opset: int = 20) 
     return build
 
 
-_SOFTMAX = {
+_SOFTMAX: UnaryPeers = {
     "numpy": _softmax_by_parts,
     "torch": lambda torch, x: torch.softmax(x, -1),
     "jax": lambda jax, x: jax.nn.softmax(x, -1),
     "onnxruntime": _graph(("Softmax", ["x0"], "y", {"axis": -1})),
 }
-_LAYER_NORM = {
+_LAYER_NORM: TernaryPeers = {
     "numpy": _layer_norm_by_parts,
     "torch": lambda torch, x, w, b: torch.nn.functional.layer_norm(x, w.shape, w, b, _EPSILON),
     "jax": lambda jax, x, w, b: _layer_norm_by_parts(jax.numpy, x, w, b),
     "onnxruntime": _graph(("LayerNormalization", ["x0", "x1", "x2"], "y", {"axis": -1, "epsilon": _EPSILON})),
 }
-_RMS_NORM = {
+_RMS_NORM: BinaryPeers = {
     "numpy": _rms_norm_by_parts,
     "torch": lambda torch, x, w: torch.nn.functional.rms_norm(x, w.shape, w, _EPSILON),
     "jax": lambda jax, x, w: _rms_norm_by_parts(jax.numpy, x, w),
     "onnxruntime": _graph(("SimplifiedLayerNormalization", ["x0", "x1"], "y", {"axis": -1, "epsilon": _EPSILON})),
 }
-_GELU = {
+_GELU: UnaryPeers = {
     "numpy": numpy_gelu,
     "torch": lambda torch, x: torch.nn.functional.gelu(x),
     "jax": lambda jax, x: jax.nn.gelu(x, approximate=False),
     "onnxruntime": _graph(("Gelu", ["x0"], "y", {})),
 }
-_CHAIN = {
+_CHAIN: BinaryPeers = {
     "numpy": lambda numpy, x, y: numpy.tanh(x * y + 0.5) * x - y * 0.25,
     "torch": lambda torch, x, y: torch.tanh(x * y + 0.5) * x - y * 0.25,
     "jax": lambda jax, x, y: jax.numpy.tanh(x * y + 0.5) * x - y * 0.25,
@@ -185,26 +185,26 @@ _CHAIN = {
         ("Sub", ["d", "e"], "y", {}),
     ),
 }
-_ROW_SUM = {
+_ROW_SUM: UnaryPeers = {
     "numpy": lambda numpy, x: x.sum(1),
     "torch": lambda torch, x: x.sum(1),
     "jax": lambda jax, x: x.sum(1),
     "onnxruntime": _graph(("ReduceSum", ["x0", "columns"], "y", {"keepdims": 0})),
 }
-_COLUMN_SUM = {
+_COLUMN_SUM: UnaryPeers = {
     "numpy": lambda numpy, x: x.sum(0),
     "torch": lambda torch, x: x.sum(0),
     "jax": lambda jax, x: x.sum(0),
     "onnxruntime": _graph(("ReduceSum", ["x0", "rows"], "y", {"keepdims": 0})),
 }
-_TRANSPOSE = {
+_TRANSPOSE: UnaryPeers = {
     # The others' transposes are views until they are written.
     "numpy": lambda numpy, x: numpy.ascontiguousarray(x.T),
     "torch": lambda torch, x: x.T.contiguous(),
     "jax": lambda jax, x: x.T,
     "onnxruntime": _graph(("Transpose", ["x0"], "y", {"perm": [1, 0]})),
 }
-_SCAN = {
+_SCAN: UnaryPeers = {
     "numpy": lambda numpy, x: x.cumsum(1),
     "torch": lambda torch, x: x.cumsum(1),
     "jax": lambda jax, x: x.cumsum(1),

@@ -5,10 +5,12 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-import llvmlite.binding as llvm
+import llvmlite.binding
 
 from tilewright.errors import ToolFailure
 from tilewright.machines.machine import Machine
+
+llvm: Any = llvmlite.binding  # it carries no annotations
 
 _TRIPLES = {"x86_64": "x86_64-unknown-linux-gnu", "aarch64": "aarch64-unknown-linux-gnu"}
 

@@ -29,7 +29,7 @@ from tilewright.targets.cpu.emit_dot import emit_dot
 from tilewright.targets.cpu.emit_nest import emit_nest
 from tilewright.targets.cpu.emit_ordered import emit_ordered, ordered_op
 from tilewright.targets.cpu.loops import I1, I8, I32, I64, POINTER, i64, loop, offset_pointer
-from tilewright.targets.cpu.vector_math_common import Builder, Value
+from tilewright.targets.cpu.vector_math_common import Builder, Value, builder_of
 
 # Less work than this is not worth waking a second thread for.
 PARALLEL_SECONDS = 10e-6
@@ -97,7 +97,7 @@ class _Emitter:
         type = ir.FunctionType(ir.VoidType(), [POINTER, POINTER, I32])
         function = ir.Function(self.module, type, name)
         function.linkage = "internal"
-        builder = ir.IRBuilder(function.append_basic_block("entry"))
+        builder = builder_of(function)
         table, parallel, threads = function.args
         shared: dict[SSAValue, int] = {}
         shared_bytes = 0
@@ -142,7 +142,7 @@ class _Emitter:
         """`void region(ptr table, i64 chunk, i32 worker)`: the points of one chunk."""
         function = ir.Function(self.module, REGION, self.module.get_unique_name(name))
         function.linkage = "internal"
-        builder = ir.IRBuilder(function.append_basic_block("entry"))
+        builder = builder_of(function)
         table, chunk, worker = function.args
         refs = len(kernel.refs)
         size = builder.load(self.worker_bytes, typ=I64)
@@ -242,7 +242,7 @@ class _Emitter:
 
     def _emit_main(self, shared_start: int, arena_bytes: int) -> None:
         function = ir.Function(self.module, MAIN, "tw_main")
-        builder = ir.IRBuilder(function.append_basic_block("entry"))
+        builder = builder_of(function)
         buffers, arena, parallel, threads = function.args
         driver = _Driver(self, builder, buffers, arena, parallel, threads)
         driver.shared = offset_pointer(builder, arena, i64(shared_start), 1)

@@ -242,7 +242,7 @@ class _MicroKernel:
         builder.position_at_end(body)
         index = builder.phi(I64, "k")
         index.add_incoming(start, before)
-        running = []
+        running: list[Value] = []
         for total in totals:
             phi = builder.phi(shape)
             phi.add_incoming(total, before)

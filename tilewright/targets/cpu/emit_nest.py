@@ -3,7 +3,7 @@ tail, every value computed at the outermost loop that it varies along."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -51,7 +51,7 @@ from tilewright.targets.cpu.nest_plan import (
     plan_nest,
     root_indices,
 )
-from tilewright.targets.cpu.vector_math_common import Builder, Value, splat
+from tilewright.targets.cpu.vector_math_common import Builder, Value, lanes_of, splat, undefined
 
 UNROLL = 4
 
@@ -165,7 +165,7 @@ class NestEmitter:
         return i64(end)
 
     @contextmanager
-    def _when_positive(self, count: Value) -> Iterator[None]:
+    def _when_positive(self, count: Value) -> Generator[None]:
         if static(count) is not None:
             yield
             return
@@ -173,7 +173,7 @@ class NestEmitter:
             yield
 
     @contextmanager
-    def _scope(self) -> Iterator[None]:
+    def _scope(self) -> Generator[None]:
         self._scopes.append({})
         yield
         self._scopes.pop()
@@ -260,7 +260,7 @@ class NestEmitter:
 
     def _widened(self, value: Value, shape: ir.Type) -> Value:
         if isinstance(shape, ir.VectorType) and not isinstance(value.type, ir.VectorType):
-            return broadcast(self.builder, value, shape.count)
+            return broadcast(self.builder, value, lanes_of(shape))
         return value
 
     def _combine(self, accumulator: _Accumulator, left: Value, right: Value) -> Value:
@@ -282,12 +282,12 @@ class NestEmitter:
 
     def _across_lanes(self, accumulator: _Accumulator, total: Value) -> Value:
         """Combine the lanes pairwise, in a fixed order."""
-        lanes = total.type.count  # type: ignore[union-attr]
+        lanes = lanes_of(total.type)
         while lanes > 1:
             half = lanes // 2
-            undefined = ir.Constant(total.type, ir.Undefined)
+            other = undefined(total.type)
             low, high = (
-                self.builder.shuffle_vector(total, undefined, ir.Constant(ir.VectorType(ir.IntType(32), half), list(r)))
+                self.builder.shuffle_vector(total, other, ir.Constant(ir.VectorType(ir.IntType(32), half), list(r)))
                 for r in (range(half), range(half, lanes))
             )
             total = self._combine(accumulator, low, high)
@@ -345,8 +345,8 @@ class NestEmitter:
         return list(operands)
 
     def _bitcast(self, value: Value, source: DType, destination: DType) -> Value:
-        lanes = value.type.count if isinstance(value.type, ir.VectorType) else 1
-        bits = self.builder.bitcast(narrow(self.builder, value, source), load_form(destination, lanes))
+        form = load_form(destination, lanes_of(value.type))
+        bits = self.builder.bitcast(narrow(self.builder, value, source), form)
         return widen(self.builder, bits, destination)
 
     def _fill_padding(self, op: tile.FillPaddingOp, at: Indices, dtype: DType) -> Value:
@@ -377,7 +377,7 @@ class NestEmitter:
                 return self.builder.mul(left, right)
             fn = "floor_divide" if expression.kind is AffineBinaryOpKind.FloorDiv else "remainder"
             return emit_function(self.builder, fn, dtypes.i64, [left, right])
-        return self._symbol(symbols[expression.position], at)  # type: ignore[attr-defined]
+        return self._symbol(symbols[expression.position], at)  # type: ignore[attr-defined]  the only kind left
 
     def _symbol(self, symbol: SSAValue, at: Indices) -> Value:
         if is_place(symbol):

@@ -29,11 +29,11 @@ def ordered_op(nest: scheduled.NestOp) -> tile.TileOp | None:
 
 def emit_ordered(context: FunctionContext, nest: scheduled.NestOp, op: tile.TileOp) -> None:
     """Append the code of a nest around an ordered operation at the builder's position."""
-    sources = [_Line.of(context, operand.owner.source) for operand in op.operands]  # type: ignore[union-attr]
+    sources = [_Line.of(context, operand.owner.source) for operand in op.operands]  # type: ignore[union-attr]  loads
     stores = {s.value: s for s in nest.body.block.ops if isinstance(s, tile.StoreOp)}
     targets = [_Line.of(context, stores[r].destination) for r in op.results]
     shape = array_type(op.operands[0]).shape
-    axis = op.attributes_of()["axis"]
+    axis: int = op.attributes_of()["axis"]
     others = [d for d in range(len(shape)) if d != axis]
 
     def nest_loops(dims: Sequence[int], position: dict[int, Value]) -> None:

@@ -18,15 +18,12 @@ def host_machine() -> Machine:
         TargetError: no machine file fits this processor.
     """
     host = cpu_features.host()
-    fitting = [
-        m
-        for m in map(machines.load, machines.names())
-        if m.target == "cpu" and m.architecture == host.architecture and not cpu_features.missing(m.llvm_features)
-    ]
+    known = [m for m in map(machines.load, machines.names()) if m.target == "cpu"]
+    fitting = [m for m in known if m.architecture == host.architecture and not cpu_features.missing(m.llvm_features)]
     if not fitting:
         raise TargetError(
             f"no machine file fits this processor ({host.name})",
-            help=f"the cpu target needs one of {', '.join(machines.names())}",
+            help=f"the cpu target needs one of {', '.join(m.name for m in known)}",
         )
     widest = max(fitting, key=lambda m: m.vector.bytes)
     sizes = {f"l{c.level}": c.size_bytes for c in cpu_features.cache_levels() if c.kind != "instruction"}

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
+from typing import Any
 
 from llvmlite import ir
 
-from tilewright.targets.cpu.vector_math_common import Builder, Value
+from tilewright.targets.cpu.vector_math_common import Builder, Value, undefined
 
 I1, I8, I32, I64 = ir.IntType(1), ir.IntType(8), ir.IntType(32), ir.IntType(64)
 POINTER = ir.PointerType()
+_CONSTANT: type[Any] = ir.Constant  # llvmlite carries no annotations
 
 
 def i64(value: int) -> ir.Constant:
@@ -19,9 +21,7 @@ def i64(value: int) -> ir.Constant:
 
 def static(value: Value) -> int | None:
     """The value of an integer constant, or None."""
-    if isinstance(value, ir.Constant) and isinstance(value.constant, int):
-        return value.constant
-    return None
+    return value.constant if isinstance(value, _CONSTANT) and isinstance(value.constant, int) else None
 
 
 def add(builder: Builder, left: Value, right: Value) -> Value:
@@ -45,7 +45,7 @@ def multiply(builder: Builder, left: Value, factor: int) -> Value:
 
 
 @contextmanager
-def loop(builder: Builder, start: Value, end: Value, step: int, name: str = "i") -> Iterator[Value]:
+def loop(builder: Builder, start: Value, end: Value, step: int, name: str = "i") -> Generator[Value]:
     """`for (i = start; i < end; i += step)`; the body is skipped when it would not run once."""
     first, last = static(start), static(end)
     if first is not None and last is not None:
@@ -97,9 +97,9 @@ def broadcast(builder: Builder, value: Value, lanes: int) -> Value:
     if lanes == 1 or isinstance(value.type, ir.VectorType):
         return value
     shape = ir.VectorType(value.type, lanes)
-    single = builder.insert_element(ir.Constant(shape, ir.Undefined), value, ir.Constant(I32, 0))
+    single = builder.insert_element(undefined(shape), value, ir.Constant(I32, 0))
     mask = ir.Constant(ir.VectorType(I32, lanes), None)
-    return builder.shuffle_vector(single, ir.Constant(shape, ir.Undefined), mask)
+    return builder.shuffle_vector(single, undefined(shape), mask)
 
 
 def lane_numbers(element: ir.IntType, lanes: int) -> ir.Constant:

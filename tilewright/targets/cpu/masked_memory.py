@@ -7,15 +7,14 @@ from collections.abc import Sequence
 from llvmlite import ir
 
 from tilewright.targets.cpu.loops import POINTER
-from tilewright.targets.cpu.vector_math_common import Builder, Value
+from tilewright.targets.cpu.vector_math_common import Builder, Value, element_of, lanes_of
 
 
 def _suffix(shape: ir.Type) -> str:
     names = {"half": "f16", "float": "f32", "double": "f64"}
-    if isinstance(shape, ir.VectorType):
-        element = str(shape.element)
-        return f"v{shape.count}{names.get(element, element)}"
-    return names.get(str(shape), str(shape))
+    element = str(element_of(shape))
+    text = names.get(element, element)
+    return f"v{lanes_of(shape)}{text}" if isinstance(shape, ir.VectorType) else text
 
 
 def _declare(builder: Builder, name: str, result: ir.Type, arguments: Sequence[ir.Type]) -> ir.Function:
@@ -36,14 +35,12 @@ def masked_store(builder: Builder, value: Value, pointer: Value, mask: Value, al
 
 
 def gather(builder: Builder, pointers: Value, mask: Value, shape: ir.Type, align: int) -> Value:
-    lanes = shape.count  # type: ignore[attr-defined]
-    name = f"llvm.masked.gather.{_suffix(shape)}.v{lanes}p0"
+    name = f"llvm.masked.gather.{_suffix(shape)}.v{lanes_of(shape)}p0"
     function = _declare(builder, name, shape, [pointers.type, ir.IntType(32), mask.type, shape])
     return builder.call(function, [pointers, ir.Constant(ir.IntType(32), align), mask, ir.Constant(shape, None)])
 
 
 def scatter(builder: Builder, value: Value, pointers: Value, mask: Value, align: int) -> None:
-    lanes = value.type.count  # type: ignore[union-attr]
-    name = f"llvm.masked.scatter.{_suffix(value.type)}.v{lanes}p0"
+    name = f"llvm.masked.scatter.{_suffix(value.type)}.v{lanes_of(value.type)}p0"
     function = _declare(builder, name, ir.VoidType(), [value.type, pointers.type, ir.IntType(32), mask.type])
     builder.call(function, [value, pointers, ir.Constant(ir.IntType(32), align), mask])

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Operation, SSAValue
+from xdsl.ir.affine import AffineDimExpr
 
 from tilewright import ops
 from tilewright.dialects import scheduled, tile
@@ -50,7 +51,7 @@ def plan_nest(nest: scheduled.NestOp, machine: Machine, bound: Bound) -> NestPla
     roots: list[Operation] = [op for op in ops_ if isinstance(op, tile.StoreOp | tile.PrintOp | tile.AssertOp)]
     reduces = [op for op in ops_ if isinstance(op, tile.ReduceOp)]
     space = array_type(reduces[0].operands[0] if reduces else roots[0].operands[0]).shape
-    reduced = frozenset(reduces[0].attributes_of()["axes"]) if reduces else frozenset()
+    reduced: frozenset[int] = frozenset(reduces[0].attributes_of()["axes"] if reduces else ())
     plan = NestPlan(space, roots, [], reduced, None, 1, [])
     for root in roots:
         for value in root.operands:
@@ -89,7 +90,7 @@ def operand_items(op: Operation, at: Indices, plan: NestPlan) -> list[Item]:
     """The items that computing `op` at `at` needs."""
     if isinstance(op, tile.BroadcastOp):
         sizes, result = array_type(op.operands[0]).shape, array_type(op.results[0]).shape
-        axes = op.attributes_of()["axes"]
+        axes: tuple[int, ...] = op.attributes_of()["axes"]
         inner = tuple(Index(None) if n == 1 and result[a] != 1 else at[a] for n, a in zip(sizes, axes, strict=True))
         return [(op.operands[0], inner)]
     if isinstance(op, tile.TransposeOp):
@@ -124,8 +125,8 @@ def _depend(plan: NestPlan, value: SSAValue, at: Indices) -> frozenset[int]:
         found |= _depend(plan, operand, inner)
     if isinstance(op, tile.LoadOp | tile.IotaOp | tile.FillPaddingOp):
         for expression in op.map.data.results:
-            used = {e.position for e in expression.dfs() if type(e).__name__ == "AffineDimExpr"}  # type: ignore[attr-defined]
-            found |= {at[p].dim for p in used if at[p].dim is not None}  # type: ignore[misc]
+            used = {e.position for e in expression.dfs() if isinstance(e, AffineDimExpr)}
+            found |= {dim for p in used if (dim := at[p].dim) is not None}
     if isinstance(op, tile.ReduceOp):
         found -= plan.reduced
     plan.dependences[key] = frozenset(found)
@@ -257,6 +258,6 @@ def _strict_clips(plan: NestPlan, value: SSAValue, at: Indices, bound: Bound, se
     if not strict or (isinstance(op, tile.MapOp) and op.fn.data == "select"):
         return set()
     clips: set[Clip] = set()
-    for operand, inner in operand_items(op, at, plan):  # type: ignore[arg-type]
+    for operand, inner in operand_items(op, at, plan):
         clips |= _strict_clips(plan, operand, inner, bound, seen)
     return clips

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from typing import Any
 
-import llvmlite.binding as llvm
+import llvmlite.binding
 
 from tilewright.errors import UnsupportedOnTargetError
 from tilewright.targets.cpu.support_call import call_ir
 from tilewright.targets.cpu.support_pool import pool_ir
+
+llvm: Any = llvmlite.binding  # it carries no annotations
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ def support_object(triple: str | None = None) -> bytes:
     Raises:
         UnsupportedOnTargetError: the triple is not Linux on x86-64 or AArch64.
     """
-    triple = triple or llvm.get_process_triple()
+    triple = triple or str(llvm.get_process_triple())
     architecture = _architecture(triple)
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()

@@ -83,7 +83,7 @@ class NativeProgram:
 
     def __call__(self, *arrays: Tensor, out: Sequence[Tensor] | None = None) -> list[Tensor]:
         result = self.program(*arrays) if out is None else self.program(*arrays, out=tuple(out))
-        return list(result) if isinstance(result, tuple) else [result]
+        return [*result] if isinstance(result, tuple) else [result]
 
     def ir(self, phase: str) -> str:
         known = self._stages | {"scheduled": str(self._unit.module), "llvm": self._module.text}

@@ -15,18 +15,35 @@ from llvmlite import ir
 # llvmlite carries no annotations, and what a type checker infers for its builder's methods is wrong.
 Builder: TypeAlias = Any
 Value: TypeAlias = Any
+_VECTOR: type[Any] = ir.VectorType
 
 HALF, FLOAT, DOUBLE = ir.HalfType(), ir.FloatType(), ir.DoubleType()
-_SUFFIXES = {HALF: "f16", FLOAT: "f32", DOUBLE: "f64"}
+_SUFFIXES: dict[ir.Type, str] = {HALF: "f16", FLOAT: "f32", DOUBLE: "f64"}
+
+
+def builder_of(function: ir.Function) -> Builder:
+    """A builder at the start of a function without blocks."""
+    return ir.IRBuilder(function.append_basic_block("entry"))
+
+
+def undefined(shape: ir.Type) -> ir.Constant:
+    # A type checker reads `ir.Undefined`, a singleton with its own `__new__`, as partially unknown.
+    return ir.Constant(shape, ir.Undefined)  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
 
 
 def with_element(shape: ir.Type, element: ir.Type) -> ir.Type:
     """The type with as many lanes as `shape` and elements of type `element`."""
-    return ir.VectorType(element, shape.count) if isinstance(shape, ir.VectorType) else element
+    return ir.VectorType(element, lanes_of(shape)) if isinstance(shape, ir.VectorType) else element
 
 
-def element_of(shape: ir.Type) -> ir.Type:
-    return shape.element if isinstance(shape, ir.VectorType) else shape
+def element_of(shape: Any) -> ir.Type:
+    """The type of one lane."""
+    return shape.element if isinstance(shape, _VECTOR) else shape
+
+
+def lanes_of(shape: Any) -> int:
+    """How many lanes a type has: 1 for a scalar."""
+    return shape.count if isinstance(shape, _VECTOR) else 1
 
 
 class _Splat(ir.Constant):
@@ -73,7 +90,7 @@ def intrinsic(builder: Builder, name: str, arguments: Sequence[Value], result: i
 def _suffix(shape: ir.Type) -> str:
     element = element_of(shape)
     text = f"i{element.width}" if isinstance(element, ir.IntType) else _SUFFIXES[element]
-    return f"v{shape.count}{text}" if isinstance(shape, ir.VectorType) else text
+    return f"v{lanes_of(shape)}{text}" if isinstance(shape, ir.VectorType) else text
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from tilewright.targets.cpu.vector_math_common import (
     Value,
     element_of,
     intrinsic,
+    lanes_of,
     polynomial,
     with_element,
 )
@@ -84,7 +85,7 @@ def _where_any(condition: Lanes, otherwise: Angle, rare: Callable[[], Angle]) ->
     end = builder.block
     builder.branch(after)
     builder.position_at_end(after)
-    joined = []
+    joined: list[Lanes] = []
     for usual, changed in zip((otherwise.r, otherwise.r_low, otherwise.n), merged, strict=True):
         phi = builder.phi(usual.type)
         phi.add_incoming(usual.value, before)
@@ -120,7 +121,7 @@ def _reduce_by_bits(magnitude: Lanes) -> Angle:
     following = builder.add(index, index_type(1))
     index.add_incoming(following, builder.block)
     after = builder.append_basic_block("lanes_done")
-    builder.cbranch(builder.icmp_unsigned("<", following, index_type(shape.count)), loop, after)
+    builder.cbranch(builder.icmp_unsigned("<", following, index_type(lanes_of(shape))), loop, after)
     builder.position_at_end(after)
     kinds = (shape, shape, word)
     return Angle(*(magnitude.wrap(builder.load(a, typ=kind)) for a, kind in zip(arrays, kinds, strict=True)))
@@ -161,7 +162,7 @@ def _fraction_of_pi(bits: Lanes) -> Lanes:
     offset = (exponent - (1075 - 63)).at_least(0).at_most(64 * len(INVERSE_PI_BITS) - 193)
     position, shift = offset.logical_shift_right(6), offset & 63
     table = _inverse_pi_table(builder)
-    words = []
+    words: list[Value] = []
     for k in range(4):
         address = builder.gep(table, [WORD(0), (position + k).value], source_etype=table.value_type)
         words.append(builder.load(address, typ=WORD))

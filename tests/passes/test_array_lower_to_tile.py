@@ -1,0 +1,174 @@
+"""The kernels that `array-lower-to-tile` writes: sharing, tiles that do not divide, index arithmetic."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from pass_support import Tensor, expect, random_inputs, run, run_through
+
+from tests.programs import Program
+from tilewright import dtypes
+from tilewright.dialects import tile
+from tilewright.frontend.trace import Value
+from tilewright.passes.array_lower_to_tile import ArrayLowerToTilePass
+from tilewright.passes.base import Unit
+
+
+def lowered(make: object) -> Unit:
+    return run_through(make, ArrayLowerToTilePass)  # type: ignore[arg-type]
+
+
+def result_of(unit: Unit) -> tuple[list[Tensor], Tensor]:
+    """Random inputs and what the unit makes of them."""
+    inputs = random_inputs(unit)
+    return inputs, run(unit, inputs)[0]
+
+
+def test_layers_share_one_kernel_and_another_constant_makes_another() -> None:
+    def program(p: Program) -> list[Value]:
+        x = p.array(8)
+        for factor in (2.0, 2.0, 3.0):
+            x = p.add("sort", [p.map("multiply", x, p.splat(factor, (8,)))], axis=0, descending=False)[0]
+        return [x]
+
+    unit = lowered(program)
+    expect(
+        unit,
+        """
+        CHECK: {callee = "loop_0"}
+        CHECK-NEXT: {callee = "sort_1"}
+        CHECK-NEXT: {callee = "loop_0"}
+        CHECK-NEXT: {callee = "sort_1"}
+        CHECK-NEXT: {callee = "loop_2"}
+        CHECK-NEXT: {callee = "sort_1"}
+        CHECK-NEXT: func.return
+        """,
+    )
+    assert [kernel.sym_name.data for kernel in unit.kernels()] == ["loop_0", "sort_1", "loop_2"]
+
+
+def test_an_odd_size_is_cut_evenly_and_masked_by_the_access_alone() -> None:
+    unit = lowered(lambda p: [p.map("exp", p.array(10007))])
+    expect(
+        unit,
+        """
+        CHECK: grid = array<i64: 3>
+        CHECK: tile.load(%0, %2) {map = affine_map<(d0)[s0] -> ((d0 + (s0 * 3336)))>} : tensor<3336xf32>
+        CHECK-NEXT: tile.map
+        CHECK-NEXT: tile.store({{.*}}) {map = affine_map<(d0)[s0] -> ((d0 + (s0 * 3336)))>}
+        CHECK-NEXT: tile.yield()
+        """,
+    )
+    (x,), y = result_of(unit)
+    np.testing.assert_allclose(y, np.exp(x), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("fn", "identity"), [("maximum", "0xfff0000000000000"), ("add", "0.0"), ("multiply", "1.0")])
+def test_the_tail_of_a_reduction_in_chunks_holds_the_identity(fn: str, identity: str) -> None:
+    unit = lowered(lambda p: [p.reduce(p.array(3, 40000), fn, (1,))])
+    expect(
+        unit,
+        f"""
+        CHECK: tile.for({{{{.*}}}}) {{trips = 3 : index}}
+        CHECK: tile.load{{{{.*}}}} : tensor<13334xf32>
+        CHECK-NEXT: tile.fill_padding{{{{.*}}}}limit = 40000 : index, value = {identity}
+        CHECK-NEXT: tile.reduce
+        CHECK-NEXT: tile.map({{{{.*}}}}) {{fn = "{fn}"}}
+        CHECK-NEXT: tile.yield
+        """,
+    )
+    x = np.random.default_rng(0).uniform(0.999, 1.001, (3, 40000)).astype(np.float32)
+    reference = getattr(np, fn).reduce(x.astype(np.float64), axis=1)
+    np.testing.assert_allclose(run(unit, [x])[0], reference, rtol=1e-4)
+
+
+def test_a_reduction_that_fits_a_tile_needs_no_loop_and_no_padding() -> None:
+    expect(
+        lowered(lambda p: [p.reduce(p.array(7, 33), "maximum", (1,))]),
+        "CHECK: tile.reduce\nCHECK-NOT: tile.for\nCHECK-NOT: tile.fill_padding",
+    )
+
+
+def test_both_operands_of_a_product_are_zero_beyond_the_depth() -> None:
+    unit = lowered(lambda p: [p.dot(p.array(4, 769), p.array(769, 20), 0, 1, 0)])
+    expect(
+        unit,
+        """
+        CHECK: tile.for({{.*}}) {trips = 3 : index}
+        CHECK-COUNT-2: limit = 769 : index, value = 0.0
+        CHECK: tile.dot
+        """,
+    )
+    (x, w), y = result_of(unit)
+    np.testing.assert_allclose(y, x @ w, rtol=1e-4, atol=1e-4)
+
+
+def test_index_maps_are_coordinates_of_a_load() -> None:
+    def program(p: Program) -> list[Value]:
+        x = p.array(6, 4)
+        turned = p.add("transpose", [x], permutation=(1, 0))[0]
+        part = p.add("slice", [turned], starts=(0, 1), limits=(4, 6), strides=(1, 2))[0]
+        return [p.map("add", p.add("reverse", [part], axes=(0,))[0], p.broadcast(p.array(3), (4, 3), (1,)))]
+
+    unit = lowered(program)
+    expect(
+        unit,
+        """
+        CHECK: tile.load({{.*}}) {map = affine_map<(d0, d1) -> (((d1 * 2) + 1), ((d0 * -1) + 3))>} : tensor<4x3xf32>
+        CHECK-NEXT: tile.load({{.*}}) {map = affine_map<(d0) -> (d0)>} : tensor<3xf32>
+        CHECK-NEXT: tile.broadcast
+        CHECK-NEXT: {fn = "add"}
+        CHECK-NOT: tile.transpose
+        """,
+    )
+    (x, y), z = result_of(unit)
+    np.testing.assert_array_equal(z, x.T[::-1, 1::2] + y)
+
+
+def test_attention_never_stores_its_scores() -> None:
+    def program(p: Program) -> list[Value]:
+        q, k, v = p.array(5, 4), p.array(301, 4), p.array(301, 3)
+        return [p.dot(p.softmax(p.dot(q, k, 0, 1, 1)), v, 0, 1, 0)]
+
+    unit = lowered(program)
+    (kernel,) = unit.kernels()
+    shapes = [tile.ref_type(ref).shape for ref in kernel.refs]
+    assert shapes == [(5, 4), (301, 4), (301, 3), (5, 3)]
+    expect(
+        unit,
+        """
+        CHECK: tile.for({{.*}}) {trips = 2 : index}
+        CHECK: tile.dot({{.*}} : tensor<5x151xf32>
+        CHECK: limit = 301 : index, value = 0xfff0000000000000
+        CHECK: limit = 301 : index, value = 0.0
+        CHECK: tile.dot({{.*}} : tensor<5x3xf32>
+        CHECK: tile.store({{.*}} affine_map<(d0, d1) -> (d0, d1)>}
+        CHECK-NOT: tile.store
+        """,
+    )
+    (q, k, v), y = result_of(unit)
+    weights = np.exp(q.astype(np.float64) @ k.T)
+    np.testing.assert_allclose(y, weights / weights.sum(1, keepdims=True) @ v, rtol=1e-4, atol=1e-5)
+
+
+def test_updates_are_scattered_one_after_the_other() -> None:
+    def program(p: Program) -> list[Value]:
+        x, updates, rows = p.array(7, 3), p.array(4, 3), p.array(4, dtype=dtypes.i32)
+        return list(p.add("scatter", [x, updates, rows], axes=(0,), fn="add"))
+
+    unit = lowered(program)
+    expect(
+        unit,
+        """
+        CHECK: tile.kernel() {sym_name = "scatter_0", grid = array<i64>,
+        CHECK: tile.store
+        CHECK: tile.for() {trips = 4 : index}
+        CHECK: [[OLD:%[0-9]+]] = tile.load(%3
+        CHECK-NEXT: [[NEW:%[0-9]+]] = tile.map([[OLD]]
+        CHECK: tile.store([[NEW]], %3
+        """,
+    )
+    x, updates = np.zeros((7, 3), np.float32), np.ones((4, 3), np.float32)
+    expected = x.copy()
+    np.add.at(expected, [2, 2, 6], 1)
+    np.testing.assert_array_equal(run(unit, [x, updates, np.array([2, 2, 6, 9], np.int32)])[0], expected)

@@ -1,0 +1,93 @@
+"""The examples in the docstrings of the passes: each pass makes `After` of `Before`, and both mean the same."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import pkgutil
+import re
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pass_support import numbered, parse, random_inputs, run, unit_of
+
+from tilewright import passes
+from tilewright.passes import scheduled_plan_memory
+from tilewright.passes.base import Pass, Unit
+from tilewright.pipelines import array_to_tile, tile_to_scheduled
+
+PASSES = [*array_to_tile(), *tile_to_scheduled()]
+
+
+def example(module: Any) -> tuple[str, str]:
+    """What stands under `Before:` and under `After:` at the end of a module's docstring."""
+    found = re.fullmatch(r"\S.*?\n\nBefore:\n(    .*?)\nAfter:\n(    .*)", inspect.getdoc(module) or "", re.DOTALL)
+    assert found, f"{module.__name__}: the docstring needs prose, `Before:` and `After:` with an example each"
+    return textwrap.dedent(found[1]), textwrap.dedent(found[2])
+
+
+def unit_from(text: str) -> Unit:
+    return unit_of(parse(text), {})
+
+
+def module_of(each: Pass) -> Any:
+    return importlib.import_module(type(each).__module__)
+
+
+@pytest.mark.parametrize("each", PASSES, ids=lambda p: p.name)
+def test_the_pass_makes_the_second_example_of_the_first(each: Pass) -> None:
+    before, after = example(module_of(each))
+    unit = unit_from(before)
+    assert numbered(unit.module) != numbered(parse(after)), "the example shows a change"
+    each.apply(unit)
+    unit.module.verify()
+    assert numbered(unit.module) == numbered(parse(after))
+
+
+@pytest.mark.parametrize("each", PASSES, ids=lambda p: p.name)
+def test_both_examples_mean_the_same(each: Pass) -> None:
+    before, after = (unit_from(text) for text in example(module_of(each)))
+    for seed in range(3):
+        inputs = random_inputs(before, seed)
+        for got, expected in zip(run(after, inputs), run(before, inputs), strict=True):
+            assert got.dtype == expected.dtype
+            np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("each", PASSES, ids=lambda p: p.name)
+def test_a_pass_is_a_frozen_dataclass_in_a_file_of_its_own(each: Pass) -> None:
+    cls = type(each)
+    assert dataclasses.is_dataclass(cls)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        each.name = "another"  # type: ignore[misc]
+    assert each.name == Path(inspect.getfile(cls)).stem.replace("_", "-")
+    assert cls.__name__ == "".join(word.capitalize() for word in each.name.split("-")) + "Pass"
+    assert passes_in(module_of(each)) == [cls]
+
+
+def test_every_pass_is_in_the_pipeline_once() -> None:
+    names = [f"{passes.__name__}.{module.name}" for module in pkgutil.iter_modules(passes.__path__)]
+    written = [cls for name in names for cls in passes_in(importlib.import_module(name)) if cls is not Pass]
+    assert sorted(map(repr, written)) == sorted(repr(type(each)) for each in PASSES)
+
+
+def passes_in(module: Any) -> list[type]:
+    """Classes defined in a module that can be applied to a unit."""
+    classes = [value for value in vars(module).values() if inspect.isclass(value)]
+    return [cls for cls in classes if cls.__module__ == module.__name__ and hasattr(cls, "apply")]
+
+
+def test_the_memory_plan_is_the_one_in_the_docstring() -> None:
+    before, after = example(scheduled_plan_memory)
+    unit = unit_from(before)
+    plan = scheduled_plan_memory.plan_memory(unit)
+    lines = []
+    for value, place in plan.places.items():
+        at = f"byte {place.index}" if place.kind == scheduled_plan_memory.ARENA else place.index
+        lines.append(f"%{value.name_hint}: {place.kind} {at}")
+    assert sorted(lines) == sorted(after.splitlines())
+    assert plan.arena_bytes == 128

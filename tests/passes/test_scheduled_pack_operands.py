@@ -1,0 +1,198 @@
+"""When `scheduled-pack-operands` packs at compile time, when all threads pack, and what the panels hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from pass_support import expect, parse, random_inputs, remarks, run, run_through, unit_of
+
+from tests.programs import PROGRAMS, Program, attention, build, convolution, inputs_for, matmul_epilogue
+from tilewright import dtypes
+from tilewright.dialects import array
+from tilewright.frontend.build import build_module
+from tilewright.frontend.trace import Value
+from tilewright.passes.base import Unit
+from tilewright.passes.scheduled_pack_operands import ScheduledPackOperandsPass
+from tilewright.pipelines import compile_module
+from tilewright.primitives import ArrayType
+
+AT_COMPILE_TIME = ("packed at compile time", "a captured array")
+AT_RUN_TIME = ("packed by all threads", "known at run time only")
+WEIGHTS = np.random.default_rng(3).standard_normal((4, 20)).astype(np.float32)
+
+
+def packed(make: Callable[[Program], list[Value]]) -> Unit:
+    return run_through(make, ScheduledPackOperandsPass)
+
+
+def decisions(unit: Unit) -> list[tuple[str, str]]:
+    return remarks(unit, ScheduledPackOperandsPass.name)
+
+
+def captured(p: Program, value: np.ndarray = WEIGHTS) -> Value:
+    return p.constant(value, ArrayType(value.shape, dtypes.f32))
+
+
+def panels_of(weights: np.ndarray, width: int = 16) -> np.ndarray:
+    """Element by element: panels of `width` columns, in each the rows one after the other, zeros beyond the end."""
+    depth, columns = weights.shape
+    result = np.zeros(-(-columns // width) * depth * width, weights.dtype)
+    for k in range(depth):
+        for n in range(columns):
+            result[n // width * depth * width + k * width + n % width] = weights[k, n]
+    return result
+
+
+def test_a_captured_array_is_packed_once_for_two_kernels() -> None:
+    def program(p: Program) -> list[Value]:
+        w = captured(p)
+        return [p.dot(p.array(rows, 4), w, 0, 1, 0) for rows in (2, 3)]
+
+    unit = packed(program)
+    expect(
+        unit,
+        """
+        CHECK: [[P:%[0-9]+]] = array.constant() {{.*}}.panels.0.1.16.f32"} : tensor<128xf32>
+        CHECK-NEXT: array.call(%0, [[P]]) {callee = "contract_0"}
+        CHECK-NEXT: [[Q:%[0-9]+]] = array.constant() {{.*}}.panels.0.1.16.f32"} : tensor<128xf32>
+        CHECK-NEXT: array.call(%1, [[Q]]) {callee = "contract_1"}
+        CHECK-NEXT: func.return
+        CHECK: !tile.ref<tensor<4x20xf32>, "", "(4, 20) : [4@mem*16 | 2@mem*64 16@mem]">
+        CHECK-NOT: "shared"
+        CHECK-NOT: scheduled.barrier
+        """,
+    )
+    assert decisions(unit) == [AT_COMPILE_TIME] * 2
+    names = {op.resource.data for op in unit.main.walk() if isinstance(op, array.ConstantOp)}
+    (name,) = names
+    np.testing.assert_array_equal(unit.constants[name], panels_of(WEIGHTS))
+
+
+def test_a_captured_operand_that_is_transposed_has_the_panels_of_its_columns() -> None:
+    unit = packed(lambda p: [p.dot(p.array(2, 4), captured(p, WEIGHTS.T.copy()), 0, 1, 1)])
+    (name,) = (op.resource.data for op in unit.main.walk() if isinstance(op, array.ConstantOp))
+    assert name.endswith(".panels.1.0.16.f32")
+    np.testing.assert_array_equal(unit.constants[name], panels_of(WEIGHTS))
+
+
+def test_another_array_is_packed_by_all_threads_before_a_barrier() -> None:
+    unit = packed(lambda p: [p.dot(p.array(2, 4), p.array(4, 40), 0, 1, 0)])
+    expect(
+        unit,
+        """
+        CHECK: [[P:%[0-9]+]] = scheduled.alloc() : !tile.ref<tensor<4x40xf32>, "shared", "(4, 40) : [4@mem*16 | 3@mem
+        CHECK-NEXT: scheduled.parallel() {extents = array<i64: 3>, grain = 1 : index}
+        CHECK: [[PART:%[0-9]+]] = tile.load(%1, [[I:%[0-9]+]]) {{.*}} : tensor<4x16xf32>
+        CHECK-NEXT: tile.store([[PART]], [[P]], [[I]])
+        CHECK: scheduled.barrier() {scope = "team"}
+        CHECK-NEXT: scheduled.parallel() {extents = array<i64: 1, 2>
+        CHECK: scheduled.dot(%{{[0-9]+}}, [[P]],
+        """,
+    )
+    assert decisions(unit) == [AT_RUN_TIME]
+
+
+def test_panels_hold_the_type_that_is_multiplied() -> None:
+    def program(p: Program) -> list[Value]:
+        return [p.dot(p.array(2, 4, dtype=dtypes.bf16), p.array(4, 20, dtype=dtypes.bf16), 0, 1, 0)]
+
+    expect(
+        packed(program),
+        """
+        CHECK: scheduled.alloc() : !tile.ref<tensor<4x20xf32>, "shared"
+        CHECK: tile.load(%1{{.*}} : tensor<4x16xbf16>
+        CHECK-NEXT: tile.cast(%{{[0-9]+}}) : tensor<4x16xf32>
+        CHECK-NEXT: tile.store
+        """,
+    )
+
+
+def test_a_kernel_that_also_gets_a_run_time_array_packs_it_itself() -> None:
+    """Two layers share a kernel; the weights of one are captured, those of the other are an argument."""
+
+    def program(p: Program) -> list[Value]:
+        x = p.array(2, 4)
+        return [p.dot(x, captured(p), 0, 1, 0), p.dot(x, p.array(4, 20), 0, 1, 0)]
+
+    unit = packed(program)
+    expect(
+        unit,
+        'CHECK: {callee = "contract_0"}\nCHECK: {callee = "contract_0"}\nCHECK: "shared"\nCHECK-NOT: "shared"',
+    )
+    assert decisions(unit) == [AT_RUN_TIME]
+
+
+def test_computed_operands_stay_where_they_were_packed() -> None:
+    def program(p: Program) -> list[Value]:
+        return [p.dot(p.array(2, 4), p.add("reverse", [p.array(4, 20)], axes=(0,))[0], 0, 1, 0)]
+
+    unit = packed(program)
+    expect(unit, 'CHECK-NOT: "shared"\nCHECK-NOT: scheduled.barrier')
+    assert decisions(unit) == []
+
+
+def test_two_products_of_one_kernel_share_the_panels() -> None:
+    square, buffer = "!tile.ref<tensor<16x16xf32>>", '!tile.ref<tensor<16x16xf32>, "worker">'
+    dot = (
+        "{extents = array<i64: 16, 16, 16>, micro = array<i64: 6, 16>, left_map = affine_map<(d0, d1) -> (d0, d1)>, "
+        "right_map = affine_map<(d0, d1) -> (d0, d1)>, accumulate = false}"
+    )
+    text = f"""
+    func.func @main(%x: tensor<16x16xf32>, %w: tensor<16x16xf32>) -> tensor<16x16xf32> {{
+      %y = array.call(%x, %w) {{callee = "k"}} : tensor<16x16xf32>
+      func.return %y : tensor<16x16xf32>
+    }}
+    tile.kernel() {{sym_name = "k", grid = array<i64>, effects = ["in", "in", "out"]}} do {{
+    ^bb0(%x: {square}, %w: {square}, %out: {square}):
+      scheduled.parallel() {{extents = array<i64>, grain = 1 : index}} do {{
+        %half = scheduled.alloc() : {buffer}
+        %total = scheduled.alloc() : {buffer}
+        scheduled.dot(%x, %w, %half) {dot}
+        scheduled.dot(%half, %w, %total) {dot}
+        scheduled.nest() do {{
+          %y = tile.load(%total) {{map = affine_map<(d0, d1) -> (d0, d1)>}} : tensor<16x16xf32>
+          tile.store(%y, %out) {{map = affine_map<(d0, d1) -> (d0, d1)>}}
+          scheduled.end()
+        }}
+        scheduled.end()
+      }}
+      tile.yield()
+    }}
+    """
+    unit = unit_of(parse(text), {})
+    ScheduledPackOperandsPass().apply(unit)
+    unit.module.verify()
+    expect(
+        unit,
+        """
+        CHECK: [[P:%[0-9]+]] = scheduled.alloc() : !tile.ref<tensor<16x16xf32>, "shared"
+        CHECK-NOT: "shared"
+        CHECK: scheduled.dot(%0, [[P]],
+        CHECK-NEXT: scheduled.dot(%{{[0-9]+}}, [[P]],
+        """,
+    )
+    x, w = random_inputs(unit)
+    np.testing.assert_allclose(run(unit, [x, w])[0], x @ w @ w, rtol=1e-4, atol=1e-4)
+
+
+def by_name(name: str) -> Callable[[Program], list[Value]]:
+    return next(make for make in PROGRAMS if make.__name__ == name)
+
+
+@pytest.mark.parametrize(
+    "make", [matmul_epilogue, by_name("matmul_constant"), attention, convolution], ids=lambda f: f.__name__
+)
+def test_packed_programs_mean_what_they_meant(make: Callable[[Program], list[Value]]) -> None:
+    program = build(make)
+    inputs = inputs_for(program)
+    expected = compile_module(build_module(program), program.constants, "interp")(*inputs)
+    for got, wanted in zip(run(packed(make), inputs), expected, strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("make", PROGRAMS, ids=lambda f: f.__name__)
+def test_packed_kernels_are_the_same_after_printing_and_parsing(make: Callable[[Program], list[Value]]) -> None:
+    unit = packed(make)
+    assert parse(str(unit.module)).is_structurally_equivalent(unit.module)

@@ -1,0 +1,243 @@
+"""Which tile values `tile-lower-to-scheduled` gives a buffer, which nests share a loop, how products get operands."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from pass_support import expect, parse, random_inputs, run, run_through, unit_of
+
+from tests.programs import Program, softmax_rows
+from tilewright import dtypes
+from tilewright.frontend.trace import Value
+from tilewright.passes.tile_lower_to_scheduled import TileLowerToScheduledPass
+from tilewright.pipelines import compile_module, tile_to_scheduled
+
+
+def test_elementwise_values_stream_through_one_nest_without_a_buffer() -> None:
+    def program(p: Program) -> list[Value]:
+        e = p.map("exp", p.array(8))
+        return [p.map("sin", e), p.map("cos", e)]
+
+    expect(
+        run_through(program, TileLowerToScheduledPass),
+        """
+        CHECK: scheduled.parallel() {extents = array<i64: 1>, grain = 1 : index}
+        CHECK-NOT: scheduled.alloc
+        CHECK: scheduled.nest
+        CHECK-COUNT-1: {fn = "exp"}
+        CHECK: tile.store
+        CHECK: tile.store
+        CHECK-NOT: scheduled.nest
+        """,
+    )
+
+
+def test_a_dear_value_that_two_nests_need_is_computed_once() -> None:
+    """The exponential of a softmax is summed in one nest and divided in the next; the cheap difference is not kept."""
+    expect(
+        run_through(softmax_rows, TileLowerToScheduledPass),
+        """
+        CHECK: [[E:%[0-9]+]] = scheduled.alloc() : !tile.ref<tensor<5x33xf32>, "worker">
+        CHECK-NEXT: [[SUM:%[0-9]+]] = scheduled.alloc() : !tile.ref<tensor<5xf32>, "worker">
+        CHECK-NEXT: [[HIGHEST:%[0-9]+]] = scheduled.alloc() : !tile.ref<tensor<5xf32>, "worker">
+        CHECK-NEXT: scheduled.nest
+        CHECK: {fn = "maximum"
+        CHECK-NEXT: tile.store(%{{[0-9]+}}, [[HIGHEST]])
+        CHECK: scheduled.nest
+        CHECK: tile.load([[HIGHEST]])
+        CHECK: {fn = "exp"}
+        CHECK: tile.store(%{{[0-9]+}}, [[SUM]])
+        CHECK: tile.store(%{{[0-9]+}}, [[E]])
+        CHECK: scheduled.nest
+        CHECK: tile.load([[E]])
+        CHECK-NOT: {fn = "exp"}
+        CHECK: {fn = "divide"}
+        """,
+    )
+
+
+def test_a_cheap_value_that_two_nests_need_is_computed_twice() -> None:
+    def program(p: Program) -> list[Value]:
+        x = p.map("negative", p.array(4, 8))
+        return [p.map("subtract", x, p.broadcast(p.reduce(x, "add", (1,)), x.shape, (0,)))]
+
+    expect(
+        run_through(program, TileLowerToScheduledPass),
+        """
+        CHECK: scheduled.alloc() : !tile.ref<tensor<4xf32>
+        CHECK-NEXT: scheduled.nest
+        CHECK: {fn = "negative"}
+        CHECK: scheduled.nest
+        CHECK: {fn = "negative"}
+        """,
+    )
+
+
+def test_a_product_accumulates_in_place_and_skips_the_depth_beyond_the_end() -> None:
+    def program(p: Program) -> list[Value]:
+        return [p.dot(p.array(4, 769), p.array(769, 20), 0, 1, 0)]
+
+    expect(
+        run_through(program, TileLowerToScheduledPass),
+        """
+        CHECK: [[TOTAL:%[0-9]+]] = scheduled.alloc() : !tile.ref<tensor<4x32xf32>, "worker">
+        CHECK: tile.store(%{{[0-9]+}}, [[TOTAL]])
+        CHECK: tile.for() {trips = 3 : index}
+        CHECK: scheduled.dot(%{{[0-9]+}}, %1, [[TOTAL]], %{{[0-9]+}}, %{{[0-9]+}})
+        CHECK-SAME: micro = array<i64: 4, 16>
+        CHECK-SAME: depth_limit = 769 : index
+        CHECK-SAME: accumulate = true
+        CHECK-NEXT: tile.yield()
+        CHECK: tile.load([[TOTAL]])
+        CHECK-NOT: tile.fill_padding
+        """,
+    )
+
+
+def test_a_product_from_zero_overwrites_its_buffer() -> None:
+    def program(p: Program) -> list[Value]:
+        return [p.dot(p.array(2, 4), p.array(4, 3), 0, 1, 0)]
+
+    expect(
+        run_through(program, TileLowerToScheduledPass),
+        "CHECK-NOT: tile.full\nCHECK: scheduled.dot\nCHECK-SAME: accumulate = false",
+    )
+
+
+def test_rows_of_a_product_do_not_all_fall_into_the_same_sets() -> None:
+    def program(p: Program) -> list[Value]:
+        return [p.dot(p.array(64, 8), p.array(8, 512), 0, 1, 0)]
+
+    expect(
+        run_through(program, TileLowerToScheduledPass),
+        """
+        CHECK: [[TOTAL:%[0-9]+]] = scheduled.alloc() : !tile.ref<tensor<18x528xf32>, "worker">
+        CHECK: scheduled.dot(%{{[0-9]+}}, %1, [[TOTAL]]) {extents = array<i64: 16, 512, 8>, micro = array<i64: 6, 16>
+        """,
+    )
+
+
+@pytest.mark.parametrize("computed", [False, True])
+def test_a_right_operand_is_read_from_its_array_unless_it_is_computed(computed: bool) -> None:
+    def program(p: Program) -> list[Value]:
+        w = p.array(20, 4)
+        if computed:
+            w = p.add("reverse", [w], axes=(1,))[0]
+        return [p.dot(p.array(2, 4), w, 0, 1, 1)]
+
+    panels = """
+        CHECK: [[PANELS:%[0-9]+]] = scheduled.alloc() : !tile.ref<tensor<4x32xf32>, "worker", "(4, 32) : [4@mem*16 |
+        CHECK: tile.load(%0) {map = affine_map<(d0, d1) -> (d0, ((d1 * -1) + 3))>}
+        CHECK: tile.store(%{{[0-9]+}}, [[PANELS]])
+        CHECK: scheduled.dot(%{{[0-9]+}}, [[PANELS]],
+        """
+    array = """
+        CHECK-NOT: @mem
+        CHECK: scheduled.dot(%{{[0-9]+}}, %1,
+        CHECK-SAME: right_map = affine_map<(d0, d1) -> (d1, d0)>
+        """
+    expect(run_through(program, TileLowerToScheduledPass), panels if computed else array)
+
+
+def test_accesses_of_an_array_that_is_read_and_written_keep_their_order() -> None:
+    def program(p: Program) -> list[Value]:
+        x, updates, rows = p.array(7, 3), p.array(4, 3), p.array(4, dtype=dtypes.i32)
+        return list(p.add("scatter", [x, updates, rows], axes=(0,), fn="add"))
+
+    expect(
+        run_through(program, TileLowerToScheduledPass),
+        """
+        CHECK: scheduled.nest
+        CHECK: tile.store(%{{[0-9]+}}, %3)
+        CHECK: tile.for
+        CHECK: scheduled.nest
+        CHECK: [[OLD:%[0-9]+]] = tile.load(%3
+        CHECK-NEXT: tile.store([[OLD]],
+        CHECK: scheduled.nest
+        CHECK: tile.store(%{{[0-9]+}}, %3
+        """,
+    )
+
+
+IDENTITY = "{map = affine_map<(d0, d1) -> (d0, d1)>}"
+
+# Each kernel is `(a, b, w) -> (w, out)` on 16 x 16 arrays, with `w` read and written.
+KERNELS = {
+    "the right operand was stored by the kernel itself": f"""
+        %b0 = tile.load(%b) {IDENTITY} : tensor<16x16xf32>
+        %one = tile.full() {{value = 1.0 : f64}} : tensor<16x16xf32>
+        %next = tile.map(%b0, %one) {{fn = "add"}} : tensor<16x16xf32>
+        tile.store(%next, %w) {IDENTITY}
+        %right = tile.load(%w) {IDENTITY} : tensor<16x16xf32>
+        %left = tile.load(%a) {IDENTITY} : tensor<16x16xf32>
+        %zero = tile.full() {{value = 0.0 : f64}} : tensor<16x16xf32>
+        %y = tile.dot(%left, %right, %zero) : tensor<16x16xf32>
+        tile.store(%y, %out) {IDENTITY}
+        """,
+    "the right operand is overwritten before the product": f"""
+        %right = tile.load(%w) {IDENTITY} : tensor<16x16xf32>
+        %twice = tile.map(%right, %right) {{fn = "add"}} : tensor<16x16xf32>
+        tile.store(%twice, %w) {IDENTITY}
+        %left = tile.load(%a) {IDENTITY} : tensor<16x16xf32>
+        %zero = tile.full() {{value = 0.0 : f64}} : tensor<16x16xf32>
+        %y = tile.dot(%left, %right, %zero) : tensor<16x16xf32>
+        tile.store(%y, %out) {IDENTITY}
+        """,
+    "two products start from one carried accumulator": f"""
+        %left = tile.load(%a) {IDENTITY} : tensor<16x16xf32>
+        %right = tile.load(%b) {IDENTITY} : tensor<16x16xf32>
+        %zero = tile.full() {{value = 0.0 : f64}} : tensor<16x16xf32>
+        %s, %t = tile.for(%zero, %zero) {{trips = 3 : index}} do {{
+        ^bb0(%i: index, %s0: tensor<16x16xf32>, %t0: tensor<16x16xf32>):
+          %s1 = tile.dot(%left, %right, %s0) : tensor<16x16xf32>
+          %more = tile.dot(%right, %left, %s0) : tensor<16x16xf32>
+          %t1 = tile.map(%t0, %more) {{fn = "add"}} : tensor<16x16xf32>
+          tile.yield(%s1, %t1)
+        }} : tensor<16x16xf32>, tensor<16x16xf32>
+        tile.store(%s, %w) {IDENTITY}
+        tile.store(%t, %out) {IDENTITY}
+        """,
+    "a carried accumulator is also an operand of the next product": f"""
+        %left = tile.load(%a) {IDENTITY} : tensor<16x16xf32>
+        %right = tile.load(%b) {IDENTITY} : tensor<16x16xf32>
+        %zero = tile.full() {{value = 0.0 : f64}} : tensor<16x16xf32>
+        %s, %t = tile.for(%left, %zero) {{trips = 2 : index}} do {{
+        ^bb0(%i: index, %s0: tensor<16x16xf32>, %t0: tensor<16x16xf32>):
+          %s1 = tile.dot(%left, %right, %s0) : tensor<16x16xf32>
+          %t1 = tile.dot(%s0, %right, %t0) : tensor<16x16xf32>
+          tile.yield(%s1, %t1)
+        }} : tensor<16x16xf32>, tensor<16x16xf32>
+        tile.store(%s, %w) {IDENTITY}
+        tile.store(%t, %out) {IDENTITY}
+        """,
+}
+
+
+def kernel_module(body: str) -> str:
+    square, ref = "tensor<16x16xf32>", "!tile.ref<tensor<16x16xf32>>"
+    return f"""
+    func.func @main(%a: {square}, %b: {square}, %w: {square}) -> ({square}, {square}) {{
+      %w1, %y = array.call(%a, %b, %w) {{callee = "k"}} : {square}, {square}
+      func.return %w1, %y : {square}, {square}
+    }}
+    tile.kernel() {{sym_name = "k", grid = array<i64>, effects = ["in", "in", "inout", "out"]}} do {{
+    ^bb0(%a: {ref}, %b: {ref}, %w: {ref}, %out: {ref}):
+        {body}
+        tile.yield()
+    }}
+    """
+
+
+@pytest.mark.parametrize("body", KERNELS.values(), ids=KERNELS.keys())
+def test_a_product_sees_the_values_of_its_place_in_the_kernel(body: str) -> None:
+    text = kernel_module(body)
+    unit = unit_of(parse(text), {})
+    inputs = [np.round(3 * x) for x in random_inputs(unit)]
+    expected = run(unit, inputs)
+    for each in tile_to_scheduled():
+        each.apply(unit)
+        unit.module.verify()
+        for got, wanted in zip(run(unit, inputs), expected, strict=True):
+            np.testing.assert_array_equal(got, wanted, err_msg=each.name)
+    for got, wanted in zip(compile_module(parse(text), {}, "cpu")(*inputs), expected, strict=True):
+        np.testing.assert_array_equal(got, wanted, err_msg="native code")

@@ -1,0 +1,236 @@
+"""How registers meet memory: vector width, instructions, bank conflicts and coalescing of the transfer of a tile.
+
+A load or store moves, per instruction, a vector of elements per lane. What it costs follows from where the digits of
+the lanes and of the vector lie in memory. Where their strides and extents are powers of two, the addresses of one
+instruction are a linear space over bits, XOR terms included, so that words, banks and sectors are counted by ranks;
+other strides (a padded pitch) are counted lane by lane.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from math import gcd, prod
+from typing import NamedTuple
+
+from tilewright.layout.axes import Kind, kind_of
+from tilewright.layout.iters import XorTerm
+from tilewright.layout.layout import Layout
+from tilewright.layout.operations import canonical, trim
+from tilewright.layout.refinement import Table, is_memory, refine
+
+
+@dataclass(frozen=True)
+class MemoryPorts:
+    """What of a memory decides the cost of an access.
+
+    Attributes:
+        banks: words that are served at once.
+        bank_bytes: bytes of a word.
+        sector_bytes: the smallest piece that moves to or from the next level.
+        widest_bytes: the widest access of one lane.
+    """
+
+    banks: int = 32
+    bank_bytes: int = 4
+    sector_bytes: int = 32
+    widest_bytes: int = 16
+
+
+@dataclass(frozen=True)
+class Access:
+    """The transfer of a tile between registers and memory.
+
+    Attributes:
+        vector: elements that a lane moves in one instruction.
+        instructions: instructions of all warps together.
+        wavefronts: passes through the banks that they take; an instruction of more bytes per lane than a word has
+            takes at least as many as words per lane, a quarter or half of the lanes at a time.
+        least_wavefronts: passes if no two words met in a bank.
+        sectors: distinct sectors that each instruction touches, summed over instructions.
+    """
+
+    vector: int
+    instructions: int
+    wavefronts: int
+    least_wavefronts: int
+    sectors: int
+
+
+class _Digit(NamedTuple):
+    """A digit of the registers' coordinates: the kind and stride of its slot, and how far one step moves in memory."""
+
+    kind: Kind
+    slot_stride: int
+    extent: int
+    stride: int
+
+
+@lru_cache(maxsize=8192)
+def register_access(registers: Layout, memory: Layout, element_bytes: int, ports: MemoryPorts) -> Access | None:
+    """The accesses that move a tile between a layout of registers and one of memory.
+
+    Lanes that hold copies read one word, which costs nothing more, and copies within a thread are loaded once. None
+    where the layouts have no common digits or the memory has several axes.
+    """
+    tables = refine(registers, memory)
+    if tables is None or sum(map(is_memory, memory.axes)) != 1:
+        return None
+    digits = [digit for digit in _digits(*tables) if digit.stride or digit.kind != Kind.REGISTER]
+    lanes = [digit for digit in digits if digit.kind == Kind.LANE]
+    terms = canonical(trim(memory)).swizzle
+    base = sum(offset for axis, offset in tables[1].offset if is_memory(axis))
+    vector, others = _vectorised(digits, terms, base, element_bytes, max(1, ports.widest_bytes // element_bytes))
+    pattern = _Pattern(lanes, vector, terms, element_bytes, ports)
+    instructions = prod(digit.extent for digit in others)
+    if pattern.is_bitwise and _is_bitwise([*lanes, *others]) and base == 0:
+        counts = [count * instructions for count in pattern.by_rank()]
+    else:
+        starts = (base + sum(at) for at in product(*([k * d.stride for k in range(d.extent)] for d in others)))
+        counts = pattern.by_lanes(starts)
+    return Access(vector, instructions, *counts)
+
+
+def _digits(registers: Table, memory: Table) -> Iterator[_Digit]:
+    strides = {content: slot.stride for slot, content in memory.slots.items() if is_memory(slot.axis)}
+    for slot, content in registers.slots.items():
+        yield _Digit(kind_of(slot.axis), slot.stride, slot.extent, strides.get(content, 0))
+
+
+def _vectorised(
+    digits: Sequence[_Digit], terms: Sequence[XorTerm], base: int, element_bytes: int, widest: int
+) -> tuple[int, list[_Digit]]:
+    """The widest vector of elements that are next to each other in a thread's registers and in memory and begin at a
+    multiple of their number, and the digits but the lanes' that count the vectors."""
+    inside = {digit.stride: digit for digit in digits if digit.kind == Kind.REGISTER}
+    vector = 1
+    while vector in inside and vector < widest:
+        digit = inside[vector]
+        is_in_order = digit.slot_stride == vector or vector * element_bytes >= 4
+        step = gcd(digit.extent, widest // vector) if is_in_order else 1
+        vector *= step & -step
+        if step != digit.extent:
+            break
+    others = [digit for digit in digits if digit.kind != Kind.LANE]
+    lanes = [digit for digit in digits if digit.kind == Kind.LANE]
+    while True:
+        left = [rest for digit in others for rest in _outside(digit, vector)]
+        strides = [base, *(digit.stride for digit in (*left, *lanes)), *(1 << min(t.target, t.source) for t in terms)]
+        if all(stride % vector == 0 for stride in strides):
+            return vector, left
+        vector //= 2
+
+
+def _outside(digit: _Digit, vector: int) -> Iterator[_Digit]:
+    """What of a digit counts vectors rather than the elements of one."""
+    if digit.kind != Kind.REGISTER or digit.stride >= vector:
+        yield digit
+    elif digit.stride * digit.extent > vector:
+        taken = vector // digit.stride
+        yield digit._replace(extent=digit.extent // taken, stride=vector)
+
+
+@dataclass(frozen=True)
+class _Pattern:
+    """What the lanes of one instruction touch: each a vector of elements."""
+
+    lanes: Sequence[_Digit]
+    vector: int
+    terms: Sequence[XorTerm]
+    element_bytes: int
+    ports: MemoryPorts
+
+    @property
+    def words(self) -> int:
+        """Words that a lane touches, at least 1."""
+        return max(1, self.vector * self.element_bytes // self.ports.bank_bytes)
+
+    @property
+    def is_bitwise(self) -> bool:
+        sizes = (self.element_bytes, self.vector, self.ports.bank_bytes, self.ports.banks, self.ports.sector_bytes)
+        return all(size & (size - 1) == 0 for size in sizes)
+
+    def by_rank(self) -> tuple[int, int, int]:
+        """Wavefronts, the least possible, and sectors, where addresses are linear over bits."""
+        lane_bits = sorted(
+            (digit.slot_stride << bit, self._bytes(digit.stride << bit))
+            for digit in self.lanes
+            for bit in range(digit.extent.bit_length() - 1)
+        )
+        within = [self._bytes(1 << bit) for bit in range(self.vector.bit_length() - 1)]
+        addresses = [address for _, address in lane_bits]
+        # The lanes of one pass are the lowest: a half of them for 8 bytes a lane, a quarter for 16.
+        lanes = self._lanes_a_pass
+        together = [address for lane, address in lane_bits if lane < lanes]
+        passes = 1 << (len(addresses) - len(together))
+        words = _rank(address // self.ports.bank_bytes for address in (*together, *within))
+        mask = self.ports.banks - 1
+        in_banks = _rank(address // self.ports.bank_bytes & mask for address in (*together, *within))
+        sectors = _rank(address // self.ports.sector_bytes for address in (*addresses, *within))
+        return passes << (words - in_banks), passes * max(1, (1 << words) // self.ports.banks), 1 << sectors
+
+    def by_lanes(self, starts: Iterable[int]) -> list[int]:
+        """The same for instructions whose lane 0 begins at `starts`, counted address by address. Without XOR terms only
+        where an address lies among the banks and sectors matters."""
+        row = self.ports.banks * self.ports.bank_bytes * self.ports.sector_bytes
+        period = row if self.terms else row // gcd(row, self.element_bytes)
+        alike = Counter(starts if self.terms else (start % period for start in starts))
+        counts = [(self.by_lane(start), times) for start, times in alike.items()]
+        return [sum(count[position] * times for count, times in counts) for position in range(3)]
+
+    def by_lane(self, start: int) -> tuple[int, int, int]:
+        """The same, counted address by address."""
+        lanes = sorted(self._lane_addresses(start))
+        wavefronts = least = 0
+        sectors: set[int] = set()
+        groups: dict[int, set[int]] = {}
+        for lane, address in lanes:
+            first, last = address // self.ports.bank_bytes, (address + self.vector * self.element_bytes - 1)
+            groups.setdefault(lane // self._lanes_a_pass, set()).update(range(first, last // self.ports.bank_bytes + 1))
+            sectors.update(range(address // self.ports.sector_bytes, last // self.ports.sector_bytes + 1))
+        for words in groups.values():
+            in_bank = Counter(word % self.ports.banks for word in words)
+            wavefronts += max(in_bank.values())
+            least += max(1, len(words) // self.ports.banks)
+        return wavefronts, least, len(sectors)
+
+    @property
+    def _lanes_a_pass(self) -> int:
+        return max(1, self.ports.banks // self.words)
+
+    def _bytes(self, coordinate: int) -> int:
+        for term in self.terms:
+            coordinate = term.apply(coordinate)
+        return coordinate * self.element_bytes
+
+    def _lane_addresses(self, start: int) -> Iterator[tuple[int, int]]:
+        for at in product(*(range(digit.extent) for digit in self.lanes)):
+            lane = sum(digit.slot_stride * k for digit, k in zip(self.lanes, at, strict=True))
+            yield lane, self._bytes(start + sum(digit.stride * k for digit, k in zip(self.lanes, at, strict=True)))
+
+
+def _is_bitwise(digits: Sequence[_Digit]) -> bool:
+    """Whether sums of steps of the digits are sums of bits without a carry."""
+    reached = 0
+    for digit in sorted(digits, key=lambda d: d.stride):
+        if digit.extent & (digit.extent - 1) or digit.stride & (digit.stride - 1):
+            return False
+        if digit.stride and digit.extent > 1:
+            if digit.stride <= reached:
+                return False
+            reached += digit.stride * (digit.extent - 1)
+    return True
+
+
+def _rank(vectors: Iterable[int]) -> int:
+    """The dimension of the space that bit vectors span under XOR."""
+    basis: list[int] = []
+    for vector in vectors:
+        for known in basis:
+            vector = min(vector, vector ^ known)
+        if vector:
+            basis.append(vector)
+    return len(basis)
