@@ -122,6 +122,24 @@ class LayoutError(TilewrightError):
     code = "TW0301"
 
 
+class LayoutConflictError(LayoutError):
+    """Layouts that the program asks for contradict each other."""
+
+    code = "TW0303"
+
+
+class LayoutBudgetError(LayoutError):
+    """The search for layouts was given up before it was done; it says nothing on whether there is an answer."""
+
+    code = "TW0304"
+
+
+class LayoutRuleError(LayoutError):
+    """An operation for which layout inference has no rule."""
+
+    code = "TW0305"
+
+
 class ScheduleError(TilewrightError):
     """A schedule that the kernel or the machine does not admit."""
 

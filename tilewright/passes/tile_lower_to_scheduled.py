@@ -46,6 +46,7 @@ After:
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -122,10 +123,10 @@ def _cast_operands(kernel: tile.KernelOp) -> None:
 
 
 def _conflicting_refs(kernel: tile.KernelOp) -> set[SSAValue]:
-    """Refs that the kernel both loads and stores: the order of their accesses matters."""
+    """Refs that the kernel both loads and stores, or stores in several places: the order of their accesses matters."""
     loaded = {op.source for op in kernel.walk() if isinstance(op, tile.LoadOp)}
-    stored = {op.destination for op in kernel.walk() if isinstance(op, tile.StoreOp)}
-    return loaded & stored
+    stored = Counter(op.destination for op in kernel.walk() if isinstance(op, tile.StoreOp))
+    return {ref for ref, count in stored.items() if count > 1 or ref in loaded}
 
 
 @dataclass(eq=False)
@@ -411,7 +412,7 @@ class _Lowering:
                     if current is not value:
                         return False
                     continue
-                if user not in segment.ops:
+                if user not in segment.ops and not self._runs_again(user, argument.owner, segment):
                     continue
                 if not isinstance(user, STRICT) or array_type(user.results[0]).shape != shape:
                     return False
@@ -419,6 +420,20 @@ class _Lowering:
                     return False
                 pending.append(user.results[0])
         return True
+
+    def _runs_again(self, op: Operation, block: Block, segment: _Segment) -> bool:
+        """Whether an operation before the last segment of a block is computed again in it: no buffer kept its result."""
+        pending, seen = [op], set[Operation]()
+        while pending:
+            current = pending.pop()
+            if current in segment.ops or current is block.last_op:
+                return True
+            kept = any(r in self.buffers and r not in segment.written for r in current.results)
+            if current in seen or kept or isinstance(current, BARRIERS) or current.parent_block() is not block:
+                continue
+            seen.add(current)
+            pending.extend(use.operation for result in current.results for use in result.uses)
+        return False
 
     # ---- products -----------------------------------------------------------------------------------------------
 
