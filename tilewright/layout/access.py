@@ -9,7 +9,7 @@ other strides (a padded pitch) are counted lane by lane.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
@@ -20,7 +20,7 @@ from tilewright.layout.axes import Kind, kind_of
 from tilewright.layout.iters import XorTerm
 from tilewright.layout.layout import Layout
 from tilewright.layout.operations import canonical, trim
-from tilewright.layout.refinement import Table, is_memory, refine
+from tilewright.layout.refinement import Content, Table, is_memory, refine
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,13 @@ class Access:
     least_wavefronts: int
     sectors: int
 
+    @property
+    def is_ideal(self) -> bool:
+        """Whether no two words meet in a bank."""
+        return self.wavefronts == self.least_wavefronts
 
-class _Digit(NamedTuple):
+
+class Digit(NamedTuple):
     """A digit of the registers' coordinates: the kind and stride of its slot, and how far one step moves in memory."""
 
     kind: Kind
@@ -79,10 +84,26 @@ def register_access(registers: Layout, memory: Layout, element_bytes: int, ports
     tables = refine(registers, memory)
     if tables is None or sum(map(is_memory, memory.axes)) != 1:
         return None
-    digits = [digit for digit in _digits(*tables) if digit.stride or digit.kind != Kind.REGISTER]
-    lanes = [digit for digit in digits if digit.kind == Kind.LANE]
-    terms = canonical(trim(memory)).swizzle
+    strides = {content: slot.stride for slot, content in tables[1].slots.items() if is_memory(slot.axis)}
     base = sum(offset for axis, offset in tables[1].offset if is_memory(axis))
+    return digit_access(tables[0], strides, canonical(trim(memory)).swizzle, base, element_bytes, ports)
+
+
+def digit_access(
+    registers: Table,
+    strides: Mapping[Content, int],
+    terms: Sequence[XorTerm],
+    base: int,
+    element_bytes: int,
+    ports: MemoryPorts,
+) -> Access:
+    """The accesses between registers and a memory in which digit `d` has stride `strides[d]`, `base` elements in."""
+    found = [
+        Digit(kind_of(slot.axis), slot.stride, slot.extent, strides.get(content, 0))
+        for slot, content in registers.slots.items()
+    ]
+    digits = [digit for digit in found if digit.stride or digit.kind != Kind.REGISTER]
+    lanes = [digit for digit in digits if digit.kind == Kind.LANE]
     vector, others = _vectorised(digits, terms, base, element_bytes, max(1, ports.widest_bytes // element_bytes))
     pattern = _Pattern(lanes, vector, terms, element_bytes, ports)
     instructions = prod(digit.extent for digit in others)
@@ -94,15 +115,9 @@ def register_access(registers: Layout, memory: Layout, element_bytes: int, ports
     return Access(vector, instructions, *counts)
 
 
-def _digits(registers: Table, memory: Table) -> Iterator[_Digit]:
-    strides = {content: slot.stride for slot, content in memory.slots.items() if is_memory(slot.axis)}
-    for slot, content in registers.slots.items():
-        yield _Digit(kind_of(slot.axis), slot.stride, slot.extent, strides.get(content, 0))
-
-
 def _vectorised(
-    digits: Sequence[_Digit], terms: Sequence[XorTerm], base: int, element_bytes: int, widest: int
-) -> tuple[int, list[_Digit]]:
+    digits: Sequence[Digit], terms: Sequence[XorTerm], base: int, element_bytes: int, widest: int
+) -> tuple[int, list[Digit]]:
     """The widest vector of elements that are next to each other in a thread's registers and in memory and begin at a
     multiple of their number, and the digits but the lanes' that count the vectors."""
     inside = {digit.stride: digit for digit in digits if digit.kind == Kind.REGISTER}
@@ -124,7 +139,7 @@ def _vectorised(
         vector //= 2
 
 
-def _outside(digit: _Digit, vector: int) -> Iterator[_Digit]:
+def _outside(digit: Digit, vector: int) -> Iterator[Digit]:
     """What of a digit counts vectors rather than the elements of one."""
     if digit.kind != Kind.REGISTER or digit.stride >= vector:
         yield digit
@@ -137,7 +152,7 @@ def _outside(digit: _Digit, vector: int) -> Iterator[_Digit]:
 class _Pattern:
     """What the lanes of one instruction touch: each a vector of elements."""
 
-    lanes: Sequence[_Digit]
+    lanes: Sequence[Digit]
     vector: int
     terms: Sequence[XorTerm]
     element_bytes: int
@@ -212,7 +227,7 @@ class _Pattern:
             yield lane, self._bytes(start + sum(digit.stride * k for digit, k in zip(self.lanes, at, strict=True)))
 
 
-def _is_bitwise(digits: Sequence[_Digit]) -> bool:
+def _is_bitwise(digits: Sequence[Digit]) -> bool:
     """Whether sums of steps of the digits are sums of bits without a carry."""
     reached = 0
     for digit in sorted(digits, key=lambda d: d.stride):

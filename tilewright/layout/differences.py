@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import chain
 
@@ -154,22 +155,30 @@ def _index_digits(table: Table) -> list[IndexDigit]:
     return found + list(table.still)
 
 
-def arrangements(source: Layout, target: Layout, axis: str, item_bytes: int) -> Iterator[Layout]:
-    """Arrangements of a scratch memory between two layouts of registers: in the order of either side's registers and
-    lanes, straight, with the swizzles of a 128-byte line, and with a pitch that is one access wider than a line."""
-    tables = refine(source, target)
-    sides = tables if tables is not None else (*(refine(source) or ()), *(refine(target) or ()))
-    for side in sides:
-        order = _by_nearness(side)
-        yield assembled(source, {}, in_order(order, axis))
-        if 128 % item_bytes:
-            continue
-        line = 128 // item_bytes
-        wide = max(1, 16 // item_bytes)
-        bits = [(wide.bit_length() - 1, line.bit_length() - 1, n) for n in (1, 2, 3)]
-        for low, high, count in bits:
-            yield assembled(source, {}, in_order(order, axis), (XorTerm(axis, low, high, count),))
-        yield assembled(source, {}, in_order(order, axis, pitch_after=line, pad=wide))
+@dataclass(frozen=True)
+class Arrangement:
+    """Where the digits of an index are in a memory."""
+
+    slots: Mapping[Slot, Content]
+    swizzle: tuple[XorTerm, ...] = ()
+
+    @property
+    def strides(self) -> dict[Content, int]:
+        return {content: slot.stride for slot, content in self.slots.items()}
+
+
+def arrangements(table: Table, axis: str, item_bytes: int) -> Iterator[Arrangement]:
+    """Arrangements of a scratch memory in the order of a layout's registers, then lanes, then the rest: straight, with
+    the swizzles of a 128-byte line, and with a pitch that is one access wider than a line. The simpler come first."""
+    order = _by_nearness(table)
+    straight = in_order(order, axis)
+    yield Arrangement(straight)
+    if 128 % item_bytes:
+        return
+    line, wide = 128 // item_bytes, max(1, 16 // item_bytes)
+    for count in (3, 2, 1):
+        yield Arrangement(straight, (XorTerm(axis, wide.bit_length() - 1, line.bit_length() - 1, count),))
+    yield Arrangement(in_order(order, axis, pitch_after=line, pad=wide))
 
 
 def _by_nearness(table: Table) -> list[IndexDigit]:

@@ -12,9 +12,10 @@ from math import prod
 
 from tilewright.dtypes import DType
 from tilewright.errors import TargetError
-from tilewright.layout.access import Access, MemoryPorts, register_access
+from tilewright.layout.access import Access, MemoryPorts, digit_access, register_access
 from tilewright.layout.axes import Kind, kind_of
 from tilewright.layout.differences import (
+    Arrangement,
     Ends,
     arrangements,
     assembled,
@@ -169,6 +170,8 @@ class Planner:
         if Kind.LANE not in moved:
             return [self._rename(target, *tables)]
         shuffle = self._shuffle(target, *tables)
+        if shuffle.seconds <= self._least_trip_seconds(target):
+            return [shuffle]
         trip = self._trip(at, target)
         return [shuffle] if shuffle.seconds <= sum(step.seconds for step in trip) else trip
 
@@ -272,17 +275,44 @@ class Planner:
 
     def _trip(self, at: Layout, target: Layout) -> list[Step]:
         """Through a memory: stored, a barrier, loaded, by the arrangement with the fewest conflicts."""
+        tables = refine(at, target)
         name = self._scratch_name()
-        best: list[Step] | None = None
-        for scratch in arrangements(at, target, name, self.item_bytes):
-            store = self._transfer(Move.STORE, at, scratch, scratch)
-            load = self._transfer(Move.LOAD, target, scratch, target)
-            store = replace(store, seconds=store.seconds + self._cycles("barrier"))
-            if best is None or store.seconds + load.seconds < sum(step.seconds for step in best):
-                best = [store, load]
+        if tables is None:
+            scratch = dense(at, name, keep=Kind.BLOCK)
+            store, load = (
+                self._transfer(Move.STORE, at, scratch, scratch),
+                self._transfer(Move.LOAD, target, scratch, target),
+            )
+            return [self._with_barrier(store), load]
+        memory = self.machine.memory_of(name)
+        ports = self._ports(at, memory)
+        best: tuple[float, Arrangement, Access, Access] | None = None
+        for side in tables:
+            for arrangement in arrangements(side, name, self.item_bytes):
+                store, load = (
+                    digit_access(table, arrangement.strides, arrangement.swizzle, 0, self.item_bytes, ports)
+                    for table in tables
+                )
+                seconds = self._access_seconds(store, memory) + self._access_seconds(load, memory)
+                if best is None or seconds < best[0]:
+                    best = seconds, arrangement, store, load
+                if store.is_ideal and load.is_ideal:
+                    break
         if best is None:
             raise _NoWay("there is no memory in which the value could be rearranged")
-        return best
+        _, arrangement, store, load = best
+        scratch = assembled(at, {}, arrangement.slots, arrangement.swizzle)
+        first = Step(Move.STORE, scratch, Kind.WARP, self._access_seconds(store, memory), _counted(store, memory))
+        last = Step(Move.LOAD, target, Kind.WARP, self._access_seconds(load, memory), _counted(load, memory))
+        return [self._with_barrier(first), last]
+
+    def _with_barrier(self, step: Step) -> Step:
+        return replace(step, seconds=step.seconds + self._cycles("barrier"))
+
+    def _least_trip_seconds(self, layout: Layout) -> float:
+        """A trip cannot be quicker than its bytes and its barrier."""
+        bytes_ = 2 * prod(layout.static_shape) * self.item_bytes
+        return bytes_ / self.machine.memories[0].bytes_per_second + self._cycles("barrier")
 
     # ---- memory -----------------------------------------------------------------------------------------------------
 
@@ -292,8 +322,7 @@ class Planner:
         if any(axis.startswith("tmem") for axis in axes):
             return self._tensor_memory(move, registers, memory_layout, result)
         memory = self.machine.memory_of(axes[0] if axes else "mem")
-        ports = MemoryPorts(memory.banks or 32, memory.bank_bytes, memory.line_bytes, self._widest(registers, memory))
-        access = register_access(registers, memory_layout, self.item_bytes, ports)
+        access = register_access(registers, memory_layout, self.item_bytes, self._ports(registers, memory))
         if access is None:
             elements = self._elements_a_thread(registers) * self._warps(registers)
             seconds = elements * self._cycles("move") * 32
@@ -306,9 +335,10 @@ class Planner:
             return max(issue, access.wavefronts * memory.banks * memory.bank_bytes / memory.bytes_per_second)
         return max(issue, access.sectors * memory.line_bytes / memory.bytes_per_second)
 
-    def _widest(self, registers: Layout, memory: Memory) -> int:
+    def _ports(self, registers: Layout, memory: Memory) -> MemoryPorts:
         # A register of a CPU's vector unit is loaded whole, whatever its width.
-        return self.machine.vector.bytes if "simd" in registers.axes else memory.widest_bytes
+        widest = self.machine.vector.bytes if "simd" in registers.axes else memory.widest_bytes
+        return MemoryPorts(memory.banks or 32, memory.bank_bytes, memory.line_bytes, widest)
 
     def _tensor_memory(self, move: Move, registers: Layout, memory_layout: Layout, result: Layout) -> Step:
         """Tensor memory: lane and warp are the row, so that a warp reaches its own 32 rows only."""

@@ -422,7 +422,7 @@ class _Lowering:
         return True
 
     def _runs_again(self, op: Operation, block: Block, segment: _Segment) -> bool:
-        """Whether an operation before the last segment of a block is computed again in it: no buffer kept its result."""
+        """Whether an operation before the last segment of a block runs again in it, as no buffer kept its result."""
         pending, seen = [op], set[Operation]()
         while pending:
             current = pending.pop()
