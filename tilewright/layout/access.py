@@ -19,8 +19,7 @@ from typing import NamedTuple
 from tilewright.layout.axes import Kind, kind_of
 from tilewright.layout.iters import XorTerm
 from tilewright.layout.layout import Layout
-from tilewright.layout.operations import canonical, trim
-from tilewright.layout.refinement import Content, Table, is_memory, refine
+from tilewright.layout.refinement import Content, Table, is_memory, plain_form, refine
 
 
 @dataclass(frozen=True)
@@ -86,7 +85,7 @@ def register_access(registers: Layout, memory: Layout, element_bytes: int, ports
         return None
     strides = {content: slot.stride for slot, content in tables[1].slots.items() if is_memory(slot.axis)}
     base = sum(offset for axis, offset in tables[1].offset if is_memory(axis))
-    return digit_access(tables[0], strides, canonical(trim(memory)).swizzle, base, element_bytes, ports)
+    return digit_access(tables[0], strides, plain_form(memory).swizzle, base, element_bytes, ports)
 
 
 def digit_access(

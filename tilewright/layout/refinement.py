@@ -66,10 +66,16 @@ class Table:
         return next((slot for slot, content in self.slots.items() if content == digit), None)
 
 
+@lru_cache(maxsize=8192)
+def plain_form(layout: Layout) -> Layout:
+    """The canonical form with the least padding."""
+    return canonical(trim(layout))
+
+
 @lru_cache(maxsize=4096)
 def refine(*layouts: Layout) -> tuple[Table, ...] | None:
     """Tables of static layouts of one shape; None where digits or strides do not nest or places are swizzled."""
-    plain = [canonical(trim(layout)) for layout in layouts]
+    plain = [plain_form(layout) for layout in layouts]
     if any(not layout.is_static or any(not is_memory(term.axis) for term in layout.swizzle) for layout in plain):
         return None
     if any(part.stride < 0 and not is_memory(part.axis) for layout in plain for part in layout.all_iters):

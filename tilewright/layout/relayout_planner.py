@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import prod
 
 from tilewright.dtypes import DType
@@ -33,7 +34,7 @@ from tilewright.layout.dims import static
 from tilewright.layout.iters import NO_AXIS, Partial, Replica
 from tilewright.layout.layout import Layout
 from tilewright.layout.queries import same_map
-from tilewright.layout.refinement import Copy, IndexDigit, Slot, Table, is_memory, refine
+from tilewright.layout.refinement import Copy, IndexDigit, Slot, Table, is_memory, plain_form, refine
 from tilewright.layout.relayout import Move, Plan, Reason, Step
 from tilewright.machines.machine import Link, Machine, Memory
 
@@ -53,11 +54,11 @@ class Planner:
             refusal = self._refusal(source, target)
             if refusal is not None:
                 return Reason(refusal)
-            if same_map(source, target):
+            if _same(source, target):
                 return Plan(source, ())
             steps = self._combined(source, target)
             at = steps[-1].layout if steps else source
-            if not same_map(at, target):
+            if not _same(at, target):
                 steps += self._route(at, target)
             return Plan(source, tuple(steps))
         except _NoWay as reason:
@@ -69,16 +70,9 @@ class Planner:
         if not source.is_static or not target.is_static:
             return "a size or an offset is unknown: bind it first"
         for layout in (source, target):
-            for axis in layout.axes:
-                # Registers are counted when everything else is known: what does not fit is spilled or refused there.
-                most = None if kind_of(axis) == Kind.REGISTER else self.machine.axes.get(axis)
-                if most is not None and static(layout.span(axis)) > most:
-                    return f"`{axis}` has {most} places on {self.machine.name}, the layout uses {layout.span(axis)}"
-                if is_memory(axis) and axis.startswith("mem"):
-                    try:
-                        self.machine.memory_of(axis)
-                    except TargetError as error:
-                        return error.message
+            misfit = _misfit(layout, self.machine)
+            if misfit is not None:
+                return misfit
         if any(digit.stride == 0 and digit.extent != 1 for digit in target.iters) and not shares_places(source, target):
             return "elements would share a place"
         if set(target.partial) - set(source.partial):
@@ -204,7 +198,7 @@ class Planner:
 
     def _message_then(self, at: Layout, between: Layout, target: Layout, far: Sequence[str]) -> list[Step]:
         steps = [self._message(at, between, far)]
-        return steps if same_map(between, target) else steps + self._route(between, target)
+        return steps if _same(between, target) else steps + self._route(between, target)
 
     def _message(self, at: Layout, target: Layout, far: Sequence[str]) -> Step:
         """One movement over the links of the far axes."""
@@ -399,6 +393,10 @@ class Planner:
         return -(-prod(layout.static_shape) // held)
 
 
+def _same(first: Layout, second: Layout) -> bool:
+    return plain_form(first) == plain_form(second) or same_map(first, second)
+
+
 def _without(at: Layout, term: Partial) -> Layout:
     """The layout after the terms were combined at the first of their places."""
     return replace(at, partial=tuple(other for other in at.partial if other != term))
@@ -425,6 +423,22 @@ class _Shards:
         digit = tables[1].slots[slot]
         rest = {held: content for held, content in tables[0].slots.items() if content != digit}
         return assembled(plain, {**rest, slot: digit}, {})
+
+
+@lru_cache(maxsize=8192)
+def _misfit(layout: Layout, machine: Machine) -> str | None:
+    """Why the machine has no room for a layout; None where it has."""
+    for axis in layout.axes:
+        # Registers are counted when everything else is known: what does not fit is spilled or refused there.
+        most = None if kind_of(axis) == Kind.REGISTER else machine.axes.get(axis)
+        if most is not None and static(layout.span(axis)) > most:
+            return f"`{axis}` has {most} places on {machine.name}, the layout uses {layout.span(axis)}"
+        if axis.startswith("mem"):
+            try:
+                machine.memory_of(axis)
+            except TargetError as error:
+                return error.message
+    return None
 
 
 class _NoWay(Exception):

@@ -399,18 +399,22 @@ class _Lowering:
         segment: _Segment,
         carried: Sequence[tuple[SSAValue, SSAValue]],
     ) -> bool:
-        """Whether every read of the old tile in this segment happens in the writing nest, at the same element."""
+        """Whether every read of the old tile in this segment happens in the writing nest, at the same element, and the
+        first of them before the write."""
         if not isinstance(argument.owner, Block):
             return True
         stage, shape = self._stage(value, segment), array_type(value).shape
+        feeds_value = feeds_others = False
         pending = [argument]
         while pending:
             current = pending.pop()
             for use in current.uses:
                 user = use.operation
                 if isinstance(user, tile.YieldOp):
-                    if current is not value:
+                    if current is argument:
                         return False
+                    feeds_value |= current is value
+                    feeds_others |= current is not value
                     continue
                 if user not in segment.ops and not self._runs_again(user, argument.owner, segment):
                     continue
@@ -419,7 +423,7 @@ class _Lowering:
                 if user.results[0] in self.buffers or self._stage(user.results[0], segment) != stage:
                     return False
                 pending.append(user.results[0])
-        return True
+        return feeds_value or not feeds_others
 
     def _runs_again(self, op: Operation, block: Block, segment: _Segment) -> bool:
         """Whether an operation before the last segment of a block runs again in it, as no buffer kept its result."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from itertools import combinations, product
+from itertools import combinations, pairwise, product
 from math import inf
 
 import pytest
@@ -96,7 +96,7 @@ def _line(case: RandomProblem, number: int) -> int:
 def chain(length: int) -> Problem:
     problem = Problem()
     variables = [problem.variable(f"v{n}", range(10)) for n in range(length)]
-    for n, (first, second) in enumerate(zip(variables, variables[1:], strict=False)):
+    for n, (first, second) in enumerate(pairwise(variables)):
         problem.relate(first, second, lambda a, b: float((a * 7 + b * 3) % 11), origin(n))
     problem.pin(variables[0], 3, origin(5000))
     problem.pin(variables[-1], 8, origin(5001))
@@ -130,7 +130,7 @@ def test_dense_problems_branch_and_stay_exact() -> None:
         for values in _sampled(size, count, solution.values)
     )
     assert solution.cost <= best
-    with pytest.raises(LayoutBudgetError, match="gave|looked"):
+    with pytest.raises(LayoutBudgetError, match="looked at 3 partial"):
         problem.solve(budget=3)
 
 
