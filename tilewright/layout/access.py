@@ -11,15 +11,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import product
-from math import gcd, prod
-from typing import NamedTuple
+from math import gcd, lcm, prod
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from tilewright.layout.axes import Kind, kind_of
 from tilewright.layout.iters import XorTerm
 from tilewright.layout.layout import Layout
 from tilewright.layout.refinement import Content, Table, is_memory, plain_form, refine
+
+Integers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 @dataclass(frozen=True)
@@ -188,28 +192,21 @@ class _Pattern:
 
     def by_lanes(self, starts: Iterable[int]) -> list[int]:
         """The same for instructions whose lane 0 begins at `starts`, counted address by address. Without XOR terms only
-        where an address lies among the banks and sectors matters."""
-        row = self.ports.banks * self.ports.bank_bytes * self.ports.sector_bytes
-        period = row if self.terms else row // gcd(row, self.element_bytes)
+        where an address lies in a row of the banks and in a sector matters."""
+        period = lcm(self.ports.banks * self.ports.bank_bytes, self.ports.sector_bytes)
+        period //= gcd(period, self.element_bytes)
         alike = Counter(starts if self.terms else (start % period for start in starts))
-        counts = [(self.by_lane(start), times) for start, times in alike.items()]
-        return [sum(count[position] * times for count, times in counts) for position in range(3)]
-
-    def by_lane(self, start: int) -> tuple[int, int, int]:
-        """The same, counted address by address."""
-        lanes = sorted(self._lane_addresses(start))
-        wavefronts = least = 0
-        sectors: set[int] = set()
-        groups: dict[int, set[int]] = {}
-        for lane, address in lanes:
-            first, last = address // self.ports.bank_bytes, (address + self.vector * self.element_bytes - 1)
-            groups.setdefault(lane // self._lanes_a_pass, set()).update(range(first, last // self.ports.bank_bytes + 1))
-            sectors.update(range(address // self.ports.sector_bytes, last // self.ports.sector_bytes + 1))
-        for words in groups.values():
-            in_bank = Counter(word % self.ports.banks for word in words)
-            wavefronts += max(in_bank.values())
-            least += max(1, len(words) // self.ports.banks)
-        return wavefronts, least, len(sectors)
+        times = np.array(list(alike.values()))
+        first = self._bytes_of(np.array(list(alike))[:, None] + self._lane_steps[None, :])
+        last = first + self.vector * self.element_bytes - 1
+        sectors = _distinct(_between(first // self.ports.sector_bytes, last // self.ports.sector_bytes))
+        words = _between(first // self.ports.bank_bytes, last // self.ports.bank_bytes)
+        wavefronts, least = np.zeros_like(times), np.zeros_like(times)
+        for group in np.unique(self._lane_numbers // self._lanes_a_pass):
+            together = words[:, self._lane_numbers // self._lanes_a_pass == group]
+            wavefronts += _fullest_bank(together, self.ports.banks)
+            least += np.maximum(1, _distinct(together) // self.ports.banks)
+        return [int((count * times).sum()) for count in (wavefronts, least, sectors)]
 
     @property
     def _lanes_a_pass(self) -> int:
@@ -220,10 +217,49 @@ class _Pattern:
             coordinate = term.apply(coordinate)
         return coordinate * self.element_bytes
 
-    def _lane_addresses(self, start: int) -> Iterator[tuple[int, int]]:
-        for at in product(*(range(digit.extent) for digit in self.lanes)):
-            lane = sum(digit.slot_stride * k for digit, k in zip(self.lanes, at, strict=True))
-            yield lane, self._bytes(start + sum(digit.stride * k for digit, k in zip(self.lanes, at, strict=True)))
+    def _bytes_of(self, coordinates: Integers) -> Integers:
+        for term in self.terms:
+            mask = (1 << term.bits) - 1
+            coordinates = coordinates ^ (((coordinates >> term.source) & mask) << term.target)
+        return coordinates * self.element_bytes
+
+    @cached_property
+    def _lane_numbers(self) -> Integers:
+        return _sums([(digit.slot_stride, digit.extent) for digit in self.lanes])
+
+    @cached_property
+    def _lane_steps(self) -> Integers:
+        """How far each lane's vector is from lane 0's."""
+        return _sums([(digit.stride, digit.extent) for digit in self.lanes])
+
+
+def _sums(digits: Sequence[tuple[int, int]]) -> Integers:
+    """Every sum of steps, the last digit fastest."""
+    total = np.zeros(1, np.int64)
+    for stride, extent in digits:
+        total = (total[:, None] + stride * np.arange(extent)[None, :]).reshape(-1)
+    return total
+
+
+def _between(first: Integers, last: Integers) -> Integers:
+    """The numbers from `first` to `last` (repeated where a range is shorter), as one more axis."""
+    steps = np.arange(int((last - first).max(initial=0)) + 1)
+    return np.minimum(first[..., None] + steps, last[..., None])
+
+
+def _distinct(numbers: Integers) -> Integers:
+    """How many different numbers there are in each row."""
+    ordered = np.sort(numbers.reshape(len(numbers), -1), axis=1)
+    return 1 + (np.diff(ordered, axis=1) != 0).sum(axis=1)
+
+
+def _fullest_bank(words: Integers, banks: int) -> Integers:
+    """In each row, the number of different words in the bank that has the most."""
+    ordered = np.sort(words.reshape(len(words), -1), axis=1)
+    is_new = np.concatenate([np.ones((len(ordered), 1), bool), np.diff(ordered, axis=1) != 0], axis=1)
+    rows = np.broadcast_to(np.arange(len(ordered))[:, None], ordered.shape)
+    counts = np.bincount((rows * banks + ordered % banks)[is_new], minlength=len(ordered) * banks)
+    return counts.reshape(len(ordered), banks).max(axis=1)
 
 
 def _is_bitwise(digits: Sequence[Digit]) -> bool:

@@ -308,3 +308,25 @@ def _crosses(digits: Digits, start: Size, size: Size) -> LayoutError:
         f"the slice of {size} from {start}{known} crosses a border between blocks of the digits [{text}] unaligned",
         help="start at a multiple of the size, and use a size that the inner digits multiply to or that divides them",
     )
+
+
+def rename_axis(layout: Layout, old: str, new: str) -> Layout:
+    """The same layout with the axis `old` called `new`.
+
+    Raises:
+        LayoutError: the layout has an axis `new` already.
+    """
+    if new in layout.axes:
+        raise LayoutError(f"the layout has an axis `{new}` already", help="rename to an axis that it does not use")
+
+    def renamed(part: AxisIterT) -> AxisIterT:
+        return replace(part, axis=new) if part.axis == old else part
+
+    return replace(
+        layout,
+        shard=tuple(tuple(map(renamed, digits)) for digits in layout.shard),
+        replica=tuple(map(renamed, layout.replica)),
+        partial=tuple(map(renamed, layout.partial)),
+        offset=tuple((new if axis == old else axis, value) for axis, value in layout.offset),
+        swizzle=tuple(replace(term, axis=new) if term.axis == old else term for term in layout.swizzle),
+    )

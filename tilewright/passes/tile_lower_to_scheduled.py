@@ -405,14 +405,15 @@ class _Lowering:
             return True
         stage, shape = self._stage(value, segment), array_type(value).shape
         feeds_value = feeds_others = False
-        pending = [argument]
+        pending, seen = [argument], set[SSAValue]()
         while pending:
             current = pending.pop()
+            if current in seen:
+                continue
+            seen.add(current)
             for use in current.uses:
                 user = use.operation
                 if isinstance(user, tile.YieldOp):
-                    if current is argument:
-                        return False
                     feeds_value |= current is value
                     feeds_others |= current is not value
                     continue
