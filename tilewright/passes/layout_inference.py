@@ -21,7 +21,7 @@ from xdsl.ir import Block, Operation, SSAValue
 from tilewright.dialects import tile
 from tilewright.dialects.base import array_type
 from tilewright.dtypes import DType
-from tilewright.errors import LayoutError
+from tilewright.errors import LayoutError, SourceLocation
 from tilewright.layout import Layout, reduce, row_major, strided
 from tilewright.layout.relayout import Plan, plan_relayout
 from tilewright.layout.solver import Origin, Problem, Solution
