@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
-from pass_support import expect, remarks, run_through
+from pass_support import Make, expect, remarks, run_through
 
 from tests.programs import Program
 from tilewright.frontend.trace import Value
@@ -99,7 +97,7 @@ def scores_read_reversed(p: Program) -> list[Value]:
         (scores_read_reversed, "the scores are also read at other coordinates"),
     ],
 )
-def test_a_pattern_that_cannot_be_one_kernel_says_why(make: Callable[[Program], list[Value]], reason: str) -> None:
+def test_a_pattern_that_cannot_be_one_kernel_says_why(make: Make, reason: str) -> None:
     unit = run_through(make, ArrayFuseAttentionPass)
     expect(unit, "CHECK-NOT: array.fused")
     assert remarks(unit, NAME) == [("not fused", reason)]
@@ -148,7 +146,7 @@ def softmax_alone(p: Program) -> list[Value]:
     ],
     ids=lambda f: f.__name__,
 )
-def test_what_is_not_attention_is_left_to_the_other_fusions(make: Callable[[Program], list[Value]]) -> None:
+def test_what_is_not_attention_is_left_to_the_other_fusions(make: Make) -> None:
     unit = run_through(make, ArrayFuseAttentionPass)
     expect(unit, "CHECK-NOT: array.fused")
     assert remarks(unit, NAME) == []

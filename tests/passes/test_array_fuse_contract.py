@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
-from pass_support import expect, remarks, run_through
+from pass_support import Make, expect, remarks, run_through
 
 from tests.programs import Program, convolution, matmul_epilogue
 from tilewright.frontend.trace import Value
@@ -147,9 +145,7 @@ def less_its_row_maximum(p: Program) -> list[Value]:
         (less_its_row_maximum, "an operand depends on the product another way"),
     ],
 )
-def test_what_needs_the_whole_product_stays_outside_and_says_why(
-    make: Callable[[Program], list[Value]], reason: str
-) -> None:
+def test_what_needs_the_whole_product_stays_outside_and_says_why(make: Make, reason: str) -> None:
     unit = run_through(make, ArrayFuseContractPass)
     expect(unit, 'CHECK: why = "product alone"\nCHECK: array.yield\nCHECK: array.map')
     assert remarks(unit, NAME) == [("not in epilogue", reason), ("group", "product alone")]

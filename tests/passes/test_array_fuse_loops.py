@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from pass_support import expect, remarks, run_through
+from pass_support import Make, expect, remarks, run_through
 
 from tests.programs import Program, layer_norm, softmax_columns, softmax_rows
 from tilewright import dtypes
 from tilewright.dialects import array
 from tilewright.frontend.trace import Value
 from tilewright.passes.array_fuse_loops import LARGEST_GROUP, ArrayFuseLoopsPass
-
-Make = Callable[[Program], list[Value]]
 
 
 def groups(make: Make) -> list[tuple[str, str]]:

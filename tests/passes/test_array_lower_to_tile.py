@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from pass_support import Tensor, expect, random_inputs, run, run_through
+from pass_support import Make, Tensor, expect, random_inputs, run, run_through
 
 from tests.programs import Program
 from tilewright import dtypes
@@ -14,8 +14,8 @@ from tilewright.passes.array_lower_to_tile import ArrayLowerToTilePass
 from tilewright.passes.base import Unit
 
 
-def lowered(make: object) -> Unit:
-    return run_through(make, ArrayLowerToTilePass)  # type: ignore[arg-type]
+def lowered(make: Make) -> Unit:
+    return run_through(make, ArrayLowerToTilePass)
 
 
 def result_of(unit: Unit) -> tuple[list[Tensor], Tensor]:

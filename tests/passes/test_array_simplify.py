@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
-from pass_support import expect, parse, run, run_through, unit_of
+from pass_support import Make, expect, parse, run, run_through, unit_of
 
 from tests.programs import Program
 from tilewright import dtypes, ops
 from tilewright.dtypes import DType
 from tilewright.frontend.trace import Value
 from tilewright.passes.array_simplify import ArraySimplifyPass
+from tilewright.passes.base import Unit
 from tilewright.primitives import ArrayType
 
 
-def simplified(make: Any) -> Any:
+def simplified(make: Make) -> Unit:
     return run_through(make, ArraySimplifyPass)
 
 

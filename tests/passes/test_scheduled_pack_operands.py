@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
-from pass_support import expect, parse, random_inputs, remarks, run, run_through, unit_of
+from pass_support import Make, expect, parse, random_inputs, remarks, run, run_through, unit_of
 
 from tests.programs import PROGRAMS, Program, attention, build, convolution, inputs_for, matmul_epilogue
 from tilewright import dtypes
@@ -23,7 +21,7 @@ AT_RUN_TIME = ("packed by all threads", "known at run time only")
 WEIGHTS = np.random.default_rng(3).standard_normal((4, 20)).astype(np.float32)
 
 
-def packed(make: Callable[[Program], list[Value]]) -> Unit:
+def packed(make: Make) -> Unit:
     return run_through(make, ScheduledPackOperandsPass)
 
 
@@ -177,14 +175,14 @@ def test_two_products_of_one_kernel_share_the_panels() -> None:
     np.testing.assert_allclose(run(unit, [x, w])[0], x @ w @ w, rtol=1e-4, atol=1e-4)
 
 
-def by_name(name: str) -> Callable[[Program], list[Value]]:
+def by_name(name: str) -> Make:
     return next(make for make in PROGRAMS if make.__name__ == name)
 
 
 @pytest.mark.parametrize(
     "make", [matmul_epilogue, by_name("matmul_constant"), attention, convolution], ids=lambda f: f.__name__
 )
-def test_packed_programs_mean_what_they_meant(make: Callable[[Program], list[Value]]) -> None:
+def test_packed_programs_mean_what_they_meant(make: Make) -> None:
     program = build(make)
     inputs = inputs_for(program)
     expected = compile_module(build_module(program), program.constants, "interp")(*inputs)
@@ -193,6 +191,6 @@ def test_packed_programs_mean_what_they_meant(make: Callable[[Program], list[Val
 
 
 @pytest.mark.parametrize("make", PROGRAMS, ids=lambda f: f.__name__)
-def test_packed_kernels_are_the_same_after_printing_and_parsing(make: Callable[[Program], list[Value]]) -> None:
+def test_packed_kernels_are_the_same_after_printing_and_parsing(make: Make) -> None:
     unit = packed(make)
     assert parse(str(unit.module)).is_structurally_equivalent(unit.module)

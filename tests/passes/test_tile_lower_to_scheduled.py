@@ -210,10 +210,6 @@ KERNELS = {
         tile.store(%s, %w) {IDENTITY}
         tile.store(%t, %out) {IDENTITY}
         """,
-}
-
-
-KERNELS |= {
     "carried tiles change places": f"""
         %x = tile.load(%a) {IDENTITY} : tensor<16x16xf32>
         %y = tile.load(%b) {IDENTITY} : tensor<16x16xf32>

@@ -370,11 +370,11 @@ class _Lowering:
         """Write carried tiles for the next trip, directly where no later nest reads the old value."""
         delayed: list[tuple[SSAValue, SSAValue]] = []
         spares: dict[SSAValue, SSAValue] = {}
-        changing_places = {argument for argument, _ in carried}
+        carried_tiles = {argument for argument, _ in carried}
         for value, (argument, buffer) in zip(op.operands, carried, strict=True):
             if value is argument or self.buffers.get(value) is buffer:
                 continue
-            if value in changing_places:
+            if value in carried_tiles:
                 # Another carried tile, whose own buffer is written too: all are set aside before any is.
                 delayed.append((value, buffer))
                 if value not in spares:
