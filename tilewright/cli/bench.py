@@ -54,7 +54,7 @@ def bench(
     Parameters
     ----------
     suite
-        gemm, ops, attention or models.
+        gemm, ops, attention, models, or layout (the compiler's own time, without peers).
     case
         Only the cases whose name contains this.
     vs
@@ -194,7 +194,22 @@ def _read_base(path: Path, suite: str) -> dict[str, dict[str, Any]]:
     return cases
 
 
+def _show_compiler(console: Console, document: dict[str, Any]) -> None:
+    cases = [case for case in document["cases"] if "error" not in case]
+    names = list(dict.fromkeys(name for case in cases for name in case["figures"]))
+    rows = [
+        [case["case"], seconds_text(case["ours_s"]), seconds_text(case["limit_s"])]
+        + [f"{case['figures'].get(name, 0):g}" for name in names]
+        for case in cases
+    ]
+    console.print(make_table(document["suite"], ["case", "time", "limit", *names], rows))
+    _show_failures(console, document)
+
+
 def _show(console: Console, document: dict[str, Any], peers: tuple[str, ...]) -> None:
+    if any("figures" in case for case in document["cases"]):
+        _show_compiler(console, document)
+        return
     compared = any("speedup" in case for case in document["cases"])
     columns = [
         "case",
@@ -212,9 +227,15 @@ def _show(console: Console, document: dict[str, Any], peers: tuple[str, ...]) ->
     reasons = {(peer, reason) for case in document["cases"] for peer, reason in case["absent"].items()}
     for peer, reason in sorted(reasons):
         console.print(f"{peer}: {reason}", markup=False, soft_wrap=True)
+    _show_failures(console, document)
+
+
+def _show_failures(console: Console, document: dict[str, Any]) -> None:
     for case in document["cases"]:
         if "error" in case:
             console.print(f"FAILED {case['case']}: {case['error']}", markup=False, soft_wrap=True)
+        elif not case["agrees"] and "limit_s" in case:
+            console.print(f"SLOW {case['case']}: over its limit", markup=False, soft_wrap=True)
         elif not case["agrees"]:
             text = f"MISMATCH in {case['case']}: the results differ by more than {case['tolerance']:g}"
             console.print(text, markup=False, soft_wrap=True)

@@ -20,7 +20,7 @@ from tilewright.errors import ArgumentError, TilewrightError
 
 if TYPE_CHECKING:
     from tilewright.cli.bench_peers import Runner
-    from tilewright.cli.bench_suites.case import Case
+    from tilewright.cli.bench_suites.case import Case, CompilerCase
 
 IDLE_GAP_S = 0.25
 """Between libraries: the worker threads of one spin for a while after a call and would slow the next."""
@@ -63,7 +63,7 @@ def main() -> int:
     return 0
 
 
-def selected(request: Request) -> list[Case]:
+def selected(request: Request) -> list[Case | CompilerCase]:
     """The cases whose name contains the requested text.
 
     Raises:
@@ -79,10 +79,12 @@ def selected(request: Request) -> list[Case]:
     return found
 
 
-def measured_or_failed(case: Case, request: Request) -> dict[str, Any]:
+def measured_or_failed(case: Case | CompilerCase, request: Request) -> dict[str, Any]:
     """The record of a case; one that we cannot compile or run is a result too, and the others still count."""
+    from tilewright.cli.bench_suites.case import CompilerCase
+
     try:
-        return measure(case, request)
+        return measure_compiler(case, request) if isinstance(case, CompilerCase) else measure(case, request)
     except TilewrightError as error:
         return {"case": case.name, "error": str(error), "agrees": False, "peers": {}, "absent": {}}
 
@@ -110,6 +112,26 @@ def measure(case: Case, request: Request) -> dict[str, Any]:
         differences = compare(compared)
         times = alternate({name: runner.call for name, runner in runners.items()}, request)
     return describe(case, request, times, differences, absent)
+
+
+def measure_compiler(case: CompilerCase, request: Request) -> dict[str, Any]:
+    """One case of the compiler itself: the median time of its turns, and its figures."""
+    times: list[float] = []
+    figures: Mapping[str, float] = {}
+    for _ in range(request.repeat):
+        start = time.perf_counter()
+        figures = case.run()
+        times.append(time.perf_counter() - start)
+    ours_s = median(times)
+    return {
+        "case": case.name,
+        "ours_s": ours_s,
+        "limit_s": case.limit_s,
+        "figures": dict(figures),
+        "agrees": request.quick or ours_s <= case.limit_s,
+        "peers": {},
+        "absent": {},
+    }
 
 
 def compare(runners: Mapping[str, Runner]) -> dict[str, float]:

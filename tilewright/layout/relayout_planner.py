@@ -394,7 +394,9 @@ class Planner:
 
 
 def _same(first: Layout, second: Layout) -> bool:
-    return plain_form(first) == plain_form(second) or same_map(first, second)
+    first, second = plain_form(first), plain_form(second)
+    # Comparing different XOR terms means comparing every element: taking them for different costs at most a copy.
+    return first == second or (not first.swizzle and not second.swizzle and same_map(first, second))
 
 
 def _without(at: Layout, term: Partial) -> Layout:

@@ -12,7 +12,7 @@ everywhere, or computed from their coordinates, have no layout: they are made wh
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -23,11 +23,14 @@ from tilewright.dialects.base import array_type
 from tilewright.dtypes import DType
 from tilewright.errors import LayoutError, SourceLocation
 from tilewright.layout import Layout, reduce, row_major, strided
+from tilewright.layout.access import register_access
+from tilewright.layout.differences import in_memory
+from tilewright.layout.refinement import plain_form, refine
 from tilewright.layout.relayout import Plan, plan_relayout
 from tilewright.layout.solver import Origin, Problem, Solution
 from tilewright.machines.machine import Machine
 from tilewright.passes.affine_access import Index, linear_form
-from tilewright.passes.layout_rules import Flow, Folded, View, flows, is_tile, location_of
+from tilewright.passes.layout_rules import COMPUTING, Flow, Folded, View, flows, is_tile, location_of
 from tilewright.passes.layout_spaces import Atom, Space
 
 LARGEST_DOMAIN = 8
@@ -229,9 +232,11 @@ def _transferred(op: tile.LoadOp | tile.StoreOp) -> SSAValue:
 
 
 def _offer(work: _Kernel, value: SSAValue, layout: Layout) -> bool:
-    """Whether the layout is new to a tile whose domain has room for it."""
+    """Whether the layout is new to a tile whose domain has room for it. What is computed is in registers."""
+    if value in work.free or not is_tile(value) or (in_memory(layout) and isinstance(value.owner, COMPUTING)):
+        return False
     domain = work.domains.setdefault(value, {})
-    if value in work.free or not is_tile(value) or layout in domain or len(domain) >= LARGEST_DOMAIN:
+    if layout in domain or len(domain) >= LARGEST_DOMAIN:
         return False
     domain[layout] = None
     return True
@@ -244,6 +249,19 @@ def _spread(work: _Kernel) -> None:
     for flow, _, _ in work.flows:
         outgoing.setdefault(flow.source, []).append(flow)
         incoming.setdefault(flow.target, []).append(flow)
+    _carry(work, outgoing, incoming)
+    # What no anchor reaches streams like a load.
+    for op, _ in work.ops:
+        for value in op.results:
+            if is_tile(value) and value not in work.free and not work.domains.get(value):
+                for layout in work.space.distributions(array_type(value), array_type(value).rank - 1):
+                    _offer(work, value, layout)
+    _carry(work, outgoing, incoming)
+
+
+def _carry(
+    work: _Kernel, outgoing: Mapping[SSAValue, Sequence[Flow]], incoming: Mapping[SSAValue, Sequence[Flow]]
+) -> None:
     pending = deque((value, layout) for value, domain in work.domains.items() for layout in domain)
     while pending:
         value, layout = pending.popleft()
@@ -361,3 +379,9 @@ def _name(value: SSAValue) -> str:
 def _place_of(value: SSAValue) -> SourceLocation | None:
     owner = value.owner
     return location_of(owner) if isinstance(owner, Operation) else None
+
+
+def forget_plans() -> None:
+    """Empty the memories of plans and views, so that the next inference is as slow as the first."""
+    for remembered in (plan_relayout, register_access, refine, plain_form, _image, _preimage):
+        remembered.cache_clear()

@@ -154,6 +154,17 @@ RULES: dict[type[PlainOp], Rule] = {}
 # takes tiles as they are.
 ANCHORS: tuple[type[PlainOp], ...] = (tile.LoadOp, tile.StoreOp, tile.DotOp)
 FREE: tuple[type[PlainOp], ...] = (tile.FullOp, tile.IotaOp)
+COMPUTING: tuple[type[PlainOp], ...] = (
+    tile.MapOp,
+    tile.CastOp,
+    tile.BitcastOp,
+    tile.FillPaddingOp,
+    tile.BroadcastOp,
+    tile.ReduceOp,
+    tile.ArgReduceOp,
+    tile.ScanOp,
+    tile.SortOp,
+)
 IGNORED: tuple[type[PlainOp], ...] = (tile.YieldOp, tile.PrintOp, tile.AssertOp)
 
 

@@ -48,6 +48,20 @@ def test_quick_run_has_a_record_for_each_case(tilewright: CommandLine):
         assert 0 < case["peak_fraction"] < 2
 
 
+def test_the_compilers_own_time_is_shown_with_its_figures(tilewright: CommandLine):
+    run = tilewright("bench", "layout", "--quick", "--json")
+    assert run.exit_code == 0, run.stderr
+    names = [case["case"] for case in run.document["cases"]]
+    assert {"chain of 8, sm_90a", "softmax, x86-64-v4", "attention, sm_90a"} <= set(names)
+    for case in run.document["cases"]:
+        assert case["figures"].keys() == {"variables", "nodes", "cost_us"}
+        assert case["figures"]["nodes"] == 1
+        assert case["figures"]["variables"] >= 8
+        assert case["ours_s"] > 0
+    shown = tilewright("bench", "layout", "--quick", "--case", "softmax")
+    assert "variables" in shown.stdout
+
+
 def test_table_compares_with_an_earlier_run(tilewright: CommandLine, tmp_path: Path):
     base = tmp_path / "base.json"
     case = {"case": "softmax 16x48", "ours_s": 1.0}

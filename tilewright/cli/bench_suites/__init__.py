@@ -6,12 +6,12 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tilewright.cli.bench_suites.case import Case
+    from tilewright.cli.bench_suites.case import Case, CompilerCase
 
-SUITES = ("gemm", "ops", "attention", "models")
+SUITES = ("gemm", "ops", "attention", "models", "layout")
 PEERS = ("numpy", "torch", "onnxruntime", "jax")
 
 
-def load_cases(suite: str, quick: bool) -> tuple[Case, ...]:
+def load_cases(suite: str, quick: bool) -> tuple[Case | CompilerCase, ...]:
     """The cases of a suite in `SUITES`; tiny ones if `quick`."""
     return importlib.import_module(f"{__name__}.{suite}").cases(quick)

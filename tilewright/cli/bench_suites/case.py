@@ -37,6 +37,16 @@ class Case:
     unsupported: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
+@dataclass(frozen=True)
+class CompilerCase:
+    """Work of the compiler itself. `run` does it from the start and gives figures to show; `limit_s` is how long it may
+    take."""
+
+    name: str
+    run: Callable[[], Mapping[str, float]]
+    limit_s: float
+
+
 def normal(*shapes: tuple[int, ...]) -> Callable[[np.random.Generator], tuple[Array, ...]]:
     """Inputs of these shapes: f32 from the standard normal distribution."""
     return lambda generator: tuple(generator.standard_normal(shape, dtype=np.float32) for shape in shapes)
