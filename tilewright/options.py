@@ -109,7 +109,7 @@ class Options:
         metadata=_about(
             _integer(0, 7),
             "What to print on stderr: 1 devices and cache, 2 launches, 3 schedules, 4 source, 5 IR per phase, "
-            "6 IR per pass, 7 machine code",
+            "6 IR per pass, 7 machine code; from 3 on programs are compiled anew, not taken from the cache",
         ),
     )
     verify: int = field(
@@ -130,9 +130,8 @@ class Options:
         default=0, metadata=_about(_BYTES, "Most memory that one call may allocate; 0 for what the machine has")
     )
     dump_dir: Path | None = field(
-        default=None, metadata=_about(_PATH, "Where to write the IR of each phase and replayable bundles")
+        default=None, metadata=_about(_PATH, "Where to write what is compiled: IR of each phase, LLVM IR, assembly")
     )
-    trace_file: Path | None = field(default=None, metadata=_about(_PATH, "Where to write a Perfetto trace"))
     events_file: Path | None = field(
         default=None, metadata=_about(_PATH, "Where to append the structured log, one JSON object a line")
     )

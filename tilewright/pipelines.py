@@ -72,14 +72,17 @@ def run_passes(unit: Unit, keep_stages: bool = True) -> dict[str, str]:
     """Run both lists; gives the program's text at each phase border if it is to be kept."""
     from tilewright import events
     from tilewright.options import current
+    from tilewright.runtime.files import dump
 
-    verify = current().verify
+    verify, dump_dir = current().verify, current().dump_dir
     stages: dict[str, str] = {}
 
     def border(phase: str) -> None:
-        if keep_stages or events.listening(5):
+        if keep_stages or dump_dir is not None or events.listening(5):
             stages[phase] = str(unit.module)
             events.emit("compile.phase", level=5, phase=phase, text=stages[phase])
+        if dump_dir is not None:
+            dump(dump_dir / unit.name, f"{len(stages)}.{phase}.mlir", stages[phase])
 
     border("array")
     for phase, passes in (("tile", array_to_tile()), ("scheduled", tile_to_scheduled())):

@@ -15,7 +15,15 @@ import numpy as np
 from tilewright import dtypes
 from tilewright.api import lifting
 from tilewright.api.array import Array, located
-from tilewright.api.functions_elementwise import add, bitwise_left_shift, bitwise_right_shift, bitwise_xor, multiply
+from tilewright.api.functions_elementwise import (
+    add,
+    bitwise_left_shift,
+    bitwise_right_shift,
+    bitwise_xor,
+    maximum,
+    multiply,
+    where,
+)
 from tilewright.api.functions_manipulation import stack, unstack
 from tilewright.api.functions_math import cos, log, sqrt
 from tilewright.api.functions_searching import argmax
@@ -157,7 +165,9 @@ def randint(key: ArrayLike, shape: Any, low: ArrayLike, high: ArrayLike, dtype: 
     # The highest value that may come out fits the type even where the bound above it does not.
     last = lifting.fitting(high - 1, kind) if is_scalar(high) else lifting.fitting(high, kind) - 1
     span = cast(last, dtypes.u64) - cast(floor, dtypes.u64) + lifting.full((), 1, dtypes.u64)
-    offset = bits(key, shape, dtypes.u64) % span
+    drawn = bits(key, shape, dtypes.u64)
+    # A span of 2**64 wraps to 0: every word counts as it is.
+    offset = where(span == 0, drawn, drawn % maximum(span, 1))
     return cast(offset + cast(floor, dtypes.u64), kind)
 
 

@@ -21,6 +21,9 @@ from tilewright.runtime.program import Program, load
 from tilewright.runtime.sources import source_digest
 from tilewright.targets.base import Executable, Tensor, target_named
 
+_COMPILING_LEVEL = 3
+"""The lowest level of the `debug` ladder that shows what happens while a program is compiled."""
+
 Donations = Sequence[tuple[int, int]]
 
 
@@ -82,7 +85,9 @@ class CompiledGraph:
 
     def _obtain(self) -> Program:
         cache = default_cache()
-        if cache is None:
+        # Whoever wants to see the program being compiled must not be given one that is.
+        is_watched = current().debug >= _COMPILING_LEVEL or current().dump_dir is not None
+        if cache is None or is_watched:
             return self._timed_build()
         key = self._key(cache)
         found = self._from_cache(cache, key)

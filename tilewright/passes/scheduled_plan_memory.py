@@ -222,7 +222,7 @@ class _Planner:
 
 
 def reads_where_it_writes(kernel: tile.KernelOp, source: int, target: int) -> bool:
-    """Whether a kernel loads one ref only in nests that store the other at the same element."""
+    """Whether a kernel loads one ref only in nests that then store the other at the same element."""
     loaded, stored = kernel.refs[source], kernel.refs[target]
     stores = [u.operation for u in stored.uses]
     for use in loaded.uses:
@@ -234,6 +234,7 @@ def reads_where_it_writes(kernel: tile.KernelOp, source: int, target: int) -> bo
             for s in stores
             if isinstance(s, tile.StoreOp)
             and s.parent_block() is load.parent_block()
+            and load.is_before_in_block(s)
             and s.map == load.map
             and list(s.symbols) == list(load.symbols)
         ]

@@ -7,6 +7,8 @@ import os
 from collections.abc import Generator
 from pathlib import Path
 
+from tilewright.errors import OptionError
+
 TEMPORARY_SUFFIX = ".tmp"
 
 
@@ -28,6 +30,21 @@ def replacing(path: Path) -> Generator[Path]:
         temporary.unlink(missing_ok=True)
         raise
     _sync(path.parent)
+
+
+def dump(folder: Path, name: str, text: str) -> None:
+    """Write a text for people to read, under the folder of the option `dump_dir`.
+
+    Raises:
+        OptionError: the folder does not let it.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    except OSError as error:
+        raise OptionError(
+            f"`dump_dir` cannot be written: {error}", help="name a folder that you may write to, or unset TW_DUMP_DIR"
+        ) from None
 
 
 def _sync(path: Path) -> None:

@@ -118,6 +118,13 @@ def test_randint(low, high, dtype):
     assert ((counts - expected) ** 2 / expected).sum() < degrees + 5 * math.sqrt(2 * degrees)
 
 
+@pytest.mark.parametrize(("low", "high", "dtype"), [(-(2**63), 2**63, tw.i64), (0, 2**64, tw.u64)])
+def test_randint_may_give_every_value_of_a_64_bit_type(low, high, dtype):
+    values = run(lambda: tw.random.randint(tw.random.key(9), (1000,), low, high, dtype))
+    assert len(np.unique(values)) > 990
+    assert ((values >= (low + high) // 2).mean() - 0.5) < 0.1
+
+
 def test_randint_over_the_whole_type_and_traced_bounds():
     values = run(lambda: tw.random.randint(tw.random.key(9), (1000,), -(2**63), 2**63 - 1))
     assert (values < 0).any()

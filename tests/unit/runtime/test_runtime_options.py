@@ -23,7 +23,6 @@ GOOD = {
     "threads": ("8", 8),
     "memory_limit_bytes": ("4GiB", 4 * 1024**3),
     "dump_dir": ("out", Path("out")),
-    "trace_file": ("trace.json", Path("trace.json")),
     "events_file": ("events.jsonl", Path("events.jsonl")),
     "color": ("never", "never"),
 }

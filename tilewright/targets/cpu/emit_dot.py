@@ -200,10 +200,9 @@ class _MicroKernel:
         vectors = self.columns // self.lanes
         places = [(r, v) for r in range(self.rows) for v in range(vectors)]
         pointers = {p: self._at(acc, p[0] * acc_stride + p[1] * self.lanes) for p in places}
-        totals: list[Value] = [
-            self.builder.load(pointers[p], align=self.dtype.itemsize, typ=shape) if accumulate else splat(shape, 0)
-            for p in places
-        ]
+        # Sums of one block of the depth start from zero: added to the others' sum at the end, their rounding errors grow
+        # with the number of blocks plus the depth of one, not with the whole depth.
+        totals: list[Value] = [splat(shape, 0) for _ in places]
         known = static(depth)
         whole: Value
         if known is not None:
@@ -213,7 +212,13 @@ class _MicroKernel:
         totals = self._depth_loop(left, right, i64(0), whole, DEPTH_UNROLL, totals, shape)
         totals = self._depth_loop(left, right, whole, depth, 1, totals, shape)
         for place, total in zip(places, totals, strict=True):
+            if accumulate:
+                earlier = self.builder.load(pointers[place], align=self.dtype.itemsize, typ=shape)
+                total = self._sum(earlier, total)
             self.builder.store(total, pointers[place], align=self.dtype.itemsize)
+
+    def _sum(self, x: Value, y: Value) -> Value:
+        return self.builder.fadd(x, y) if self.dtype.is_float else self.builder.add(x, y)
 
     def _at(self, base: Value, elements: int) -> Value:
         return offset_pointer(self.builder, base, i64(elements), self.dtype.itemsize)

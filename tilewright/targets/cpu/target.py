@@ -13,9 +13,11 @@ import numpy as np
 from tilewright import events
 from tilewright.dialects.base import array_type
 from tilewright.errors import UnsupportedOnTargetError
+from tilewright.options import current
 from tilewright.passes.base import Unit
 from tilewright.passes.scheduled_plan_memory import MemoryPlan, plan_memory
 from tilewright.primitives import ArrayType
+from tilewright.runtime.files import dump
 from tilewright.runtime.manifest import Alias, ArraySpec, Manifest, place_constants
 from tilewright.runtime.program import Program
 from tilewright.targets.base import Tensor
@@ -51,6 +53,9 @@ class NativeProgram:
         constants = [np.ascontiguousarray(self._unit.constants[name]) for name in self._module.constants]
         if events.listening(4):
             events.emit("compile.source", level=4, text=self._module.text)
+        if (folder := current().dump_dir) is not None:
+            dump(folder / self._unit.name, "4.llvm.ll", self._module.text)
+            dump(folder / self._unit.name, "5.assembly.s", self.asm())
         if events.listening(7):
             events.emit("compile.assembly", level=7, text=self.asm())
         object_bytes = compile_object(self._module.text, machine)
