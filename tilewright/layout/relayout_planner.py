@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import chain
 from math import prod
 
 from tilewright.dtypes import DType
@@ -281,17 +282,20 @@ class Planner:
         memory = self.machine.memory_of(name)
         ports = self._ports(at, memory)
         best: tuple[float, Arrangement, Access, Access] | None = None
-        for side in tables:
-            for arrangement in arrangements(side, name, self.item_bytes):
-                store, load = (
-                    digit_access(table, arrangement.strides, arrangement.swizzle, 0, self.item_bytes, ports)
-                    for table in tables
-                )
-                seconds = self._access_seconds(store, memory) + self._access_seconds(load, memory)
-                if best is None or seconds < best[0]:
-                    best = seconds, arrangement, store, load
-                if store.is_ideal and load.is_ideal:
-                    break
+        least = self._least_trip_seconds(target) - self._cycles("barrier")
+        # The simpler arrangements of both sides come before the more involved ones of either.
+        for arrangement in chain.from_iterable(
+            zip(*(arrangements(t, name, self.item_bytes) for t in tables), strict=True)
+        ):
+            store, load = (
+                digit_access(table, arrangement.strides, arrangement.swizzle, 0, self.item_bytes, ports)
+                for table in tables
+            )
+            seconds = self._access_seconds(store, memory) + self._access_seconds(load, memory)
+            if best is None or seconds < best[0]:
+                best = seconds, arrangement, store, load
+            if best[0] <= 1.05 * least:
+                break
         if best is None:
             raise _NoWay("there is no memory in which the value could be rearranged")
         _, arrangement, store, load = best
