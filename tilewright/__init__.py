@@ -30,6 +30,8 @@ def __getattr__(name: str) -> Any:
     if name in _SUBMODULES:
         return importlib.import_module(f"tilewright.{name}")
     api = importlib.import_module("tilewright.api")
+    if name == "__all__":  # `from tilewright import *`
+        return [*api.__all__, "options"]
     if name not in api.__all__:
         raise AttributeError(f"module 'tilewright' has no attribute {name!r}")
     value = getattr(api, name)

@@ -20,6 +20,7 @@ from pathlib import Path
 from types import CodeType
 
 _PACKAGE_ROOT = str(Path(__file__).parent) + os.sep
+_COMMAND_LINE = _PACKAGE_ROOT + "cli" + os.sep
 
 
 @dataclass(frozen=True)
@@ -219,12 +220,15 @@ class ToolFailure(TilewrightError):
 
 
 def user_location(skip_root: str = _PACKAGE_ROOT) -> SourceLocation | None:
-    """The innermost frame outside the package: the user's line. None when every frame is ours."""
+    """The innermost frame outside the package: the user's line. None when every frame is ours, or is of what calls our
+    command line."""
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  documented, despite its name
     while frame is not None:
         name = frame.f_code.co_filename
         if not name.startswith(skip_root) and not name.startswith("<"):
             return _instruction_location(frame.f_code, name, frame.f_lasti // 2, frame.f_lineno)
+        if name.startswith(_COMMAND_LINE):
+            return None
         frame = frame.f_back
     return None
 

@@ -46,6 +46,9 @@ class ArrayType:
         return f"{self.dtype.name}[{', '.join(map(str, self.shape))}]"
 
 
+MAX_RANK = 64  # of a NumPy array
+MAX_BYTES = 2**63 - 1
+
 _PART_BYTES = 4 << 20
 _HASH_THREADS = 4
 
@@ -93,7 +96,24 @@ def infer(name: str, operands: Types, attributes: Attributes) -> tuple[ArrayType
     Raises:
         ShapeError, DTypeError, IndexError_, ArgumentError: operands or attributes do not fit.
     """
-    return RULES[name](operands, attributes)
+    types = RULES[name](operands, attributes)
+    for type in types:
+        check_limits(type)
+    return types
+
+
+def check_limits(type: ArrayType) -> None:
+    """Refuse an array that nothing can hold.
+
+    Raises:
+        ShapeError: it has too many axes or too many bytes.
+    """
+    if type.rank > MAX_RANK:
+        raise ShapeError(f"a shape has {type.rank} axes", help=f"use at most {MAX_RANK}, as NumPy does")
+    # NumPy too counts as if no size were 0.
+    if math.prod(filter(None, type.shape)) * type.dtype.itemsize > MAX_BYTES:
+        message = f"an array of shape {type.shape} of {type.dtype} is too large for any memory"
+        raise ShapeError(message, help="use smaller sizes: an array has at most 2**63 - 1 bytes")
 
 
 def _rule(name: str) -> Callable[[Rule], Rule]:

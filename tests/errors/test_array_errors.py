@@ -13,6 +13,7 @@ from tilewright.errors import (
     DataDependentShapeError,
     DTypeError,
     IndexError_,
+    ResourceExhausted,
     ShapeError,
     TargetError,
     TilewrightError,
@@ -22,6 +23,13 @@ from tilewright.errors import (
 
 X = np.zeros((3, 4), np.float32)
 N = np.arange(4)
+
+
+def source_line(error: TilewrightError) -> str:
+    """The user's line that an error points at."""
+    assert error.location is not None
+    assert error.location.file == __file__
+    return linecache.getline(__file__, error.location.line).strip()
 
 
 def fail(function, *arguments, target: str = "interp") -> TilewrightError:
@@ -49,6 +57,19 @@ CASES = [
         "expand_dims",
     ),
     (lambda x: x[:0].max(0), (X,), ShapeError, "TW0201", "x[:0].max(0)", "no elements", "not empty"),
+    (lambda x: tw.zeros(2**70), (X,), ShapeError, "TW0201", "tw.zeros(2**70)", "too large", "2**63 - 1"),
+    (lambda x: tw.zeros((2**62, 0)), (X,), ShapeError, "TW0201", "tw.zeros((2**62, 0))", "too large", "smaller"),
+    (lambda x: tw.iota(2**60), (X,), ShapeError, "TW0201", "tw.iota(2**60)", "too large", "smaller"),
+    (
+        lambda x: tw.broadcast_to(x, (2**61, 3, 4)),
+        (X,),
+        ShapeError,
+        "TW0201",
+        "tw.broadcast_to(x, (2**61, 3, 4))",
+        "too large",
+        "smaller",
+    ),
+    (lambda x: x[0, 0].reshape((1,) * 65), (X,), ShapeError, "TW0201", None, "65 axes", "64"),
     # types
     (lambda x: x & 1, (X,), DTypeError, "TW0202", "x & 1", "bitwise_and", None),
     (lambda x: tw.where(x, x, 0), (X,), DTypeError, "TW0202", "tw.where(x, x, 0)", "f32, not bool", "x != 0"),
@@ -107,6 +128,7 @@ CASES = [
     (lambda x: x.sum((0, 0)), (X,), ArgumentError, "TW0205", "x.sum((0, 0))", "twice", "once"),
     (lambda x: tw.nn.gelu(x, "erf"), (X,), ArgumentError, "TW0205", 'tw.nn.gelu(x, "erf")', "'erf'", "tanh"),
     (lambda x: tw.einsum("ij->k", x), (X,), ArgumentError, "TW0205", 'tw.einsum("ij->k", x)', "`k`", "ij,jk->ik"),
+    (lambda x: tw.einsum(x, x), (X,), ArgumentError, "TW0205", "tw.einsum(x, x)", "Array, not a string", "ij,jk->ik"),
     (lambda x: tw.exp([1.0]), (X,), ArgumentError, "TW0205", "tw.exp([1.0])", "list", "tw.asarray"),
     (lambda x: tw.exp("a"), (X,), ArgumentError, "TW0205", 'tw.exp("a")', "str", "Python numbers"),
     (lambda x: np.frexp(x), (X,), ArgumentError, "TW0205", "np.frexp(x)", "np.frexp", "`tw`"),
@@ -141,6 +163,18 @@ def test_mistakes(case):
     assert caret.count("^") == len(spanned)
     assert error.help
     assert (help or "") in error.help
+
+
+@pytest.mark.parametrize("padding", [None, 1.5, (1.5,), (None,), ((1.5, 1),), ((1, "1"),), True])
+def test_padding_that_is_no_integer(padding):
+    image = np.zeros((1, 1, 4), np.float32)
+    convolved = fail(lambda x: tw.nn.conv(x, x, padding=padding), image)
+    pooled = fail(lambda x: tw.nn.max_pool(x, 2, padding=padding), image)
+    for error, call in ((convolved, "tw.nn.conv(x"), (pooled, "tw.nn.max_pool(x")):
+        assert type(error) is ArgumentError
+        assert "the padding is" in error.message
+        assert error.help
+        assert call in source_line(error)
 
 
 def test_assignment_to_elements():
@@ -183,4 +217,99 @@ def test_what_interp_does_not_have():
     with pytest.raises(UnsupportedOnTargetError) as caught:
         compiled.asm()
     assert caught.value.code == "TW0502"
+    assert caught.value.help
+
+
+def test_the_largest_shapes_are_traced():
+    graph = tw.jit(lambda: (tw.zeros(2**61 - 1), tw.zeros((1,) * 64))).lower().graph
+    assert [value.shape for value in graph.outputs] == [(2**61 - 1,), (1,) * 64]
+
+
+def test_arguments_too_large_for_any_memory():
+    for shape in ((2**70,), (1,) * 65):
+        with pytest.raises(ShapeError) as caught:
+            tw.ShapeDtype(shape, tw.f32)
+        assert source_line(caught.value) == "tw.ShapeDtype(shape, tw.f32)"
+
+
+def test_targets_that_are_no_strings():
+    for make in (
+        lambda: tw.jit(lambda x: x, target=3),
+        lambda: tw.jit(lambda x: x, target=["cpu"]),
+        lambda: tw.jit(lambda x: x).lower(X).compile(3),
+    ):
+        with pytest.raises(TargetError, match="not a string") as caught:
+            make()
+        assert caught.value.help
+        assert source_line(caught.value).startswith("lambda: tw.jit(")
+
+
+def nested(depth: int):
+    tree = X
+    for _ in range(depth):
+        tree = (tree,)
+    return tree
+
+
+def test_containers_that_are_nested_too_deeply():
+    identity = tw.jit(lambda t: t, target="interp")
+    for _ in range(2):  # the second call compares structures
+        result = identity(nested(200))
+        for _ in range(200):
+            (result,) = result
+        np.testing.assert_array_equal(result, X)
+    itself = []
+    itself.append(itself)
+    for tree in (nested(201), nested(900), itself):
+        with pytest.raises(ArgumentError, match="nested more than 200 deep") as caught:
+            identity(tree)
+        assert caught.value.help
+        assert source_line(caught.value) == "identity(tree)"
+    assert "nested more than 200 deep" in fail(lambda x: nested(900), X).message
+
+
+def test_lists_that_are_nested_too_deeply():
+    deep = 1.0
+    for _ in range(65):
+        deep = [deep]
+    assert tw.jit(lambda: tw.asarray(deep[0])).lower().graph.outputs[0].shape == (1,) * 64
+    for lists in (deep, [[[deep]]], list(nested(900))):
+        error = fail(lambda lists=lists: tw.asarray(lists))
+        assert type(error) is ShapeError
+        assert "nested more than 64 deep" in error.message
+        assert "tw.asarray(lists)" in source_line(error)
+
+
+def test_a_shape_dtype_cannot_be_run_on():
+    double = tw.jit(lambda x, y: x + y)
+    compiled = double.lower(X, X).compile("interp")
+    for call in (double, compiled):
+        with pytest.raises(ArgumentError, match="no contents") as caught:
+            call(X, tw.ShapeDtype((3, 4), tw.f32))
+        assert ".lower(" in (caught.value.help or "")
+        assert source_line(caught.value) == "call(X, tw.ShapeDtype((3, 4), tw.f32))"
+
+
+# What goes wrong below the interface, each as one expression.
+LATE = [
+    (lambda path: tw.jit(lambda x: x, target="abacus")(X), TargetError),
+    (lambda path: tw.jit(lambda x: x).lower(X).compile("abacus"), TargetError),
+    (lambda path: tw.jit(lambda x: x).lower(X).compile("cpu:abacus"), TargetError),
+    (lambda path: tw.jit(lambda x: x).lower(X).compile("cpu").ir("end"), UnsupportedOnTargetError),
+    (lambda path: tw.jit(lambda x: x).lower(X).compile("interp").asm(), UnsupportedOnTargetError),
+    (lambda path: tw.jit(lambda x: x).lower(X).compile("interp").save("x.twp"), UnsupportedOnTargetError),
+    (lambda path: tw.jit(lambda: tw.zeros(2**50), target="cpu")(), ResourceExhausted),
+    (lambda path: tw.load(path)(), ArgumentError),
+    (lambda path: tw.load(path)(X.T), ShapeError),
+    (lambda path: tw.load(path)(X, threads=0), ArgumentError),
+]
+
+
+@pytest.mark.parametrize(("function", "kind"), LATE)
+def test_errors_of_lower_layers_have_the_users_line(function, kind, tmp_path):
+    path = str(tmp_path / "double.twp")
+    tw.jit(lambda x: x + x, target="cpu").lower(X).compile().save(path)
+    with pytest.raises(kind) as caught:
+        function(path)
+    assert source_line(caught.value).startswith("(lambda path: ")
     assert caught.value.help

@@ -22,6 +22,7 @@ from tilewright.errors import (
     OutOfBoundsError,
     OverlapError,
     ShapeError,
+    TargetError,
     TilewrightError,
     UnknownNameError,
     UnsupportedOnTargetError,
@@ -126,6 +127,10 @@ CASES = [
         None,
         "",
     ),
+    ("z = tw.nn.softmax(x[i])", UnsupportedSyntaxError, "`tw.nn.softmax`", "tw.nn.softmax(x[i])", "tw.exp"),
+    ("z = tw.std(x[i], axis=1)", UnsupportedSyntaxError, "a call of `tw.std`", "tw.std(x[i], axis=1)", "tw.var"),
+    ("z = tw.roll(x[i], 1)", UnsupportedSyntaxError, "a call of `tw.roll`", "tw.roll(x[i], 1)", "outside the kernel"),
+    ("z = tw.linspace(0, 1, 4)", ArgumentError, "outside a traced program", "tw.linspace(0, 1, 4)", ""),
     # names
     ("z = qqqqqq", UnknownNameError, "`qqqqqq` is not defined", "qqqqqq", "assign it"),
     ("block = 3\nz = blok", UnknownNameError, "`blok` is not defined", "blok", "did you mean `block`?"),
@@ -183,6 +188,9 @@ CASES = [
     ("if x[i] > 0: pass", DataDependentShapeError, "a tile of shape (4, 16)", "x[i] > 0", "tw.where"),
     ("z = 1 if tw.sum(x[i]) > 0 else 2", DataDependentShapeError, "truth of a tile", "tw.sum(x[i]) > 0", "tw.where"),
     ("z = x[i] > 0 and x[i] < 1", DataDependentShapeError, "`and`", "x[i] > 0", "&"),
+    ("z = x[i] in (1.0, 2.0)", DataDependentShapeError, "`in` needs", "x[i] in (1.0, 2.0)", "(x == a) | (x == b)"),
+    ("z = i not in (1, 2)", DataDependentShapeError, "`not in` needs", "i not in (1, 2)", "(x == a)"),
+    ("z = 1 in [x[i], 2]", DataDependentShapeError, "`in` needs", "1 in [x[i], 2]", "(x == a)"),
     ("z = not x[i]", DataDependentShapeError, "`not`", "not x[i]", "~mask"),
     ("z = int(n[0])", DataDependentShapeError, "`int()` of a tile", "int(n[0])", "astype"),
     ("for t in range(n[0]): pass", DataDependentShapeError, "`range`", "range(n[0])", "compile-time"),
@@ -190,6 +198,10 @@ CASES = [
     ("z = x[0 : i.start]", DataDependentShapeError, "no fixed size", "x[0 : i.start]", "compile-time size"),
     ("z = x[x[i] > 0]", DataDependentShapeError, "indexed with a mask", "x[x[i] > 0]", "tw.where"),
     ("z = tw.zeros((4, 4)).reshape(i, 4)", DataDependentShapeError, "a shape depends", None, "compile-time"),
+    ("z = tw.zeros((x[i], 16), tw.f32)", DataDependentShapeError, "a shape depends on data", None, "compile-time"),
+    ("z = tw.zeros((x, 16), tw.f32)", ShapeError, "a Ref in a shape", "tw.zeros((x, 16), tw.f32)", "integers"),
+    ("z = tw.zeros((1,) * 65)", ShapeError, "65 axes", "tw.zeros((1,) * 65)", "64"),
+    ("z = tw.zeros(2**70)", ShapeError, "too large", "tw.zeros(2**70)", "smaller"),
     ("z = (1, 2)[i]", DataDependentShapeError, "a tuple is indexed", "(1, 2)[i]", "unrolled"),
     ("z = f'{x[i]}'", DataDependentShapeError, "a tile's contents", None, "tw.print"),
     # indices
@@ -301,7 +313,7 @@ FORMS = [
     "z = tw.concat([{0}, {1}])",
     "z = len({0})",
     "z = tw.transpose({0}, {1})",
-    "z = {0}.astype({1})",
+    "z = ({0}).astype({1})",
     "z = tw.full({0}, {1})",
     "z = tw.arange({0})",
     "z = tw.sort({0})",
@@ -385,6 +397,32 @@ def test_mistakes_in_the_signature(signature: str, sentence: str) -> None:
         kernel_of("pass", signature)
     assert sentence in caught.value.message
     assert caught.value.help
+
+
+def test_annotations_are_located() -> None:
+    for mistake in (lambda: tw.In["2M"], lambda: tw.Out[3], lambda: tw.InOut["M", "f33"]):
+        with pytest.raises(KernelSignatureError) as caught:
+            mistake()
+        assert caught.value.location is not None
+        assert caught.value.location.file == __file__
+        assert caught.value.location.line == mistake.__code__.co_firstlineno
+
+
+def test_targets_of_kernels() -> None:
+    specialised = other_than_add.lower(tw.ShapeDtype((8,), tw.f32))
+    for target in (3, "abacus"):
+        with pytest.raises(TargetError) as caught:
+            specialised.compile(target)  # pyright: ignore[reportArgumentType]
+        assert caught.value.location is not None
+        assert caught.value.location.file == __file__
+    with pytest.raises(TargetError, match="not a string"):
+        tw.kernel(target=3)(other_than_add.__wrapped__)  # pyright: ignore
+
+
+@tw.kernel
+def other_than_add(x: tw.In["N"], y: tw.Out["N"]):
+    for i in tw.grid(x, 4):
+        y[i] = x[i]
 
 
 def test_annotations_kept_as_text_are_located() -> None:

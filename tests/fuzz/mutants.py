@@ -59,6 +59,10 @@ def _nest(name: str, method: str, old: str, new: str) -> Mutant:
     return Mutant(name, f"targets.cpu.emit_nest:NestEmitter.{method}", old, new)
 
 
+def _access(name: str, method: str, old: str, new: str) -> Mutant:
+    return Mutant(name, f"targets.cpu.nest_memory:NestMemory.{method}", old, new)
+
+
 def _cpu(name: str, function: str, old: str, new: str) -> Mutant:
     return Mutant(name, f"targets.cpu.{function}", old, new)
 
@@ -176,6 +180,12 @@ MUTANTS: tuple[Mutant, ...] = (
         "False",
     ),
     Mutant(
+        "donated array overwritten before it is read",
+        "passes.scheduled_plan_memory:reads_where_it_writes",
+        "load.is_before_in_block(s)",
+        "True",
+    ),
+    Mutant(
         "carried arrays exchanged in place",
         "passes.scheduled_plan_memory:_Planner._spare_buffers",
         "root.index != position",
@@ -188,7 +198,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "ir.Constant(I32, known % lanes)",
         "ir.Constant(I32, max(1, known % lanes - 1))",
     ),
-    _nest("masked lanes reduced", "_accumulate", "if self.mask is not None and", "if False and"),
+    _nest("masked lanes reduced", "_accumulate", "if self.position.mask is not None and", "if False and"),
     _nest("half of the lanes dropped", "_across_lanes", "while lanes > 1", "while lanes > 2"),
     _nest(
         "unrolled sums dropped",
@@ -196,7 +206,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "for slot in accumulator.slots]",
         "for slot in accumulator.slots[:1]]",
     ),
-    _nest("upper ends not guarded", "_guard", "if low >= 0 and high < size:", "if low >= 0:"),
+    _access("upper ends not guarded", "_guard", "if low >= 0 and high < size:", "if low >= 0:"),
     _nest("reductions start from zero", "_identity", "function.identity(array_type(reduce.operands[0]).dtype)", "0"),
     # dot emission
     _cpu(

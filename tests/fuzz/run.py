@@ -49,13 +49,24 @@ class Summary:
 
 
 @dataclass(frozen=True)
+class Finding:
+    """What one seed showed: its outcome, the small source of a failure, the operations that its program had."""
+
+    outcome: Outcome
+    source: str = ""
+    operations: tuple[str, ...] = ()
+
+
+# Generates and checks the program of a seed; shrinks a failure if told to. Found by its name in worker processes.
+Examine = Callable[[int, bool], Finding]
+
+
+@dataclass(frozen=True)
 class _Message:
     """From a worker: it starts a seed, or has finished it."""
 
     seed: int
-    outcome: Outcome | None = None
-    source: str = ""
-    operations: tuple[str, ...] = ()
+    finding: Finding | None = None
 
 
 def run_seed(seed: int) -> tuple[Case, Outcome]:
@@ -66,19 +77,23 @@ def run_seed(seed: int) -> tuple[Case, Outcome]:
         return case, check(case)
 
 
-def _work(connection: Connection, seeds: list[int], shrinks: bool) -> None:
+def examine(seed: int, shrinks: bool) -> Finding:
+    """Try the array program of a seed."""
+    case, outcome = run_seed(seed)
+    source = ""
+    if outcome.kind and shrinks:
+        source = source_of(shrink(case, lambda c: check(c).kind == outcome.kind, SHRINK_S))
+    return Finding(outcome, source, tuple(_name(n) for n in case.graph.walk()))
+
+
+def _work(connection: Connection, examine: Examine, seeds: list[int], shrinks: bool) -> None:
     warnings.simplefilter("ignore")
     gc.disable()  # IR is full of cycles: collecting now and then is cheaper than often
     for count, seed in enumerate(seeds):
         if count % 8 == 7:
             gc.collect()
         connection.send(_Message(seed))
-        case, outcome = run_seed(seed)
-        source = ""
-        if outcome.kind and shrinks:
-            source = source_of(shrink(case, lambda c, kind=outcome.kind: check(c).kind == kind, SHRINK_S))
-        names = tuple(_name(n) for n in case.graph.walk())
-        connection.send(_Message(seed, outcome, source, names))
+        connection.send(_Message(seed, examine(seed, shrinks)))
     connection.close()
 
 
@@ -89,19 +104,25 @@ def _name(node: Any) -> str:
 class _Worker:
     """A process that works through seeds."""
 
-    def __init__(self, seeds: list[int], shrinks: bool) -> None:
+    def __init__(self, examine: Examine, seeds: list[int], shrinks: bool) -> None:
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe(duplex=False)
+        self.examine = examine
         self.seeds = seeds
+        self.shrinks = shrinks
         self.current: int | None = None
         self.since = time.monotonic()
-        self.process = context.Process(target=_work, args=(theirs, seeds, shrinks), daemon=True)
+        self.process = context.Process(target=_work, args=(theirs, examine, seeds, shrinks), daemon=True)
         self.process.start()
         theirs.close()
 
     def rest(self) -> list[int]:
         """Seeds after the one in work."""
         return self.seeds[self.seeds.index(self.current) + 1 :] if self.current is not None else []
+
+    def successors(self) -> list[_Worker]:
+        """A new process for the seeds that are left, if any."""
+        return [_Worker(self.examine, self.rest(), self.shrinks)] if self.rest() else []
 
     def stop(self) -> None:
         self.process.kill()
@@ -116,15 +137,16 @@ def run(
     minutes: float = 1e9,
     shrinks: bool = True,
     echo: Callable[[str], object] = print,
+    examine: Examine = examine,
 ) -> Summary:
     """Fuzz with seeds `seed`, `seed + 1`, ... in worker processes."""
     summary = Summary()
     start = time.monotonic()
     seeds = list(range(seed, seed + programs))
-    workers = [_Worker(seeds[j::jobs], shrinks) for j in range(jobs)]
+    workers = [_Worker(examine, seeds[j::jobs], shrinks) for j in range(jobs)]
     try:
         while workers and time.monotonic() < start + 60 * minutes:
-            workers = [w for worker in workers for w in _advance(worker, summary, shrinks, echo)]
+            workers = [w for worker in workers for w in _advance(worker, summary, echo)]
     finally:
         for worker in workers:
             worker.stop()
@@ -132,17 +154,16 @@ def run(
     return summary
 
 
-def _advance(worker: _Worker, summary: Summary, shrinks: bool, echo: Callable[[str], object]) -> Iterator[_Worker]:
+def _advance(worker: _Worker, summary: Summary, echo: Callable[[str], object]) -> Iterator[_Worker]:
     """Take one message of a worker; gives the worker, its successor after a crash, or nothing when it is done."""
-    limit = PATIENCE_S + (SHRINK_S if shrinks else 0)
+    limit = PATIENCE_S + (SHRINK_S if worker.shrinks else 0)
     if not wait([worker.connection], timeout=0.2):
         if time.monotonic() - worker.since < limit:
             yield worker
             return
         _record(summary, echo, worker.current, "hang", f"no answer within {limit:.0f} s", "")
         worker.stop()
-        if worker.rest():
-            yield _Worker(worker.rest(), shrinks)
+        yield from worker.successors()
         return
     try:
         message: _Message = worker.connection.recv()
@@ -151,18 +172,17 @@ def _advance(worker: _Worker, summary: Summary, shrinks: bool, echo: Callable[[s
         if worker.process.exitcode == 0 and not worker.rest():
             return
         _record(summary, echo, worker.current, "crash", f"exit code {worker.process.exitcode}", "")
-        if worker.rest():
-            yield _Worker(worker.rest(), shrinks)
+        yield from worker.successors()
         return
     worker.current, worker.since = message.seed, time.monotonic()
-    if message.outcome is not None:
-        outcome = message.outcome
+    if message.finding is not None:
+        outcome = message.finding.outcome
         summary.programs += 1
         summary.elements += outcome.elements
         summary.unknown += outcome.unknown
-        summary.operations.update(message.operations)
+        summary.operations.update(message.finding.operations)
         if outcome.kind:
-            _record(summary, echo, message.seed, outcome.kind, outcome.message, message.source)
+            _record(summary, echo, message.seed, outcome.kind, outcome.message, message.finding.source)
     yield worker
 
 

@@ -6,8 +6,10 @@ stand for are found in `tilewright.api` at call time, because they are built on 
 
 from __future__ import annotations
 
+import functools
 import math
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
 from tilewright.dtypes import DType
 from tilewright.errors import (
@@ -27,12 +29,28 @@ if TYPE_CHECKING:
     from tilewright.api.indexing import Updates
 
 Axis = int | tuple[int, ...] | None
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
 
 
 def located(error: TilewrightError) -> TilewrightError:
     """The error with the user's line, for `raise located(...)`."""
     error.location = error.location or user_location()
     return error
+
+
+def locating(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """The function, with the user's line in the errors that the layers below raise."""
+
+    @functools.wraps(function)
+    def wrapped(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        try:
+            return function(*args, **kwargs)
+        except TilewrightError as error:
+            located(error)
+            raise
+
+    return wrapped
 
 
 class Array:

@@ -26,6 +26,7 @@ from tilewright.api.lifting import (
 )
 from tilewright.dtypes import DType
 from tilewright.errors import ArgumentError, ShapeError
+from tilewright.primitives import MAX_RANK
 
 # `Any`: what `isinstance` leaves of NumPy's scalar types would have an unknown width.
 _REAL: tuple[type[Any], ...] = (int, float, np.integer, np.floating)
@@ -111,10 +112,13 @@ def _from_list(items: Sequence[Any]) -> Array:
     return lifting.constant(stored)
 
 
-def _flatten(items: Sequence[Any], flat: list[Any]) -> None:
+def _flatten(items: Sequence[Any], flat: list[Any], depth: int = 1) -> None:
+    if depth > MAX_RANK:
+        message = f"lists are nested more than {MAX_RANK} deep"
+        raise located(ShapeError(message, help="an array has no more axes than that"))
     for item in items:
         if is_nested(item):
-            _flatten(item, flat)
+            _flatten(item, flat, depth + 1)
         else:
             flat.append(item)
 

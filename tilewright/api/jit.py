@@ -15,7 +15,7 @@ import numpy as np
 from tilewright.api.array import Array, located
 from tilewright.api.lifting import lift
 from tilewright.api.pytree import LEAF, Structure, build, flatten
-from tilewright.api.stages import Call, Compiled, Lowered, argument_names, leaf_type, read_call
+from tilewright.api.stages import Call, Compiled, Lowered, argument_names, checked_target, leaf_type, read_call
 from tilewright.errors import ArgumentError, TilewrightError
 from tilewright.events import capturing
 from tilewright.frontend import tracing
@@ -47,7 +47,7 @@ class JitFunction:
     def __init__(self, function: Callable[..., Any], target: str | None, static: Names, donate: Names) -> None:
         functools.update_wrapper(self, function)
         self._function = function
-        self._target = target
+        self._target = checked_target(target)
         self._name = getattr(function, "__name__", type(function).__name__)
         self._parameters, self._positional = _parameters(function)
         self._static = self._checked("static_argnames", static)
@@ -66,13 +66,17 @@ class JitFunction:
         """
         if tracing.is_tracing():
             return self._function(*args, **kwargs)
-        options = current()
-        latest = self._latest
-        if options is latest.options and len(args) == latest.n_inputs and not kwargs and not capturing():
-            result = latest.function(*args)
-            if result is not MISMATCH:
-                return result if latest.result is LEAF else build(latest.result, result)
-        return self._look_up(args, kwargs, self._target or options.target)
+        try:
+            options = current()
+            latest = self._latest
+            if options is latest.options and len(args) == latest.n_inputs and not kwargs and not capturing():
+                result = latest.function(*args)
+                if result is not MISMATCH:
+                    return result if latest.result is LEAF else build(latest.result, result)
+            return self._look_up(args, kwargs, self._target or options.target)
+        except TilewrightError as error:
+            located(error)
+            raise
 
     def _look_up(self, args: tuple[Any, ...], kwargs: dict[str, Any], target: str) -> Any:
         """Find the program by the types of the arguments: quickly if all are NumPy arrays by position."""
@@ -109,6 +113,7 @@ class JitFunction:
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any], target: str) -> Any:
         call = self._read(args, kwargs)
+        call.check_contents()
         key = (call.signature, target)
         compiled = self._compiled.get(key)
         if compiled is None:
@@ -267,6 +272,7 @@ def jit(
 
     Raises:
         ArgumentError: a name is no parameter.
+        TargetError: the target is no string.
     """
 
     def decorate(function: Callable[..., Any]) -> JitFunction:

@@ -14,8 +14,9 @@ from typing import Any, overload
 import numpy as np
 
 from tilewright.api import tile_functions as tile_functions  # registers what kernels may call
-from tilewright.api.array import Array, located
+from tilewright.api.array import Array, located, locating
 from tilewright.api.lifting import cast, element_type, is_scalar, lift
+from tilewright.api.stages import checked_target
 from tilewright.errors import ArgumentError, DTypeError, KernelSignatureError, OverlapError, ShapeError, TilewrightError
 from tilewright.frontend import tracing
 from tilewright.frontend.compile import compile_graph
@@ -38,7 +39,7 @@ class Kernel:
     def __init__(self, function: FunctionType, target: str | None, local_names: Mapping[str, Any]) -> None:
         functools.update_wrapper(self, function)
         self._function = function
-        self._target = target
+        self._target = checked_target(target)
         self.kernel_signature: KernelSignature = read_signature(function, local_names)
         self._compiled: dict[tuple[Any, ...], CompiledKernel] = {}
         self._lock = threading.RLock()
@@ -192,6 +193,7 @@ class LoweredKernel:
             raise located(ArgumentError(message, help=f'use `.compile().ir("{phase}")`'))
         return str(self.specialisation.build())
 
+    @locating
     def compile(self, target: str | None = None) -> CompiledKernel:
         """Code for a target such as "cpu" or "interp"; that of `tw.kernel`, or of the options, if None.
 
@@ -199,7 +201,7 @@ class LoweredKernel:
             TargetError: there is no such target.
             TilewrightError: the kernel has a mistake.
         """
-        chosen = target or self.target
+        chosen = checked_target(target) or self.target
         signature = self.specialisation.signature
         pairs = list(zip(signature.arrays, self.specialisation.types, strict=True))
         inputs = [(p, t) for p, t in pairs if p.effect != OUT]
@@ -224,6 +226,7 @@ class CompiledKernel:
     lowered: LoweredKernel
     target: str
 
+    @locating
     def __call__(self, *args: Any) -> None:
         """Run on all arrays of the kernel; Out and InOut ones are written in place.
 
@@ -234,14 +237,11 @@ class CompiledKernel:
         signature = self.lowered.specialisation.signature
         if len(args) != len(signature.arrays):
             message = f"`{signature.name}` takes {len(signature.arrays)} arrays, got {len(args)}"
-            raise located(ArgumentError(message, help="pass all arrays in the order of the parameters"))
-        try:
-            tensors = {p.name: _tensor(p, value)[0] for p, value in zip(signature.arrays, args, strict=True)}
-            for (name, array), type in zip(tensors.items(), self.lowered.specialisation.types, strict=True):
-                _check_type(name, array, type)
-            self.run(tensors)
-        except TilewrightError as error:
-            raise located(error) from None
+            raise ArgumentError(message, help="pass all arrays in the order of the parameters")
+        tensors = {p.name: _tensor(p, value)[0] for p, value in zip(signature.arrays, args, strict=True)}
+        for (name, array), type in zip(tensors.items(), self.lowered.specialisation.types, strict=True):
+            _check_type(name, array, type)
+        self.run(tensors)
 
     def run(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         """Run on arrays of the right types; Out arrays that are missing are made. Gives all arrays by name."""
@@ -262,22 +262,27 @@ class CompiledKernel:
                 np.copyto(target, result)
         return every
 
+    @locating
     def ir(self, phase: str) -> str:
         """The text at the end of a phase: `array`, `tile`, `scheduled` or the target's own."""
         return self.executable.ir(phase)
 
+    @locating
     def asm(self) -> str:
         """Machine code as text."""
         return self.executable.asm()
 
+    @locating
     def cost(self) -> dict[str, Any]:
         """Predicted time and work."""
         return self.executable.cost()
 
+    @locating
     def explain(self) -> str:
         """Why the kernel was scheduled as it was."""
         return self.executable.explain()
 
+    @locating
     def save(self, path: str) -> None:
         """Write a program file that runs without the compiler."""
         self.executable.save(path)
@@ -373,6 +378,7 @@ def kernel(fn: Callable[..., Any] | None = None, /, *, target: str | None = None
 
     Raises:
         KernelSignatureError: the signature is not of this form, or the source cannot be read.
+        TargetError: the target is no string.
     """
     names = sys._getframe(1).f_locals  # pyright: ignore[reportPrivateUsage]  documented, despite its name
 

@@ -262,12 +262,13 @@ def _padding(
         return tuple(t // 2 for t in totals), tuple(t - t // 2 for t in totals)
     if isinstance(padding, str):
         raise located(ArgumentError(f"there is no padding {padding!r}", help='use "same", "valid" or numbers'))
-    pairs = [padding] * rank if isinstance(padding, int) else list(padding)
-    pairs = [(p, p) if isinstance(p, int) else tuple(p) for p in pairs]
+    per_axis: list[Any] = [*padding] if isinstance(padding, Sequence) else [padding] * rank
+    given = [tuple(p) if isinstance(p, Sequence) else (p, p) for p in per_axis]
+    pairs = [tuple(integer(n, "the padding") for n in pair) for pair in given]
     if len(pairs) != rank or any(len(p) != 2 or min(p) < 0 for p in pairs):
         message = f"the padding is {padding}, for {rank} spatial axes"
         raise located(ArgumentError(message, help="give a number, or a number or a pair (before, after) per axis"))
-    return tuple(int(p[0]) for p in pairs), tuple(int(p[1]) for p in pairs)
+    return tuple(p[0] for p in pairs), tuple(p[1] for p in pairs)
 
 
 def conv(

@@ -11,7 +11,12 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from tilewright.api.array import located
+from tilewright.errors import ArgumentError
 from tilewright.primitives import ArrayType
+
+# Far from Python's own limit, which comparing two structures would reach first.
+MAX_DEPTH = 200
 
 
 class Structure(NamedTuple):
@@ -48,30 +53,37 @@ def _is_dataclass(kind: type) -> bool:
     return dataclasses.is_dataclass(kind) and not issubclass(kind, ArrayType)
 
 
-def flatten(tree: Any, leaves: list[Any]) -> Structure:
-    """Append the leaves of `tree` to `leaves` and give its structure."""
+def flatten(tree: Any, leaves: list[Any], depth: int = 0) -> Structure:
+    """Append the leaves of `tree` to `leaves` and give its structure. `depth` counts the containers around it.
+
+    Raises:
+        ArgumentError: containers are nested too deeply, or hold themselves.
+    """
+    if depth > MAX_DEPTH:
+        message = f"containers are nested more than {MAX_DEPTH} deep"
+        raise located(ArgumentError(message, help="put the arrays into one list or dict"))
     kind = _kind_of(tree)
     if kind is tuple or kind is list:
-        return Structure(kind, tuple(range(len(tree))), tuple([flatten(child, leaves) for child in tree]))
+        return Structure(kind, tuple(range(len(tree))), tuple([flatten(child, leaves, depth + 1) for child in tree]))
     if kind is dict:
         keys = tuple(sorted(tree, key=repr))
-        return Structure(dict, keys, tuple([flatten(tree[key], leaves) for key in keys]))
+        return Structure(dict, keys, tuple([flatten(tree[key], leaves, depth + 1) for key in keys]))
     if tree is None:
         return _NONE
     if isinstance(tree, tuple) and hasattr(kind, "_fields"):
         values: list[Any] = [*tree]
-        return Structure(kind, kind._fields, tuple(flatten(value, leaves) for value in values))
+        return Structure(kind, kind._fields, tuple(flatten(value, leaves, depth + 1) for value in values))
     if _is_dataclass(kind):
-        return _flatten_dataclass(tree, leaves)
+        return _flatten_dataclass(tree, leaves, depth + 1)
     leaves.append(tree)
     return LEAF
 
 
-def _flatten_dataclass(tree: Any, leaves: list[Any]) -> Structure:
+def _flatten_dataclass(tree: Any, leaves: list[Any], depth: int) -> Structure:
     fields = dataclasses.fields(tree)
     traced = tuple(f.name for f in fields if not f.metadata.get("static"))
     static = tuple((f.name, getattr(tree, f.name)) for f in fields if f.metadata.get("static"))
-    return Structure(type(tree), traced, tuple(flatten(getattr(tree, name), leaves) for name in traced), static)
+    return Structure(type(tree), traced, tuple(flatten(getattr(tree, name), leaves, depth) for name in traced), static)
 
 
 def unflatten(structure: Structure, leaves: Iterator[Any]) -> Any:

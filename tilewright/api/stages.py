@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tilewright import dtypes
-from tilewright.api.array import located
+from tilewright.api.array import located, locating
 from tilewright.api.lifting import element_type, shape_of
 from tilewright.api.pytree import Structure, build, flatten, paths
-from tilewright.errors import ArgumentError, DTypeError, ShapeError, TilewrightError
+from tilewright.errors import ArgumentError, DTypeError, ShapeError, TargetError, TilewrightError
 from tilewright.frontend import tracing
 from tilewright.frontend.compile import compile_graph
 from tilewright.frontend.trace import Graph
-from tilewright.primitives import ArrayType
+from tilewright.primitives import ArrayType, check_limits
 from tilewright.targets.base import Executable
 
 Tensor = np.ndarray[Any, Any]
@@ -31,9 +31,11 @@ _NUMBER_TYPES = {float: dtypes.f32, int: dtypes.i64, bool: dtypes.bool_}
 class ShapeDtype(ArrayType):
     """An argument without contents, for `lower`: `tw.ShapeDtype((8, 4), tw.f32)`."""
 
+    @locating
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", shape_of(self.shape))
         object.__setattr__(self, "dtype", element_type(self.dtype))
+        check_limits(self)
 
 
 class Signature(NamedTuple):
@@ -52,6 +54,27 @@ class Call:
     arrays: list[Tensor]
     restore: Restore | None
 
+    def check_contents(self) -> None:
+        """Refuse to run on a `ShapeDtype`.
+
+        Raises:
+            ArgumentError: an argument is one.
+        """
+        if len(self.arrays) != len(self.signature.leaves):
+            help = "pass arrays, or look at the program with `.lower(...)`"
+            raise located(ArgumentError("a `ShapeDtype` has no contents to run on", help=help))
+
+
+def checked_target(target: Any) -> str | None:
+    """What the user gave as a target.
+
+    Raises:
+        TargetError: it is no string.
+    """
+    if target is not None and not isinstance(target, str):
+        raise located(TargetError(f"the target is {target!r}, not a string", help='use "cpu", "interp" or "null"'))
+    return target
+
 
 def read_call(
     args: tuple[Any, ...], kwargs: dict[str, Any], static: tuple[tuple[Any, ...], ...], names: Sequence[str]
@@ -62,7 +85,7 @@ def read_call(
         ArgumentError, DTypeError, UnsupportedOnTargetError: an argument is no array that can be passed.
     """
     values: list[Any] = []
-    structure = flatten((args, kwargs), values)
+    structure = flatten((args, kwargs), values, depth=-2)  # these two containers are not the user's
     leaves: list[Leaf] = []
     arrays: list[Tensor] = []
     restore: Restore | None = None
@@ -155,13 +178,14 @@ class Lowered:
             raise located(ArgumentError(message, help=f'use `.compile().ir("{phase}")`'))
         return str(tracing.build_ir(self.graph))
 
+    @locating
     def compile(self, target: str | None = None) -> Compiled:
         """Code for a target such as "cpu" or "interp"; that of `tw.jit`, or of the options, if None.
 
         Raises:
             TargetError: there is no such target.
         """
-        chosen = target or self.target
+        chosen = checked_target(target) or self.target
         return Compiled(compile_graph(self.graph, chosen, self.donated), self, chosen)
 
 
@@ -173,6 +197,7 @@ class Compiled:
     lowered: Lowered
     target: str
 
+    @locating
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run on arguments with the structure, shapes and types that the program was traced for.
 
@@ -182,8 +207,7 @@ class Compiled:
         call = self.lowered.read(args, kwargs)
         if call.signature != self.lowered.signature:
             self._refuse(call.signature)
-        if len(call.arrays) != len(call.signature.leaves):
-            raise located(ArgumentError("a `ShapeDtype` has no contents to run on", help="pass arrays"))
+        call.check_contents()
         return self.run(call)
 
     def run(self, call: Call) -> Any:
@@ -197,22 +221,27 @@ class Compiled:
             results = [call.restore(result) for result in results]
         return build(self.lowered.result, results)
 
+    @locating
     def ir(self, phase: str) -> str:
         """The program's text at the end of a phase: `array`, `tile`, `scheduled` or the target's own."""
         return self.executable.ir(phase)
 
+    @locating
     def asm(self) -> str:
         """Machine code as text."""
         return self.executable.asm()
 
+    @locating
     def cost(self) -> dict[str, Any]:
         """Predicted time and work, per kernel and in all."""
         return self.executable.cost()
 
+    @locating
     def explain(self) -> str:
         """Why the program was fused and scheduled as it was."""
         return self.executable.explain()
 
+    @locating
     def save(self, path: str) -> None:
         """Write a program file that runs without the compiler."""
         self.executable.save(path)

@@ -19,6 +19,7 @@ from tilewright.api import (
     functions_math,
     functions_searching,
     functions_statistics,
+    nn,
 )
 from tilewright.api.array import located
 from tilewright.errors import ArgumentError, DataDependentShapeError, TilewrightError, UnsupportedSyntaxError
@@ -239,6 +240,7 @@ for _module, _names in (
     (functions_creation, ("zeros", "ones", "full", "arange")),
     (functions_dtype, ("astype", "bitcast")),
     (functions_linalg, ("matmul",)),
+    (nn, ("relu",)),
 ):
     for _name in _names:
         register(getattr(_module, _name), _name)

@@ -39,7 +39,30 @@ def make_application() -> cyclopts.App:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line (by default the process's) and return its exit code: 0, or 1 after an error."""
-    tokens = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return _run(list(sys.argv[1:] if arguments is None else arguments))
+    except BrokenPipeError:
+        # The reader, such as `head`, has left: nothing more can be said.
+        _drop_stdout()
+        return 1
+    except OSError as error:
+        # Such as a full disk under stdout, which cannot take a JSON document either.
+        if _debug_level() >= _TRACEBACK_LEVEL:
+            traceback.print_exc()
+        _drop_stdout()
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+def _drop_stdout() -> None:
+    """Lose what stdout holds and cannot write, so that Python does not try at exit."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _run(tokens: Sequence[str]) -> int:
     try:
         command, bound, _ = make_application().parse_args(tokens, exit_on_error=False, print_error=False)
     except cyclopts.CycloptsError as error:
@@ -55,10 +78,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if _debug_level() >= _TRACEBACK_LEVEL:
                 traceback.print_exc()
             return _refuse(error.code, error.message, error.help, str(error), as_json)
-        except BrokenPipeError:
-            # The reader, such as `head`, has left: nothing more can be said, and Python must not try at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 1
         except KeyboardInterrupt:
             return _refuse("interrupted", "interrupted", None, "interrupted", as_json)
 
@@ -76,7 +95,7 @@ def _present(result: object, as_json: bool) -> int:
 
 def _refuse(code: str, message: str, help: str | None, text: str, as_json: bool) -> int:
     if as_json:
-        print(encode({"error": {"code": code, "message": message, "help": help}}))
+        print(encode({"error": {"code": code, "message": message, "help": help}}), flush=True)
     shown = text if text.startswith("error[") else f"error: {text}"
     print(shown, file=sys.stderr)
     return 1

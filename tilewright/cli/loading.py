@@ -42,6 +42,8 @@ def find_file(path: Path) -> Path:
     Raises:
         ArgumentError: it is not.
     """
+    if path.is_dir():
+        raise ArgumentError(f"{str(path)!r} is a directory, not a file", help="give a file in it")
     if not path.is_file():
         near = difflib.get_close_matches(path.name, _names_in(path.parent), n=1)
         hint = f"did you mean {path.parent / near[0]}?" if near else "check the path"

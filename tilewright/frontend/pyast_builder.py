@@ -20,7 +20,14 @@ from tilewright import dtypes, ops
 from tilewright.dialects import tile
 from tilewright.dialects.base import tensor
 from tilewright.dtypes import DType
-from tilewright.errors import ArgumentError, DTypeError, IndexError_, ShapeError, SourceLocation
+from tilewright.errors import (
+    ArgumentError,
+    DataDependentShapeError,
+    DTypeError,
+    IndexError_,
+    ShapeError,
+    SourceLocation,
+)
 from tilewright.frontend.pyast_values import (
     Affine,
     Counter,
@@ -33,7 +40,7 @@ from tilewright.frontend.pyast_values import (
     listed,
     no_edges,
 )
-from tilewright.primitives import ArrayType, infer
+from tilewright.primitives import ArrayType, check_limits, infer
 
 Number = bool | int | float
 Shape = tuple[int, ...]
@@ -75,6 +82,7 @@ class KernelBuilder:
     def new(
         self, cls: Any, operands: Sequence[SSAValue], attributes: Mapping[str, Any], type: ArrayType, edges: Edges
     ) -> TileValue:
+        check_limits(type)
         op = cls.make(operands, attributes, [tensor(type)])
         self.add(op)
         return TileValue(op.results[0], type, edges)
@@ -409,12 +417,16 @@ def shape_of(shape: Any) -> Shape:
     """A tile's shape from an integer or a sequence of integers.
 
     Raises:
+        DataDependentShapeError: a size is known at run time only.
         ShapeError: a size is no positive compile-time integer.
     """
     sizes = listed(shape)
     for n in sizes:
+        if isinstance(n, TileValue | Affine | TileIndex):
+            raise DataDependentShapeError("a shape depends on data or on an index", help="use compile-time integers")
         if not is_integer(n) or n < 0:
-            raise ShapeError(f"{n} in the shape {shape} is no compile-time size", help="pass integers of 0 or more")
+            given = str(n) if is_integer(n) else f"a {type(n).__name__}"
+            raise ShapeError(f"{given} in a shape is no compile-time size", help="pass integers of 0 or more")
     return tuple(int(n) for n in sizes)
 
 

@@ -26,7 +26,7 @@ from tilewright.frontend import pyast_functions as functions
 from tilewright.frontend import pyast_indexing as indexing
 from tilewright.frontend.pyast_builder import KernelBuilder
 from tilewright.frontend.pyast_registry import handler_of, registered_names
-from tilewright.frontend.pyast_source import FunctionSource, free_values, plain_function, source_of
+from tilewright.frontend.pyast_source import FunctionSource, free_values, is_ours, plain_function, source_of
 from tilewright.frontend.pyast_values import Affine, Grid, Ref, Steps, TileIndex, TileValue, is_integer
 
 MAX_INLINE_DEPTH = 32
@@ -284,6 +284,10 @@ class Expressions(ABC):
         return result
 
     def _compare(self, node: ast.Compare, op: ast.cmpop, left: Any, right: Any) -> Any:
+        if isinstance(op, ast.In | ast.NotIn) and _is_traced([left, [*right] if isinstance(right, dict) else right]):
+            word = "`in`" if isinstance(op, ast.In) else "`not in`"
+            message = f"{word} needs the contents of a tile or the value of an index at compile time"
+            self.fail(node, DataDependentShapeError, message, "write `(x == a) | (x == b)`")
         if type(op) in _PYTHON_COMPARE:
             return bool(self.python(node, _PYTHON_COMPARE[type(op)], left, right))
         python, fn = _COMPARE[type(op)]
@@ -441,11 +445,25 @@ class Expressions(ABC):
             return self.at(node, functions.call_handler, self.b, name, args, keywords)
         helper = plain_function(function)
         traced = _is_traced([*args, *keywords.values()])
+        if helper is not None and is_ours(helper):
+            return self._array_function(node, function, args, keywords, traced=traced)
         if helper is not None and (traced or hasattr(function, "__wrapped__") or uses_tiles(helper)):
             return self._inlined(node, helper, args, keywords)
         if not traced:
             return self.python(node, function, *args, **keywords)
         return self._builtin(node, function, args)
+
+    def _array_function(
+        self, node: ast.Call, function: Any, args: list[Any], keywords: dict[str, Any], *, traced: bool
+    ) -> Any:
+        """A function of ours that has no handler: some are of use at compile time, such as `tw.finfo`."""
+        if traced:
+            self.unsupported(node, f"a call of `{ast.unparse(node.func)}`", functions.instead_of(function.__name__))
+        try:
+            return self.python(node, function, *args, **keywords)
+        except TilewrightError as error:
+            error.location = self.frame.source.location(node)  # it took the kernel's caller for the user's line
+            raise
 
     def _builtin(self, node: ast.Call, function: Any, args: list[Any]) -> Any:
         """The Python builtins that make sense for tiles."""
@@ -555,7 +573,7 @@ def _is_traced(values: Any) -> bool:
 
 def uses_tiles(helper: FunctionType, seen: frozenset[FunctionType] = frozenset()) -> bool:
     """Whether a helper calls functions of kernels, itself or through others; it must then be compiled, not run."""
-    if helper in seen or helper.__module__.split(".")[0] == "tilewright":
+    if helper in seen or is_ours(helper):
         return False
     try:
         values = free_values(source_of(helper)).values()

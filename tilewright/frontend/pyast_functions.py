@@ -32,6 +32,33 @@ def handler(*names: str) -> Callable[[Handler], Handler]:
     return register
 
 
+# What to write in a kernel for the functions of arrays that have no handler.
+_INSTEAD = {
+    "cond": "use `tw.where`, or `if` on compile-time values",
+    "einsum": "use `tw.dot`, or products and `tw.sum`",
+    "empty": "use `tw.zeros`",
+    "fori_loop": "use `for t in range(n)`",
+    "gelu": "write `0.5 * x * (1 + tw.erf(x * 0.7071067811865476))`",
+    "iota": "use `tw.arange(n)`",
+    "log_softmax": "write `z = x - tw.max(x, axis=-1, keepdims=True)`, then `z - tw.log(tw.sum(tw.exp(z), axis=-1, "
+    "keepdims=True))`",
+    "scan": "use `for t in range(n)`",
+    "silu": "write `x * tw.sigmoid(x)`",
+    "softmax": "write `e = tw.exp(x - tw.max(x, axis=-1, keepdims=True))`, then `e / tw.sum(e, axis=-1, "
+    "keepdims=True)`",
+    "stack": "use `tw.concat` of tiles with `tw.expand_dims`",
+    "std": "write `tw.sqrt(tw.var(x))`",
+    "take": "load the elements: `a[indices]`",
+    "while_loop": "use `for t in range(n)`, and `tw.where` for what depends on data",
+}
+
+
+def instead_of(name: str) -> str:
+    """What to do in a kernel instead of calling a function of arrays."""
+    default = "write it with `tw.exp`, `tw.sum` and the like, or call it on arrays, outside the kernel"
+    return _INSTEAD.get(name, default)
+
+
 def call_handler(b: KernelBuilder, name: str, args: list[Any], keywords: dict[str, Any]) -> Any:
     """Run a handler.
 
@@ -126,6 +153,11 @@ def where(b: KernelBuilder, condition: Any, x1: Any, x2: Any, /) -> TileValue:
     if not lifted.type.dtype.is_bool:
         raise DTypeError(f"the condition of `where` is {lifted.type.dtype}, not bool", help="compare: `x != 0`")
     return b.map("select", lifted, x1, x2)
+
+
+@handler("relu")
+def relu(b: KernelBuilder, x: Any, /) -> TileValue:
+    return b.map("maximum", x, 0)
 
 
 @handler("clip")
@@ -277,8 +309,6 @@ def steps(b: KernelBuilder, over: Any, /, *, size: Any, axis: Any = 0) -> Steps:
 @handler("reshape")
 def reshape(b: KernelBuilder, x: Any, /, shape: Any, *more: Any) -> TileValue:
     sizes = [shape, *more] if more else listed(shape)
-    if any(isinstance(n, TileValue | Affine | TileIndex) for n in sizes):
-        raise DataDependentShapeError("a shape depends on data or on an index", help="use compile-time integers")
     checked = tuple(-1 if isinstance(n, int) and n == -1 else shape_of((n,))[0] for n in sizes)
     return b.reshape(b.lift(x), checked)
 

@@ -14,7 +14,14 @@ from typing import Any
 
 from tilewright import dtypes
 from tilewright.dtypes import DType
-from tilewright.errors import ArgumentError, DTypeError, KernelSignatureError, ShapeError, SourceLocation
+from tilewright.errors import (
+    ArgumentError,
+    DTypeError,
+    KernelSignatureError,
+    ShapeError,
+    SourceLocation,
+    user_location,
+)
 from tilewright.frontend.pyast_source import FunctionSource, source_of
 from tilewright.primitives import ArrayType
 
@@ -44,7 +51,8 @@ class _Effect(type):
         if not isinstance(text, str):
             message = f"`{cls.__name__}[...]` takes sizes in a string, got {item!r}"
             name = cls.__name__
-            raise KernelSignatureError(message, help=f'write `{name}["M N"]` or `{name}["M N", tw.f32]`')
+            help = f'write `{name}["M N"]` or `{name}["M N", tw.f32]`'
+            raise KernelSignatureError(message, location=user_location(), help=help)
         return ArrayAnnotation(cls.effect, _sizes(text), None if dtype is None else _element_type(dtype))
 
 
@@ -71,7 +79,8 @@ def _sizes(text: str) -> Sizes:
     for part in text.replace(",", " ").split():
         if not (part.isdigit() or part.isidentifier()):
             message = f"`{part}` is neither the name of a size nor a number"
-            raise KernelSignatureError(message, help='write sizes as in "M K" or "batch 64"')
+            help = 'write sizes as in "M K" or "batch 64"'
+            raise KernelSignatureError(message, location=user_location(), help=help)
         sizes.append(int(part) if part.isdigit() else part)
     return tuple(sizes)
 
@@ -81,7 +90,8 @@ def _element_type(dtype: Any) -> DType:
         return dtypes.as_dtype(dtype)
     except (KeyError, TypeError):
         names = ", ".join(d.name for d in dtypes.ALL)
-        raise KernelSignatureError(f"{dtype!r} is not an element type", help=f"the types are {names}") from None
+        message = f"{dtype!r} is not an element type"
+        raise KernelSignatureError(message, location=user_location(), help=f"the types are {names}") from None
 
 
 @dataclass(frozen=True)

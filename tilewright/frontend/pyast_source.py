@@ -106,7 +106,7 @@ def source_digest(function: FunctionType) -> str:
 def value_digest(value: Any) -> str:
     """A digest of a compile-time value; functions count by their text."""
     hasher = hashlib.blake2b(_description(value).encode(), digest_size=16)
-    if (helper := plain_function(value)) is not None and not _is_ours(helper):
+    if (helper := plain_function(value)) is not None and not is_ours(helper):
         hasher.update(source_digest(helper).encode())
     return hasher.hexdigest()
 
@@ -121,7 +121,7 @@ def _described(function: FunctionType, seen: set[FunctionType]) -> Iterator[str]
     yield repr(function.__kwdefaults__)
     for path, value in sorted(free_values(source).items()):
         yield f"{path} = {_description(value)}"
-        if (helper := plain_function(value)) is not None and not _is_ours(helper):
+        if (helper := plain_function(value)) is not None and not is_ours(helper):
             yield from _described(helper, seen)
 
 
@@ -159,7 +159,8 @@ def plain_function(value: Any) -> FunctionType | None:
     return inner if isinstance(inner, FunctionType) else None
 
 
-def _is_ours(function: FunctionType) -> bool:
+def is_ours(function: FunctionType) -> bool:
+    """Whether a function is of this package."""
     return function.__module__.split(".")[0] == "tilewright"
 
 

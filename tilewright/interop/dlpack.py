@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.errors import ArgumentError, DTypeError, UnsupportedOnTargetError
+from tilewright.errors import ArgumentError, DTypeError, TilewrightError, UnsupportedOnTargetError
 
 Tensor = np.ndarray[Any, Any]
 Restore = Callable[[Tensor], Any]
+Convert = Callable[[Any], tuple[Tensor, Restore]]
 
 _CPU_DEVICE_TYPE = 1  # kDLCPU in dlpack.h
 
@@ -33,14 +34,24 @@ def to_numpy(array: Any) -> tuple[Tensor, Restore]:
     if isinstance(array, np.generic):
         return np.asarray(array), _identity
     library = type(array).__module__.partition(".")[0]
-    if (convert := _LIBRARIES.get(library)) is not None:
-        return convert(array)
-    if hasattr(array, "__dlpack__"):
-        return _from_standard(array)
+    convert = _LIBRARIES.get(library) or (_from_standard if hasattr(array, "__dlpack__") else None)
+    if convert is not None:
+        return _converted(array, convert, _WITHOUT_CONTENTS_HELP.get(library, "convert it to NumPy first"))
     raise ArgumentError(
         f"a value of type {type(array).__name__} is not an array",
         help="pass NumPy, torch, JAX or other DLPack arrays, or Python numbers",
     )
+
+
+def _converted(array: Any, convert: Convert, help: str) -> tuple[Tensor, Restore]:
+    try:
+        return convert(array)
+    except TilewrightError:
+        raise
+    except Exception as error:  # each library has its own for arrays without contents
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        message = f"a value of type {type(array).__name__} does not give its contents: {reason}"
+        raise ArgumentError(message, help=help) from error
 
 
 def _identity(array: Tensor) -> Tensor:
@@ -122,9 +133,12 @@ def _bfloat16() -> np.dtype[Any]:
     return dtypes.bf16.numpy
 
 
-_LIBRARIES: dict[str, Callable[[Any], tuple[Tensor, Restore]]] = {
+_LIBRARIES: dict[str, Convert] = {
     "torch": _from_torch,
     "jax": _from_jax,
     "jaxlib": _from_jax,
     "cupy": _from_cupy,
+}
+_WITHOUT_CONTENTS_HELP = {
+    "jax": "call the function outside `jax.jit`, `jax.grad` and `jax.vmap`; of a key, pass `jax.random.key_data(key)`",
 }

@@ -357,8 +357,18 @@ def _digest(path: Path) -> bytes:
 
 
 def _unlink(path: Path) -> None:
-    with contextlib.suppress(FileNotFoundError):
+    """Remove a file, or a directory that somebody put in its place. What cannot be removed is reported."""
+    try:
         path.unlink()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        if path.is_dir():
+            import shutil
+
+            shutil.rmtree(path, ignore_errors=True)
+        if path.exists():
+            emit("cache.remove_failed", path=path, reason=str(error))
 
 
 def default_directory() -> Path:

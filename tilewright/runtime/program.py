@@ -20,7 +20,16 @@ from typing import Any
 import numpy as np
 
 from tilewright.dtypes import by_name
-from tilewright.errors import ArgumentError, CompilerBug, CpuFeatureError, DTypeError, OverlapError, ShapeError
+from tilewright.errors import (
+    ArgumentError,
+    CompilerBug,
+    CpuFeatureError,
+    DTypeError,
+    OverlapError,
+    ShapeError,
+    TilewrightError,
+    user_location,
+)
 from tilewright.events import capturing, emit, listening
 from tilewright.options import Options, current
 from tilewright.runtime import container, cpu_features, elf
@@ -85,14 +94,22 @@ class Program:
             ProgramFileError: the file's constants are damaged; they are checked at the first call.
             TilewrightError: the program itself failed; the class is the one that its manifest names.
         """
-        options = current()
-        settled_options, settled_function = self._settled
-        # The native function would take an extra array for an output.
-        plain = threads is None and out is None and len(arrays) == self._inputs
-        if plain and options is settled_options and not capturing():
-            result = settled_function(*arrays)
-            if result is not MISMATCH:
-                return result
+        try:
+            options = current()
+            settled_options, settled_function = self._settled
+            # The native function would take an extra array for an output.
+            plain = threads is None and out is None and len(arrays) == self._inputs
+            if plain and options is settled_options and not capturing():
+                result = settled_function(*arrays)
+                if result is not MISMATCH:
+                    return result
+            return self._call(options, arrays, out, threads)
+        except TilewrightError as error:
+            error.location = error.location or user_location()
+            raise
+
+    def _call(self, options: Options, arrays: tuple[Any, ...], out: Any, threads: int | None) -> Any:
+        """A call that is not settled."""
         count = options.threads or cpu_features.default_threads() if threads is None else threads
         binding = self._bindings.get(count) or self._bind(count)
         if options.memory_limit_bytes:

@@ -70,7 +70,7 @@ def _run_dot(op: scheduled.DotOp, values: Values) -> None:
     symbols = [values[s] for s in op.symbols]
     if op.depth_limit is not None and op.depth_map is not None:
         (start,) = evaluate_map(op.depth_map.data, (), symbols)
-        depth = min(depth, int(op.depth_limit.value.data) - int(start))
+        depth = max(0, min(depth, int(op.depth_limit.value.data) - int(start)))
     window = np.zeros((rows, columns), acc.dtype)
     a = _read(left, op.left_map.data, (rows, depth), symbols)
     b = _read(right, op.right_map.data, (depth, columns), symbols)

@@ -61,6 +61,38 @@ def test_arrays_on_other_devices():
         tw.jit(lambda x: x, target="interp")(elsewhere)
 
 
+class WithoutContents:
+    """What a library gives for an array that is not computed yet."""
+
+    shape = (3,)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+    def __dlpack__(self, **_: object) -> object:
+        raise LookupError("no buffer\nin this one")
+
+    def devices(self) -> object:
+        raise AssertionError
+
+
+def test_arrays_without_contents():
+    for module, reason, help in (
+        ("elsewhere", "no buffer", "convert it"),
+        ("jax._src.core", "AssertionError", "outside `jax.jit`"),
+    ):
+        tracer = type("Tracer", (WithoutContents,), {"__module__": module})()
+        for function, arguments in ((lambda x: x, (tracer,)), (lambda x=tracer: tw.asarray(x), ())):
+            with pytest.raises(ArgumentError) as caught:
+                tw.jit(function, target="interp")(*arguments)
+            error = caught.value
+            assert error.message.endswith(f"a value of type Tracer does not give its contents: {reason}")
+            assert error.message.startswith("argument `x`: ") == bool(arguments)
+            assert help in (error.help or "")
+            assert error.location is not None
+            assert error.location.file == __file__
+
+
 # ---- torch ----------------------------------------------------------------------------------------------------------
 
 

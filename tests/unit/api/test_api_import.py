@@ -45,6 +45,16 @@ def test_public_names():
         assert getattr(tw.nn, name).__doc__
 
 
+def test_everything_can_be_imported_at_once():
+    names: dict[str, object] = {}
+    exec("from tilewright import *", names)
+    assert set(tw.api.__all__) | {"options"} == set(names) - {"__builtins__"}
+    assert names["sum"] is tw.sum
+    assert names["options"] is tw.options
+    loaded = "import sys, tilewright; print('tilewright.api' in sys.modules)"
+    assert python(loaded) == "False"
+
+
 def test_paths_and_order_of_containers():
     tree = {"b": (1, [2, None]), "a": {"x": 3, 4: 5}}
     leaves: list[object] = []

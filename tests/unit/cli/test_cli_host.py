@@ -162,3 +162,14 @@ def test_command_shows_a_function(functions: Path, tmp_path: Path):
     assert result.returncode == 0, result.stderr
     assert "array.reduce" in result.stdout
     assert "\x1b[" not in result.stdout
+
+
+@pytest.mark.parametrize("arguments", [(), ("--json",), ("--stage", "asm")])
+def test_a_full_disk_under_stdout_is_one_line(functions: Path, tmp_path: Path, arguments: tuple[str, ...]):
+    line = [sys.executable, "-m", "tilewright.cli", "show", f"{functions}::scale", *arguments]
+    for unbuffered in ("", "1"):
+        environment = os.environ | {"TW_CACHE_DIR": str(tmp_path / "cache"), "PYTHONUNBUFFERED": unbuffered}
+        with open("/dev/full", "w") as full:
+            result = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, text=True, env=environment, timeout=60)
+        assert result.returncode == 1
+        assert result.stderr.splitlines() == ["error: [Errno 28] No space left on device"]

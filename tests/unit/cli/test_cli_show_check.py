@@ -174,3 +174,20 @@ def test_tolerances_follow_the_type():
     assert compare(0, one * np.float32(1 + 5e-5), one).agrees
     assert not compare(0, one * np.float32(1 + 5e-4), one).agrees
     assert not compare(0, np.array([2**40 + 1]), np.array([2**40])).agrees
+
+
+@pytest.mark.parametrize("arguments", ["(40,):f32, (40,):f32, (40,):f32", "(40,):f32, (41,):f32", "(4, 4):f32"])
+def test_arguments_that_do_not_fit_point_at_no_line(tilewright: CommandLine, tmp_path: Path, arguments: str):
+    path = tmp_path / "kernels.py"
+    path.write_text(KERNEL)
+    run = tilewright("show", f"{path}::scaled", "--args", arguments)
+    assert run.exit_code == 1
+    assert "error[TW02" in run.stderr
+    assert "-->" not in run.stderr
+
+
+def test_a_directory_is_no_file(tilewright: CommandLine, tmp_path: Path):
+    for run in (tilewright("show", f"{tmp_path}::x"), tilewright("run", tmp_path)):
+        assert run.exit_code == 1
+        assert f"'{tmp_path}' is a directory" in run.stderr
+        assert "did you mean" not in run.stderr

@@ -223,6 +223,22 @@ def test_what_is_public_has_a_meaning_in_kernels() -> None:
     assert [name for name in names if name not in pyast_functions.HANDLERS] == []
 
 
+def test_what_is_known_at_compile_time() -> None:
+    @tw.kernel
+    def known(x: tw.In["N"], y: tw.Out["3 N"]):
+        tiles = {"x": 0}
+        for i in tw.grid(x, 4):
+            tiles = {"x": x[i]}
+            y[0, i] = tw.nn.relu(x[i])
+            y[1, i] = tiles["x"] + float(tw.finfo(tw.f16).max)
+            y[2, i] = x[i] if "x" in tiles and "y" not in tiles and 3 in (1, 3) else 0.0
+
+    def reference(x: np.ndarray) -> np.ndarray:
+        return np.stack([np.maximum(x, 0), x + np.float32(65504), x])
+
+    check(known, reference, numbers(10))
+
+
 def test_positions_masks_and_shapes() -> None:
     @tw.kernel
     def causal(x: tw.In["M N"], y: tw.Out["M N"]):

@@ -100,7 +100,7 @@ def test_keys_are_hex_digests(cache, key):
 
 
 @pytest.mark.parametrize("nbytes", [1, 100, 3_000_000])
-@pytest.mark.parametrize("damage", ["flip first", "flip last", "truncate", "extend", "empty", "remove"])
+@pytest.mark.parametrize("damage", ["flip first", "flip last", "truncate", "extend", "empty", "remove", "directory"])
 def test_a_damaged_entry_is_reported_dropped_and_can_be_put_again(cache, damage, nbytes):
     content = os.urandom(nbytes)
     path = cache.put(KEY, writes(content), {})
@@ -111,10 +111,12 @@ def test_a_damaged_entry_is_reported_dropped_and_can_be_put_again(cache, damage,
         "extend": content + b"x",
         "empty": b"",
     }
-    if damage == "remove":
-        path.unlink()
-    else:
+    if damage in damaged:
         path.write_bytes(damaged[damage])
+    else:
+        path.unlink()
+    if damage == "directory":
+        (path / "inner").mkdir(parents=True)
     with capture() as records:
         assert cache.get(KEY) is None
         assert cache.get(KEY) is None
@@ -123,6 +125,27 @@ def test_a_damaged_entry_is_reported_dropped_and_can_be_put_again(cache, damage,
     assert cache.get(KEY) is None
     assert cache.put(KEY, writes(content), {}).read_bytes() == content
     assert cache.get(KEY) is not None
+
+
+def test_a_directory_among_the_files_is_cleared(cache):
+    path = cache.put(KEY, writes(b"one"), {})
+    (path.parent / "other.twp").mkdir()
+    assert cache.clear() == 1
+    assert list(path.parent.iterdir()) == []
+
+
+def test_what_cannot_be_removed_is_reported(cache, monkeypatch):
+    path = cache.put(KEY, writes(b"one"), {})
+
+    def refuse(self, missing_ok=False):
+        raise PermissionError("it is in use")
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with capture() as records:
+        assert cache.remove(KEY)
+    assert [(r["kind"], r["reason"]) for r in records] == [("cache.remove_failed", "it is in use")]
+    assert path.exists()
+    assert cache.get(KEY) is None
 
 
 def test_small_damage_is_found_although_size_and_time_are_kept(cache):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from xdsl.ir import Operation, SSAValue
 
 from tilewright.machines.machine import Machine
-from tilewright.targets.cpu.loops import i64, offset_pointer
+from tilewright.passes.affine_access import Form
+from tilewright.targets.cpu.loops import add, i64, maximum, multiply, offset_pointer, static
 from tilewright.targets.cpu.vector_math_common import Builder, Value
 
 ALIGNMENT = 64
@@ -44,6 +45,21 @@ class FunctionContext:
 
     def bound(self, symbol: SSAValue) -> int:
         return self.bounds[symbol]
+
+    def room(self, limit: int, start: Form, symbols: Sequence[SSAValue]) -> Value:
+        """How many positions lie between a start, a form of index scalars, and a limit; none if it starts beyond."""
+        value: Value = i64(start.constant)
+        for position, coefficient in start.symbols:
+            value = add(self.builder, value, multiply(self.builder, self.scalars[symbols[position]], coefficient))
+        known = static(value)
+        if known is not None:
+            return i64(max(0, limit - known))
+        room = self.builder.sub(i64(limit), value)
+        return room if self.highest(start, symbols) <= limit else maximum(self.builder, room, i64(0))
+
+    def highest(self, form: Form, symbols: Sequence[SSAValue]) -> int:
+        """The largest value of a form at dimensions 0."""
+        return form.constant + sum(max(0, c * (self.bound(symbols[s]) - 1)) for s, c in form.symbols)
 
     def effect(self, op: Operation, value: Value, mask: Value | None) -> None:
         """Print or check a value."""

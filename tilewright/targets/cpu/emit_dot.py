@@ -21,6 +21,7 @@ from tilewright.targets.cpu.loops import (
     broadcast,
     i64,
     loop,
+    maximum,
     minimum,
     multiply,
     offset_pointer,
@@ -66,6 +67,10 @@ def emit_dot(context: FunctionContext, op: scheduled.DotOp) -> None:
     panels, blocks = -(-columns // micro_columns), -(-rows // micro_rows)
     # The last tile of a row of tiles may reach beyond the operand's last panel.
     last_panel = i64(panels) if right.panels is None else minimum(builder, i64(panels), right.panels)
+    if not op.accumulate.value.data and static(last_panel) != panels:
+        _clear(context, op, last_panel, panels)
+    if static(last_panel) == 0:
+        return
     with loop(builder, i64(0), last_panel, 1, "panel") as panel:
         b = offset_pointer(builder, right.pointer, multiply(builder, panel, right.outer_stride), item)
         c_panel = offset_pointer(
@@ -87,6 +92,21 @@ def emit_dot(context: FunctionContext, op: scheduled.DotOp) -> None:
             )
 
 
+def _clear(context: FunctionContext, op: scheduled.DotOp, first: Value, panels: int) -> None:
+    """Zeros where the operand has no panels."""
+    builder = context.builder
+    type = tile.ref_type(op.accumulator)
+    width = op.micro_tile[1]
+    lanes = context.machine.lanes(type.dtype)
+    zeros = splat(ir.VectorType(register_form(type.dtype), lanes), 0)
+    with loop(builder, first, i64(panels), 1, "empty") as panel, loop(builder, i64(0), i64(op.shape[0]), 1) as row:
+        start = add(builder, multiply(builder, row, type.shape[1]), multiply(builder, panel, width))
+        pointer = offset_pointer(builder, context.pointers[op.accumulator], start, type.dtype.itemsize)
+        for column in range(0, width, lanes):
+            place = offset_pointer(builder, pointer, i64(column), type.dtype.itemsize)
+            builder.store(zeros, place, align=type.dtype.itemsize)
+
+
 def _ahead(context: FunctionContext, panel: Value, block: Value, op: scheduled.DotOp) -> _Ahead:
     """What the block of rows `block` asks for of the next `panel`: an equal part, in whole lines a trip."""
     rows, _, depth = op.shape
@@ -106,8 +126,8 @@ def _depth(context: FunctionContext, op: scheduled.DotOp, depth: int) -> Value:
     form = linear_form(op.depth_map.data.results[0], ())
     if form is None:
         raise CompilerBug("the depth of a product is not linear")
-    start = _form(context, form, list(op.symbols))
-    return minimum(context.builder, i64(depth), context.builder.sub(i64(int(op.depth_limit.value.data)), start))
+    room = context.room(int(op.depth_limit.value.data), form, op.symbols)
+    return minimum(context.builder, i64(depth), room)
 
 
 def _form(context: FunctionContext, form: Form, symbols: list[SSAValue]) -> Value:
@@ -171,6 +191,8 @@ def _right(context: FunctionContext, op: scheduled.DotOp) -> _Operand:
                 total = -(-type.shape[term.dim] // width)
                 moves = static(number) is None
                 remaining = builder.sub(i64(total), number) if moves else i64(total - int(static(number) or 0))
+                if context.highest(form, op.symbols) // width > total:
+                    remaining = maximum(builder, remaining, i64(0))
             elif term.divisor != 1 or term.stride != 1:
                 raise CompilerBug("the right operand of a product is not in panels of the register block's width")
             continue
@@ -200,8 +222,8 @@ class _MicroKernel:
         vectors = self.columns // self.lanes
         places = [(r, v) for r in range(self.rows) for v in range(vectors)]
         pointers = {p: self._at(acc, p[0] * acc_stride + p[1] * self.lanes) for p in places}
-        # Sums of one block of the depth start from zero: added to the others' sum at the end, their rounding errors grow
-        # with the number of blocks plus the depth of one, not with the whole depth.
+        # Sums of one block of the depth start from zero: added to the others' sum at the end, their rounding errors
+        # grow with the number of blocks plus the depth of one, not with the whole depth.
         totals: list[Value] = [splat(shape, 0) for _ in places]
         known = static(depth)
         whole: Value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -78,6 +78,13 @@ def minimum(builder: Builder, left: Value, right: Value) -> Value:
     return builder.select(builder.icmp_signed("<", left, right), left, right)
 
 
+def maximum(builder: Builder, left: Value, right: Value) -> Value:
+    a, b = static(left), static(right)
+    if a is not None and b is not None:
+        return i64(max(a, b))
+    return builder.select(builder.icmp_signed(">", left, right), left, right)
+
+
 def vector(element: ir.Type, lanes: int) -> ir.Type:
     return element if lanes == 1 else ir.VectorType(element, lanes)
 
@@ -100,6 +107,13 @@ def broadcast(builder: Builder, value: Value, lanes: int) -> Value:
     single = builder.insert_element(undefined(shape), value, ir.Constant(I32, 0))
     mask = ir.Constant(ir.VectorType(I32, lanes), None)
     return builder.shuffle_vector(single, undefined(shape), mask)
+
+
+def aligned(builder: Builder, values: Sequence[Value], lanes: int) -> list[Value]:
+    """Values all scalar or all vectors of `lanes` lanes."""
+    if any(isinstance(v.type, ir.VectorType) for v in values):
+        return [broadcast(builder, v, lanes) for v in values]
+    return list(values)
 
 
 def lane_numbers(element: ir.IntType, lanes: int) -> ir.Constant:

@@ -1,0 +1,231 @@
+"""Where tile values live and which loop nests compute them.
+
+Roots (stores, reductions, operands of products, carried tiles) become loop nests; what they need is computed inside
+them, element by element. Roots of one shape that do not wait for each other share a nest. A value lands in a buffer
+when it crosses a reduction, a product or a loop, or when it is dear and two nests need it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from xdsl.ir import Block, Operation, Region, SSAValue
+
+from tilewright import ops
+from tilewright.cost.tiles import even_split
+from tilewright.dialects import scheduled, tile
+from tilewright.dialects.base import array_type
+from tilewright.machines.machine import Machine
+from tilewright.passes.nest_writer import NestWriter, Root, is_place, is_unit_reshape
+from tilewright.primitives import ArrayType
+
+# Operations that compute each element of their result from the operands' elements at the same place.
+STRICT = (tile.MapOp, tile.CastOp, tile.BitcastOp, tile.FillPaddingOp)
+RECOMPUTED_OPERATIONS = 6
+# Rows a multiple of this apart fall into the same few sets of a first-level cache.
+CONFLICT_BYTES = 1024
+
+
+@dataclass(eq=False)
+class Places:
+    """Where the values of one kernel live."""
+
+    machine: Machine
+    top: Block  # buffers are allocated at the start of the parallel region
+    conflicts: set[SSAValue]  # refs whose accesses must keep their order
+    outer: dict[SSAValue, SSAValue] = field(default_factory=dict)  # refs and index scalars, old to new
+    buffers: dict[SSAValue, SSAValue] = field(default_factory=dict)  # tile values that live in a buffer
+
+    def alloc(self, type: ArrayType, layout: str = "") -> SSAValue:
+        op = scheduled.AllocOp.make([], {}, [tile.ref(type, scheduled.WORKER, layout)])
+        first = self.top.first_op
+        if first is None:
+            self.top.add_op(op)
+        else:
+            self.top.insert_op_before(op, first)
+        return op.results[0]
+
+    def padded(self, type: ArrayType) -> ArrayType:
+        """Room for whole register blocks, for values that a product may accumulate into."""
+        if len(type.shape) != 2 or type.dtype.compute != type.dtype or type.dtype.is_bool:
+            return type
+        rows, columns = self.micro(type)
+        stride = round_up(type.shape[1], columns)
+        if stride * type.dtype.itemsize % CONFLICT_BYTES == 0:
+            stride += columns
+        return ArrayType((round_up(type.shape[0], rows), stride), type.dtype)
+
+    def micro(self, accumulator: ArrayType) -> tuple[int, int]:
+        rows, columns = self.machine.micro_tile(accumulator.dtype)
+        return even_split(accumulator.shape[0], rows), columns
+
+
+@dataclass(eq=False)
+class Segment:
+    """Operations between two barriers, their roots, and the stage at which each value was put into a buffer."""
+
+    places: Places
+    ops: list[Operation] = field(default_factory=list)
+    roots: list[Root] = field(default_factory=list)
+    written: dict[SSAValue, int] = field(default_factory=dict)
+    barrier: Operation | None = None
+    last_conflict: int = -1
+
+    def add(self, op: Operation) -> None:
+        """Take the next operation of the block, which is no barrier."""
+        self.ops.append(op)
+        if isinstance(op, tile.ReduceOp):
+            buffer = self.places.alloc(array_type(op.results[0]))
+            stage = self.stage(op.operands[0])
+            self.roots.append(Root(op.operands[0], stage, reduce=op, buffer=buffer))
+            self.places.buffers[op.results[0]] = buffer
+            self.written[op.results[0]] = stage
+        elif isinstance(op, tile.StoreOp):
+            stage = max(self.stage(v) for v in op.operands if not is_place(v))
+            if op.destination in self.places.conflicts:
+                stage = max(stage, self.last_conflict + 1)
+                self.last_conflict = stage
+            self.roots.append(Root(op.value, stage, store=op))
+        elif isinstance(op, tile.LoadOp) and op.source in self.places.conflicts:
+            stage = max([self.last_conflict + 1, *(self.stage(s) for s in op.symbols if not is_place(s))])
+            self.last_conflict = stage
+            self.materialise(op.result, stage)
+        elif isinstance(op, tile.PrintOp | tile.AssertOp):
+            stage = max((self.stage(o) for o in op.operands), default=0)
+            self.roots.append(Root(op.operands[0], stage, effect=op))
+        elif isinstance(op, tile.ReshapeOp | tile.ConcatOp) and not is_unit_reshape(op):
+            for operand in op.operands:
+                self.materialise(operand)
+
+    def put(self, value: SSAValue, buffer: SSAValue, stage: int | None = None) -> None:
+        """Write a value to a buffer, as early as it can be computed unless a stage is given."""
+        self.roots.append(Root(value, self.stage(value) if stage is None else stage, buffer=buffer))
+
+    def materialise(self, value: SSAValue, stage: int | None = None) -> SSAValue:
+        """A value's buffer, written at the end of the segment at the latest."""
+        if value in self.places.buffers:
+            return self.places.buffers[value]
+        stage = self.stage(value) if stage is None else stage
+        buffer = self.places.alloc(array_type(value))
+        self.put(value, buffer, stage)
+        self.places.buffers[value] = buffer
+        self.written[value] = stage
+        return buffer
+
+    def stage(self, value: SSAValue) -> int:
+        """The earliest nest round of the segment in which a value can be computed."""
+        if value in self.written:
+            owner = value.owner
+            crosses = isinstance(owner, tile.ReduceOp | tile.LoadOp)
+            return self.written[value] + 1 if crosses else self.written[value]
+        op = value.owner
+        if value in self.places.buffers or not isinstance(op, Operation) or op not in self.ops:
+            return 0 if not isinstance(op, Operation) or value in self.places.buffers else self._outer_stage(op)
+        stages = [self.stage(o) for o in op.operands if not is_place(o)]
+        if isinstance(op, tile.ReshapeOp | tile.ConcatOp) and not is_unit_reshape(op):
+            stages = [s + 1 for s in stages]
+        return max(stages, default=0)
+
+    def _outer_stage(self, op: Operation) -> int:
+        """A value computed before this segment may still read what the segment wrote (it is recomputed here)."""
+        return max((self.stage(o) for o in op.operands if not is_place(o)), default=0)
+
+    def flush(self, new: Block) -> None:
+        """Append the nests of the segment."""
+        self._share_dear_values()
+        for roots in _nests(self.roots):
+            block = Block()
+            stage = min(r.stage for r in roots)
+            writer = NestWriter(block, self.places.outer, self.places.buffers, lambda v, s=stage: self._readable(v, s))
+            for root in roots:
+                writer.add(root)
+            block.add_op(scheduled.EndOp.make([], {}, []))
+            new.add_op(scheduled.NestOp.make([], {}, [], [Region(block)]))
+        self.roots.clear()
+        self.written.clear()
+
+    def _share_dear_values(self) -> None:
+        """Buffers for values that are dear to compute and needed by several nests or after the segment."""
+        for op in self.ops:
+            for value in op.results:
+                if value in self.places.buffers or not self._is_dear(value) or isinstance(op, tile.FullOp):
+                    continue
+                where = {n for n, roots in enumerate(_nests(self.roots)) for r in roots if self._reads(r, value)}
+                later = any(self._is_later(u.operation) for u in value.uses)
+                if len(where) + later < 2:
+                    continue
+                follow = [u.operation for u in value.uses]
+                if len(follow) == 1 and not later and follow[0] in self.ops and _keeps_shape(follow[0]):
+                    continue
+                self.materialise(value)
+
+    def _is_later(self, user: Operation) -> bool:
+        """Whether a user runs after the segment; the barrier itself and the yield have roots of their own."""
+        return user not in self.ops and user is not self.barrier and not isinstance(user, tile.YieldOp)
+
+    def _reads(self, root: Root, value: SSAValue) -> bool:
+        """Whether computing a root inline computes `value`."""
+        seen: set[SSAValue] = set()
+
+        def visit(current: SSAValue) -> bool:
+            if current is value:
+                return True
+            if current in seen or self._readable(current, root.stage):
+                return False
+            seen.add(current)
+            op = current.owner
+            return isinstance(op, Operation) and any(visit(o) for o in op.operands if not is_place(o))
+
+        return any(visit(v) for v in _root_values(root))
+
+    def _readable(self, value: SSAValue, stage: int) -> bool:
+        """Whether a value's buffer is filled before a nest of the given stage runs."""
+        return value in self.places.buffers and self.written.get(value, -1) < stage
+
+    def _is_dear(self, value: SSAValue) -> bool:
+        count = 0
+        pending, seen = [value], set[SSAValue]()
+        while pending:
+            current = pending.pop()
+            if current in seen or current in self.places.buffers or not isinstance(current.owner, Operation):
+                continue
+            seen.add(current)
+            op = current.owner
+            if isinstance(op, tile.MapOp):
+                if ops.FUNCTIONS[op.fn.data].cost in (ops.DIVIDE, ops.TRANSCENDENTAL):
+                    return True
+                count += 1
+            pending.extend(o for o in op.operands if not is_place(o))
+        return count > RECOMPUTED_OPERATIONS
+
+
+def _nests(all_roots: Sequence[Root]) -> list[list[Root]]:
+    """Roots by nest: one stage, one shape, one set of reduced axes (plain roots join the first reduction)."""
+    buckets: dict[tuple[int, tuple[int, ...]], dict[tuple[int, ...] | None, list[Root]]] = {}
+    for root in all_roots:
+        buckets.setdefault((root.stage, root.shape), {}).setdefault(root.reduced, []).append(root)
+    nests: list[tuple[int, list[Root]]] = []
+    for (stage, _), by_axes in buckets.items():
+        plain = by_axes.pop(None, [])
+        groups = list(by_axes.values())
+        if groups:
+            groups[0] = [*groups[0], *plain]
+        elif plain:
+            groups = [plain]
+        nests.extend((stage, group) for group in groups)
+    return [group for _, group in sorted(nests, key=lambda item: item[0])]
+
+
+def _root_values(root: Root) -> Sequence[SSAValue]:
+    if root.store is not None:
+        return [o for o in root.store.operands if not is_place(o)]
+    return root.effect.operands if root.effect is not None else [root.value]
+
+
+def _keeps_shape(op: Operation) -> bool:
+    return len(op.results) == 1 and isinstance(op, STRICT)
+
+
+def round_up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple

@@ -1,0 +1,177 @@
+"""What a product reads instead of its operands: a padded depth is skipped, and a plain window of an array is read where
+it lies."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from xdsl.dialects.builtin import IndexType
+from xdsl.ir import BlockArgument, SSAValue
+from xdsl.ir.affine import AffineExpr, AffineMap
+
+from tilewright.dialects import tile
+from tilewright.dialects.base import array_type, decode
+from tilewright.errors import CompilerBug
+from tilewright.passes.affine_access import Index, linear_form
+from tilewright.passes.nest_writer import is_place
+
+# The fill whose map counts along the depth, and its limit.
+DepthBound = tuple[tile.FillPaddingOp, int]
+
+
+def strip_depth_padding(value: SSAValue, depth_dim: int) -> tuple[SSAValue, DepthBound | None]:
+    """An operand without the zero fill of its depth tail: the product skips those positions instead."""
+    inner, dim = value, depth_dim
+    if isinstance(inner.owner, tile.TransposeOp):
+        dim = inner.owner.attributes_of()["permutation"][depth_dim]
+        inner = inner.owner.operands[0]
+    op = inner.owner
+    if not isinstance(op, tile.FillPaddingOp) or decode(op.value) != 0:
+        return value, None
+    map = op.map.data
+    if map.results[0] != _counting(map, dim) or any(not is_place(s) for s in op.symbols):
+        return value, None
+    stripped = op.source
+    if inner is value:
+        return stripped, (op, int(op.limit.value.data))
+    return _transposed_like(value, stripped), (op, int(op.limit.value.data))
+
+
+def _transposed_like(transposed: SSAValue, operand: SSAValue) -> SSAValue:
+    """A transpose on another operand, beside the original."""
+    op = transposed.owner
+    if not isinstance(op, tile.TransposeOp):
+        return operand
+    copy = op.clone()
+    copy.operands = [operand]
+    block = op.parent_block()
+    if block is not None:
+        block.insert_op_after(copy, op)
+    return copy.results[0]
+
+
+def _counting(map: AffineMap, dim: int) -> AffineExpr:
+    """The expression of the map if it counts along `dim` by ones from a start made of symbols."""
+    result = map.results[0]
+    form = linear_form(result, tuple(Index(d) for d in range(map.num_dims)))
+    return result if form is not None and form.dims == ((dim, 1),) else AffineExpr.constant(-1)
+
+
+def same_bound(a: DepthBound | None, b: DepthBound) -> bool:
+    """Whether two operands' depths end at the same place."""
+    if a is None or a[1] != b[1] or list(a[0].symbols) != list(b[0].symbols):
+        return False
+    return shifted(a[0].map.data, 0, len(a[0].symbols)) == shifted(b[0].map.data, 0, len(b[0].symbols))
+
+
+def shifted(map: AffineMap, start: int, total: int) -> AffineMap:
+    """The map's start (its dims at 0), with symbols moved up by `start`."""
+    symbols = [AffineExpr.symbol(start + i) for i in range(map.num_symbols)]
+    results = tuple(e.replace_dims_and_symbols([AffineExpr.constant(0)] * map.num_dims, symbols) for e in map.results)
+    return AffineMap(0, total, results)
+
+
+def array_operand(
+    value: SSAValue, micro_columns: int, depth_bound: DepthBound | None
+) -> tuple[tile.LoadOp, AffineMap] | None:
+    """The load behind a right operand that is a plain window of an array starting at a whole panel, and its map from
+    (depth, column)."""
+    shape = array_type(value).shape
+    permutation = (0, 1)
+    if isinstance(value.owner, tile.TransposeOp):
+        permutation = value.owner.attributes_of()["permutation"]
+        value = value.owner.operands[0]
+    if isinstance(value.owner, tile.CastOp):
+        value = value.owner.operands[0]
+    load = value.owner
+    if not isinstance(load, tile.LoadOp) or any(not isinstance(s.type, IndexType) for s in load.symbols):
+        return None
+    inverse: list[AffineExpr] = [AffineExpr.constant(0)] * 2
+    for position, source in enumerate(permutation):
+        inverse[source] = AffineExpr.dimension(position)
+    map = load.map.data
+    symbols = [AffineExpr.symbol(i) for i in range(map.num_symbols)]
+    results = tuple(e.replace_dims_and_symbols(inverse, symbols) for e in map.results)
+    if not _is_window(results, micro_columns) or not _stays_inside(load, results, shape, micro_columns, depth_bound):
+        return None
+    return load, AffineMap(2, map.num_symbols, results)
+
+
+def _stays_inside(
+    load: tile.LoadOp,
+    results: Sequence[AffineExpr],
+    shape: tuple[int, ...],
+    micro_columns: int,
+    bound: DepthBound | None,
+) -> bool:
+    """Whether a product may read the array itself: it skips panels beyond the end, and depths beyond its bound. What it
+    finds beside the last columns, in a panel that they do not fill, is undefined. `shape` is depth by columns."""
+    if load.fill is None:
+        return True
+    if decode(load.fill) != 0:
+        return False
+    for expression, size in zip(results, tile.ref_type(load.source).shape, strict=True):
+        form = linear_form(expression, (Index(0), Index(1)))
+        if form is None:
+            return False
+        terms = [(load.symbols[position], coefficient) for position, coefficient in form.symbols]
+        low, high = _span(form.constant, terms)
+        if form.coefficient(0):
+            high += shape[0] - 1
+            high = high if bound is None else min(high, _last_position(form.constant, terms, bound))
+        if form.coefficient(1):
+            high += shape[1] - 1
+        whole_panels = form.coefficient(1) and size % micro_columns == 0
+        if low < 0 or (high >= size and not whole_panels):
+            return False
+    return True
+
+
+def _last_position(constant: int, terms: Sequence[tuple[SSAValue, int]], bound: DepthBound) -> int:
+    """The largest coordinate of a depth that the bound lets through, the first depth's being `constant` and `terms`."""
+    fill, limit = bound
+    start = linear_form(fill.map.data.results[0], (Index(None), Index(None)))
+    if start is None:
+        raise CompilerBug("the depth of a product is not linear")
+    beyond = [(fill.symbols[position], -coefficient) for position, coefficient in start.symbols]
+    return _span(constant - start.constant, [*terms, *beyond])[1] + limit - 1
+
+
+def _span(constant: int, terms: Sequence[tuple[SSAValue, int]]) -> tuple[int, int]:
+    """The smallest and the largest sum of a constant and multiples of index scalars."""
+    coefficients: Counter[SSAValue] = Counter()
+    for symbol, coefficient in terms:
+        coefficients[symbol] += coefficient
+    last = [coefficient * (_trips(symbol) - 1) for symbol, coefficient in coefficients.items()]
+    return constant + sum(min(0, n) for n in last), constant + sum(max(0, n) for n in last)
+
+
+def _trips(index: SSAValue) -> int:
+    """How many values a grid index or loop counter has."""
+    if not isinstance(index, BlockArgument):
+        raise CompilerBug("an index scalar that no grid or loop defines")
+    owner = index.owner.parent_op()
+    if isinstance(owner, tile.ForOp):
+        return int(owner.trips.value.data)
+    if isinstance(owner, tile.KernelOp):
+        return owner.grid_shape[index.index - len(owner.effect_names)]
+    raise CompilerBug("an index scalar that no grid or loop defines")
+
+
+def _is_window(results: Sequence[AffineExpr], micro_columns: int) -> bool:
+    """One array dimension runs along the depth and another along the columns, each by ones."""
+    runs: dict[int, int] = {}
+    at = (Index(0), Index(1))
+    for expression in results:
+        form = linear_form(expression, at)
+        if form is None or len(form.dims) > 1:
+            return False
+        for dim, coefficient in form.dims:
+            if coefficient != 1 or dim in runs:
+                return False
+            runs[dim] = 1
+            offsets = [form.constant, *(c for _, c in form.symbols)]
+            if dim == 1 and any(o % micro_columns for o in offsets):
+                return False
+    return set(runs) == {0, 1}

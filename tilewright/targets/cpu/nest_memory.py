@@ -1,0 +1,331 @@
+"""Print the memory accesses of a loop nest: coordinates, addresses, bounds, loads and stores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from llvmlite import ir
+from xdsl.ir import SSAValue
+from xdsl.ir.affine import AffineExpr
+from xdsl.ir.affine.affine_expr import AffineBinaryOpExpr, AffineBinaryOpKind, AffineConstantExpr, AffineDimExpr
+
+from tilewright import dtypes
+from tilewright.dialects import tile
+from tilewright.dialects.base import array_type, decode
+from tilewright.dtypes import DType
+from tilewright.passes.affine_access import Access, Form, Indices, address_terms, linear_form
+from tilewright.targets.cpu.context import FunctionContext
+from tilewright.targets.cpu.conversions import emit_cast, load_form, narrow, widen
+from tilewright.targets.cpu.functions import emit_function
+from tilewright.targets.cpu.loops import (
+    I1,
+    I8,
+    I32,
+    I64,
+    POINTER,
+    add,
+    aligned,
+    broadcast,
+    i64,
+    lane_numbers,
+    multiply,
+    offset_pointer,
+    static,
+)
+from tilewright.targets.cpu.masked_memory import gather, masked_load, masked_store, scatter
+from tilewright.targets.cpu.nest_plan import NestPlan, access, is_place, lanes_vary
+from tilewright.targets.cpu.vector_math_common import Builder, Value, splat
+
+
+@dataclass(eq=False)
+class Position:
+    """Where emission stands: the index of every open loop, and the lanes that are on."""
+
+    index: dict[int, Value] = field(default_factory=dict)
+    mask: Value | None = None  # None when all lanes are on
+    tail: int | None = None  # how many lanes `mask` lets through, where that is known
+
+
+class NestMemory:
+    """Loads, stores and affine expressions at a position; `value_of` gives the registers of index tiles."""
+
+    def __init__(
+        self,
+        context: FunctionContext,
+        plan: NestPlan,
+        position: Position,
+        value_of: Callable[[SSAValue, Indices], Value],
+    ) -> None:
+        self.context = context
+        self.builder: Builder = context.builder
+        self.plan = plan
+        self.position = position
+        self.value_of = value_of
+
+    # ---- expressions --------------------------------------------------------------------------------------------
+
+    def expression(self, expression: AffineExpr, at: Indices, symbols: Sequence[SSAValue]) -> Value:
+        """An affine expression as i64, scalar or vector."""
+        if isinstance(expression, AffineConstantExpr):
+            return i64(expression.value)
+        if isinstance(expression, AffineDimExpr):
+            index = at[expression.position]
+            if index.dim is None:
+                return i64(index.offset)
+            return self._plus(self._times(self._dim_value(index.dim), index.stride), i64(index.offset))
+        if isinstance(expression, AffineBinaryOpExpr):
+            left = self.expression(expression.lhs, at, symbols)
+            right = self.expression(expression.rhs, at, symbols)
+            if expression.kind is AffineBinaryOpKind.Add:
+                return self._plus(left, right)
+            left, right = aligned(self.builder, [left, right], self.plan.lanes)
+            if expression.kind is AffineBinaryOpKind.Mul:
+                return self.builder.mul(left, right)
+            fn = "floor_divide" if expression.kind is AffineBinaryOpKind.FloorDiv else "remainder"
+            return emit_function(self.builder, fn, dtypes.i64, [left, right])
+        return self._symbol(symbols[expression.position], at)  # type: ignore[attr-defined]  the only kind left
+
+    def _symbol(self, symbol: SSAValue, at: Indices) -> Value:
+        if is_place(symbol):
+            return self.context.scalars[symbol]
+        value = self.value_of(symbol, at)
+        return emit_cast(self.builder, value, array_type(symbol).dtype, dtypes.i64)
+
+    def _plus(self, left: Value, right: Value) -> Value:
+        if isinstance(left.type, ir.VectorType) or isinstance(right.type, ir.VectorType):
+            if static(right) == 0:
+                return left
+            left, right = aligned(self.builder, [left, right], self.plan.lanes)
+            return self.builder.add(left, right)
+        return add(self.builder, left, right)
+
+    def _times(self, value: Value, factor: int) -> Value:
+        if isinstance(value.type, ir.VectorType):
+            return value if factor == 1 else self.builder.mul(value, splat(value.type, factor))
+        return multiply(self.builder, value, factor)
+
+    def _dim_value(self, dim: int) -> Value:
+        """The index along a nest dimension, a vector for the vector dimension."""
+        if dim != self.plan.vector_dim:
+            return self.position.index[dim]
+        base = broadcast(self.builder, self.position.index[dim], self.plan.lanes)
+        return self.builder.add(base, lane_numbers(I64, self.plan.lanes))
+
+    def form_value(self, form: Form, symbols: Sequence[SSAValue]) -> Value:
+        """A form's value for the first lane."""
+        total: Value = i64(form.constant)
+        for position, coefficient in form.symbols:
+            scalar = self.context.scalars[symbols[position]]
+            total = add(self.builder, total, multiply(self.builder, scalar, coefficient))
+        for dim, coefficient in form.dims:
+            total = add(self.builder, total, multiply(self.builder, self.position.index[dim], coefficient))
+        return total
+
+    # ---- addresses ----------------------------------------------------------------------------------------------
+
+    def _coordinate(self, found: Access, position: int) -> Value:
+        form = found.forms[position]
+        if form is None or found.varying_lanes(position):
+            return self.expression(found.map.results[position], found.at, found.symbols)
+        if self.plan.vector_dim is not None and form.coefficient(self.plan.vector_dim):
+            return self.expression(found.map.results[position], found.at, found.symbols)
+        return self.form_value(form, found.symbols)
+
+    def _first_lane(self, found: Access, position: int) -> Value:
+        """A coordinate for the first lane of the vector."""
+        form = found.forms[position]
+        if form is not None and not found.varying_lanes(position):
+            return self.form_value(form, found.symbols)
+        coordinate = self._coordinate(found, position)
+        if isinstance(coordinate.type, ir.VectorType):
+            return self.builder.extract_element(coordinate, ir.Constant(I32, 0))
+        return coordinate
+
+    def _offset(self, found: Access, coordinates: Sequence[Value]) -> Value:
+        """Element offset of coordinates in the ref's layout."""
+        total: Value = i64(0)
+        for term in address_terms(found.type):
+            if term.stride == 0:
+                continue
+            part = coordinates[term.dim]
+            if term.divisor != 1:
+                part = self._divide(part, term.divisor)
+            if term.modulus is not None:
+                part = self._modulo(part, term.modulus)
+            total = self._plus(self._times(part, term.stride), total)
+        return total
+
+    def _divide(self, value: Value, divisor: int) -> Value:
+        known = static(value)
+        return i64(known // divisor) if known is not None else self.builder.udiv(value, splat(value.type, divisor))
+
+    def _modulo(self, value: Value, modulus: int) -> Value:
+        known = static(value)
+        return i64(known % modulus) if known is not None else self.builder.urem(value, splat(value.type, modulus))
+
+    def _pointer(self, found: Access, coordinates: Sequence[Value]) -> Value:
+        offset = self._offset(found, coordinates)
+        return offset_pointer(self.builder, self.context.pointers[found.ref], offset, found.type.dtype.itemsize)
+
+    def _lane_pointers(self, found: Access) -> Value:
+        offset = self._offset(found, [self._coordinate(found, i) for i in range(len(found.type.shape))])
+        offset = broadcast(self.builder, offset, self.plan.lanes)
+        scaled = self._times(offset, found.type.dtype.itemsize)
+        base = self.context.pointers[found.ref]
+        gep = self.builder.gep(base, [scaled], source_etype=I8)
+        gep.type = ir.VectorType(POINTER, self.plan.lanes)
+        return gep
+
+    # ---- bounds -------------------------------------------------------------------------------------------------
+
+    def _guard(self, found: Access) -> Value | None:
+        """Whether lanes are inside the ref, for coordinates that are not known to be; None when all are."""
+        inside: Value | None = None
+        clipped: set[tuple[object, ...]] = {(c.dim, c.limit, c.start, c.symbols) for c in self.plan.clips}
+        for position, size in enumerate(found.type.shape):
+            form = found.forms[position]
+            low, high = self._range(found, position)
+            if low >= 0 and high < size:
+                continue
+            if form is not None and low >= 0 and self._is_clipped(form, found, size, clipped):
+                continue
+            coordinate = self._coordinate(found, position)
+            # One unsigned comparison covers both ends.
+            check = self.builder.icmp_unsigned("<", coordinate, splat(coordinate.type, size))
+            inside = self._both(inside, check)
+        return inside
+
+    def _is_clipped(self, form: Form, found: Access, size: int, clipped: set[tuple[object, ...]]) -> bool:
+        if len(form.dims) != 1 or form.dims[0][1] != 1:
+            return False
+        used = tuple(found.symbols[s] for s, _ in form.symbols)
+        start = Form(form.constant, (), tuple((i, c) for i, (_, c) in enumerate(form.symbols)))
+        return (form.dims[0][0], size, start, used) in clipped
+
+    def _range(self, found: Access, position: int) -> tuple[int, int]:
+        """Smallest and largest value of a coordinate; unbounded for index tiles."""
+        form = found.forms[position]
+        if form is None:
+            return self._nonlinear_range(found, position)
+        if found.varying_lanes(position):
+            return (-1, found.type.shape[position])
+        return self._form_range(form, found)
+
+    def _form_range(self, form: Form, found: Access) -> tuple[int, int]:
+        low = high = form.constant
+        spans = [(c, self.plan.space[d] - 1) for d, c in form.dims]
+        spans += [(c, self.context.bound(found.symbols[s]) - 1) for s, c in form.symbols]
+        for coefficient, last in spans:
+            low += min(0, coefficient * last)
+            high += max(0, coefficient * last)
+        return low, high
+
+    def _nonlinear_range(self, found: Access, position: int) -> tuple[int, int]:
+        expression = found.map.results[position]
+        if isinstance(expression, AffineBinaryOpExpr) and isinstance(expression.rhs, AffineConstantExpr):
+            divisor = expression.rhs.value
+            if expression.kind is AffineBinaryOpKind.Mod:
+                return (0, divisor - 1)
+            form = linear_form(expression.lhs, found.at)
+            lanes = form is None or any(s in found.lanes for s, _ in form.symbols)
+            if form is not None and not lanes and expression.kind is AffineBinaryOpKind.FloorDiv:
+                low, high = self._form_range(form, found)
+                return (low // divisor, high // divisor)
+        return (-1, found.type.shape[position])
+
+    def _both(self, first: Value | None, second: Value | None) -> Value | None:
+        """Lanes that two masks let through; None lets all through."""
+        if first is None or second is None:
+            return first if second is None else second
+        return self.builder.and_(*aligned(self.builder, [first, second], self.plan.lanes))
+
+    def _every_lane(self) -> Value:
+        return splat(ir.VectorType(I1, self.plan.lanes), 1)
+
+    # ---- accesses -----------------------------------------------------------------------------------------------
+
+    def load(self, op: tile.LoadOp, at: Indices) -> Value:
+        """The registers of a loaded tile at nest indices."""
+        found = access(op, at)
+        dtype = array_type(op.result).dtype
+        dims = self.plan.dependences[(op.result, at)]
+        guard = self._guard(found)
+        fill = decode(op.fill) if op.fill is not None else 0
+        if self.plan.vector_dim is None or self.plan.vector_dim not in dims:
+            return self._load_scalar(found, dtype, guard, fill)
+        vary = lanes_vary(self.plan, found)
+        if found.is_contiguous(self.plan.vector_dim, self.plan.lanes, vary):
+            return self._load_vector(found, dtype, guard, fill)
+        return self._gather(found, dtype, guard, fill)
+
+    def _load_scalar(self, found: Access, dtype: DType, guard: Value | None, fill: float | int) -> Value:
+        coordinates = [self._coordinate(found, i) for i in range(len(found.type.shape))]
+        form = load_form(dtype)
+        if guard is None:
+            return widen(self.builder, self.builder.load(self._pointer(found, coordinates), typ=form), dtype)
+        # The base of a ref is always readable: lanes outside read it and are then replaced.
+        pointer = self.builder.select(guard, self._pointer(found, coordinates), self.context.pointers[found.ref])
+        value = widen(self.builder, self.builder.load(pointer, typ=form), dtype)
+        return self.builder.select(guard, value, splat(value.type, fill))
+
+    def _load_vector(self, found: Access, dtype: DType, guard: Value | None, fill: float | int) -> Value:
+        pointer = self._pointer(found, [self._first_lane(found, i) for i in range(len(found.type.shape))])
+        shape = load_form(dtype, self.plan.lanes)
+        mask = self._both(guard, self.position.mask)
+        if mask is None:
+            return widen(self.builder, self.builder.load(pointer, align=dtype.itemsize, typ=shape), dtype)
+        mask = broadcast(self.builder, mask, self.plan.lanes)
+        raw = masked_load(self.builder, pointer, mask, shape, dtype.itemsize)
+        return self._filled(widen(self.builder, raw, dtype), guard, fill)
+
+    def _gather(self, found: Access, dtype: DType, guard: Value | None, fill: float | int) -> Value:
+        pointers = self._lane_pointers(found)
+        mask = self._both(guard, self.position.mask)
+        mask = self._every_lane() if mask is None else broadcast(self.builder, mask, self.plan.lanes)
+        raw = gather(self.builder, pointers, mask, load_form(dtype, self.plan.lanes), dtype.itemsize)
+        return self._filled(widen(self.builder, raw, dtype), guard, fill)
+
+    def _filled(self, value: Value, guard: Value | None, fill: float | int) -> Value:
+        if guard is None or fill == 0:
+            return value
+        guard, value = aligned(self.builder, [guard, value], self.plan.lanes)
+        return self.builder.select(guard, value, splat(value.type, fill))
+
+    def store(self, op: tile.StoreOp, at: Indices, value: Value) -> None:
+        """Write registers at nest indices: one element, a masked vector, or scattered lanes."""
+        found = access(op, at)
+        dtype = array_type(op.value).dtype
+        guard = self._guard(found)
+        vector_dim = self.plan.vector_dim
+        in_vector = vector_dim is not None and any(i.dim == vector_dim for i in at)
+        if not in_vector:
+            self._store_scalar(found, value, dtype, guard)
+            return
+        raw = narrow(self.builder, broadcast(self.builder, value, self.plan.lanes), dtype)
+        mask = self._both(guard, self.position.mask)
+        vary = lanes_vary(self.plan, found)
+        if vector_dim is not None and found.is_contiguous(vector_dim, self.plan.lanes, vary):
+            pointer = self._pointer(found, [self._first_lane(found, i) for i in range(len(found.type.shape))])
+            if mask is None:
+                self.builder.store(raw, pointer, align=dtype.itemsize)
+            elif guard is None and self.position.tail == 1:
+                # LLVM 22 on AVX-512 turns a truncation and a masked store of one lane into a store of the wide type.
+                first = self.builder.extract_element(raw, ir.Constant(I32, 0))
+                self.builder.store(first, pointer, align=dtype.itemsize)
+            else:
+                mask = broadcast(self.builder, mask, self.plan.lanes)
+                masked_store(self.builder, raw, pointer, mask, dtype.itemsize)
+            return
+        mask = self._every_lane() if mask is None else broadcast(self.builder, mask, self.plan.lanes)
+        scatter(self.builder, raw, self._lane_pointers(found), mask, dtype.itemsize)
+
+    def _store_scalar(self, found: Access, value: Value, dtype: DType, guard: Value | None) -> None:
+        coordinates = [self._coordinate(found, i) for i in range(len(found.type.shape))]
+        pointer = self._pointer(found, coordinates)
+        raw = narrow(self.builder, value, dtype)
+        if guard is None:
+            self.builder.store(raw, pointer)
+            return
+        with self.builder.if_then(guard):
+            self.builder.store(raw, pointer)
