@@ -72,7 +72,10 @@ def _parse_path(value: object) -> Path | None:
         return None
     if not isinstance(value, str | os.PathLike):
         raise ValueError
-    return Path(os.fsdecode(value)).expanduser()
+    try:
+        return Path(os.fsdecode(value)).expanduser()
+    except RuntimeError:  # `~name` of a user whom the system does not know
+        raise ValueError from None
 
 
 def _parse_text(value: object) -> str:

@@ -141,3 +141,8 @@ def test_flags_apply_on_top_of_the_options_in_force():
     with options(debug=3, threads=2):
         chosen = Options.from_cli({"threads": 5, "cache-dir": None})
     assert (chosen.debug, chosen.threads, chosen.cache_dir) == (3, 5, current().cache_dir)
+
+
+def test_a_home_directory_that_does_not_exist_is_refused():
+    with pytest.raises(OptionError, match="TW_CACHE_DIR"):
+        Options.from_environment({"TW_CACHE_DIR": "~nosuchuser/x"})
