@@ -267,8 +267,8 @@ def apply_cast(operand: Bounded, destination: DType) -> Bounded:
         elif destination.is_integer:
             low, high = (ops.cast(wide + s * error, destination) for s in (-1, 1))
             moved = unknown_where((low != high) & (error > 0))
-        elif destination.bits >= source.bits and destination.name != "f16":
-            moved = error
+        elif destination.bits > source.bits or destination == source:
+            moved = error  # a wider type holds every value; f16 and bf16 do not hold each other's
         else:
             moved = np.where(error > 0, rounded_error(value, wide, error, destination), 0.0)
     return bounded(value, np.where(operand.unknown, np.inf, moved), operand.signed_zeros)

@@ -127,15 +127,22 @@ class TileMaker:
         return tile
 
     def any(self, shape: Shape) -> str:
-        """A tile of a shape; loaded or filled if there is none."""
+        """A tile of a shape, often the last; loaded or filled if there is none."""
         known = self.pool.get(shape, [])
         if not known:
             return self.keep(self.load(shape) if shape else self.full(1, shape), shape)
-        return self.pick(known)
+        return known[-1] if self.chance(0.3) else self.pick(known)
 
     def recent(self, shape: Shape) -> str:
         """One of the last tiles of a shape."""
         return self.pick(self.pool[shape][-RECENT:]) if self.pool.get(shape) else self.any(shape)
+
+    def show(self, tiles: Sequence[str], shapes: Sequence[Shape]) -> None:
+        """Keep the results of a block, and store some of them, so that what went wrong in it can be seen."""
+        for tile, shape in zip(tiles, shapes, strict=True):
+            self.keep(tile, shape)
+            if self.chance(0.5):
+                self.store(tile, shape, self.pick(("w", "out")) if len(shape) == 2 else self.pick(("x", "vout")))
 
     def load(self, shape: Shape, names: str = "aabbww", fill: str | None = None) -> str:
         """A tile of a ref, whose lanes outside are filled, undefined, or undefined and then filled."""

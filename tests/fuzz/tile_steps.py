@@ -199,14 +199,14 @@ def choice(m: TileMaker) -> None:
             yielded = [m.recent(s) for s in shapes]
             m.line(f"tile.yield({', '.join(yielded)})")
         m.line(end)
-    for result, shape in zip(results, shapes, strict=True):
-        m.keep(result, shape)
+    m.show(results, shapes)
 
 
 def loop(m: TileMaker) -> None:
     if m.depth >= DEEPEST:
         return
-    shapes = [m.shape() for _ in range(m.between(0, 4))]
+    kinds = [m.shape(), m.shape()]  # few, so that carried tiles can change places
+    shapes = [m.pick(kinds) for _ in range(m.pick((0, 1, 2, 2, 3, 4)))]
     initial = [m.full(m.pick((0, 0, 1)), s) if m.chance(0.3) else m.any(s) for s in shapes]
     results, arguments, counter = [m.name() for _ in shapes], [m.name() for _ in shapes], m.name()
     types = ", ".join(map(type_of, shapes))
@@ -220,11 +220,34 @@ def loop(m: TileMaker) -> None:
             m.keep(argument, shape)
         statements(m, m.between(1, 7))
         yielded = [m.recent(s) for s in shapes]
+        _exchange(m, shapes, arguments, yielded)
         _accumulate(m, shapes, arguments, yielded)
         m.line(f"tile.yield({', '.join(yielded)})")
     m.line(f"}} : {types}" if types else "}")
-    for result, shape in zip(results, shapes, strict=True):
-        m.keep(result, shape)
+    m.show(results, shapes)
+
+
+def _exchange(m: TileMaker, shapes: list[Shape], arguments: list[str], yielded: list[str]) -> None:
+    """Some carried tiles become another one, or are computed from another one."""
+    for position, shape in enumerate(shapes):
+        source = m.between(0, len(shapes) - 1)
+        if m.chance(0.4):
+            yielded[position] = converted(m, arguments[source], shapes[source], shape) or yielded[position]
+        elif m.chance(0.5) and shapes[source] == shape:
+            yielded[position] = arguments[source]
+
+
+def converted(m: TileMaker, tile: str, shape: Shape, wanted: Shape) -> str | None:
+    """A tile of the wanted shape from one of another shape, where a single operation leads there."""
+    if shape == wanted[::-1] and len(shape) == 2 and m.chance(0.7):
+        return transposed(m, tile, wanted)
+    if shape == wanted:
+        return m.clamp(m.map(m.pick(("add", "subtract")), [tile, m.any(shape)], shape), shape)
+    if len(shape) == 1 and shape[0] in wanted:
+        return m.op(f"broadcast({tile}) {{axes = {numbers((wanted.index(shape[0]),))}}}", wanted)
+    if len(wanted) == 1 and wanted[0] in shape:
+        return reduced(m, tile, shape, (1 - shape.index(wanted[0]),))
+    return None
 
 
 def _accumulate(m: TileMaker, shapes: list[Shape], arguments: list[str], yielded: list[str]) -> None:
@@ -280,25 +303,26 @@ def generate(seed: int) -> Kernel:
     matrix, vector = (m.size(), m.size()), (m.size(),)
     m.store(m.recent(matrix), matrix, "out")
     m.store(m.recent(vector), vector, "vout")
-    return Kernel(seed, _module(m))
+    return Kernel(seed, module_text(m.rows, m.columns, m.grid, m.lines))
 
 
-def _module(m: TileMaker) -> str:
-    matrix, vector = type_of((m.rows, m.columns)), type_of((m.rows,))
-    results = f"{vector}, {matrix}, {vector}"
+def module_text(rows: int, columns: int, grid: int, lines: Sequence[str]) -> str:
+    """A module around the body of a kernel: `a`, `b`, `w` and `out` are matrices, `x` and `vout` vectors of `rows`."""
+    matrix, vector = type_of((rows, columns)), type_of((rows,))
     refs = [("a", matrix), ("b", matrix), ("w", matrix), ("x", vector), ("out", matrix), ("vout", vector)]
+    inputs = ", ".join(f"%{name}: {type}" for name, type in refs[:4])
     parameters = ", ".join(f"%{name}: !tile.ref<{type}>" for name, type in refs)
-    call = f"{', '.join(['%w1', '%x1', '%y', '%z'])} = array.call(%a, %b, %w, %x)"
+    results = f"{matrix}, {vector}, {matrix}, {vector}"
+    effects = '["in", "in", "inout", "inout", "out", "out"]'
     return "\n".join(
         [
-            f"func.func @main({', '.join(f'%{n}: {t}' for n, t in refs[:4])}) -> ({matrix}, {results}) {{",
-            f'  {call} {{callee = "k"}} : {matrix}, {results}',
-            f"  func.return %w1, %x1, %y, %z : {matrix}, {results}",
+            f"func.func @main({inputs}) -> ({results}) {{",
+            f'  %w1, %x1, %y, %z = array.call(%a, %b, %w, %x) {{callee = "k"}} : {results}',
+            f"  func.return %w1, %x1, %y, %z : {results}",
             "}",
-            f'tile.kernel() {{sym_name = "k", grid = {numbers((m.grid,))}, '
-            'effects = ["in", "in", "inout", "inout", "out", "out"]} do {',
+            f'tile.kernel() {{sym_name = "k", grid = {numbers((grid,))}, effects = {effects}}} do {{',
             f"^bb0({parameters}, %p: index):",
-            *m.lines,
+            *lines,
             "    tile.yield()",
             "}",
             "",

@@ -80,7 +80,7 @@ def test_another_array_is_packed_by_all_threads_before_a_barrier() -> None:
     expect(
         unit,
         """
-        CHECK: [[P:%[0-9]+]] = scheduled.alloc() : !tile.ref<tensor<4x40xf32>, "shared", "(4, 40) : [4@mem*16 | 3@mem
+        CHECK: [[P:%[0-9]+]] = scheduled.alloc() : !tile.ref<tensor<4x48xf32>, "shared", "(4, 48) : [4@mem*16 | 3@mem
         CHECK-NEXT: scheduled.parallel() {extents = array<i64: 3>, grain = 1 : index}
         CHECK: [[PART:%[0-9]+]] = tile.load(%1, [[I:%[0-9]+]]) {{.*}} : tensor<4x16xf32>
         CHECK-NEXT: tile.store([[PART]], [[P]], [[I]])
@@ -99,7 +99,7 @@ def test_panels_hold_the_type_that_is_multiplied() -> None:
     expect(
         packed(program),
         """
-        CHECK: scheduled.alloc() : !tile.ref<tensor<4x20xf32>, "shared"
+        CHECK: scheduled.alloc() : !tile.ref<tensor<4x32xf32>, "shared"
         CHECK: tile.load(%1{{.*}} : tensor<4x16xbf16>
         CHECK-NEXT: tile.cast(%{{[0-9]+}}) : tensor<4x16xf32>
         CHECK-NEXT: tile.store

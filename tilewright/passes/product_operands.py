@@ -77,7 +77,7 @@ def array_operand(
 ) -> tuple[tile.LoadOp, AffineMap] | None:
     """The load behind a right operand that is a plain window of an array starting at a whole panel, and its map from
     (depth, column)."""
-    shape = array_type(value).shape
+    depth = array_type(value).shape[0]
     permutation = (0, 1)
     if isinstance(value.owner, tile.TransposeOp):
         permutation = value.owner.attributes_of()["permutation"]
@@ -93,20 +93,14 @@ def array_operand(
     map = load.map.data
     symbols = [AffineExpr.symbol(i) for i in range(map.num_symbols)]
     results = tuple(e.replace_dims_and_symbols(inverse, symbols) for e in map.results)
-    if not _is_window(results, micro_columns) or not _stays_inside(load, results, shape, micro_columns, depth_bound):
+    if not _is_window(results, micro_columns) or not _stays_inside(load, results, depth, depth_bound):
         return None
     return load, AffineMap(2, map.num_symbols, results)
 
 
-def _stays_inside(
-    load: tile.LoadOp,
-    results: Sequence[AffineExpr],
-    shape: tuple[int, ...],
-    micro_columns: int,
-    bound: DepthBound | None,
-) -> bool:
-    """Whether a product may read the array itself: it skips panels beyond the end, and depths beyond its bound. What it
-    finds beside the last columns, in a panel that they do not fill, is undefined. `shape` is depth by columns."""
+def _stays_inside(load: tile.LoadOp, results: Sequence[AffineExpr], depth: int, bound: DepthBound | None) -> bool:
+    """Whether a product may read the array itself: columns beyond the end are zeros there, and it skips depths beyond
+    its bound."""
     if load.fill is None:
         return True
     if decode(load.fill) != 0:
@@ -118,12 +112,9 @@ def _stays_inside(
         terms = [(load.symbols[position], coefficient) for position, coefficient in form.symbols]
         low, high = _span(form.constant, terms)
         if form.coefficient(0):
-            high += shape[0] - 1
+            high += depth - 1
             high = high if bound is None else min(high, _last_position(form.constant, terms, bound))
-        if form.coefficient(1):
-            high += shape[1] - 1
-        whole_panels = form.coefficient(1) and size % micro_columns == 0
-        if low < 0 or (high >= size and not whole_panels):
+        if low < 0 or (high >= size and not form.coefficient(1)):
             return False
     return True
 

@@ -32,12 +32,12 @@ After:
     }
     tile.kernel() {sym_name = "contract_0", grid = array<i64>, effects = ["in", "in", "out"]} do {
     ^bb0(%x: !tile.ref<tensor<2x4xf32>>, %w: !tile.ref<tensor<4x3xf32>>, %out: !tile.ref<tensor<2x3xf32>>):
-      %panels = scheduled.alloc() : !tile.ref<tensor<4x3xf32>, "shared", "(4, 3) : [4@mem*16 | 1@mem*64 16@mem]">
+      %panels = scheduled.alloc() : !tile.ref<tensor<4x16xf32>, "shared", "(4, 16) : [4@mem*16 | 1@mem*64 16@mem]">
       scheduled.parallel() {extents = array<i64: 1>, grain = 1 : index} do {
       ^bb0(%panel: index):
         scheduled.nest() do {
           %part = tile.load(%w, %panel)
-            {map = affine_map<(d0, d1)[s0] -> (d0, ((s0 * 16) + d1))>} : tensor<4x16xf32>
+            {map = affine_map<(d0, d1)[s0] -> (d0, ((s0 * 16) + d1))>, fill = 0.0 : f64} : tensor<4x16xf32>
           tile.store(%part, %panels, %panel) {map = affine_map<(d0, d1)[s0] -> (d0, ((s0 * 16) + d1))>}
           scheduled.end()
         }
@@ -128,7 +128,7 @@ def _pack(
         source._type = new_type  # type: ignore[attr-defined]  block arguments have no setter
         unit.remarks.append(Remark("scheduled-pack-operands", subject, "packed at compile time", "a captured array"))
         return
-    packed[key] = _pack_at_run_time(kernel, source, shape, dtype, layout, depth_dim, column_dim, width)
+    packed[key] = _pack_at_run_time(kernel, source, dtype, depth_dim, column_dim, width)
     dot.operands[1] = packed[key]
     unit.remarks.append(Remark("scheduled-pack-operands", subject, "packed by all threads", "known at run time only"))
 
@@ -208,17 +208,18 @@ def _pack_constants(
 def _pack_at_run_time(
     kernel: tile.KernelOp,
     source: SSAValue,
-    shape: tuple[int, ...],
     dtype: DType,
-    layout: Layout,
     depth_dim: int,
     column_dim: int,
     width: int,
 ) -> SSAValue:
     block = kernel.body.block
+    panels = -(-tile.ref_type(source).shape[column_dim] // width)
+    shape = tuple(panels * width if d == column_dim else n for d, n in enumerate(tile.ref_type(source).shape))
+    layout = panel_layout(shape, depth_dim, column_dim, width)
     alloc = scheduled.AllocOp.make([], {}, [tile.ref(ArrayType(shape, dtype), scheduled.SHARED, str(layout))])
     others = [d for d in range(len(shape)) if d not in (depth_dim, column_dim)]
-    extents = (*(shape[d] for d in others), -(-shape[column_dim] // width))
+    extents = (*(shape[d] for d in others), panels)
     body = Block(arg_types=[IndexType() for _ in extents])
     body.add_op(_pack_nest(source, alloc.result, list(body.args), shape, dtype, others, depth_dim, column_dim, width))
     body.add_op(scheduled.EndOp.make([], {}, []))
@@ -251,10 +252,14 @@ def _pack_nest(
     map = AffineMapAttr(AffineMap(2, len(indices), tuple(results)))
     extents = (shape[depth_dim], width)
     block = Block()
-    load = tile.LoadOp.make([source, *indices], {"map": map}, [tensor(ArrayType(extents, tile.ref_type(source).dtype))])
+    type = tile.ref_type(source)
+    attributes: dict[str, Any] = {"map": map}
+    if type.shape[column_dim] != shape[column_dim]:
+        attributes["fill"] = 0.0 if type.dtype.is_float else 0  # a product may read the padding of the last panel
+    load = tile.LoadOp.make([source, *indices], attributes, [tensor(ArrayType(extents, type.dtype))])
     block.add_op(load)
     value = load.result
-    if tile.ref_type(source).dtype != dtype:
+    if type.dtype != dtype:
         cast = tile.CastOp.make([value], {}, [tensor(ArrayType(extents, dtype))])
         block.add_op(cast)
         value = cast.results[0]
