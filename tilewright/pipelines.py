@@ -33,12 +33,12 @@ def array_to_tile() -> Sequence[Pass]:
 
 
 def tile_to_scheduled() -> Sequence[Pass]:
-    """Schedule: buffers, loop nests, packed operands, parallel regions."""
+    """Schedule: layouts, buffers, loop nests, packed operands, parallel regions."""
     from tilewright.passes.scheduled_pack_operands import ScheduledPackOperandsPass
     from tilewright.passes.tile_lower_to_scheduled import TileLowerToScheduledPass
 
     return [
-        TileLowerToScheduledPass(),  # a place for every value
+        TileLowerToScheduledPass(),  # a layout (vectors, packing, register blocks) and a place for every value
         ScheduledPackOperandsPass(),  # panels for right operands: captured arrays now, others at the kernel's start
     ]
 

@@ -153,7 +153,19 @@ MUTANTS: tuple[Mutant, ...] = (
         "return False",
         "return True",
     ),
+    Mutant(
+        "no room for whole register blocks",
+        "passes.nest_segments:Places.padded",
+        "max(round_up(type.shape[0], rows) for rows, _ in blocks)",
+        "type.shape[0]",
+    ),
     # packing
+    Mutant(
+        "computed panels of one vector",
+        "passes.layout_spaces:VectorSpace.atoms",
+        "packed_panels_b(right.shape, block.columns)",
+        "packed_panels_b(right.shape, block.lanes)",
+    ),
     Mutant(
         "constant panels in the wrong order",
         "passes.scheduled_pack_operands:pack_array",

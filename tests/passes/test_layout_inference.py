@@ -13,7 +13,7 @@ from xdsl.ir import SSAValue
 
 from tilewright import dtypes
 from tilewright.dialects import tile
-from tilewright.errors import LayoutConflictError
+from tilewright.errors import LayoutConflictError, TargetError
 from tilewright.layout import Iter, Layout
 from tilewright.layout.catalogue import wgmma_accumulator
 from tilewright.layout.solver import Choice, Relation
@@ -134,3 +134,9 @@ def test_distributions_read_memory_in_wide_accesses() -> None:
     type = ArrayType((64, 64), dtypes.f16)
     first = next(iter(space("sm_90a").distributions(type, 1)))
     assert first.coordinates((0, 7)) == first.coordinates((0, 0)) | {"reg": 7}
+
+
+def test_a_machine_without_lanes_and_vectors_is_refused() -> None:
+    with pytest.raises(TargetError, match=r"not inferred for wormhole.*core\.y") as caught:
+        space("wormhole")
+    assert "sm_90a" in str(caught.value)

@@ -18,7 +18,7 @@ from tilewright.primitives import ArrayType
 
 AT_COMPILE_TIME = ("packed at compile time", "a captured array")
 AT_RUN_TIME = ("packed by all threads", "known at run time only")
-WEIGHTS = np.random.default_rng(3).standard_normal((4, 20)).astype(np.float32)
+WEIGHTS = np.random.default_rng(3).standard_normal((4, 44)).astype(np.float32)
 
 
 def packed(make: Make) -> Unit:
@@ -33,7 +33,7 @@ def captured(p: Program, value: np.ndarray = WEIGHTS) -> Value:
     return p.constant(value, ArrayType(value.shape, dtypes.f32))
 
 
-def panels_of(weights: np.ndarray, width: int = 16) -> np.ndarray:
+def panels_of(weights: np.ndarray, width: int = 24) -> np.ndarray:
     """Element by element: panels of `width` columns, in each the rows one after the other, zeros beyond the end."""
     depth, columns = weights.shape
     result = np.zeros(-(-columns // width) * depth * width, weights.dtype)
@@ -52,12 +52,12 @@ def test_a_captured_array_is_packed_once_for_two_kernels() -> None:
     expect(
         unit,
         """
-        CHECK: [[P:%[0-9]+]] = array.constant() {{.*}}.panels.0.1.16.f32"} : tensor<128xf32>
+        CHECK: [[P:%[0-9]+]] = array.constant() {{.*}}.panels.0.1.24.f32"} : tensor<192xf32>
         CHECK-NEXT: array.call(%0, [[P]]) {callee = "contract_0"}
-        CHECK-NEXT: [[Q:%[0-9]+]] = array.constant() {{.*}}.panels.0.1.16.f32"} : tensor<128xf32>
+        CHECK-NEXT: [[Q:%[0-9]+]] = array.constant() {{.*}}.panels.0.1.24.f32"} : tensor<192xf32>
         CHECK-NEXT: array.call(%1, [[Q]]) {callee = "contract_1"}
         CHECK-NEXT: func.return
-        CHECK: !tile.ref<tensor<4x20xf32>, "", "(4, 20) : [4@mem*16 | 2@mem*64 16@mem]">
+        CHECK: !tile.ref<tensor<4x44xf32>, "", "(4, 44) : [4@mem*24 | 2@mem*96 24@mem]">
         CHECK-NOT: "shared"
         CHECK-NOT: scheduled.barrier
         """,
@@ -71,18 +71,18 @@ def test_a_captured_array_is_packed_once_for_two_kernels() -> None:
 def test_a_captured_operand_that_is_transposed_has_the_panels_of_its_columns() -> None:
     unit = packed(lambda p: [p.dot(p.array(2, 4), captured(p, WEIGHTS.T.copy()), 0, 1, 1)])
     (name,) = (op.resource.data for op in unit.main.walk() if isinstance(op, array.ConstantOp))
-    assert name.endswith(".panels.1.0.16.f32")
+    assert name.endswith(".panels.1.0.24.f32")
     np.testing.assert_array_equal(unit.constants[name], panels_of(WEIGHTS))
 
 
 def test_another_array_is_packed_by_all_threads_before_a_barrier() -> None:
-    unit = packed(lambda p: [p.dot(p.array(2, 4), p.array(4, 40), 0, 1, 0)])
+    unit = packed(lambda p: [p.dot(p.array(2, 4), p.array(4, 100), 0, 1, 0)])
     expect(
         unit,
         """
-        CHECK: [[P:%[0-9]+]] = scheduled.alloc() : !tile.ref<tensor<4x48xf32>, "shared", "(4, 48) : [4@mem*16 | 3@mem
-        CHECK-NEXT: scheduled.parallel() {extents = array<i64: 3>, grain = 1 : index}
-        CHECK: [[PART:%[0-9]+]] = tile.load(%1, [[I:%[0-9]+]]) {{.*}} : tensor<4x16xf32>
+        CHECK: [[P:%[0-9]+]] = scheduled.alloc() : !tile.ref<tensor<4x128xf32>, "shared", "(4, 128) : [4@mem*32 | 4@mem
+        CHECK-NEXT: scheduled.parallel() {extents = array<i64: 4>, grain = 1 : index}
+        CHECK: [[PART:%[0-9]+]] = tile.load(%1, [[I:%[0-9]+]]) {{.*}} : tensor<4x32xf32>
         CHECK-NEXT: tile.store([[PART]], [[P]], [[I]])
         CHECK: scheduled.barrier() {scope = "team"}
         CHECK-NEXT: scheduled.parallel() {extents = array<i64: 1, 2>
@@ -99,9 +99,9 @@ def test_panels_hold_the_type_that_is_multiplied() -> None:
     expect(
         packed(program),
         """
-        CHECK: scheduled.alloc() : !tile.ref<tensor<4x32xf32>, "shared"
-        CHECK: tile.load(%1{{.*}} : tensor<4x16xbf16>
-        CHECK-NEXT: tile.cast(%{{[0-9]+}}) : tensor<4x16xf32>
+        CHECK: scheduled.alloc() : !tile.ref<tensor<4x24xf32>, "shared"
+        CHECK: tile.load(%1{{.*}} : tensor<4x24xbf16>
+        CHECK-NEXT: tile.cast(%{{[0-9]+}}) : tensor<4x24xf32>
         CHECK-NEXT: tile.store
         """,
     )
@@ -112,7 +112,7 @@ def test_a_kernel_that_also_gets_a_run_time_array_packs_it_itself() -> None:
 
     def program(p: Program) -> list[Value]:
         x = p.array(2, 4)
-        return [p.dot(x, captured(p), 0, 1, 0), p.dot(x, p.array(4, 20), 0, 1, 0)]
+        return [p.dot(x, captured(p), 0, 1, 0), p.dot(x, p.array(4, 44), 0, 1, 0)]
 
     unit = packed(program)
     expect(
@@ -134,8 +134,8 @@ def test_computed_operands_stay_where_they_were_packed() -> None:
 def test_two_products_of_one_kernel_share_the_panels() -> None:
     square, buffer = "!tile.ref<tensor<16x16xf32>>", '!tile.ref<tensor<16x16xf32>, "worker">'
     dot = (
-        "{extents = array<i64: 16, 16, 16>, micro = array<i64: 6, 16>, left_map = affine_map<(d0, d1) -> (d0, d1)>, "
-        "right_map = affine_map<(d0, d1) -> (d0, d1)>, accumulate = false}"
+        '{extents = array<i64: 16, 16, 16>, block = "(6, 16) : [6@reg*2 | 2@reg 8@simd]", '
+        "left_map = affine_map<(d0, d1) -> (d0, d1)>, right_map = affine_map<(d0, d1) -> (d0, d1)>, accumulate = false}"
     )
     text = f"""
     func.func @main(%x: tensor<16x16xf32>, %w: tensor<16x16xf32>) -> tensor<16x16xf32> {{

@@ -80,11 +80,11 @@ def test_a_product_accumulates_in_place_and_skips_the_depth_beyond_the_end() -> 
     expect(
         run_through(program, TileLowerToScheduledPass),
         """
-        CHECK: [[TOTAL:%[0-9]+]] = scheduled.alloc() : !tile.ref<tensor<4x32xf32>, "worker">
+        CHECK: [[TOTAL:%[0-9]+]] = scheduled.alloc() : !tile.ref<tensor<4x24xf32>, "worker">
         CHECK: tile.store(%{{[0-9]+}}, [[TOTAL]])
-        CHECK: tile.for() {trips = 3 : index}
+        CHECK: tile.for() {trips = 4 : index}
         CHECK: scheduled.dot(%{{[0-9]+}}, %1, [[TOTAL]], %{{[0-9]+}}, %{{[0-9]+}})
-        CHECK-SAME: micro = array<i64: 4, 16>
+        CHECK-SAME: block = "(2, 24) : [2@reg*3 | 3@reg 8@simd]"
         CHECK-SAME: depth_limit = 769 : index
         CHECK-SAME: accumulate = true
         CHECK-NEXT: tile.yield()
@@ -111,8 +111,8 @@ def test_rows_of_a_product_do_not_all_fall_into_the_same_sets() -> None:
     expect(
         run_through(program, TileLowerToScheduledPass),
         """
-        CHECK: [[TOTAL:%[0-9]+]] = scheduled.alloc() : !tile.ref<tensor<18x528xf32>, "worker">
-        CHECK: scheduled.dot(%{{[0-9]+}}, %1, [[TOTAL]]) {extents = array<i64: 16, 512, 8>, micro = array<i64: 6, 16>
+        CHECK: [[TOTAL:%[0-9]+]] = scheduled.alloc() : !tile.ref<tensor<16x544xf32>, "worker">
+        CHECK: scheduled.dot(%{{[0-9]+}}, %1, [[TOTAL]]) {extents = array<i64: 16, 512, 8>, block = "(2, 32) :
         """,
     )
 
@@ -126,7 +126,7 @@ def test_a_right_operand_is_read_from_its_array_unless_it_is_computed(computed: 
         return [p.dot(p.array(2, 4), w, 0, 1, 1)]
 
     panels = """
-        CHECK: [[PANELS:%[0-9]+]] = scheduled.alloc() : !tile.ref<tensor<4x32xf32>, "worker", "(4, 32) : [4@mem*16 |
+        CHECK: [[PANELS:%[0-9]+]] = scheduled.alloc() : !tile.ref<tensor<4x24xf32>, "worker", "(4, 24) : [4@mem*24
         CHECK: tile.load(%0) {map = affine_map<(d0, d1) -> (d0, ((d1 * -1) + 3))>}
         CHECK: tile.store(%{{[0-9]+}}, [[PANELS]])
         CHECK: scheduled.dot(%{{[0-9]+}}, [[PANELS]],

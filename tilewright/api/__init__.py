@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 
 from tilewright import dtypes as _dtypes
+from tilewright import layout
 from tilewright.api import indexing as indexing
-from tilewright.api import nn, random
+from tilewright.api import layouts, nn, random
 from tilewright.api.array import Array
 from tilewright.api.control import cond, fori_loop, scan, while_loop
 from tilewright.api.functions_creation import (
@@ -312,6 +313,8 @@ __all__ = [
     "jit",
     "kernel",
     "kernel_function",
+    "layout",
+    "layouts",
     "less",
     "less_equal",
     "linspace",

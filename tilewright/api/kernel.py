@@ -20,6 +20,7 @@ from tilewright.api.stages import checked_target
 from tilewright.errors import ArgumentError, DTypeError, KernelSignatureError, OverlapError, ShapeError, TilewrightError
 from tilewright.frontend import tracing
 from tilewright.frontend.compile import compile_graph
+from tilewright.frontend.explain import explain_compiled, explain_program, explanation_text
 from tilewright.frontend.pyast import Specialisation
 from tilewright.frontend.pyast_signature import IN, INOUT, OUT, ArrayParameter, KernelSignature, read_signature
 from tilewright.frontend.trace import Graph, Value
@@ -202,6 +203,27 @@ class LoweredKernel:
             TilewrightError: the kernel has a mistake.
         """
         chosen = checked_target(target) or self.target
+        graph, donated = self.program()
+        return CompiledKernel(compile_graph(graph, chosen, donated), self, chosen)
+
+    @locating
+    def explain(self, machine: str | None = None) -> str:
+        """Why the kernel's tiles have the layouts that inference gives them on a machine such as "sm_90a"; the
+        target's, if None.
+
+        Raises:
+            TargetError: there is no such machine.
+            TilewrightError: the kernel has a mistake.
+        """
+        return explanation_text(explain_program(self.graph, self.target, machine))
+
+    @property
+    def graph(self) -> Graph:
+        """The program that calls the kernel and nothing else."""
+        return self.program()[0]
+
+    def program(self) -> tuple[Graph, tuple[tuple[int, int], ...]]:
+        """The program that calls the kernel and nothing else, and which inputs its outputs take the memory of."""
         signature = self.specialisation.signature
         pairs = list(zip(signature.arrays, self.specialisation.types, strict=True))
         inputs = [(p, t) for p, t in pairs if p.effect != OUT]
@@ -215,7 +237,7 @@ class LoweredKernel:
         donated = tuple(
             (n, outputs.index(parameter)) for n, (parameter, _) in enumerate(inputs) if parameter.effect == INOUT
         )
-        return CompiledKernel(compile_graph(graph, chosen, donated), self, chosen)
+        return graph, donated
 
 
 @dataclass(frozen=True)
@@ -278,9 +300,14 @@ class CompiledKernel:
         return self.executable.cost()
 
     @locating
-    def explain(self) -> str:
-        """Why the kernel was scheduled as it was."""
-        return self.executable.explain()
+    def explain(self, machine: str | None = None) -> str:
+        """Why the kernel was scheduled as it was, and why its tiles have the layouts that inference gives them on a
+        machine such as "sm_90a"; its own, if None.
+
+        Raises:
+            TargetError: there is no such machine.
+        """
+        return explain_compiled(self.executable.explain(), self.lowered.graph, self.target, machine)
 
     @locating
     def save(self, path: str) -> None:

@@ -15,6 +15,7 @@ from tilewright.api.pytree import Structure, build, flatten, paths
 from tilewright.errors import ArgumentError, DTypeError, ShapeError, TargetError, TilewrightError
 from tilewright.frontend import tracing
 from tilewright.frontend.compile import compile_graph
+from tilewright.frontend.explain import explain_compiled, explain_program, explanation_text
 from tilewright.frontend.trace import Graph
 from tilewright.primitives import ArrayType, check_limits
 from tilewright.targets.base import Executable
@@ -179,6 +180,16 @@ class Lowered:
         return str(tracing.build_ir(self.graph))
 
     @locating
+    def explain(self, machine: str | None = None) -> str:
+        """Why the tiles of the program's kernels have the layouts that inference gives them on a machine such as
+        "sm_90a"; the target's, if None.
+
+        Raises:
+            TargetError: there is no such machine.
+        """
+        return explanation_text(explain_program(self.graph, self.target, machine))
+
+    @locating
     def compile(self, target: str | None = None) -> Compiled:
         """Code for a target such as "cpu" or "interp"; that of `tw.jit`, or of the options, if None.
 
@@ -237,9 +248,14 @@ class Compiled:
         return self.executable.cost()
 
     @locating
-    def explain(self) -> str:
-        """Why the program was fused and scheduled as it was."""
-        return self.executable.explain()
+    def explain(self, machine: str | None = None) -> str:
+        """Why the program was fused and scheduled as it was, and why the tiles of its kernels have the layouts that
+        inference gives them on a machine such as "sm_90a"; its own, if None.
+
+        Raises:
+            TargetError: there is no such machine.
+        """
+        return explain_compiled(self.executable.explain(), self.lowered.graph, self.target, machine)
 
     @locating
     def save(self, path: str) -> None:

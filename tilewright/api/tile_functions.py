@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from tilewright import layout
 from tilewright.api import (
     functions_creation,
     functions_dtype,
@@ -229,6 +230,7 @@ _STATISTICS = [
 ]
 
 
+register(layout, "layout")
 for _function in _TILE_ONLY:
     register(_function, _function.__name__)
 for _module, _names in (

@@ -24,6 +24,7 @@ For example:
     tilewright doctor
     tilewright run examples/01_sentence_embeddings.py
     tilewright show examples/kernels/matmul.py::matmul --stage scheduled
+    tilewright explain examples/kernels/matmul.py::matmul --machine sm_90a
     tilewright bench gemm --vs numpy,torch
 """
 
@@ -31,7 +32,7 @@ For example:
 def make_application() -> cyclopts.App:
     """The command tree; a verb's file is imported when the verb is used, or its help."""
     application = cyclopts.App(name="tilewright", version=__version__, help=_HELP, help_format="markdown")
-    for verb in ("run", "show", "check", "bench", "doctor"):
+    for verb in ("run", "show", "explain", "check", "bench", "doctor"):
         application.command(f"tilewright.cli.{verb}:{verb}")
     application.command("tilewright.cli.cache:application", name="cache")
     return application

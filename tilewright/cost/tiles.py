@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tilewright.cost.register_blocks import best_block, even_split
 from tilewright.dtypes import DType
 from tilewright.machines.machine import Machine
-
-
-def even_split(size: int, target: int, multiple: int = 1) -> int:
-    """The block size near `target` that cuts `size` into equal blocks, rounded up to `multiple`."""
-    blocks = max(1, -(-size // target))
-    block = -(-size // blocks)
-    return -(-block // multiple) * multiple
 
 
 def _block_rows(rows: int, target: int, micro_rows: int) -> int:
@@ -33,19 +27,18 @@ def _block_rows(rows: int, target: int, micro_rows: int) -> int:
 
 @dataclass(frozen=True)
 class MatmulTile:
-    """Block sizes of a matrix product and the register block inside."""
+    """Block sizes of a matrix product."""
 
     rows: int
     columns: int
     depth: int
-    micro_rows: int
-    micro_columns: int
 
 
 def matmul_tile(rows: int, columns: int, depth: int, dtype: DType, machine: Machine, threads: int) -> MatmulTile:
     """Blocks for an M x N x K product (Goto and van de Geijn, 2008): a block of A and of the accumulator stay in the
     second-level cache, a micro-panel of B in the first."""
-    micro_rows, micro_columns = machine.micro_tile(dtype)
+    block = best_block(rows, columns, depth, dtype, machine)
+    micro_rows, micro_columns = block.rows, block.columns
     item = dtype.compute.itemsize
     depth_target = max(64, machine.memory("l1").bytes // (2 * micro_columns * item) * 3 // 2)
     block_depth = even_split(depth, depth_target)
@@ -57,8 +50,7 @@ def matmul_tile(rows: int, columns: int, depth: int, dtype: DType, machine: Mach
         block_rows = _block_rows(rows, block_rows // 2, micro_rows)
     while -(-rows // block_rows) * -(-columns // block_columns) < threads and block_columns > 2 * micro_columns:
         block_columns = even_split(columns, block_columns // 2, micro_columns)
-    panels = -(-block_rows // micro_rows)
-    return MatmulTile(block_rows, block_columns, block_depth, -(-block_rows // panels), micro_columns)
+    return MatmulTile(block_rows, block_columns, block_depth)
 
 
 def loop_tile(shape: tuple[int, ...], elements: int, square: bool = False) -> tuple[int, ...]:

@@ -29,6 +29,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from tilewright.dialects import tile
 from tilewright.dialects.base import PlainOp, decode, dtype_of
+from tilewright.layout import Layout
 
 WORKER, SHARED = "worker", "shared"
 
@@ -66,9 +67,11 @@ class ParallelOp(PlainOp):
 
 @irdl_op_definition
 class NestOp(PlainOp):
-    """One loop nest over the lanes of its tiles."""
+    """One loop nest over the lanes of its tiles. `layout`: how its elements are dealt to vector lanes and registers;
+    a nest without one, which only copies, goes along with what it copies."""
 
     name = "scheduled.nest"
+    layout = opt_prop_def(StringAttr)
     body = region_def("single_block")
 
 
@@ -92,8 +95,9 @@ class BarrierOp(PlainOp):
 class DotOp(PlainOp):
     """`acc[m, n] (+)= sum over k of left[left_map(m, k)] * right[right_map(k, n)]`.
 
-    `extents` are (M, N, K). Positions k with `depth_map() + k >= depth_limit` do not count. `micro` is the register
-    block (rows, columns). Symbols are shared by the three maps. Without `accumulate` the accumulator is overwritten.
+    `extents` are (M, N, K). Positions k with `depth_map() + k >= depth_limit` do not count. `block` is the layout of
+    the accumulators that are in registers at a time. Symbols are shared by the three maps. Without `accumulate` the
+    accumulator is overwritten.
     """
 
     name = "scheduled.dot"
@@ -102,7 +106,7 @@ class DotOp(PlainOp):
     accumulator = operand_def(tile.RefType)
     symbols = var_operand_def()
     extents = prop_def(DenseArrayBase)
-    micro = prop_def(DenseArrayBase)
+    block = prop_def(StringAttr)
     left_map = prop_def(AffineMapAttr)
     right_map = prop_def(AffineMapAttr)
     accumulate = prop_def(BoolAttr)
@@ -116,7 +120,8 @@ class DotOp(PlainOp):
 
     @property
     def micro_tile(self) -> tuple[int, int]:
-        rows, columns = decode(self.micro)
+        """Rows and columns of a register block."""
+        rows, columns = Layout.parse(self.block.data).static_shape
         return rows, columns
 
     def verify_(self) -> None:

@@ -7,6 +7,7 @@
             | broadcast reshape transpose slice concat
             | reduce arg_reduce scan sort
             | fill_padding                              give lanes beyond a limit a value
+            | relayout                                  pin where the elements are
             | dot
             | print assert
 
@@ -55,6 +56,7 @@ from tilewright import primitives
 from tilewright.dialects.base import PlainOp, array_type, decode, dtype_of, tensor
 from tilewright.dtypes import DType
 from tilewright.errors import TilewrightError
+from tilewright.layout import Layout
 from tilewright.primitives import ArrayType
 
 IN, OUT, INOUT = "in", "out", "inout"
@@ -316,6 +318,39 @@ class FillPaddingOp(PlainOp):
 
 
 @irdl_op_definition
+class RelayoutOp(PlainOp):
+    """The same tile, pinned to the layout of the given text. Its data may move here; where `strict`, none moves next to
+    it, neither into the operand nor out of the result."""
+
+    name = "tile.relayout"
+    source = operand_def()
+    layout = prop_def(StringAttr)
+    strict = prop_def(BoolAttr)
+    result = result_def()
+    traits = traits_def(Pure())
+
+    @property
+    def pinned(self) -> Layout:
+        """The layout. Raises LayoutError where the text is none."""
+        return Layout.parse(self.layout.data)
+
+    @property
+    def is_strict(self) -> bool:
+        return decode(self.strict)
+
+    def verify_(self) -> None:
+        tile = array_type(self.result)
+        if array_type(self.source) != tile:
+            raise VerifyException(f"tile.relayout: operand {array_type(self.source)} and result {tile} differ")
+        try:
+            shape = self.pinned.shape
+        except TilewrightError as error:
+            raise VerifyException(f"tile.relayout: {error.message}") from error
+        if shape != tile.shape:
+            raise VerifyException(f"tile.relayout: a layout of shape {shape} for a tile {tile}")
+
+
+@irdl_op_definition
 class MapOp(TileOp):
     name = "tile.map"
     fn = prop_def(StringAttr)
@@ -456,6 +491,7 @@ Tile = Dialect(
         FullOp,
         IotaOp,
         FillPaddingOp,
+        RelayoutOp,
         DotOp,
         PrintOp,
         AssertOp,

@@ -11,11 +11,13 @@ from xdsl.ir import SSAValue
 from tilewright import dtypes, ops
 from tilewright.dialects import tile
 from tilewright.dtypes import DType
-from tilewright.errors import ArgumentError, DataDependentShapeError, DTypeError, ShapeError
+from tilewright.errors import ArgumentError, DataDependentShapeError, DTypeError, LayoutError, ShapeError
 from tilewright.frontend import pyast_indexing as indexing
 from tilewright.frontend import pyast_reductions as reductions
 from tilewright.frontend.pyast_builder import KernelBuilder, axes_of, axis_of, element_type, shape_of
 from tilewright.frontend.pyast_values import Affine, Grid, Ref, Steps, TileIndex, TileValue, is_integer, listed
+from tilewright.layout import Layout
+from tilewright.layout.axes import kind_of
 from tilewright.primitives import ArrayType
 
 Handler = Callable[..., Any]
@@ -457,6 +459,38 @@ def sort(b: KernelBuilder, x: Any, /, *, axis: Any = -1, descending: bool = Fals
 def dot(b: KernelBuilder, a: Any, b_: Any, /, acc: Any = None, *, dtype: Any = None) -> TileValue:
     accumulator = None if acc is None else b.lift(acc)
     return reductions.dot(b, b.lift(a), b.lift(b_), accumulator, dtype)
+
+
+# ---- layouts --------------------------------------------------------------------------------------------------------
+
+
+@handler("layout")
+def layout(b: KernelBuilder, x: Any, layout: Any, /, *, strict: Any = False) -> TileValue:
+    """The tile, pinned to a layout or the text of one."""
+    lifted = b.lift(x)
+    if not isinstance(strict, bool):
+        raise ArgumentError(f"`strict` is {strict!r}", help="pass True or False")
+    pinned = _layout_of(layout)
+    if not lifted.shape:
+        raise ShapeError("a scalar has no layout to pin", help="pin the tile that it is computed from")
+    if pinned.shape != lifted.shape:
+        message = f"a tile of shape {lifted.shape} is pinned to a layout of shape {pinned.shape}"
+        raise ShapeError(message, help=f"make a layout of shape {lifted.shape}")
+    attributes = {"layout": str(pinned), "strict": strict}
+    return b.new(tile.RelayoutOp, [lifted.value], attributes, lifted.type, lifted.edges)
+
+
+def _layout_of(value: Any) -> Layout:
+    if isinstance(value, str):
+        value = Layout.parse(value)
+    if not isinstance(value, Layout):
+        message = f"a tile is pinned to a {type(value).__name__}, not to a layout"
+        raise ArgumentError(message, help="pass a layout such as `tw.layouts.row_major((64, 64))`, or its text")
+    if not value.is_static:
+        raise LayoutError(f"the layout {value} has unknown sizes", help="bind them first: `layout.bind({M: 64})`")
+    for axis in value.axes:
+        kind_of(axis)
+    return value
 
 
 # ---- effects --------------------------------------------------------------------------------------------------------

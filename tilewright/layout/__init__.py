@@ -4,11 +4,14 @@
     layout.coordinates((3, 17))                          # {'mem': 8241}
     print(draw(layout))
 
-The names load with the module that defines them, on first use.
+The names load with the module that defines them, on first use. In a tile kernel the package itself is a function:
+`tw.layout(x, layout)` pins a tile.
 """
 
+import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from tilewright.layout.composition import compose, inverse
@@ -111,3 +114,22 @@ def __getattr__(name: str) -> Any:
     value = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
     globals()[name] = value
     return value
+
+
+class _CallablePackage(ModuleType):
+    """The package, which tile kernels call."""
+
+    def __call__(self, x: Any, layout: Any, /, *, strict: bool = False) -> NoReturn:
+        """In a kernel, the tile `x` pinned to a layout, a `Layout` or its text. Data moves here where that is cheapest;
+        with `strict`, none moves between what makes the tile, the pin and what uses it."""
+        from tilewright.errors import UnsupportedSyntaxError, user_location
+
+        raise UnsupportedSyntaxError(
+            "`tw.layout` belongs inside a function decorated with `@tw.kernel`",
+            location=user_location(),
+            help="arrays have no layout of their own: pin the tiles of a kernel, and call the kernel",
+        )
+
+
+# `tw.layout` has to be both: importing any module of the package binds the name `layout` of `tilewright` to it.
+sys.modules[__name__].__class__ = _CallablePackage

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
+from functools import lru_cache
 from itertools import chain
 
+from tilewright.errors import LayoutError
 from tilewright.layout.axes import Kind, kind_of
+from tilewright.layout.construct import row_major
 from tilewright.layout.dims import static
 from tilewright.layout.iters import Iter, Partial, Replica, XorTerm
 from tilewright.layout.layout import Layout
-from tilewright.layout.refinement import Content, Copy, IndexDigit, Slot, Table, is_memory, refine
+from tilewright.layout.refinement import Content, Copy, IndexDigit, Slot, Table, index_digits, is_memory, refine
+from tilewright.layout.scratch import in_order
 
 
 class Ends(Enum):
@@ -22,6 +25,7 @@ class Ends(Enum):
     ONE = auto()
 
 
+@lru_cache(maxsize=8192)
 def in_memory(layout: Layout) -> bool:
     """Whether the elements are in a memory rather than in registers."""
     axes = layout.axes
@@ -77,6 +81,24 @@ def common_run(source: Table, target: Table) -> int:
     return run
 
 
+def first_run(memory: Layout) -> int:
+    """Elements that follow each other in a memory without a gap."""
+    run = 1
+    for digit in sorted((d for d in memory.iters if d.stride), key=lambda d: d.stride):
+        if digit.stride != run:
+            break
+        run *= static(digit.extent)
+    return run
+
+
+def lanes_are_neighbours(registers: Table, strides: Mapping[Content, int]) -> bool:
+    """Whether the lanes of a vector hold elements in the order of a memory with stride `strides[d]` for digit `d`, or
+    copies of one."""
+    lanes = [(s.stride, c) for s, c in registers.slots.items() if kind_of(s.axis) == Kind.LANE]
+    distances = {strides.get(content, 0) - stride for stride, content in lanes if not isinstance(content, Copy)}
+    return distances <= {0} or all(not strides.get(content, 0) for _, content in lanes)
+
+
 def rows_are_lanes(registers: Table, memory: Table) -> bool:
     """Whether lane `l` of warp `w` holds row `32 w + l` of tensor memory, and registers its columns."""
     rows = {slot.stride: content for slot, content in memory.slots.items() if slot.axis == "tmem.row"}
@@ -106,27 +128,21 @@ def collective(source: Table, target: Table, far: Sequence[str]) -> str:
 
 
 def dense(layout: Layout, axis: str, keep: Kind) -> Layout:
-    """The layout's spread over axes of kind `keep` and above, with what each place holds row-major on a memory axis."""
+    """The layout's spread over axes of kind `keep` and above, with what each place holds row-major on a memory axis.
+
+    Raises:
+        LayoutError: the layout is spread over such axes by digits that do not nest.
+    """
     tables = refine(layout)
     if tables is None:
-        raise ValueError("a layout without digits of its own")
+        if any(kind_of(name) >= keep for name in layout.axes):
+            raise LayoutError("places are counted by digits that do not nest", help="split the dims at common factors")
+        return row_major(layout.static_shape, axis)
     slots = {s: c for s, c in tables[0].slots.items() if not is_memory(s.axis) and kind_of(s.axis) >= keep}
     held = set(slots.values())
-    digits = [c for c in _index_digits(tables[0]) if c not in held]
+    digits = [c for c in index_digits(tables[0]) if c not in held]
     digits.sort(key=lambda digit: (digit.dim, -digit.weight))
     return assembled(layout, slots, in_order(digits, axis))
-
-
-def in_order(digits: Sequence[IndexDigit], axis: str, pitch_after: int = 0, pad: int = 0) -> dict[Slot, Content]:
-    """Digits packed on a memory axis, the last fastest; `pad` elements are left free after each `pitch_after`."""
-    slots: dict[Slot, Content] = {}
-    stride = 1
-    for digit in reversed(digits):
-        if pad and stride == pitch_after:
-            stride += pad
-        slots[Slot(axis, stride, digit.extent)] = digit
-        stride *= digit.extent
-    return slots
 
 
 def assembled(
@@ -148,44 +164,3 @@ def assembled(
     axes = {slot.axis for slot in every}
     offset = tuple((axis, value) for axis, value in layout.offset if axis in axes and not is_memory(axis))
     return Layout(layout.shape, tuple(shard), replicas, partials, offset, tuple(swizzle))
-
-
-def _index_digits(table: Table) -> list[IndexDigit]:
-    found = [content for content in table.slots.values() if isinstance(content, IndexDigit)]
-    return found + list(table.still)
-
-
-@dataclass(frozen=True)
-class Arrangement:
-    """Where the digits of an index are in a memory."""
-
-    slots: Mapping[Slot, Content]
-    swizzle: tuple[XorTerm, ...] = ()
-
-    @property
-    def strides(self) -> dict[Content, int]:
-        return {content: slot.stride for slot, content in self.slots.items()}
-
-
-def arrangements(table: Table, axis: str, item_bytes: int) -> Iterator[Arrangement]:
-    """Arrangements of a scratch memory in the order of a layout's registers, then lanes, then the rest: straight, with
-    the swizzles of a 128-byte line, and with a pitch that is one access wider than a line. The simpler come first."""
-    order = _by_nearness(table)
-    straight = in_order(order, axis)
-    yield Arrangement(straight)
-    if 128 % item_bytes:
-        return
-    line, wide = 128 // item_bytes, max(1, 16 // item_bytes)
-    for count in (3, 2, 1):
-        yield Arrangement(straight, (XorTerm(axis, wide.bit_length() - 1, line.bit_length() - 1, count),))
-    yield Arrangement(in_order(order, axis, pitch_after=line, pad=wide))
-
-
-def _by_nearness(table: Table) -> list[IndexDigit]:
-    """Digits so that those of registers are fastest, then those of lanes, then the rest."""
-
-    def rank(digit: IndexDigit) -> tuple[int, int]:
-        slot = table.slot_of(digit)
-        return (0, 0) if slot is None else (int(kind_of(slot.axis)), slot.stride)
-
-    return sorted(_index_digits(table), key=rank, reverse=True)

@@ -92,7 +92,8 @@ class Layout:
             )
         for dim, (size, digits) in enumerate(zip(self.shape, self.shard, strict=True)):
             _check_covers(dim, size, digits)
-        _check_names(self.symbols)
+        if not _has_only_numbers(self):
+            _check_names(self.symbols)
 
     def __hash__(self) -> int:
         return self._hash
@@ -348,8 +349,17 @@ def needs_values(layout: Layout) -> LayoutError:
     )
 
 
+def _has_only_numbers(layout: Layout) -> bool:
+    outermost = [digits[0].extent for digits in layout.shard if digits]
+    copies = [copy.extent for copy in (*layout.replica, *layout.partial)]
+    return all([type(size) is int for size in (*layout.shape, *outermost, *copies)]) and not layout.offset
+
+
 def _checked_sizes(shape: Iterable[object]) -> Iterator[Size]:
     for size in shape:
+        if type(size) is int and size >= 0:
+            yield size
+            continue
         if not is_size(size):
             raise LayoutError(f"a size of a shape is an int or a Dim, not {size!r}", help="use a size such as 128")
         if lower_bound(size) < 0:
@@ -363,7 +373,7 @@ def _of_type(parts: Iterable[object], kind: type[object], name: str) -> tuple[ob
     except TypeError:
         raise LayoutError(f"`{name}` of a layout is a tuple, not {parts!r}", help=f"write {name}=(...,)") from None
     for part in result:
-        if not isinstance(part, kind):
+        if type(part) is not kind and not isinstance(part, kind):
             raise LayoutError(
                 f"`{name}` of a layout holds {kind.__name__} values, not {part!r}", help=f"make a {kind.__name__} of it"
             )
@@ -371,6 +381,8 @@ def _of_type(parts: Iterable[object], kind: type[object], name: str) -> tuple[ob
 
 
 def _checked_offset(offset: Iterable[tuple[str, Size]]) -> tuple[tuple[str, Size], ...]:
+    if offset == ():
+        return ()
     total: dict[str, Size] = {}
     for axis, value in offset:
         check_axis(axis)

@@ -165,6 +165,41 @@ class _Cuts:
                 return
 
 
+def index_digits(table: Table) -> list[IndexDigit]:
+    """The digits of the index, wherever they are."""
+    return [content for content in table.slots.values() if isinstance(content, IndexDigit)] + list(table.still)
+
+
+def bitwise(table: Table) -> Table | None:
+    """The table with every digit cut into bits; None where one is no power of two."""
+    slots: dict[Slot, Content] = {}
+    for slot, content in table.slots.items():
+        if not all(map(_is_power, (slot.stride, slot.extent, getattr(content, "weight", 1), content.extent))):
+            return None
+        for b in range(content.extent.bit_length() - 1):
+            bit = content._replace(extent=2)
+            slots[Slot(slot.axis, slot.stride << b, 2)] = (
+                bit if isinstance(bit, Copy) else bit._replace(weight=bit.weight << b)
+            )
+    still: set[IndexDigit] = set()
+    for digit in table.still:
+        if not _is_power(digit.weight) or not _is_power(digit.extent):
+            return None
+        still |= {IndexDigit(digit.dim, digit.weight << b, 2) for b in range(digit.extent.bit_length() - 1)}
+    return Table(slots, frozenset(still), table.offset)
+
+
+def is_bitwise(table: Table) -> bool:
+    """Whether every digit is a bit at a power of two."""
+    return all(digit.extent == 2 and _is_power(digit.weight) for digit in index_digits(table)) and all(
+        slot.extent == 2 and _is_power(slot.stride) for slot in table.slots
+    )
+
+
+def _is_power(number: int) -> bool:
+    return number > 0 and number & (number - 1) == 0
+
+
 def is_memory(axis: str) -> bool:
     """Whether the axis counts addresses, or nothing at all."""
     return axis == NO_AXIS or kind_of(axis) == Kind.MEMORY
@@ -176,6 +211,7 @@ def _nest(cuts: set[int]) -> bool:
 
 
 def _split(start: int, end: int, cuts: Iterable[int]) -> list[tuple[int, int]]:
-    """`start..end` cut at the cuts inside, as (start, extent)."""
+    """`start..end` cut at the cuts inside, as (start, extent); where the end is that of a dim, the last may reach
+    beyond it."""
     edges = [start, *sorted(cut for cut in cuts if start < cut < end), end]
-    return [(low, high // low) for low, high in pairwise(edges)]
+    return [(low, -(-high // low)) for low, high in pairwise(edges)]

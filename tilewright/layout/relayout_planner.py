@@ -6,26 +6,25 @@ of such parts are not overlapped: a plan is compared with plans, and a step's ti
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import chain
 from math import prod
 
 from tilewright.dtypes import DType
-from tilewright.errors import TargetError
+from tilewright.errors import LayoutError, TargetError
 from tilewright.layout.access import Access, MemoryPorts, digit_access, register_access
 from tilewright.layout.axes import Kind, kind_of
 from tilewright.layout.differences import (
-    Arrangement,
     Ends,
-    arrangements,
     assembled,
     collective,
     common_run,
     dense,
     ends,
+    first_run,
     in_memory,
+    lanes_are_neighbours,
     moved_kinds,
     moved_slots,
     rows_are_lanes,
@@ -35,8 +34,9 @@ from tilewright.layout.dims import static
 from tilewright.layout.iters import NO_AXIS, Partial, Replica
 from tilewright.layout.layout import Layout
 from tilewright.layout.queries import same_map
-from tilewright.layout.refinement import Copy, IndexDigit, Slot, Table, is_memory, plain_form, refine
+from tilewright.layout.refinement import Content, Copy, IndexDigit, Slot, Table, bitwise, is_memory, plain_form, refine
 from tilewright.layout.relayout import Move, Plan, Reason, Step
+from tilewright.layout.scratch import Arrangement, arrangements
 from tilewright.machines.machine import Link, Machine, Memory
 
 REGISTER_BYTES = 4
@@ -64,6 +64,8 @@ class Planner:
             return Plan(source, tuple(steps))
         except _NoWay as reason:
             return Reason(str(reason))
+        except LayoutError as error:
+            return Reason(error.message)
 
     def _refusal(self, source: Layout, target: Layout) -> str | None:
         if source.shape != target.shape:
@@ -164,6 +166,8 @@ class Planner:
             return self._trip(at, target)
         if Kind.LANE not in moved:
             return [self._rename(target, *tables)]
+        if "exchange" not in self.machine.cycles:
+            return self._trip(at, target)
         shuffle = self._shuffle(target, *tables)
         if shuffle.seconds <= self._least_trip_seconds(target):
             return [shuffle]
@@ -264,12 +268,13 @@ class Planner:
         shuffles = registers if crosses or unsourced else registers - registers // kept
         selects = 2 * registers if kept > 1 else 0
         warps = self._warps(target)
-        seconds = warps * (shuffles * self._cycles("shuffle") + selects * self._cycles("select"))
+        seconds = warps * (shuffles * self._cycles("exchange") + selects * self._cycles("select"))
         detail = f"{shuffles} shuffles" + (f" and {selects} selects" if selects else "") + " a warp"
         return Step(Move.SHUFFLE, target, Kind.LANE, seconds, detail)
 
     def _trip(self, at: Layout, target: Layout) -> list[Step]:
-        """Through a memory: stored, a barrier, loaded, by the arrangement with the fewest conflicts."""
+        """Through a memory: stored, a barrier where there are several warps, loaded; by the arrangement with the fewest
+        conflicts."""
         tables = refine(at, target)
         name = self._scratch_name()
         if tables is None:
@@ -278,18 +283,16 @@ class Planner:
                 self._transfer(Move.STORE, at, scratch, scratch),
                 self._transfer(Move.LOAD, target, scratch, target),
             )
-            return [self._with_barrier(store), load]
+            return [self._with_barrier(store, at, target), load]
         memory = self.machine.memory_of(name)
         ports = self._ports(at, memory)
+        tables = _bits_where_possible(_stored_once(tables[0]), tables[1])
         best: tuple[float, Arrangement, Access, Access] | None = None
-        least = self._least_trip_seconds(target) - self._cycles("barrier")
-        # The simpler arrangements of both sides come before the more involved ones of either.
-        for arrangement in chain.from_iterable(
-            zip(*(arrangements(t, name, self.item_bytes) for t in tables), strict=True)
-        ):
+        least = self._least_trip_seconds(target) - self._barrier_seconds(target)
+        for arrangement in arrangements(*tables, name, self.item_bytes, ports):
             store, load = (
-                digit_access(table, arrangement.strides, arrangement.swizzle, 0, self.item_bytes, ports)
-                for table in tables
+                self._scratch_access(table, layout, arrangement, ports)
+                for table, layout in zip(tables, (at, target), strict=True)
             )
             seconds = self._access_seconds(store, memory) + self._access_seconds(load, memory)
             if best is None or seconds < best[0]:
@@ -302,15 +305,26 @@ class Planner:
         scratch = assembled(at, {}, arrangement.slots, arrangement.swizzle)
         first = Step(Move.STORE, scratch, Kind.WARP, self._access_seconds(store, memory), _counted(store, memory))
         last = Step(Move.LOAD, target, Kind.WARP, self._access_seconds(load, memory), _counted(load, memory))
-        return [self._with_barrier(first), last]
+        return [self._with_barrier(first, at, target), last]
 
-    def _with_barrier(self, step: Step) -> Step:
-        return replace(step, seconds=step.seconds + self._cycles("barrier"))
+    def _scratch_access(self, table: Table, layout: Layout, arrangement: Arrangement, ports: MemoryPorts) -> Access:
+        access = digit_access(table, arrangement.strides, arrangement.swizzle, 0, self.item_bytes, ports)
+        if "simd" not in layout.axes:
+            return access
+        lines = -(-prod(layout.static_shape) * self.item_bytes // ports.sector_bytes)
+        return self._cached(access, table, arrangement.strides, lines, static(layout.span("simd")))
+
+    def _with_barrier(self, step: Step, *layouts: Layout) -> Step:
+        return replace(step, seconds=step.seconds + self._barrier_seconds(*layouts))
+
+    def _barrier_seconds(self, *layouts: Layout) -> float:
+        """One warp alone goes in step with itself."""
+        return self._cycles("barrier") if any(self._warps(layout) > 1 for layout in layouts) else 0.0
 
     def _least_trip_seconds(self, layout: Layout) -> float:
         """A trip cannot be quicker than its bytes and its barrier."""
         bytes_ = 2 * prod(layout.static_shape) * self.item_bytes
-        return bytes_ / self.machine.memories[0].bytes_per_second + self._cycles("barrier")
+        return bytes_ / self.machine.memories[0].bytes_per_second + self._barrier_seconds(layout)
 
     # ---- memory -----------------------------------------------------------------------------------------------------
 
@@ -320,12 +334,30 @@ class Planner:
         if any(axis.startswith("tmem") for axis in axes):
             return self._tensor_memory(move, registers, memory_layout, result)
         memory = self.machine.memory_of(axes[0] if axes else "mem")
+        if move == Move.STORE:
+            registers = replace(
+                registers, replica=tuple(copy for copy in registers.replica if kind_of(copy.axis) != Kind.WARP)
+            )
         access = register_access(registers, memory_layout, self.item_bytes, self._ports(registers, memory))
         if access is None:
             elements = self._elements_a_thread(registers) * self._warps(registers)
             seconds = elements * self._cycles("move") * 32
             return Step(move, result, Kind.WARP, seconds, "element by element")
+        tables = refine(registers, memory_layout)
+        if "simd" in registers.axes and tables is not None:
+            run = first_run(memory_layout)
+            lines = -(-prod(memory_layout.static_shape) // run) * -(-run * self.item_bytes // memory.line_bytes)
+            places = {content: slot.stride for slot, content in tables[1].slots.items() if is_memory(slot.axis)}
+            access = self._cached(access, tables[0], places, lines, static(registers.span("simd")))
         return Step(move, result, Kind.WARP, self._access_seconds(access, memory), _counted(access, memory))
+
+    def _cached(
+        self, access: Access, registers: Table, strides: Mapping[Content, int], lines: int, elements: int
+    ) -> Access:
+        """What a vector unit takes: an instruction a lane to gather or scatter, each line of the cache once however
+        many accesses touch it."""
+        spread = 1 if lanes_are_neighbours(registers, strides) else elements
+        return replace(access, instructions=access.instructions * spread, sectors=min(access.sectors, lines))
 
     def _access_seconds(self, access: Access, memory: Memory) -> float:
         issue = access.instructions * self._cycles("move")
@@ -334,8 +366,8 @@ class Planner:
         return max(issue, access.sectors * memory.line_bytes / memory.bytes_per_second)
 
     def _ports(self, registers: Layout, memory: Memory) -> MemoryPorts:
-        # A register of a CPU's vector unit is loaded whole, whatever its width.
-        widest = self.machine.vector.bytes if "simd" in registers.axes else memory.widest_bytes
+        # A register of a CPU's vector unit is loaded whole: each of its lanes gets one element.
+        widest = self.item_bytes if "simd" in registers.axes else memory.widest_bytes
         return MemoryPorts(memory.banks or 32, memory.bank_bytes, memory.line_bytes, widest)
 
     def _tensor_memory(self, move: Move, registers: Layout, memory_layout: Layout, result: Layout) -> Step:
@@ -387,14 +419,25 @@ class Planner:
         return prod(static(part.extent) for part in layout.iters if part.stride and kind_of(part.axis) == Kind.REGISTER)
 
     def _registers(self, layout: Layout) -> int:
-        """Registers of a thread: small elements share one."""
-        return -(-self._elements_a_thread(layout) * self.item_bytes // max(REGISTER_BYTES, self.item_bytes))
+        """Registers of a thread: small elements share one, large ones take several."""
+        return -(-self._elements_a_thread(layout) * self.item_bytes // REGISTER_BYTES)
 
     @staticmethod
     def _local_elements(layout: Layout) -> int:
         """Elements in the memory of one place."""
         held = prod(static(p.extent) for p in layout.iters if p.axis != NO_AXIS and kind_of(p.axis) >= Kind.BLOCK)
         return -(-prod(layout.static_shape) // held)
+
+
+def _bits_where_possible(source: Table, target: Table) -> tuple[Table, Table]:
+    first, second = bitwise(source), bitwise(target)
+    return (source, target) if first is None or second is None else (first, second)
+
+
+def _stored_once(table: Table) -> Table:
+    """Without the copies that other warps hold: one of them stores."""
+    slots = {s: c for s, c in table.slots.items() if kind_of(s.axis) != Kind.WARP or not isinstance(c, Copy)}
+    return replace(table, slots=slots)
 
 
 def _same(first: Layout, second: Layout) -> bool:
@@ -437,8 +480,13 @@ def _misfit(layout: Layout, machine: Machine) -> str | None:
     for axis in layout.axes:
         # Registers are counted when everything else is known: what does not fit is spilled or refused there.
         most = None if kind_of(axis) == Kind.REGISTER else machine.axes.get(axis)
+        if axis == "simd" and most is not None:
+            # A tile may be cast on its way: what counts are the lanes of the smallest elements.
+            most = machine.vector.bytes
         if most is not None and static(layout.span(axis)) > most:
             return f"`{axis}` has {most} places on {machine.name}, the layout uses {layout.span(axis)}"
+        if most is None and (kind_of(axis) in (Kind.LANE, Kind.WARP) or axis.startswith("tmem")):
+            return f"{machine.name} has no axis `{axis}`"
         if axis.startswith("mem"):
             try:
                 machine.memory_of(axis)

@@ -8,26 +8,28 @@
 
 The solver knows no layouts, machines or IR: values are any hashable things, costs come from functions. Equal variables
 are merged, domains made arc consistent (what is left of them explains contradictions), and the rest is eliminated
-exactly. Ties go to the value that was given earlier, so that equal problems have equal solutions.
+exactly. Costs that can be bounded from below are found out only for pairs that the cheapest assignment so far uses,
+until it uses no bound: what is dearer by its bound alone is never looked at. Ties go to the value that was given
+earlier, so that equal problems have equal solutions.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tilewright.errors import LayoutBudgetError, LayoutConflictError, SourceLocation
 from tilewright.layout.conflicts import smallest_conflict
-from tilewright.layout.elimination import Array, OutOfBudget, Search, Table
+from tilewright.layout.elimination import Array, Found, OutOfBudget, Search, Table
+from tilewright.layout.pair_costs import PairCost, PairCosts
 
 Value = Hashable
-PairCost = Callable[[Any, Any], "float | None"]
 ValueCost = Callable[[Any], "float | None"]
 
 
@@ -72,7 +74,7 @@ class Solution:
     Attributes:
         values: the value of each variable.
         cost: the sum of all costs, in seconds.
-        nodes: partial assignments that the search looked at; 1 where elimination was enough.
+        nodes: partial assignments that the search looked at; 1 a round where elimination was enough.
         variables: how many there were after equal ones were merged.
     """
 
@@ -89,7 +91,7 @@ class Problem:
     names: list[str] = field(default_factory=list[str])
     domains: list[tuple[Value, ...]] = field(default_factory=list[tuple[Value, ...]])
     constraints: list[Constraint] = field(default_factory=list[Constraint])
-    _costs: dict[tuple[object, ...], Array] = field(default_factory=dict[tuple[object, ...], Array])
+    _costs: dict[tuple[object, ...], PairCosts] = field(default_factory=dict[tuple[object, ...], PairCosts])
 
     def variable(self, name: str, domain: Iterable[Value]) -> int:
         """A new variable with the values that it may have; its number."""
@@ -103,7 +105,7 @@ class Problem:
 
     def relate(self, first: int, second: int, cost: PairCost, origin: Origin) -> None:
         """Each pair of values costs `cost(a, b)` seconds, or is impossible where that is None. Functions that are equal
-        are asked once."""
+        are asked once; `Bounded` ones only where it matters."""
         self.constraints.append(Relation(first, second, cost, origin))
 
     def choose(self, variable: int, cost: ValueCost, origin: Origin) -> None:
@@ -122,18 +124,48 @@ class Problem:
             LayoutBudgetError: the search gave up after `budget` partial assignments.
         """
         network = _Network(self, self.constraints)
+        found = self._cheapest(network, budget)
+        if found is None:
+            raise self._conflict(network, budget)
+        return found
+
+    def alternative(self, solution: Solution, variable: int, budget: int = 100_000) -> Solution | None:
+        """The cheapest assignment in which the variable has another value than it has in `solution`; None if there is
+        none.
+
+        Raises:
+            LayoutBudgetError: the search gave up after `budget` partial assignments.
+        """
+        return self.cheapest_without({(variable, solution.values[variable])}, budget)
+
+    def cheapest_without(self, excluded: Collection[tuple[int, Value]], budget: int = 100_000) -> Solution | None:
+        """The cheapest assignment in which no variable has the value that it is excluded from; None if there is none.
+
+        Raises:
+            LayoutBudgetError: the search gave up after `budget` partial assignments.
+        """
+        others = [Choice(variable, _Unlike(value), Origin("another value is wanted")) for variable, value in excluded]
+        return self._cheapest(_Network(self, [*self.constraints, *others]), budget)
+
+    def _cheapest(self, network: _Network, budget: int) -> Solution | None:
         search = Search(network.sizes, budget)
         try:
-            found = None if network.wiped_out else search.cheapest(network.tables())
+            found = network.cheapest(search, feasibility=False)
         except OutOfBudget:
             raise LayoutBudgetError(
                 f"the search for layouts looked at {budget} partial assignments of {len(network.sizes)} variables",
                 help="pin the layout of a value in the middle, or raise the budget",
             ) from None
         if found is None:
-            raise self._conflict(network, budget)
+            return None
         values = tuple(network.value(variable, found.values) for variable in range(len(self.names)))
         return Solution(values, found.cost, search.nodes, len(network.sizes))
+
+    def cost_of(self, constraint: Constraint, values: Sequence[Value]) -> float:
+        """What a constraint adds to the cost of an assignment; `inf` where it does not allow it."""
+        if isinstance(constraint, Choice):
+            return _seconds(constraint.cost(values[constraint.variable]))
+        return _seconds((constraint.cost or _equal)(values[constraint.first], values[constraint.second]))
 
     def _conflict(self, network: _Network, budget: int) -> LayoutConflictError:
         suspects = network.suspects()
@@ -143,7 +175,7 @@ class Problem:
 
         def is_consistent(origins: Sequence[Origin]) -> bool:
             part = _Network(self, [c for origin in origins for c in by_origin[origin]])
-            return not part.wiped_out and Search(part.sizes, budget).cheapest(part.feasibility()) is not None
+            return part.cheapest(Search(part.sizes, budget), feasibility=True) is not None
 
         core = smallest_conflict([origin for origin in by_origin if origin in suspects], is_consistent)
         located = [origin.location for origin in core if origin.location is not None]
@@ -151,18 +183,26 @@ class Problem:
         return LayoutConflictError(
             f"no layouts satisfy all of these:{lines}",
             location=located[-1] if located else None,
-            help="drop one of them, or put a relayout between them",
+            help="drop one of them, or let the data move between them with `tw.layout(x, layout)`",
         )
 
-    def cost_table(self, relation: Relation) -> Array:
-        """The costs of all pairs of values, `inf` where a pair is impossible."""
+    def pair_costs(self, relation: Relation) -> PairCosts:
+        """The costs of all pairs of values of a relation; shared by relations that are alike."""
         first, second = self.domains[relation.first], self.domains[relation.second]
         key = (relation.cost, first, second)
         if key not in self._costs:
-            cost = relation.cost or _equal
-            rows = [[_seconds(cost(a, b)) for b in second] for a in first]
-            self._costs[key] = np.array(rows, np.float64).reshape(len(first), len(second))
+            self._costs[key] = PairCosts(relation.cost or _equal, first, second)
         return self._costs[key]
+
+
+@dataclass(frozen=True)
+class _Unlike:
+    """Any value but one."""
+
+    taken: Value
+
+    def __call__(self, given: Value) -> float | None:
+        return None if given == self.taken else 0.0
 
 
 def _equal(first: Value, second: Value) -> float | None:
@@ -171,6 +211,28 @@ def _equal(first: Value, second: Value) -> float | None:
 
 def _seconds(cost: float | None) -> float:
     return inf if cost is None else float(cost)
+
+
+class _Part(NamedTuple):
+    """What one relation adds to the costs of a pair of groups."""
+
+    costs: PairCosts
+    rows: Sequence[int]
+    columns: Sequence[int]
+    is_turned: bool
+
+    def table(self) -> Array:
+        found = self.costs.costs[np.ix_(self.rows, self.columns)]
+        return found.T if self.is_turned else found
+
+    def narrowed(self, first: Sequence[int], second: Sequence[int]) -> _Part:
+        """Of the given values of the two groups."""
+        rows, columns = (second, first) if self.is_turned else (first, second)
+        return self._replace(rows=[self.rows[n] for n in rows], columns=[self.columns[n] for n in columns])
+
+    def settle(self, first: int, second: int) -> bool:
+        row, column = (second, first) if self.is_turned else (first, second)
+        return self.costs.settle(self.rows[row], self.columns[column])
 
 
 class _Network:
@@ -192,11 +254,13 @@ class _Network:
         self._intersect()
         self.own = {group: np.zeros(len(values)) for group, values in self.values.items()}
         self.between: dict[tuple[int, int], Array] = {}
+        self._parts: dict[tuple[int, int], list[_Part]] = {}
         self._origins: dict[tuple[int, int], set[Origin]] = {}
         self._weigh()
         self._revise()
         self.kept = {group: np.flatnonzero(np.isfinite(costs)) for group, costs in self.own.items()}
         self.sizes = {group: len(kept) for group, kept in self.kept.items()}
+        self._narrow_parts()
 
     def _intersect(self) -> None:
         for variable, group in enumerate(self.group_of):
@@ -229,13 +293,16 @@ class _Network:
         first, second = self.group_of[relation.first], self.group_of[relation.second]
         rows = self._positions(relation.first, first)
         columns = self._positions(relation.second, second)
-        costs = self.problem.cost_table(relation)[np.ix_(rows, columns)]
+        part = _Part(self.problem.pair_costs(relation), rows, columns, is_turned=first > second)
         if first == second:
-            self._add_own(first, costs.diagonal(), relation.origin)
+            for n in range(len(rows)):
+                part.settle(n, n)
+            self._add_own(first, part.table().diagonal(), relation.origin)
             return
         pair = (first, second) if first < second else (second, first)
-        costs = costs if first < second else costs.T
+        costs = part.table()
         self.between[pair] = self.between[pair] + costs if pair in self.between else costs
+        self._parts.setdefault(pair, []).append(part)
         self._origins.setdefault(pair, set()).add(relation.origin)
 
     def _positions(self, variable: int, group: int) -> list[int]:
@@ -287,17 +354,42 @@ class _Network:
         empty = [self.causes[group] for group, size in self.sizes.items() if size == 0]
         return min(empty, key=len) if empty else {constraint.origin for constraint in self.constraints}
 
-    def tables(self) -> list[Table]:
-        """The costs of the values that are left."""
-        own = [Table((group,), self.own[group][kept]) for group, kept in self.kept.items()]
-        pairs = [
-            Table(pair, costs[np.ix_(self.kept[pair[0]], self.kept[pair[1]])]) for pair, costs in self.between.items()
-        ]
-        return own + pairs
+    def _narrow_parts(self) -> None:
+        """Leave the values out that are gone."""
+        for pair, parts in self._parts.items():
+            kept = [list(map(int, self.kept[group])) for group in pair]
+            self._parts[pair] = [part.narrowed(*kept) for part in parts]
+            self.between[pair] = self.between[pair][np.ix_(*kept)]
 
-    def feasibility(self) -> list[Table]:
-        """The tables with 0 for everything that is possible."""
-        return [Table(table.variables, np.where(np.isfinite(table.costs), 0.0, inf)) for table in self.tables()]
+    def cheapest(self, search: Search, *, feasibility: bool) -> Found | None:
+        """The cheapest assignment; any that is possible where `feasibility` is all that is asked."""
+        if self.wiped_out:
+            return None
+        while True:
+            tables = self._tables()
+            if feasibility:
+                tables = [Table(table.variables, np.where(np.isfinite(table.costs), 0.0, inf)) for table in tables]
+            found = search.cheapest(tables)
+            if found is None or not self._settle(found.values):
+                return found
+
+    def _tables(self) -> list[Table]:
+        """The costs of the values that are left, as far as they are known."""
+        own = [Table((group,), self.own[group][kept]) for group, kept in self.kept.items()]
+        return own + [Table(pair, costs) for pair, costs in self.between.items()]
+
+    def _settle(self, chosen: dict[int, int]) -> bool:
+        """Find out the costs of the chosen pairs; whether one is more than was known."""
+        changed = {
+            id(part.costs)
+            for (first, second), parts in self._parts.items()
+            for part in parts
+            if part.settle(chosen[first], chosen[second])
+        }
+        for pair, parts in self._parts.items():
+            if changed and any(id(part.costs) in changed for part in parts):
+                self.between[pair] = sum((part.table() for part in parts[1:]), start=parts[0].table())
+        return bool(changed)
 
     def value(self, variable: int, chosen: dict[int, int]) -> Value:
         group = self.group_of[variable]

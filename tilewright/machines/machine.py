@@ -106,14 +106,6 @@ class Machine:
         """Multiply and add operations per second of one core."""
         return 2 * self.lanes(dtype) * self.vector.fma_per_cycle * self.clock_hertz
 
-    def micro_tile(self, dtype: DType) -> tuple[int, int]:
-        """Rows and columns of the register block: two vectors wide, as many rows as leave room for two vectors of the
-        right operand, a spread element of the left, and one register in sixteen for loading ahead (without it the
-        register allocator keeps an accumulator in memory)."""
-        vectors = 2
-        free = self.vector.registers * 15 // 16 - vectors - 1
-        return free // vectors, vectors * self.lanes(dtype)
-
 
 def _parse(text: str) -> Machine:
     data: dict[str, Any] = tomllib.loads(text)

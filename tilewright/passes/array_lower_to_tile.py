@@ -56,7 +56,7 @@ from tilewright.passes.lower_contract_group import (
 )
 from tilewright.passes.lower_loop_group import lower_loop_group, plan_loop
 from tilewright.passes.lower_ordered_group import lower_ordered_group, lower_scatter_group, plan_ordered
-from tilewright.passes.tile_builder import TileBuilder
+from tilewright.passes.tile_builder import TileBuilder, locate
 
 Fill = Callable[[TileBuilder, Sequence[SSAValue], Sequence[SSAValue]], None]
 
@@ -103,6 +103,8 @@ def _lower(unit: Unit, group: array.FusedOp, name: str) -> tile.KernelOp:
     builder = TileBuilder(kernel.body.block, refs)
     fill(builder, kernel.indices, kernel.refs[len(inputs) :])
     kernel.body.block.add_op(tile.YieldOp.make([], {}, []))
+    for block in (region.block for op in kernel.walk() for region in op.regions):
+        locate(block.first_op, group.location)
     return kernel
 
 

@@ -12,112 +12,44 @@ everywhere, or computed from their coordinates, have no layout: they are made wh
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 from xdsl.ir import Block, Operation, SSAValue
 
+from tilewright import ops
 from tilewright.dialects import tile
 from tilewright.dialects.base import array_type
-from tilewright.dtypes import DType
-from tilewright.errors import LayoutError, SourceLocation
-from tilewright.layout import Layout, reduce, row_major, strided
+from tilewright.errors import SourceLocation
+from tilewright.layout import Layout, is_injective
 from tilewright.layout.access import register_access
 from tilewright.layout.differences import in_memory
+from tilewright.layout.dims import static
 from tilewright.layout.refinement import plain_form, refine
-from tilewright.layout.relayout import Plan, plan_relayout
+from tilewright.layout.relayout import Reason, plan_relayout
+from tilewright.layout.relayout_bound import holder_of, least_seconds
 from tilewright.layout.solver import Origin, Problem, Solution
 from tilewright.machines.machine import Machine
-from tilewright.passes.affine_access import Index, linear_form
-from tilewright.passes.layout_rules import COMPUTING, Flow, Folded, View, flows, is_tile, location_of
+from tilewright.passes.layout_capacity import Overflow, fitted
+from tilewright.passes.layout_costs import (
+    ComputeCost,
+    FlowCost,
+    OperandCost,
+    ResultCost,
+    TransferCost,
+    Unmoved,
+    image,
+    instructions,
+    preimage,
+    terms,
+)
+from tilewright.passes.layout_rules import COMPUTING, Flow, flows, is_tile, location_of
 from tilewright.passes.layout_spaces import Atom, Space
+from tilewright.passes.layout_windows import misaligned, transferred, window_of
 
 LARGEST_DOMAIN = 8
-
-
-@dataclass(frozen=True)
-class FlowCost:
-    """What a flow costs when its source and target have given layouts: the movement between what the view makes of the
-    one and the other. Equal costs are computed once."""
-
-    view: View
-    combines: str | None
-    dtype: DType
-    machine: Machine
-    trips: int
-    shapes: tuple[tuple[int, ...], tuple[int, ...]]
-
-    def __call__(self, source: Layout, target: Layout) -> float | None:
-        plan = self.plan(source, target)
-        return None if plan is None else sum(each.seconds for each in plan) * self.trips
-
-    def plan(self, source: Layout, target: Layout) -> list[Plan] | None:
-        """The movements, without their number of trips; None where there is no way."""
-        start = self._image(source)
-        if start is None:
-            return self._through_memory(source, target)
-        plan = plan_relayout(start, target, self.dtype, self.machine)
-        return [plan] if isinstance(plan, Plan) else None
-
-    def _image(self, source: Layout) -> Layout | None:
-        """The target's layout when nothing has moved; combined dims still hold terms."""
-        try:
-            if self.combines is not None and isinstance(self.view, Folded):
-                return reduce(source, self.view.view.dims, self.combines)
-            return self.view.image(source)
-        except LayoutError:
-            return None
-
-    def _through_memory(self, source: Layout, target: Layout) -> list[Plan] | None:
-        """Stored in the order of elements, read back as the target wants them."""
-        name = f"mem.{self.machine.memories[0].name}"
-        first = plan_relayout(source, row_major(self.shapes[0], name), self.dtype, self.machine)
-        second = plan_relayout(row_major(self.shapes[1], name), target, self.dtype, self.machine)
-        return [first, second] if isinstance(first, Plan) and isinstance(second, Plan) else None
-
-
-@dataclass(frozen=True)
-class OperandCost:
-    """What it costs to bring a tile to an operand of an atom."""
-
-    operand: str
-    dtype: DType
-    machine: Machine
-    trips: int
-
-    def __call__(self, given: Layout, atom: Atom) -> float | None:
-        plan = plan_relayout(given, getattr(atom, self.operand), self.dtype, self.machine)
-        return plan.seconds * self.trips if isinstance(plan, Plan) else None
-
-
-@dataclass(frozen=True)
-class ResultCost:
-    """What it costs to take an atom's result to the layout of the value."""
-
-    dtype: DType
-    machine: Machine
-    trips: int
-
-    def __call__(self, atom: Atom, wanted: Layout) -> float | None:
-        plan = plan_relayout(atom.accumulator, wanted, self.dtype, self.machine)
-        return plan.seconds * self.trips if isinstance(plan, Plan) else None
-
-
-@dataclass(frozen=True)
-class TransferCost:
-    """What it costs to load a tile from a window of memory, or to store it there."""
-
-    window: Layout
-    dtype: DType
-    machine: Machine
-    trips: int
-    stores: bool
-
-    def __call__(self, layout: Layout) -> float | None:
-        ends = (layout, self.window) if self.stores else (self.window, layout)
-        plan = plan_relayout(*ends, self.dtype, self.machine)
-        return plan.seconds * self.trips if isinstance(plan, Plan) else None
 
 
 @dataclass
@@ -129,12 +61,14 @@ class Inference:
         variables: the variable of each tile that has a layout.
         products: the variable of each product's atom.
         solution: what the solver found and counted.
+        overflows: where the tiles need more registers or memory than there is, whatever their layouts.
     """
 
     problem: Problem
     variables: Mapping[SSAValue, int]
     products: Mapping[tile.DotOp, int]
     solution: Solution
+    overflows: tuple[Overflow, ...] = ()
 
     def layout(self, value: SSAValue) -> Layout | None:
         """The layout of a tile; None for one that is made where it is used."""
@@ -150,15 +84,33 @@ class Inference:
         return found
 
 
+class _Pin(NamedTuple):
+    """A tile that has to be in a layout, and what asks for that."""
+
+    value: SSAValue
+    layout: Layout
+    origin: Origin
+
+
 @dataclass
 class _Kernel:
-    """A kernel being turned into a problem."""
+    """A kernel being turned into a problem.
+
+    Attributes:
+        pins: the tiles that have to be in a layout.
+        closed_in: operands of strict pins, into which no data moves, and where the pins are.
+        closed_out: results of strict pins, out of which none moves.
+    """
 
     kernel: tile.KernelOp
     space: Space
-    pins: Mapping[SSAValue, Layout]
+    pins: list[_Pin]
+    closed_in: dict[SSAValue, SourceLocation | None] = field(default_factory=dict[SSAValue, SourceLocation | None])
+    closed_out: dict[SSAValue, SourceLocation | None] = field(default_factory=dict[SSAValue, SourceLocation | None])
     ops: list[tuple[Operation, int]] = field(default_factory=list[tuple[Operation, int]])
     flows: list[tuple[Flow, Operation, int]] = field(default_factory=list[tuple[Flow, Operation, int]])
+    outgoing: dict[SSAValue, list[Flow]] = field(default_factory=dict[SSAValue, list[Flow]])
+    incoming: dict[SSAValue, list[Flow]] = field(default_factory=dict[SSAValue, list[Flow]])
     domains: dict[SSAValue, dict[Layout, None]] = field(default_factory=dict[SSAValue, dict[Layout, None]])
     free: set[SSAValue] = field(default_factory=set[SSAValue])
     atoms: dict[tile.DotOp, tuple[Atom, ...]] = field(default_factory=dict[tile.DotOp, tuple[Atom, ...]])
@@ -174,11 +126,17 @@ def infer_layouts(
         LayoutRuleError: an operation has no rule.
         LayoutBudgetError: the search was given up.
     """
-    work = _Kernel(kernel, space, pins or {})
+    wanted = [_Pin(value, layout, _pin_origin(layout, _place_of(value))) for value, layout in (pins or {}).items()]
+    work = _Kernel(kernel, space, wanted)
     work.ops = list(_operations(kernel.body.block, 1))
     _find_free(work)
+    _find_pins(work)
     for op, trips in work.ops:
-        work.flows += [(flow, op, trips) for flow in flows(op) if not {flow.source, flow.target} & work.free]
+        for flow in flows(op):
+            if flow.source not in work.free and flow.target not in work.free:
+                work.flows.append((flow, op, trips * flow.times))
+                work.outgoing.setdefault(flow.source, []).append(flow)
+                work.incoming.setdefault(flow.target, []).append(flow)
     _seed(work)
     _spread(work)
     return _solve(work, budget)
@@ -202,13 +160,33 @@ def _find_free(work: _Kernel) -> None:
             work.free.update(op.results)
 
 
+def _find_pins(work: _Kernel) -> None:
+    """What the kernel itself pins. A strict pin is one of its operand too."""
+    for op, _ in work.ops:
+        if not isinstance(op, tile.RelayoutOp) or not is_tile(op.result):
+            continue
+        origin = _pin_origin(op.pinned, location_of(op))
+        work.pins.append(_Pin(op.result, op.pinned, origin))
+        if op.is_strict and op.source not in work.free:
+            work.pins.append(_Pin(op.source, op.pinned, origin))
+            work.closed_in[op.source] = location_of(op)
+        if op.is_strict:
+            work.closed_out[op.result] = location_of(op)
+
+
+def _pin_origin(layout: Layout, place: SourceLocation | None) -> Origin:
+    return Origin(f"the layout is pinned to {layout}", place)
+
+
 # ---- domains --------------------------------------------------------------------------------------------------------
 
 
 def _seed(work: _Kernel) -> None:
-    """What products, then loads and stores, like."""
-    for value, layout in work.pins.items():
-        _offer(work, value, layout)
+    """What pins ask, and what follows from it before anything else takes the room; what products, then loads and
+    stores, like."""
+    for pin in work.pins:
+        work.domains.setdefault(pin.value, {})[pin.layout] = None
+    _carry(work)
     for op, _ in work.ops:
         if isinstance(op, tile.DotOp):
             types = [array_type(operand) for operand in op.operands]
@@ -220,86 +198,70 @@ def _seed(work: _Kernel) -> None:
     for op, _ in work.ops:
         if not isinstance(op, tile.LoadOp | tile.StoreOp):
             continue
-        value = _transferred(op)
+        value = transferred(op)
         if is_tile(value):
             type = array_type(value)
-            for layout in work.space.distributions(type, _fastest_dim(_window(op), type.rank)):
+            for layout in work.space.distributions(type, _fastest_dim(window_of(op), type.rank)):
                 _offer(work, value, layout)
 
 
-def _transferred(op: tile.LoadOp | tile.StoreOp) -> SSAValue:
-    return op.result if isinstance(op, tile.LoadOp) else op.value
-
-
 def _offer(work: _Kernel, value: SSAValue, layout: Layout) -> bool:
-    """Whether the layout is new to a tile whose domain has room for it. What is computed is in registers."""
-    if value in work.free or not is_tile(value) or (in_memory(layout) and isinstance(value.owner, COMPUTING)):
+    """Whether the layout is new to a tile whose domain has room for it. What is computed is in registers; only a pin
+    leaves terms of a sum uncombined."""
+    domain = work.domains.get(value)
+    if domain is None:
+        if value in work.free or not is_tile(value):
+            return False
+        domain = work.domains[value] = {}
+    if len(domain) >= LARGEST_DOMAIN or layout in domain or layout.partial:
         return False
-    domain = work.domains.setdefault(value, {})
-    if layout in domain or len(domain) >= LARGEST_DOMAIN:
+    if not work.space.accepts(array_type(value), layout) or (in_memory(layout) and isinstance(value.owner, COMPUTING)):
         return False
     domain[layout] = None
     return True
 
 
+@lru_cache(maxsize=16384)
+def _packed(layout: Layout) -> Layout:
+    """The layout with its registers numbered without gaps: other numbers cost nothing, and would crowd the domains."""
+    strides = sorted({digit.stride: static(digit.extent) for digit in layout.iters if digit.axis == "reg"}.items())
+    packed: dict[int, int] = {}
+    following = 1
+    for stride, extent in strides:
+        packed[stride] = following
+        following *= extent
+    if all(stride == new for stride, new in packed.items()) or any(copy.axis == "reg" for copy in layout.replica):
+        return layout
+    shard = tuple(
+        tuple(replace(d, stride=packed[d.stride]) if d.axis == "reg" else d for d in digits) for digits in layout.shard
+    )
+    return replace(layout, shard=shard)
+
+
 def _spread(work: _Kernel) -> None:
-    """Carry layouts along the flows, nearest first, until nothing is new."""
-    outgoing: dict[SSAValue, list[Flow]] = {}
-    incoming: dict[SSAValue, list[Flow]] = {}
-    for flow, _, _ in work.flows:
-        outgoing.setdefault(flow.source, []).append(flow)
-        incoming.setdefault(flow.target, []).append(flow)
-    _carry(work, outgoing, incoming)
-    # What no anchor reaches streams like a load.
+    """Carry layouts along the flows, nearest first, until nothing is new; then, where there is room, as if each tile
+    were loaded, which is all that a tile has that no anchor reaches."""
+    _carry(work)
     for op, _ in work.ops:
         for value in op.results:
-            if is_tile(value) and value not in work.free and not work.domains.get(value):
+            if is_tile(value) and value not in work.free and len(work.domains.get(value, ())) < LARGEST_DOMAIN:
                 for layout in work.space.distributions(array_type(value), array_type(value).rank - 1):
                     _offer(work, value, layout)
-    _carry(work, outgoing, incoming)
+    _carry(work)
 
 
-def _carry(
-    work: _Kernel, outgoing: Mapping[SSAValue, Sequence[Flow]], incoming: Mapping[SSAValue, Sequence[Flow]]
-) -> None:
+def _carry(work: _Kernel) -> None:
     pending = deque((value, layout) for value, domain in work.domains.items() for layout in domain)
     while pending:
         value, layout = pending.popleft()
-        reached = [(flow.target, _image(flow.view, layout)) for flow in outgoing.get(value, ())]
-        reached += [(flow.source, _preimage(flow.view, layout)) for flow in incoming.get(value, ())]
-        for other, found in reached:
-            if found is not None and _offer(work, other, found):
-                pending.append((other, found))
-
-
-@lru_cache(maxsize=16384)
-def _image(view: View, layout: Layout) -> Layout | None:
-    try:
-        return view.image(layout)
-    except LayoutError:
-        return None
-
-
-@lru_cache(maxsize=16384)
-def _preimage(view: View, layout: Layout) -> Layout | None:
-    try:
-        return view.preimage(layout)
-    except LayoutError:
-        return None
-
-
-def _window(op: tile.LoadOp | tile.StoreOp) -> Layout:
-    """The tile's place in memory, as far as it is linear in the tile's dims; the start does not matter."""
-    ref = op.source if isinstance(op, tile.LoadOp) else op.destination
-    shape, extents = array_type(_transferred(op)).shape, tile.ref_type(ref).shape
-    strides = [0] * len(shape)
-    step = 1
-    for size, expression in zip(reversed(extents), reversed(op.map.data.results), strict=True):
-        form = linear_form(expression, tuple(Index(n) for n in range(len(shape))))
-        for dim in range(len(shape)):
-            strides[dim] += step * (form.coefficient(dim) if form is not None else 0)
-        step *= size
-    return strided(shape, strides)
+        for flow in work.outgoing.get(value, ()):
+            found = image(flow.view, layout)
+            if found is not None and _offer(work, flow.target, found := _packed(found)):
+                pending.append((flow.target, found))
+        for flow in work.incoming.get(value, ()):
+            found = preimage(flow.view, layout)
+            if found is not None and _offer(work, flow.source, found := _packed(found)):
+                pending.append((flow.source, found))
 
 
 def _fastest_dim(window: Layout, rank: int) -> int:
@@ -320,16 +282,76 @@ def _solve(work: _Kernel, budget: int) -> Inference:
             products[op] = _add_product(work, problem, variables, op, trips)
         elif isinstance(op, tile.LoadOp | tile.StoreOp):
             _add_transfer(problem, variables, op, machine, trips)
+        elif isinstance(op, tile.MapOp) and op.results[0] in variables:
+            each = machine.cycles[ops.FUNCTIONS[op.fn.data].cost] / machine.clock_hertz
+            origin = Origin(f"`{op.fn.data}` is computed where its result is", location_of(op))
+            problem.choose(variables[op.results[0]], ComputeCost(each * trips), origin)
     for flow, op, trips in work.flows:
         if flow.source not in variables or flow.target not in variables:
             continue
         source, target = array_type(flow.source), array_type(flow.target)
         cost = FlowCost(flow.view, flow.combines, source.dtype, machine, trips, (source.shape, target.shape))
-        origin = Origin(flow.text, location_of(op))
-        problem.relate(variables[flow.source], variables[flow.target], cost, origin)
-    for value, layout in work.pins.items():
-        problem.pin(variables[value], layout, Origin(f"the layout is pinned to {layout}", _place_of(value)))
-    return Inference(problem, variables, products, problem.solve(budget))
+        is_pin = isinstance(op, tile.RelayoutOp)  # of which one may take on what is next to another
+        edge, text = (cost, flow.text) if is_pin else _closed(work, flow.source, flow.target, cost, flow.text)
+        problem.relate(variables[flow.source], variables[flow.target], edge, Origin(text, location_of(op)))
+    for pin in work.pins:
+        _add_pin(work, problem, variables[pin.value], pin)
+    cheapest = problem.solve(budget)
+    solution, too_full = fitted(work.kernel, problem, variables, cheapest, work.space.limits, budget)
+    return Inference(problem, variables, products, solution, too_full)
+
+
+def _closed(
+    work: _Kernel,
+    source: SSAValue | None,
+    target: SSAValue | None,
+    cost: FlowCost | OperandCost | ResultCost,
+    text: str,
+) -> tuple[FlowCost | OperandCost | ResultCost | Unmoved, str]:
+    """The cost of an edge from one tile to another, and what asks for it: nothing may move next to a strict pin."""
+    for value, pins in ((target, work.closed_in), (source, work.closed_out)):
+        if value is not None and value in pins:
+            place = pins[value]
+            where = "" if place is None else f" of line {place.line}"
+            return Unmoved(cost), f"{text}, and nothing moves next to the strict pin{where}"
+    return cost, text
+
+
+def _misfit(work: _Kernel, pin: _Pin) -> str:
+    """Why the tile cannot have the pinned layout on the machine; empty where it can."""
+    fits = plan_relayout(pin.layout, pin.layout, array_type(pin.value).dtype, work.space.machine)
+    if isinstance(fits, Reason):
+        return str(fits)
+    if not is_injective(pin.layout):
+        return "elements share a place"
+    accepted = work.space.accepts(array_type(pin.value), pin.layout)
+    return "" if accepted else f"{work.space.machine.name} does not compute in such registers"
+
+
+def _add_pin(work: _Kernel, problem: Problem, variable: int, pin: _Pin) -> None:
+    """Only the layout of the pin, if it is one that the tile can have on the machine."""
+    misfit = _misfit(work, pin)
+    if misfit:
+        problem.choose(variable, _nothing, Origin(f"{pin.origin.text}: {misfit}", pin.origin.location))
+        return
+    problem.pin(variable, pin.layout, pin.origin)
+    owner = pin.value.owner
+    if in_memory(pin.layout) and isinstance(owner, COMPUTING):
+        problem.choose(variable, _in_registers, Origin("what is computed is in registers", location_of(owner)))
+    if pin.layout.partial and isinstance(owner, COMPUTING) and not isinstance(owner, tile.ReduceOp):
+        problem.choose(variable, _finished, Origin("only a reduction leaves terms of a sum", location_of(owner)))
+
+
+def _nothing(layout: Layout) -> None:
+    return None
+
+
+def _in_registers(layout: Layout) -> float | None:
+    return None if in_memory(layout) else 0.0
+
+
+def _finished(layout: Layout) -> float | None:
+    return None if layout.partial else 0.0
 
 
 def _add_product(work: _Kernel, problem: Problem, variables: Mapping[SSAValue, int], op: tile.DotOp, trips: int) -> int:
@@ -340,10 +362,12 @@ def _add_product(work: _Kernel, problem: Problem, variables: Mapping[SSAValue, i
     for operand, name in zip(op.operands, ("left", "right", "accumulator"), strict=True):
         if operand in variables:
             cost = OperandCost(name, array_type(operand).dtype, machine, trips)
-            problem.relate(variables[operand], number, cost, Origin(f"the {name} operand of the product", where))
+            edge, text = _closed(work, operand, None, cost, f"the {name} operand of the product")
+            problem.relate(variables[operand], number, edge, Origin(text, where))
     if op.result in variables:
         cost_out = ResultCost(array_type(op.result).dtype, machine, trips)
-        problem.relate(number, variables[op.result], cost_out, Origin("the result of the product", where))
+        edge, text = _closed(work, None, op.result, cost_out, "the result of the product")
+        problem.relate(number, variables[op.result], edge, Origin(text, where))
     return number
 
 
@@ -363,10 +387,11 @@ def _add_transfer(
     trips: int,
 ) -> None:
     stores = isinstance(op, tile.StoreOp)
-    value = _transferred(op)
+    value = transferred(op)
     if value not in variables:
         return
-    cost = TransferCost(_window(op), array_type(value).dtype, machine, trips, stores)
+    dtype = array_type(value).dtype
+    cost = TransferCost(misaligned(window_of(op), machine, dtype), dtype, machine, trips, stores)
     text = "the tile is stored" if stores else "the tile is loaded"
     problem.choose(variables[value], cost, Origin(text, location_of(op)))
 
@@ -383,5 +408,17 @@ def _place_of(value: SSAValue) -> SourceLocation | None:
 
 def forget_plans() -> None:
     """Empty the memories of plans and views, so that the next inference is as slow as the first."""
-    for remembered in (plan_relayout, register_access, refine, plain_form, _image, _preimage):
+    for remembered in (
+        plan_relayout,
+        register_access,
+        refine,
+        plain_form,
+        holder_of,
+        least_seconds,
+        image,
+        preimage,
+        terms,
+        _packed,
+        instructions,
+    ):
         remembered.cache_clear()

@@ -7,7 +7,7 @@ data instead costs what `plan_relayout` says. An operation without a rule is an 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from xdsl.dialects.builtin import FileLineColLoc, TensorType
@@ -17,7 +17,8 @@ from tilewright.dialects import tile
 from tilewright.dialects.base import PlainOp, array_type
 from tilewright.errors import LayoutError, LayoutRuleError, SourceLocation
 from tilewright.layout import Iter, Layout, slice_box
-from tilewright.layout.dims import static
+from tilewright.layout.axes import Kind, kind_of
+from tilewright.layout.dims import ceil_divide, static
 from tilewright.layout.views import Broadcast, Reduce, Reshape, Transpose
 
 
@@ -44,6 +45,10 @@ class Same:
         return layout
 
 
+# What holds the elements of a value that is in registers.
+_HOLDERS = (Kind.REGISTER, Kind.LANE, Kind.WARP)
+
+
 @dataclass(frozen=True)
 class Window:
     """The target is a box of the source."""
@@ -56,7 +61,20 @@ class Window:
         return slice_box(layout, self.starts, self.sizes)
 
     def preimage(self, layout: Layout) -> Layout:
-        raise LayoutError("a box does not tell the layout of what it is cut from", help="start from the whole")
+        """One of those that have it: boxes of the same size beside each other, each in registers of its own."""
+        if layout.offset or layout.swizzle or not all(kind_of(axis) in _HOLDERS for axis in layout.axes):
+            raise LayoutError("a box does not tell the layout of what it is cut from", help="start from the whole")
+        start = _registers(layout)
+        shard = list(layout.shard)
+        for dim, (size, whole) in enumerate(zip(self.sizes, self.source, strict=True)):
+            if size == whole:
+                continue
+            if static(layout.padded_shape[dim]) != size or self.starts[dim] % size:
+                raise LayoutError("the box is no whole number of boxes from the start", help="start from the whole")
+            count = static(ceil_divide(whole, size))
+            shard[dim] = (Iter(count, start, "reg"), *shard[dim])
+            start *= count
+        return replace(layout, shape=self.source, shard=tuple(shard))
 
 
 @dataclass(frozen=True)
@@ -138,6 +156,7 @@ class Flow:
         view: how their layouts correspond.
         combines: the function by which the view combines elements; None where it only moves them.
         text: the rule in words.
+        times: how often it is gone for each time that the operation is reached.
     """
 
     source: SSAValue
@@ -145,6 +164,7 @@ class Flow:
     view: View
     text: str
     combines: str | None = None
+    times: int = 1
 
 
 Rule = Callable[[Any], Iterator[Flow]]
@@ -249,13 +269,19 @@ def _concat(op: PlainOp) -> Iterator[Flow]:
         start += sizes[axis]
 
 
+@_rule(tile.RelayoutOp)
+def _relayout(op: tile.RelayoutOp) -> Iterator[Flow]:
+    yield Flow(op.source, op.result, Same(), "a pin takes its tile to its layout")
+
+
 @_rule(tile.ForOp)
 def _for(op: tile.ForOp) -> Iterator[Flow]:
     body = op.body.block
     handed_on = _yielded(op.body)
     for initial, argument, result, following in zip(op.initial, body.args[1:], op.results, handed_on, strict=True):
         yield Flow(initial, argument, Same(), "a carried tile begins in the layout that the loop keeps")
-        yield Flow(following, argument, Same(), "a carried tile is handed on in the layout that the loop keeps")
+        text = "a carried tile is handed on in the layout that the loop keeps"
+        yield Flow(following, argument, Same(), text, times=op.trips.value.data)
         yield Flow(argument, result, Same(), "a carried tile leaves the loop as the loop keeps it")
 
 

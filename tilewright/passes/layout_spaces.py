@@ -6,21 +6,27 @@ A space names the layouts worth considering for a value (`distributions`), and t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Protocol
 
-from tilewright.errors import LayoutError
+from tilewright.cost.register_blocks import even_split, product_seconds, register_blocks
+from tilewright.errors import LayoutError, TargetError
 from tilewright.layout import Iter, Layout, row_major
 from tilewright.layout.catalogue import (
     mma_accumulator,
     mma_operand_a,
     mma_operand_b,
     packed_panels_b,
+    register_block,
     shared_matrix,
+    spread_rows,
     wgmma_accumulator,
     wgmma_operand,
 )
+from tilewright.layout.dims import static
+from tilewright.layout.iters import fuse_digits, weighted
 from tilewright.layout.operations import rename_axis
 from tilewright.machines.machine import Machine
 from tilewright.primitives import ArrayType
@@ -30,13 +36,15 @@ SHARED = "mem.shared"
 
 @dataclass(frozen=True)
 class Atom:
-    """One way to do a product: the layouts that it wants of its operands and gives its accumulator, and its time."""
+    """One way to do a product: the layouts that it wants of its operands and gives its accumulator, and its time.
+    `block` is the part of the accumulator that a micro-kernel keeps in registers."""
 
     name: str
     left: Layout
     right: Layout
     accumulator: Layout
     seconds: float
+    block: Layout | None = None
 
     def __str__(self) -> str:
         return self.name
@@ -49,8 +57,13 @@ class Space(Protocol):
     def machine(self) -> Machine: ...
 
     @property
-    def private_axes(self) -> tuple[str, ...]:
-        """The axes of one thread's own registers."""
+    def limits(self) -> Mapping[str, int]:
+        """Bytes of the registers of a thread (`reg`) and of memories that the tiles of a kernel share, where they are
+        what counts."""
+        ...
+
+    def accepts(self, type: ArrayType, layout: Layout) -> bool:
+        """Whether a tile can be in such a layout where something is computed."""
         ...
 
     def distributions(self, type: ArrayType, fastest: int) -> Iterator[Layout]:
@@ -63,10 +76,19 @@ class Space(Protocol):
 
 
 def space_of(machine: Machine, warps: int = 4) -> Space:
-    """The space of a machine, by the axes that it has."""
+    """The space of a machine, by the axes that it has.
+
+    Raises:
+        TargetError: the machine computes neither in lanes nor in vectors.
+    """
     if "lane" in machine.axes:
         return WarpSpace(machine, warps)
-    return VectorSpace(machine)
+    if "simd" in machine.axes:
+        return VectorSpace(machine)
+    raise TargetError(
+        f"layouts of tiles are not inferred for {machine.name}: it has the axes {', '.join(machine.axes)}",
+        help="choose a machine with lanes or vectors, such as sm_90a or x86-64-v4",
+    )
 
 
 def dealt(shape: Sequence[int], order: Sequence[int], holders: Sequence[tuple[str, int]], vector: int) -> Layout:
@@ -110,7 +132,12 @@ class WarpSpace:
     machine: Machine
     warps: int
 
-    private_axes = ("reg",)
+    @property
+    def limits(self) -> Mapping[str, int]:
+        return {"reg": 4 * self.machine.axes["reg"], SHARED: self.machine.memory_of(SHARED).bytes}
+
+    def accepts(self, type: ArrayType, layout: Layout) -> bool:
+        return True
 
     def distributions(self, type: ArrayType, fastest: int) -> Iterator[Layout]:
         others = [dim for dim in reversed(range(type.rank)) if dim != fastest]
@@ -182,21 +209,36 @@ class VectorSpace:
 
     machine: Machine
 
-    private_axes = ("reg",)
+    @property
+    def limits(self) -> Mapping[str, int]:
+        # Tiles stream through registers a vector at a time: what is kept is in the caches, which have no edge.
+        return {}
+
+    def accepts(self, type: ArrayType, layout: Layout) -> bool:
+        """Vectors lie along one dim, or hold one element many times."""
+        digits = [(weight, d) for own in layout.shard for weight, d in weighted(fuse_digits(own)) if d.axis == "simd"]
+        copies = [copy.extent for copy in layout.replica if copy.axis == "simd"]
+        is_plain = not digits or (len(digits) == 1 and digits[0][0] == digits[0][1].stride == 1 and not copies)
+        lanes = prod(static(extent) for extent in [*copies, *(digit.extent for _, digit in digits)])
+        return is_plain and lanes <= self.machine.lanes(type.dtype)
 
     def distributions(self, type: ArrayType, fastest: int) -> Iterator[Layout]:
-        holders = (("simd", self.machine.lanes(type.dtype)),)
         dims = list(reversed(range(type.rank)))
         for dim in [fastest, *(dim for dim in dims if dim != fastest)] if dims else []:
-            yield dealt(type.shape, [dim, *(other for other in dims if other != dim)], holders, 1)
+            holder = ("simd", min(self.machine.lanes(type.dtype), _power_up(type.shape[dim])))
+            yield dealt(type.shape, [dim, *(other for other in dims if other != dim)], (holder,), 1)
 
     def atoms(self, left: ArrayType, right: ArrayType, accumulator: ArrayType) -> Iterator[Atom]:
-        flops = 2.0 * left.shape[0] * left.shape[1] * right.shape[1]
-        _, columns = self.machine.micro_tile(accumulator.dtype)
-        yield Atom(
-            f"micro-kernel, panels of {columns}",
-            row_major(left.shape),
-            packed_panels_b(right.shape, columns),
-            row_major(accumulator.shape),
-            flops / self.machine.peak_flops(accumulator.dtype),
-        )
+        rows, depth = left.shape
+        dtype = accumulator.dtype
+        line = max(1, self.machine.memories[0].line_bytes // dtype.compute.itemsize)
+        for block in register_blocks(dtype, self.machine):
+            height = even_split(rows, block.rows)
+            yield Atom(
+                f"micro-kernel, {height} x {block.columns}",
+                spread_rows(left.shape, line),
+                packed_panels_b(right.shape, block.columns),
+                row_major(accumulator.shape),
+                product_seconds(rows, right.shape[1], depth, block, self.machine),
+                register_block((height, block.columns), block.lanes),
+            )

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from xdsl.ir import SSAValue
 
 from tilewright import dtypes
-from tilewright.cost.tiles import even_split, matmul_tile
+from tilewright.cost.register_blocks import even_split
+from tilewright.cost.tiles import matmul_tile
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.dtypes import DType

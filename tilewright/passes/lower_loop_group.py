@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from xdsl.ir import SSAValue
 
-from tilewright.cost.tiles import even_split, loop_tile
+from tilewright.cost.register_blocks import even_split
+from tilewright.cost.tiles import loop_tile
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.machines.machine import Machine

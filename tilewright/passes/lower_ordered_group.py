@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from xdsl.ir import SSAValue
 
 from tilewright import dtypes
-from tilewright.cost.tiles import even_split
+from tilewright.cost.register_blocks import even_split
 from tilewright.dialects import array, tile
 from tilewright.dialects.base import array_type, tensor
 from tilewright.passes.indexing import Axis, Linear, Tile

@@ -7,15 +7,17 @@ when it crosses a reduction, a product or a loop, or when it is dear and two nes
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from xdsl.ir import Block, Operation, Region, SSAValue
 
 from tilewright import ops
-from tilewright.cost.tiles import even_split
 from tilewright.dialects import scheduled, tile
 from tilewright.dialects.base import array_type
+from tilewright.layout import Layout
 from tilewright.machines.machine import Machine
 from tilewright.passes.nest_writer import NestWriter, Root, is_place, is_unit_reshape
 from tilewright.primitives import ArrayType
@@ -34,6 +36,8 @@ class Places:
     machine: Machine
     top: Block  # buffers are allocated at the start of the parallel region
     conflicts: set[SSAValue]  # refs whose accesses must keep their order
+    layouts: dict[SSAValue, Layout] = field(default_factory=dict[SSAValue, Layout])  # of tile values
+    blocks: list[tuple[ArrayType, Layout]] = field(default_factory=list[tuple[ArrayType, Layout]])  # of products
     outer: dict[SSAValue, SSAValue] = field(default_factory=dict)  # refs and index scalars, old to new
     buffers: dict[SSAValue, SSAValue] = field(default_factory=dict)  # tile values that live in a buffer
 
@@ -48,17 +52,18 @@ class Places:
 
     def padded(self, type: ArrayType) -> ArrayType:
         """Room for whole register blocks, for values that a product may accumulate into."""
-        if len(type.shape) != 2 or type.dtype.compute != type.dtype or type.dtype.is_bool:
+        blocks = [block.static_shape for accumulator, block in self.blocks if accumulator == type]
+        if not blocks:
             return type
-        rows, columns = self.micro(type)
-        stride = round_up(type.shape[1], columns)
+        stride = max(round_up(type.shape[1], columns) for _, columns in blocks)
         if stride * type.dtype.itemsize % CONFLICT_BYTES == 0:
-            stride += columns
-        return ArrayType((round_up(type.shape[0], rows), stride), type.dtype)
+            stride += max(columns for _, columns in blocks)
+        return ArrayType((max(round_up(type.shape[0], rows) for rows, _ in blocks), stride), type.dtype)
 
-    def micro(self, accumulator: ArrayType) -> tuple[int, int]:
-        rows, columns = self.machine.micro_tile(accumulator.dtype)
-        return even_split(accumulator.shape[0], rows), columns
+    def layout(self, value: SSAValue) -> Layout | None:
+        """How a tile's elements are dealt to vectors; None for one that has no registers of its own."""
+        found = self.layouts.get(value)
+        return found if found is not None and "simd" in found.axes else None
 
 
 @dataclass(eq=False)
@@ -141,9 +146,14 @@ class Segment:
             for root in roots:
                 writer.add(root)
             block.add_op(scheduled.EndOp.make([], {}, []))
-            new.add_op(scheduled.NestOp.make([], {}, [], [Region(block)]))
+            new.add_op(scheduled.NestOp.make([], self._dealt(roots), [], [Region(block)]))
         self.roots.clear()
         self.written.clear()
+
+    def _dealt(self, roots: Sequence[Root]) -> dict[str, Any]:
+        """The layout of a nest: what most of its roots have, the first of them where there is no majority."""
+        found = Counter(layout for root in roots if (layout := self.places.layout(root.value)) is not None)
+        return {"layout": str(found.most_common(1)[0][0])} if found else {}
 
     def _share_dear_values(self) -> None:
         """Buffers for values that are dear to compute and needed by several nests or after the segment."""

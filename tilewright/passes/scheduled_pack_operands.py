@@ -13,7 +13,7 @@ Before:
       scheduled.parallel() {extents = array<i64: 1>, grain = 1 : index} do {
       ^bb0(%i: index):
         %total = scheduled.alloc() : !tile.ref<tensor<2x16xf32>, "worker">
-        scheduled.dot(%x, %w, %total) {extents = array<i64: 2, 3, 4>, micro = array<i64: 2, 16>,
+        scheduled.dot(%x, %w, %total) {extents = array<i64: 2, 3, 4>, block = "(2, 16) : [2@reg*2 | 2@reg 8@simd]",
           left_map = affine_map<(d0, d1) -> (d0, d1)>, right_map = affine_map<(d0, d1) -> (d0, d1)>,
           accumulate = false}
         scheduled.nest() do {
@@ -47,7 +47,7 @@ After:
       scheduled.parallel() {extents = array<i64: 1>, grain = 1 : index} do {
       ^bb0(%i: index):
         %total = scheduled.alloc() : !tile.ref<tensor<2x16xf32>, "worker">
-        scheduled.dot(%x, %panels, %total) {extents = array<i64: 2, 3, 4>, micro = array<i64: 2, 16>,
+        scheduled.dot(%x, %panels, %total) {extents = array<i64: 2, 3, 4>, block = "(2, 16) : [2@reg*2 | 2@reg 8@simd]",
           left_map = affine_map<(d0, d1) -> (d0, d1)>, right_map = affine_map<(d0, d1) -> (d0, d1)>,
           accumulate = false}
         scheduled.nest() do {

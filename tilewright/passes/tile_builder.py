@@ -12,8 +12,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from xdsl.dialects.builtin import AffineMapAttr, IndexType
-from xdsl.ir import Attribute, Block, Region, SSAValue
+from xdsl.dialects.builtin import AffineMapAttr, IndexType, LocationAttr, UnknownLoc
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
 from tilewright import dtypes, ops
 from tilewright.dialects import array, tile
@@ -191,13 +191,24 @@ class TileBuilder:
         op = value.owner
         if not isinstance(op, array.ArrayOp):
             raise CompilerBug(f"{value} is neither an input nor computed in its group")
-        return _PULL[op.primitive](self, op, coordinates)
+        block, last = self.block, self.block.last_op
+        result = _PULL[op.primitive](self, op, coordinates)
+        locate(block.first_op if last is None else last.next_op, op.location)
+        return result
 
     def reduce_axis(self, shape: tuple[int, ...], dim: int, extent: int, used: Sequence[Axis]) -> Axis:
         """The axis for a reduced dimension: the same one for equal shapes, so that equal pulls are shared."""
         key = (shape, dim, extent)
         axis = self._reduce_axes.setdefault(key, Axis(extent, REDUCED_ORDER + dim, f"r{dim}"))
         return Axis(extent, axis.order + 0.5, axis.name) if axis in used else axis
+
+
+def locate(first: Operation | None, location: LocationAttr) -> None:
+    """Give the user's line to an operation and those after it, where they have none."""
+    while first is not None:
+        if isinstance(first.location, UnknownLoc):
+            first.location = location
+        first = first.next_op
 
 
 # ---- one rule per primitive -----------------------------------------------------------------------------------------

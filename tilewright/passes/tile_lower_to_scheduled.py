@@ -1,7 +1,8 @@
-"""Give every tile value a place: streamed through registers inside a loop nest, or a buffer.
+"""Give every tile value a layout and a place: streamed through registers inside a loop nest, or a buffer.
 
-The grid becomes a parallel region, products become `scheduled.dot` on buffers. From here on every buffer and loop can
-be seen, so that a target only prints.
+Layouts come from layout inference: which dim of a nest is in vectors, how operands of products are packed, which block
+of a product is in registers. The grid becomes a parallel region, products become `scheduled.dot` on buffers. From here
+on every buffer and loop can be seen, so that a target only prints.
 
 Before:
     func.func @main(%x: tensor<4x8xf32>) -> tensor<4xf32> {
@@ -26,7 +27,7 @@ After:
       scheduled.parallel() {extents = array<i64: 4>, grain = 1 : index} do {
       ^bb0(%i: index):
         %sums = scheduled.alloc() : !tile.ref<tensor<f32>, "worker">
-        scheduled.nest() do {
+        scheduled.nest() {layout = "(8) : [8@simd]"} do {
           %row = tile.load(%x, %i) {map = affine_map<(d0)[s0] -> (s0, d0)>} : tensor<8xf32>
           %sum = tile.reduce(%row) {fn = "add", axes = array<i64: 0>} : tensor<f32>
           tile.store(%sum, %sums) {map = affine_map<() -> ()>}
@@ -47,8 +48,8 @@ After:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from xdsl.dialects.builtin import AffineMapAttr, IndexType
@@ -57,9 +58,12 @@ from xdsl.ir.affine import AffineExpr, AffineMap
 
 from tilewright.dialects import scheduled, tile
 from tilewright.dialects.base import array_type, decode, tensor
-from tilewright.layout import panels
+from tilewright.errors import CompilerBug
+from tilewright.layout import Layout
 from tilewright.machines.machine import Machine
-from tilewright.passes.base import Unit
+from tilewright.passes.base import Remark, Unit
+from tilewright.passes.layout_inference import Inference, infer_layouts
+from tilewright.passes.layout_spaces import Atom, space_of
 from tilewright.passes.nest_segments import STRICT, Places, Segment, round_up
 from tilewright.passes.nest_writer import identity_map
 from tilewright.passes.product_operands import array_operand, same_bound, shifted, strip_depth_padding
@@ -78,7 +82,11 @@ class TileLowerToScheduledPass:
 
     def apply(self, unit: Unit) -> None:
         for kernel in unit.kernels():
-            scheduled_kernel = lower_kernel(kernel, unit.machine)
+            inferred = infer_layouts(kernel, space_of(unit.machine))
+            for product in inferred.products:
+                chosen = Remark(self.name, kernel.sym_name.data, str(inferred.atom(product)), "quickest for its size")
+                unit.remarks.append(chosen)
+            scheduled_kernel = lower_kernel(kernel, unit.machine, inferred)
             block = kernel.parent_block()
             if block is not None:
                 block.insert_op_before(scheduled_kernel, kernel)
@@ -86,16 +94,20 @@ class TileLowerToScheduledPass:
             kernel.erase()
 
 
-def lower_kernel(kernel: tile.KernelOp, machine: Machine) -> tile.KernelOp:
+def lower_kernel(kernel: tile.KernelOp, machine: Machine, inferred: Inference) -> tile.KernelOp:
     """The scheduled form of one kernel: its grid becomes a parallel region."""
     types = [tile.ref_type(r) for r in kernel.refs]
     result = tile.kernel(kernel.sym_name.data, (), types, kernel.effect_names)
     body = Block(arg_types=[IndexType() for _ in kernel.grid_shape])
-    _cast_operands(kernel)
-    places = Places(machine, body, _conflicting_refs(kernel))
+    layouts = {value: layout for value in inferred.variables if (layout := inferred.layout(value)) is not None}
+    atoms = {product: inferred.atom(product) for product in inferred.products}
+    _drop_pins(kernel, layouts)
+    _cast_operands(kernel, layouts)
+    blocks = [(array_type(product.result), block_of(atom)) for product, atom in atoms.items()]
+    places = Places(machine, body, _conflicting_refs(kernel), layouts, blocks)
     places.outer.update(zip(kernel.refs, result.refs, strict=True))
     places.outer.update(zip(kernel.indices, body.args, strict=True))
-    _Lowering(places).lower_block(kernel.body.block, body)
+    _Lowering(places, atoms).lower_block(kernel.body.block, body)
     body.add_op(scheduled.EndOp.make([], {}, []))
     parallel = scheduled.ParallelOp.make([], {"extents": kernel.grid_shape, "grain": 1}, [], [Region(body)])
     result.body.block.add_op(parallel)
@@ -103,7 +115,25 @@ def lower_kernel(kernel: tile.KernelOp, machine: Machine) -> tile.KernelOp:
     return result
 
 
-def _cast_operands(kernel: tile.KernelOp) -> None:
+def block_of(atom: Atom) -> Layout:
+    """The register block of an atom. Raises CompilerBug where the atom is none of this kind of machine."""
+    if atom.block is None:
+        raise CompilerBug(f"the atom `{atom}` has no register block")
+    return atom.block
+
+
+def _drop_pins(kernel: tile.KernelOp, layouts: dict[SSAValue, Layout]) -> None:
+    """A pinned tile is its operand, computed as the pin says."""
+    for op in list(kernel.walk()):
+        if isinstance(op, tile.RelayoutOp):
+            if op.result in layouts:
+                layouts[op.source] = layouts[op.result]
+            op.result.replace_all_uses_with(op.source)
+            op.detach()
+            op.erase()
+
+
+def _cast_operands(kernel: tile.KernelOp, layouts: dict[SSAValue, Layout]) -> None:
     """Products multiply in the accumulator's type on this kind of machine: convert their operands first."""
     for op in list(kernel.walk()):
         block = op.parent_block()
@@ -115,6 +145,8 @@ def _cast_operands(kernel: tile.KernelOp) -> None:
             if type.dtype != dtype:
                 cast = tile.CastOp.make([op.operands[position]], {}, [tensor(ArrayType(type.shape, dtype))])
                 block.insert_op_before(cast, op)
+                if op.operands[position] in layouts:
+                    layouts[cast.results[0]] = layouts[op.operands[position]]
                 op.operands[position] = cast.results[0]
 
 
@@ -129,8 +161,9 @@ class _Lowering:
     """Walks over blocks: what lies between two barriers becomes the nests of a segment, the barriers keep their order.
     Products work in place on their accumulator where nothing else reads it."""
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: Places, atoms: Mapping[tile.DotOp, Atom]) -> None:
         self.places = places
+        self.atoms = atoms
 
     # ---- blocks -------------------------------------------------------------------------------------------------
 
@@ -267,23 +300,24 @@ class _Lowering:
         accumulator = array_type(op.accumulator)
         rows, columns = accumulator.shape
         depth = array_type(op.left).shape[1]
-        micro = self.places.micro(accumulator)
+        atom = self.atoms[op]
+        block_rows, block_columns = block_of(atom).static_shape
         left, depth_bound = strip_depth_padding(op.left, 1)
         right, right_bound = strip_depth_padding(op.right, 0)
         if right_bound is not None and not same_bound(depth_bound, right_bound):
             right = op.right  # the product skips what the left operand says, so other padding stays
         symbols: list[SSAValue] = []
-        left_ref = self._pack_left(left, segment, micro[0])
+        left_ref = self._pack_left(left, segment, atom.left, block_rows)
         left_map = AffineMap(2, 0, (AffineExpr.dimension(0), AffineExpr.dimension(1)))
-        attributes: dict[str, Any] = {"extents": (rows, columns, depth), "micro": micro}
-        direct = array_operand(right, micro[1], depth_bound)
+        attributes: dict[str, Any] = {"extents": (rows, columns, depth), "block": str(block_of(atom))}
+        direct = array_operand(right, block_columns, depth_bound)
         if direct is not None and direct[0].source not in self.places.conflicts:
             load, permuted = direct
             right_ref = self.places.outer[load.source]
             symbols = [self.places.outer[s] for s in load.symbols]
             right_map = permuted
         else:
-            right_ref = self._pack_right(right, segment, micro[1])
+            right_ref = self._pack_right(right, segment, atom.right, block_columns)
             right_map = AffineMap(2, 0, (AffineExpr.dimension(0), AffineExpr.dimension(1)))
         if depth_bound is not None:
             position, limit = depth_bound
@@ -340,21 +374,19 @@ class _Lowering:
                 pending.append(user.results[0])
         return all(use.operation is op for use in value.uses)
 
-    def _pack_left(self, value: SSAValue, segment: Segment, micro_rows: int) -> SSAValue:
-        """Rows one after the other, an odd number of cache lines apart so that a column of them spreads over sets."""
+    def _pack_left(self, value: SSAValue, segment: Segment, layout: Layout, block_rows: int) -> SSAValue:
+        """Rows as far apart as the layout has them, with room for whole register blocks."""
         type = array_type(value)
-        line = max(1, self.places.machine.memory("l1").line_bytes // type.dtype.itemsize)
-        stride = round_up(type.shape[1], line)
-        if (stride // line) % 2 == 0:
-            stride += line
-        buffer = self.places.alloc(ArrayType((round_up(type.shape[0], micro_rows), stride), type.dtype))
+        pitch = layout.shard[0][0].stride if layout.shard[0] else type.shape[1]
+        buffer = self.places.alloc(ArrayType((round_up(type.shape[0], block_rows), pitch), type.dtype))
         segment.put(value, buffer)
         return buffer
 
-    def _pack_right(self, value: SSAValue, segment: Segment, micro_columns: int) -> SSAValue:
+    def _pack_right(self, value: SSAValue, segment: Segment, layout: Layout, block_columns: int) -> SSAValue:
+        """Panels, the last of them whole."""
         type = array_type(value)
-        padded = ArrayType((type.shape[0], round_up(type.shape[1], micro_columns)), type.dtype)
-        buffer = self.places.alloc(padded, str(panels(padded.shape, 1, micro_columns)))
+        padded = ArrayType((type.shape[0], round_up(type.shape[1], block_columns)), type.dtype)
+        buffer = self.places.alloc(padded, str(replace(layout, shape=padded.shape)))
         segment.put(value, buffer)
         return buffer
 

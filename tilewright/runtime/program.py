@@ -28,6 +28,7 @@ from tilewright.errors import (
     OverlapError,
     ShapeError,
     TilewrightError,
+    UnsupportedOnTargetError,
     user_location,
 )
 from tilewright.events import capturing, emit, listening
@@ -158,6 +159,17 @@ class Program:
         if self._verify is not None:
             self._verify()
             self._verify = None
+
+    def explain(self, machine: str | None = None) -> str:
+        """Refuse: a program holds code, and none of what it was decided from.
+
+        Raises:
+            UnsupportedOnTargetError: always.
+        """
+        raise UnsupportedOnTargetError(
+            f"the program `{self.manifest.name}` holds code and no tiles, so nothing is known of their layouts",
+            help="lower and compile its function again: `f.lower(...).compile().explain()`",
+        )
 
     def save(self, path: str | Path) -> None:
         """Write the program to a `.twp` file; an old file is replaced when the new one is complete.

@@ -133,6 +133,8 @@ class Interpreter:
             return evaluate_map(op.map.data, array_type(op.result).shape, operands)
         if isinstance(op, tile.FillPaddingOp):
             return [fill_padding(op, operands)]
+        if isinstance(op, tile.RelayoutOp):
+            return operands
         return self._run_control(op, operands, values)
 
     def _run_control(self, op: Operation, operands: list[Any], values: Values) -> Sequence[Any]:

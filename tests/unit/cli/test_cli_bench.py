@@ -55,7 +55,7 @@ def test_the_compilers_own_time_is_shown_with_its_figures(tilewright: CommandLin
     assert {"chain of 8, sm_90a", "softmax, x86-64-v4", "attention, sm_90a"} <= set(names)
     for case in run.document["cases"]:
         assert case["figures"].keys() == {"variables", "nodes", "cost_us"}
-        assert case["figures"]["nodes"] == 1
+        assert case["figures"]["nodes"] >= 1
         assert case["figures"]["variables"] >= 8
         assert case["ours_s"] > 0
     shown = tilewright("bench", "layout", "--quick", "--case", "softmax")

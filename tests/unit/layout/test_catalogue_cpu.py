@@ -11,7 +11,7 @@ from layout_oracle import SMALL
 
 from tilewright.errors import LayoutError
 from tilewright.layout import Dim, draw, panels, same_map
-from tilewright.layout.catalogue import packed_panels_a, packed_panels_b, register_block
+from tilewright.layout.catalogue import packed_panels_a, packed_panels_b, register_block, spread_rows
 
 sizes = st.integers(1, 12)
 M = Dim(1, 100, name="M")
@@ -37,6 +37,24 @@ def test_panels_of_b(depth, columns, width, group):
     layout = packed_panels_b(array.shape, width, group)
     check_buffer(layout, array, {(): tiles.transpose(2, 0, 3, 1).ravel()})
     assert layout.padded_shape == whole.shape
+
+
+@SMALL
+@given(sizes, sizes, st.integers(1, 6))
+def test_spread_rows(rows, depth, line):
+    """Rows of the fewest whole lines that are an odd number."""
+    array = numbered((rows, depth))
+    pitch = next(lines * line for lines in range(1, 2 * depth + 2, 2) if lines * line >= depth)
+    whole = np.zeros((rows, pitch), array.dtype)
+    whole[:, :depth] = array
+    check_buffer(spread_rows(array.shape, line), array, {(): whole.ravel()})
+
+
+@pytest.mark.parametrize("depth", [1, 16, 17, 512, 1000, 1024])
+def test_spread_rows_are_in_different_sets(depth):
+    """64 rows of f32 in a cache of 64 sets and lines of 64 bytes."""
+    layout = spread_rows((64, depth), 16)
+    assert len({layout.coordinates((row, 0)).get("mem", 0) // 16 % 64 for row in range(64)}) == 64
 
 
 def test_without_groups_they_are_the_plain_panels():
@@ -85,6 +103,9 @@ def test_a_drawing():
         lambda: packed_panels_a((4, 4, 4), 2),
         lambda: packed_panels_b((M, 4), 2),
         lambda: packed_panels_b((4,), 2),
+        lambda: spread_rows((M, 4), 16),
+        lambda: spread_rows((4,), 16),
+        lambda: spread_rows((4, 4), 0),
         lambda: register_block((6, 20), 16),
         lambda: register_block((6, 32), 0),
         lambda: register_block((6, 32), 16, 2),

@@ -7,6 +7,8 @@ from layout_oracle import vectors
 
 from tilewright.errors import LayoutError
 from tilewright.layout import Dim, Layout, draw, line_swizzle, row_major
+from tilewright.layout.access import MemoryPorts
+from tilewright.layout.catalogue import shared_matrix
 
 
 def test_a_fragment():
@@ -62,10 +64,45 @@ def test_every_cell_is_the_coordinate():
         assert int(rows[row][column]) == dict(place).get("mem", 0)
 
 
+def test_banks():
+    assert draw(row_major((2, 4)), banks=MemoryPorts(banks=4), item_bytes=8) == "\n".join(
+        [
+            "mem/bank of (2, 4): 4 banks of 4 bytes, elements of 8",
+            "  |   0    1    2    3",
+            "--+-------------------",
+            "0 | 0/0  1/2  2/0  3/2",
+            "1 | 4/0  5/2  6/0  7/2",
+        ]
+    )
+    layout = shared_matrix((16, 64), 16)
+    drawn = draw(layout, banks=MemoryPorts(), item_bytes=2, rows=range(3, 11), columns=range(30, 50))
+    rows = [line.split("|")[1].split() for line in drawn.splitlines()[3:]]
+    for (row, column), place in vectors(layout).items():
+        if row in range(3, 11) and column in range(30, 50):
+            address = dict(place).get("mem", 0)
+            bank = (2 * address % 128) // 4
+            assert rows[row - 3][column - 30] == f"{address}/{bank}"
+
+
+def test_windows():
+    assert draw(row_major((100, 1000)), rows=range(98, 100), columns=range(5, 7)) == "\n".join(
+        [
+            "mem of (100, 1000)",
+            "   |     5      6",
+            "---+-------------",
+            "98 | 98005  98006",
+            "99 | 99005  99006",
+        ]
+    )
+
+
 @pytest.mark.parametrize(
     "make",
     [
         lambda: draw(row_major((4, 4)), "lane"),
+        lambda: draw(row_major((4, 4)), rows=range(3, 5)),
+        lambda: draw(row_major((4, 4)), columns=range(2, 2)),
+        lambda: draw(row_major((4, 4), "lane"), banks=MemoryPorts()),
         lambda: draw(row_major((Dim(1, 4), 4))),
         lambda: draw(row_major((2, 2, 2)), leading=(0, 0)),
     ],

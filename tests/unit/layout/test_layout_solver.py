@@ -76,6 +76,41 @@ def test_the_cost_equals_brute_force(block: int) -> None:
     assert unsatisfiable < 50
 
 
+@pytest.mark.parametrize("block", range(5))
+def test_the_alternative_is_the_cheapest_that_differs(block: int) -> None:
+    without = compared = 0
+    for seed in range(20 * block, 20 * block + 20):
+        case = RandomProblem(seed, hard=0.15 + 0.6 * (seed % 5) / 4)
+        if case.brute() == inf:
+            continue
+        solution = case.problem.solve()
+        best = [inf] * len(case.sizes)
+        for values in product(*map(range, case.sizes)):
+            cost = case.cost(values)
+            for variable, value in enumerate(values):
+                if value != solution.values[variable]:
+                    best[variable] = min(best[variable], cost)
+        for variable, cost in enumerate(best):
+            found = case.problem.alternative(solution, variable)
+            compared += 1
+            if found is None:
+                without += 1
+                assert cost == inf
+                continue
+            assert found.cost == cost >= solution.cost
+            assert found.values[variable] != solution.values[variable]
+            assert case.cost(found.values) == cost  # type: ignore[arg-type]
+    assert 0 < without < compared
+
+
+def test_costs_of_constraints_add_up() -> None:
+    case = RandomProblem(3, hard=0.2)
+    solution = case.problem.solve()
+    costs = [case.problem.cost_of(constraint, solution.values) for constraint in case.problem.constraints]
+    assert costs == [check(solution.values) for check in case.checks]
+    assert sum(costs) == solution.cost
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_a_conflict_is_contradictory_and_none_of_it_can_be_left_out(seed: int) -> None:
     case = RandomProblem(seed, hard=0.8)

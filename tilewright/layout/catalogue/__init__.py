@@ -14,7 +14,7 @@ from tilewright.layout.catalogue.amd import (
     wmma_operand_a,
     wmma_operand_b,
 )
-from tilewright.layout.catalogue.cpu import packed_panels_a, packed_panels_b, register_block
+from tilewright.layout.catalogue.cpu import packed_panels_a, packed_panels_b, register_block, spread_rows
 from tilewright.layout.catalogue.formats import (
     Plane,
     Planes,
@@ -94,6 +94,7 @@ __all__ = [
     "scale_rows",
     "shared_matrix",
     "sparse_2_of_4",
+    "spread_rows",
     "strided_registers",
     "tcgen05_column_halves",
     "tcgen05_per_row",

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from tilewright.errors import LayoutError
 from tilewright.layout.catalogue.pieces import whole_tiles
-from tilewright.layout.construct import row_major
+from tilewright.layout.construct import row_major, strided
 from tilewright.layout.dims import Size, ceil_divide, is_integer
 from tilewright.layout.iters import Digits, Iter
 from tilewright.layout.layout import Layout
@@ -54,6 +54,21 @@ def packed_panels_b(shape: Sequence[Size], columns: int, depth_group: int = 1) -
     if len(shape) != 2:
         raise LayoutError(f"{tuple(shape)} is not the shape of a matrix", help="give (K, N)")
     return permute(packed_panels_a((shape[1], shape[0]), columns, depth_group), (1, 0))
+
+
+def spread_rows(shape: Sequence[int], line: int) -> Layout:
+    """A packed for a micro-kernel that reads columns of rows: shape (M, K), row after row.
+
+    Each row is an odd number of lines of `line` elements after the one before, so that the rows spread over the sets of
+    a cache. Axis mem.
+
+    Raises:
+        LayoutError: the shape is not 2-D, or a size is not positive.
+    """
+    if len(shape) != 2 or not all(is_integer(size) and size > 0 for size in (*shape, line)):
+        raise LayoutError(f"{tuple(shape)} in lines of {line} is not a matrix in memory", help="give (M, K)")
+    lines = -(-shape[1] // line)
+    return strided(shape, ((lines + 1 - lines % 2) * line, 1), "mem")
 
 
 def register_block(shape: Sequence[int], lanes: int, vector_dim: int = 1) -> Layout:

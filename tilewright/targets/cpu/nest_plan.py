@@ -13,6 +13,7 @@ from tilewright import ops
 from tilewright.dialects import scheduled, tile
 from tilewright.dialects.base import array_type, decode
 from tilewright.errors import CompilerBug
+from tilewright.layout import Layout
 from tilewright.machines.machine import Machine
 from tilewright.passes.affine_access import Access, Clip, Index, Indices, access_of, clip_of
 
@@ -60,7 +61,7 @@ def plan_nest(nest: scheduled.NestOp, machine: Machine, bound: Bound) -> NestPla
     accesses = [_access(root, root_indices(plan, root)) for root in roots if isinstance(root, tile.StoreOp)]
     loads = [_access(value.owner, at) for value, at in plan.dependences if isinstance(value.owner, tile.LoadOp)]
     plan.lanes = _lanes(plan, machine)
-    plan.vector_dim = _vector_dim(plan, accesses, loads)
+    plan.vector_dim = _vector_dim(plan, accesses, loads) if nest.layout is None else _dealt_dim(nest.layout.data)
     if plan.vector_dim is None:
         plan.lanes = 1
     else:
@@ -163,6 +164,14 @@ def _lanes(plan: NestPlan, machine: Machine) -> int:
         sizes.add(dtype.compute.itemsize)
     size = max(sizes) if sizes else wide or 1
     return max(1, machine.vector.bytes // size)
+
+
+def _dealt_dim(layout: str) -> int | None:
+    """The dimension along which a layout deals neighbours to lanes."""
+    for dim, digits in enumerate(Layout.parse(layout).shard):
+        if any(digit.axis == "simd" and digit.stride == 1 for digit in digits):
+            return dim
+    return None
 
 
 def _vector_dim(plan: NestPlan, stores: Sequence[Access], loads: Sequence[Access]) -> int | None:
