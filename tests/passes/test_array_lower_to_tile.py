@@ -94,7 +94,7 @@ def test_both_operands_of_a_product_are_zero_beyond_the_depth() -> None:
     expect(
         unit,
         """
-        CHECK: tile.for({{.*}}) {trips = 4 : index}
+        CHECK: tile.for({{.*}}) {trips = 3 : index}
         CHECK-COUNT-2: limit = 769 : index, value = 0.0
         CHECK: tile.dot
         """,

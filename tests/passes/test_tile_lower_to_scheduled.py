@@ -82,7 +82,7 @@ def test_a_product_accumulates_in_place_and_skips_the_depth_beyond_the_end() -> 
         """
         CHECK: [[TOTAL:%[0-9]+]] = scheduled.alloc() : !tile.ref<tensor<4x24xf32>, "worker">
         CHECK: tile.store(%{{[0-9]+}}, [[TOTAL]])
-        CHECK: tile.for() {trips = 4 : index}
+        CHECK: tile.for() {trips = 3 : index}
         CHECK: scheduled.dot(%{{[0-9]+}}, %1, [[TOTAL]], %{{[0-9]+}}, %{{[0-9]+}})
         CHECK-SAME: block = "(2, 24) : [2@reg*3 | 3@reg 8@simd]"
         CHECK-SAME: depth_limit = 769 : index

@@ -25,6 +25,12 @@ def _block_rows(rows: int, target: int, micro_rows: int) -> int:
     return -(-rows // best)
 
 
+# Of a row of the left operand. Deep blocks read and write the accumulator less often; their panels of the right operand
+# come from the second-level cache, which asking for the next panel ahead hides. Measured: 384 f32 are never worse than
+# fewer, and 10 % better where the whole depth is one block.
+DEPTH_BYTES = 1536
+
+
 @dataclass(frozen=True)
 class MatmulTile:
     """Block sizes of a matrix product."""
@@ -40,8 +46,7 @@ def matmul_tile(rows: int, columns: int, depth: int, dtype: DType, machine: Mach
     block = best_block(rows, columns, depth, dtype, machine)
     micro_rows, micro_columns = block.rows, block.columns
     item = dtype.compute.itemsize
-    depth_target = max(64, machine.memory("l1").bytes // (2 * micro_columns * item) * 3 // 2)
-    block_depth = even_split(depth, depth_target)
+    block_depth = even_split(depth, DEPTH_BYTES // item)
     budget = machine.memory("l2").bytes // 2
     block_columns = even_split(columns, max(micro_columns, 512 * 4 // item), micro_columns)
     room = budget // (item * (block_depth + block_columns))

@@ -36,7 +36,7 @@ from tilewright.layout.layout import Layout
 from tilewright.layout.queries import same_map
 from tilewright.layout.refinement import Content, Copy, IndexDigit, Slot, Table, bitwise, is_memory, plain_form, refine
 from tilewright.layout.relayout import Move, Plan, Reason, Step
-from tilewright.layout.scratch import Arrangement, arrangements
+from tilewright.layout.scratch import Arrangement, arrangements, in_order, lanes_first
 from tilewright.machines.machine import Link, Machine, Memory
 
 REGISTER_BYTES = 4
@@ -284,15 +284,17 @@ class Planner:
                 self._transfer(Move.LOAD, target, scratch, target),
             )
             return [self._with_barrier(store, at, target), load]
+        if "simd" in (*at.axes, *target.axes):
+            return self._vector_trip(at, target, *tables)
         memory = self.machine.memory_of(name)
-        ports = self._ports(at, memory)
+        ports = self._ports(memory)
         tables = _bits_where_possible(_stored_once(tables[0]), tables[1])
         best: tuple[float, Arrangement, Access, Access] | None = None
         least = self._least_trip_seconds(target) - self._barrier_seconds(target)
         for arrangement in arrangements(*tables, name, self.item_bytes, ports):
             store, load = (
-                self._scratch_access(table, layout, arrangement, ports)
-                for table, layout in zip(tables, (at, target), strict=True)
+                digit_access(table, arrangement.strides, arrangement.swizzle, 0, self.item_bytes, ports)
+                for table in tables
             )
             seconds = self._access_seconds(store, memory) + self._access_seconds(load, memory)
             if best is None or seconds < best[0]:
@@ -307,12 +309,36 @@ class Planner:
         last = Step(Move.LOAD, target, Kind.WARP, self._access_seconds(load, memory), _counted(load, memory))
         return [self._with_barrier(first, at, target), last]
 
-    def _scratch_access(self, table: Table, layout: Layout, arrangement: Arrangement, ports: MemoryPorts) -> Access:
-        access = digit_access(table, arrangement.strides, arrangement.swizzle, 0, self.item_bytes, ports)
-        if "simd" not in layout.axes:
-            return access
-        lines = -(-prod(layout.static_shape) * self.item_bytes // ports.sector_bytes)
-        return self._cached(access, table, arrangement.strides, lines, static(layout.span("simd")))
+    def _vector_trip(self, at: Layout, target: Layout, stored: Table, loaded: Table) -> list[Step]:
+        """Through a cache: in the order of the vectors of one side, which the other side gathers or scatters."""
+        name = self._scratch_name()
+        memory = self.machine.memory_of(name)
+        lines = -(-prod(at.static_shape) * self.item_bytes // memory.line_bytes)
+        ways: list[list[Step]] = []
+        for table in (stored, loaded):
+            slots = in_order(lanes_first(table), name)
+            strides = {content: slot.stride for slot, content in slots.items()}
+            scratch = assembled(at, {}, slots)
+            store = self._vector_step(Move.STORE, scratch, _stored_once(stored), strides, lines, memory)
+            load = self._vector_step(Move.LOAD, target, loaded, strides, lines, memory)
+            ways.append([self._with_barrier(store, at, target), load])
+        return min(ways, key=lambda way: sum(step.seconds for step in way))
+
+    def _vector_step(
+        self, move: Move, result: Layout, registers: Table, strides: Mapping[Content, int], lines: int, memory: Memory
+    ) -> Step:
+        """What a vector unit takes: an instruction a vector, or one an element to gather or scatter; each line of the
+        cache once, however many accesses touch it."""
+        kinds = {Kind.REGISTER: 1, Kind.LANE: 1, Kind.WARP: 1}
+        for slot, content in registers.slots.items():
+            is_needed = kind_of(slot.axis) != Kind.REGISTER or strides.get(content, 0)
+            kinds[kind_of(slot.axis)] *= content.extent if is_needed else 1
+        vectors = kinds[Kind.REGISTER] * kinds[Kind.WARP]
+        is_whole = lanes_are_neighbours(registers, strides)
+        count = vectors if is_whole else vectors * kinds[Kind.LANE]
+        seconds = max(count * self._cycles("move"), lines * memory.line_bytes / memory.bytes_per_second)
+        detail = f"{count} {'vectors' if is_whole else 'elements one by one'}, {lines} lines"
+        return Step(move, result, Kind.WARP, seconds, detail)
 
     def _with_barrier(self, step: Step, *layouts: Layout) -> Step:
         return replace(step, seconds=step.seconds + self._barrier_seconds(*layouts))
@@ -338,26 +364,18 @@ class Planner:
             registers = replace(
                 registers, replica=tuple(copy for copy in registers.replica if kind_of(copy.axis) != Kind.WARP)
             )
-        access = register_access(registers, memory_layout, self.item_bytes, self._ports(registers, memory))
-        if access is None:
-            elements = self._elements_a_thread(registers) * self._warps(registers)
-            seconds = elements * self._cycles("move") * 32
-            return Step(move, result, Kind.WARP, seconds, "element by element")
         tables = refine(registers, memory_layout)
         if "simd" in registers.axes and tables is not None:
             run = first_run(memory_layout)
             lines = -(-prod(memory_layout.static_shape) // run) * -(-run * self.item_bytes // memory.line_bytes)
             places = {content: slot.stride for slot, content in tables[1].slots.items() if is_memory(slot.axis)}
-            access = self._cached(access, tables[0], places, lines, static(registers.span("simd")))
+            return self._vector_step(move, result, tables[0], places, lines, memory)
+        access = register_access(registers, memory_layout, self.item_bytes, self._ports(memory))
+        if access is None:
+            elements = self._elements_a_thread(registers) * self._warps(registers)
+            seconds = elements * self._cycles("move") * 32
+            return Step(move, result, Kind.WARP, seconds, "element by element")
         return Step(move, result, Kind.WARP, self._access_seconds(access, memory), _counted(access, memory))
-
-    def _cached(
-        self, access: Access, registers: Table, strides: Mapping[Content, int], lines: int, elements: int
-    ) -> Access:
-        """What a vector unit takes: an instruction a lane to gather or scatter, each line of the cache once however
-        many accesses touch it."""
-        spread = 1 if lanes_are_neighbours(registers, strides) else elements
-        return replace(access, instructions=access.instructions * spread, sectors=min(access.sectors, lines))
 
     def _access_seconds(self, access: Access, memory: Memory) -> float:
         issue = access.instructions * self._cycles("move")
@@ -365,10 +383,9 @@ class Planner:
             return max(issue, access.wavefronts * memory.banks * memory.bank_bytes / memory.bytes_per_second)
         return max(issue, access.sectors * memory.line_bytes / memory.bytes_per_second)
 
-    def _ports(self, registers: Layout, memory: Memory) -> MemoryPorts:
-        # A register of a CPU's vector unit is loaded whole: each of its lanes gets one element.
-        widest = self.item_bytes if "simd" in registers.axes else memory.widest_bytes
-        return MemoryPorts(memory.banks or 32, memory.bank_bytes, memory.line_bytes, widest)
+    @staticmethod
+    def _ports(memory: Memory) -> MemoryPorts:
+        return MemoryPorts(memory.banks or 32, memory.bank_bytes, memory.line_bytes, memory.widest_bytes)
 
     def _tensor_memory(self, move: Move, registers: Layout, memory_layout: Layout, result: Layout) -> Step:
         """Tensor memory: lane and warp are the row, so that a warp reaches its own 32 rows only."""

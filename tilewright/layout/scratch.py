@@ -168,3 +168,14 @@ def _by_nearness(table: Table) -> list[IndexDigit]:
         return (0, 0) if slot is None else (int(kind_of(slot.axis)), slot.stride)
 
     return sorted(index_digits(table), key=rank, reverse=True)
+
+
+def lanes_first(table: Table) -> list[IndexDigit]:
+    """Digits so that those of lanes are fastest, in the order of the lanes, then those of registers, then the rest."""
+
+    def rank(digit: IndexDigit) -> tuple[int, int]:
+        slot = table.slot_of(digit)
+        kind = Kind.MEMORY if slot is None else kind_of(slot.axis)
+        return (-1 if kind == Kind.LANE else int(kind), 0 if slot is None else slot.stride)
+
+    return sorted(index_digits(table), key=rank, reverse=True)

@@ -12,11 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from xdsl.dialects.builtin import AffineMapAttr
 from xdsl.ir import Block, Operation, Region, SSAValue
+from xdsl.ir.affine import AffineExpr, AffineMap
 
 from tilewright import ops
 from tilewright.dialects import scheduled, tile
-from tilewright.dialects.base import array_type
+from tilewright.dialects.base import array_type, tensor
 from tilewright.layout import Layout
 from tilewright.machines.machine import Machine
 from tilewright.passes.nest_writer import NestWriter, Root, is_place, is_unit_reshape
@@ -49,6 +51,19 @@ class Places:
         else:
             self.top.insert_op_before(op, first)
         return op.results[0]
+
+    def alloc_rows(self, type: ArrayType, rows: int) -> SSAValue:
+        """A buffer of which the first rows are used. The others are multiplied along with them: zeros, because what
+        memory happens to hold may be numbers on which every operation takes a hundred cycles (denormals)."""
+        buffer = self.alloc(type)
+        rest = type.shape[0] - rows
+        if rest:
+            zeros = tile.FullOp.make([], {"value": 0}, [tensor(ArrayType((rest, type.shape[1]), type.dtype))])
+            map = AffineMap(2, 0, (AffineExpr.dimension(0) + rows, AffineExpr.dimension(1)))
+            store = tile.StoreOp.make([zeros.result, buffer], {"map": AffineMapAttr(map)}, [])
+            body = Block([zeros, store, scheduled.EndOp.make([], {}, [])])
+            self.top.insert_op_after(scheduled.NestOp.make([], {}, [], [Region(body)]), buffer.owner)
+        return buffer
 
     def padded(self, type: ArrayType) -> ArrayType:
         """Room for whole register blocks, for values that a product may accumulate into."""

@@ -378,7 +378,8 @@ class _Lowering:
         """Rows as far apart as the layout has them, with room for whole register blocks."""
         type = array_type(value)
         pitch = layout.shard[0][0].stride if layout.shard[0] else type.shape[1]
-        buffer = self.places.alloc(ArrayType((round_up(type.shape[0], block_rows), pitch), type.dtype))
+        whole = ArrayType((round_up(type.shape[0], block_rows), pitch), type.dtype)
+        buffer = self.places.alloc_rows(whole, type.shape[0])
         segment.put(value, buffer)
         return buffer
 
