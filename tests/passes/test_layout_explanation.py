@@ -90,13 +90,13 @@ def test_reasons_of_a_product(matmul: dict[str, Any]) -> None:
     _, found = matmul["x86-64-v4"]
     reasons = {(tile.name or tile.made_by, tile.label): tile.reason for tile in found.tiles}
     kinds = {label: reason.kind for (_, label), reason in reasons.items()}
-    assert kinds == {"%6": "stored", "%8": "product", "%9": "loaded", "%10": "loaded", "%11": "product"}
+    assert kinds == {"%6": "stored", "%8": "product", "%9": "loaded", "%11": "product"}
     (atom,) = {p.atom for p in found.products}
     result = reasons["acc", "%11"]
     assert result.text == f"the result of the product by `{atom}`"
     assert result.location is not None
     assert result.location.line == 17
-    assert found.uniform == ("%5 acc = full",)
+    assert found.uniform == ("%5 acc = full", "%10 = load, read from its array, packed as a whole")
     (only,) = found.products
     assert (only.label, only.trips) == ("%11 acc", 12)
 

@@ -141,6 +141,23 @@ class ResultCost(_Movement):
 
 
 @dataclass(frozen=True)
+class PackingCost:
+    """What it costs an atom to have its right operand from an array: nothing where the array can be packed as a whole
+    for it, else a copy each time."""
+
+    columns: tuple[int, ...]
+    dtype: DType
+    machine: Machine
+    trips: int
+
+    def __call__(self, atom: Atom) -> float | None:
+        if atom.block is not None and atom.block.static_shape[1] in self.columns:
+            return 0.0
+        plan = plan_relayout(row_major(atom.right.static_shape), atom.right, self.dtype, self.machine)
+        return plan.seconds * self.trips if isinstance(plan, Plan) else None
+
+
+@dataclass(frozen=True)
 class ComputeCost:
     """What it costs to compute a tile where it is: an instruction for each register of each warp, copies included."""
 

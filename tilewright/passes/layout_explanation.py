@@ -249,7 +249,8 @@ class _Explainer:
     def _uniform(self, only: str | None) -> Iterator[str]:
         for value in self.names.labels:
             if is_tile(value) and value not in self.inference.variables and self._is_asked_for(value, only):
-                yield f"{self._called(value)} = {self._made_by(value)}"
+                where = ", read from its array, packed as a whole" if value in self.inference.packed else ""
+                yield f"{self._called(value)} = {self._made_by(value)}{where}"
 
     def _overflow(self, found: Overflow) -> str:
         what = "the registers of a thread" if found.memory == REGISTERS else f"`{found.memory}`"
@@ -350,11 +351,12 @@ class _Explainer:
     def _product(self, op: tile.DotOp, with_alternative: bool) -> ProductExplanation:
         variable = self.inference.products[op]
         atom = self.inference.atom(op)
-        seconds, trips, operands = atom.seconds, 1, list[Edge]()
+        seconds, trips, operands = 0.0, 1, list[Edge]()
         for number in self._around.get(variable, ()):
             constraint = self._constraints[number]
             if isinstance(constraint, Choice):
                 trips = _trips(constraint.cost)
+                seconds += self._costs[number] / trips
             elif constraint.second == variable:
                 operands.append(self._edge(number))
         return ProductExplanation(

@@ -57,7 +57,7 @@ def text_of(explanation: KernelExplanation) -> str:
         for entry in entries:
             lines += _tile(entry) if isinstance(entry, TileExplanation) else _product(entry)
     if explanation.uniform:
-        lines += ["", "made where they are used, without a layout:"]
+        lines += ["", "made or read where they are used, without a layout:"]
         lines += _wrapped("; ".join(explanation.uniform), "  ")
     for overflow in explanation.overflows:
         lines += ["", *_wrapped(f"too full: {overflow}", "  ")]

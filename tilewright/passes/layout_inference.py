@@ -37,6 +37,7 @@ from tilewright.passes.layout_costs import (
     ComputeCost,
     FlowCost,
     OperandCost,
+    PackingCost,
     ResultCost,
     TransferCost,
     Unmoved,
@@ -48,6 +49,7 @@ from tilewright.passes.layout_costs import (
 from tilewright.passes.layout_rules import COMPUTING, Flow, flows, is_tile, location_of
 from tilewright.passes.layout_spaces import Atom, Space
 from tilewright.passes.layout_windows import misaligned, transferred, window_of
+from tilewright.passes.product_operands import reads_its_array
 
 LARGEST_DOMAIN = 8
 
@@ -61,6 +63,7 @@ class Inference:
         variables: the variable of each tile that has a layout.
         products: the variable of each product's atom.
         solution: what the solver found and counted.
+        packed: right operands that products read from arrays, which are packed as a whole.
         overflows: where the tiles need more registers or memory than there is, whatever their layouts.
     """
 
@@ -68,6 +71,7 @@ class Inference:
     variables: Mapping[SSAValue, int]
     products: Mapping[tile.DotOp, int]
     solution: Solution
+    packed: frozenset[SSAValue] = frozenset()
     overflows: tuple[Overflow, ...] = ()
 
     def layout(self, value: SSAValue) -> Layout | None:
@@ -98,6 +102,8 @@ class _Kernel:
 
     Attributes:
         pins: the tiles that have to be in a layout.
+        free: tiles that have none: they are made where they are used, or read from an array.
+        packed: products whose right operands are windows of arrays that may be packed as a whole.
         closed_in: operands of strict pins, into which no data moves, and where the pins are.
         closed_out: results of strict pins, out of which none moves.
     """
@@ -113,6 +119,7 @@ class _Kernel:
     incoming: dict[SSAValue, list[Flow]] = field(default_factory=dict[SSAValue, list[Flow]])
     domains: dict[SSAValue, dict[Layout, None]] = field(default_factory=dict[SSAValue, dict[Layout, None]])
     free: set[SSAValue] = field(default_factory=set[SSAValue])
+    packed: set[tile.DotOp] = field(default_factory=set[tile.DotOp])
     atoms: dict[tile.DotOp, tuple[Atom, ...]] = field(default_factory=dict[tile.DotOp, tuple[Atom, ...]])
 
 
@@ -130,6 +137,7 @@ def infer_layouts(
     work = _Kernel(kernel, space, wanted)
     work.ops = list(_operations(kernel.body.block, 1))
     _find_free(work)
+    _find_packed(work)
     _find_pins(work)
     for op, trips in work.ops:
         for flow in flows(op):
@@ -158,6 +166,22 @@ def _find_free(work: _Kernel) -> None:
         is_known = all(operand in work.free or not is_tile(operand) for operand in op.operands)
         if isinstance(op, tile.FullOp | tile.IotaOp) or (isinstance(op, tile.TileOp) and is_known and not moves):
             work.free.update(op.results)
+
+
+def _find_packed(work: _Kernel) -> None:
+    """Right operands that are read from arrays packed as a whole: what leads to them alone is no tile of its own."""
+    if not work.space.packs_arrays:
+        return
+    for op, _ in work.ops:
+        if not isinstance(op, tile.DotOp) or not reads_its_array(op, 1):
+            continue
+        work.packed.add(op)
+        value = op.right
+        while isinstance(value.owner, tile.TileOp | tile.LoadOp | tile.FillPaddingOp) and len(list(value.uses)) == 1:
+            work.free.add(value)
+            if isinstance(value.owner, tile.LoadOp):
+                break
+            value = value.owner.operands[0]
 
 
 def _find_pins(work: _Kernel) -> None:
@@ -298,7 +322,8 @@ def _solve(work: _Kernel, budget: int) -> Inference:
         _add_pin(work, problem, variables[pin.value], pin)
     cheapest = problem.solve(budget)
     solution, too_full = fitted(work.kernel, problem, variables, cheapest, work.space.limits, budget)
-    return Inference(problem, variables, products, solution, too_full)
+    packed = frozenset(product.right for product in work.packed if product.right not in variables)
+    return Inference(problem, variables, products, solution, packed, too_full)
 
 
 def _closed(
@@ -359,8 +384,13 @@ def _add_product(work: _Kernel, problem: Problem, variables: Mapping[SSAValue, i
     number = problem.variable("atom", work.atoms[op])
     where = location_of(op)
     problem.choose(number, _AtomCost(trips), Origin("the product takes an atom of the machine", where))
+    if op in work.packed:
+        widths = {atom.block.static_shape[1] for atom in work.atoms[op] if atom.block is not None}
+        direct = tuple(sorted(columns for columns in widths if reads_its_array(op, columns)))
+        packing = PackingCost(direct, array_type(op.right).dtype, machine, trips)
+        problem.choose(number, packing, Origin("the right operand is packed for the product", where))
     for operand, name in zip(op.operands, ("left", "right", "accumulator"), strict=True):
-        if operand in variables:
+        if operand in variables and not (name == "right" and op in work.packed):
             cost = OperandCost(name, array_type(operand).dtype, machine, trips)
             edge, text = _closed(work, operand, None, cost, f"the {name} operand of the product")
             problem.relate(variables[operand], number, edge, Origin(text, where))

@@ -62,6 +62,11 @@ class Space(Protocol):
         what counts."""
         ...
 
+    @property
+    def packs_arrays(self) -> bool:
+        """Whether a right operand that is a window of an array is read there, the array being packed once."""
+        ...
+
     def accepts(self, type: ArrayType, layout: Layout) -> bool:
         """Whether a tile can be in such a layout where something is computed."""
         ...
@@ -131,6 +136,8 @@ class WarpSpace:
 
     machine: Machine
     warps: int
+
+    packs_arrays = False
 
     @property
     def limits(self) -> Mapping[str, int]:
@@ -208,6 +215,8 @@ class VectorSpace:
     """Vector registers of one core, and its caches."""
 
     machine: Machine
+
+    packs_arrays = True
 
     @property
     def limits(self) -> Mapping[str, int]:

@@ -22,20 +22,35 @@ DepthBound = tuple[tile.FillPaddingOp, int]
 
 def strip_depth_padding(value: SSAValue, depth_dim: int) -> tuple[SSAValue, DepthBound | None]:
     """An operand without the zero fill of its depth tail: the product skips those positions instead."""
+    bound = depth_bound(value, depth_dim)
+    if bound is None:
+        return value, None
+    return _transposed_like(value, bound[0].source), bound
+
+
+def depth_bound(value: SSAValue, depth_dim: int) -> DepthBound | None:
+    """The zero fill of an operand's depth tail."""
     inner, dim = value, depth_dim
     if isinstance(inner.owner, tile.TransposeOp):
         dim = inner.owner.attributes_of()["permutation"][depth_dim]
         inner = inner.owner.operands[0]
     op = inner.owner
     if not isinstance(op, tile.FillPaddingOp) or decode(op.value) != 0:
-        return value, None
+        return None
     map = op.map.data
     if map.results[0] != _counting(map, dim) or any(not is_place(s) for s in op.symbols):
-        return value, None
-    stripped = op.source
-    if inner is value:
-        return stripped, (op, int(op.limit.value.data))
-    return _transposed_like(value, stripped), (op, int(op.limit.value.data))
+        return None
+    return op, int(op.limit.value.data)
+
+
+def reads_its_array(op: tile.DotOp, columns: int) -> bool:
+    """Whether the right operand of a product is a window of an array that the product reads where it lies, the array
+    being packed as a whole in panels of `columns`."""
+    bound, own = depth_bound(op.left, 1), depth_bound(op.right, 0)
+    permutation, value = _untransposed(op.right)
+    if own is not None and same_bound(bound, own):
+        value = own[0].source
+    return _window(value, permutation, array_type(op.right).shape[0], columns, bound) is not None
 
 
 def _transposed_like(transposed: SSAValue, operand: SSAValue) -> SSAValue:
@@ -73,15 +88,25 @@ def shifted(map: AffineMap, start: int, total: int) -> AffineMap:
 
 
 def array_operand(
-    value: SSAValue, micro_columns: int, depth_bound: DepthBound | None
+    value: SSAValue, micro_columns: int, bound: DepthBound | None
 ) -> tuple[tile.LoadOp, AffineMap] | None:
     """The load behind a right operand that is a plain window of an array starting at a whole panel, and its map from
     (depth, column)."""
     depth = array_type(value).shape[0]
-    permutation = (0, 1)
+    permutation, value = _untransposed(value)
+    return _window(value, permutation, depth, micro_columns, bound)
+
+
+def _untransposed(value: SSAValue) -> tuple[Sequence[int], SSAValue]:
+    """A value without its transpose, and its permutation."""
     if isinstance(value.owner, tile.TransposeOp):
-        permutation = value.owner.attributes_of()["permutation"]
-        value = value.owner.operands[0]
+        return value.owner.attributes_of()["permutation"], value.owner.operands[0]
+    return (0, 1), value
+
+
+def _window(
+    value: SSAValue, permutation: Sequence[int], depth: int, columns: int, bound: DepthBound | None
+) -> tuple[tile.LoadOp, AffineMap] | None:
     if isinstance(value.owner, tile.CastOp):
         value = value.owner.operands[0]
     load = value.owner
@@ -93,7 +118,7 @@ def array_operand(
     map = load.map.data
     symbols = [AffineExpr.symbol(i) for i in range(map.num_symbols)]
     results = tuple(e.replace_dims_and_symbols(inverse, symbols) for e in map.results)
-    if not _is_window(results, micro_columns) or not _stays_inside(load, results, depth, depth_bound):
+    if not _is_window(results, columns) or not _stays_inside(load, results, depth, bound):
         return None
     return load, AffineMap(2, map.num_symbols, results)
 

@@ -64,7 +64,7 @@ def test_kernels_are_explained(tilewright: CommandLine, kernels: Path):
     assert "on sm_90a: " in run.stdout
     assert "kernels.py:11  wide = tw.layout(x[i, j] + 1" in run.stdout
     assert "called  wgmma accumulator" in run.stdout
-    assert "made where they are used, without a layout:" in run.stdout
+    assert "made or read where they are used, without a layout:" in run.stdout
     assert max(map(len, run.stdout.splitlines())) <= 120
     assert "\x1b[" not in run.stdout
 
