@@ -12,6 +12,7 @@ from pass_support import Make, parse, random_inputs, remarks, run, run_through, 
 import tilewright as tw
 from tests.programs import attention, build, convolution, inputs_for, matmul_constant, matmul_epilogue, softmax_rows
 from tilewright.dialects import scheduled, tile
+from tilewright.dialects.base import array_type
 from tilewright.frontend.build import build_module
 from tilewright.layout import Layout, same_map
 from tilewright.layout.catalogue import packed_panels_b
@@ -199,3 +200,53 @@ def test_what_follows_a_product_may_be_in_other_vectors_than_its_block(wanted: s
     with tw.options(target="cpu", cache=False):
         result = scaled_product(a, b, wanted=wanted)
     np.testing.assert_allclose(result, np.tanh(a.astype(np.float64) @ b), rtol=1e-5, atol=1e-5)
+
+
+# ---- arrays that are packed as a whole ------------------------------------------------------------------------------
+
+
+@tw.kernel
+def tiled_product(a: tw.In["M K"], b: tw.In["K N"], c: tw.Out["M N"], *, bn: int):
+    for i, j in tw.grid(c, (64, bn)):
+        c[i, j] = tw.dot(a[i, 0:40], b[0:40, j], tw.zeros((64, bn), tw.f32))
+
+
+@pytest.mark.parametrize(
+    ("bn", "columns"), [(8, 8), (16, 16), (24, 24), (40, 8), (48, 16), (56, 8), (72, 24), (64, 16)]
+)
+def test_the_block_divides_the_tile_so_that_the_array_is_packed_once(bn: int, columns: int) -> None:
+    """On eight lanes: a wider block would have fewer panels, but tiles would begin inside one and be packed each."""
+    shapes = (
+        tw.ShapeDtype((128, 40), tw.f32),
+        tw.ShapeDtype((40, 4 * bn), tw.f32),
+        tw.ShapeDtype((128, 4 * bn), tw.f32),
+    )
+    kernel = tiled_product.lower(*shapes, bn=bn).specialisation.build()
+    inferred = infer_layouts(kernel, space_of(load("x86-64-v3")))
+    (product,) = inferred.products
+    assert product.right in inferred.packed
+    lowered = lower_kernel(kernel, load("x86-64-v3"), inferred)
+    (dot,) = dots(lowered)
+    assert dot.micro_tile[1] == columns
+    assert dot.right in lowered.refs, "the product reads the array itself, which a later pass packs"
+
+
+@tw.kernel
+def few_rows(a: tw.In["M K"], b: tw.In["K N"], c: tw.Out["M N"]):
+    for i, j in tw.grid(c, (14, 16)):
+        c[i, j] = tw.dot(a[i, 0:40], b[0:40, j], tw.zeros((14, 16), tw.f32))
+
+
+def test_rows_that_only_fill_a_block_are_zeros() -> None:
+    """They are multiplied too, and products of what memory happens to hold may be very slow."""
+    shapes = (tw.ShapeDtype((14, 40), tw.f32), tw.ShapeDtype((40, 16), tw.f32), tw.ShapeDtype((14, 16), tw.f32))
+    kernel = few_rows.lower(*shapes).specialisation.build()
+    lowered = lower_kernel(kernel, load("x86-64-v3"), infer_layouts(kernel, space_of(load("x86-64-v3"))))
+    (dot,) = dots(lowered)
+    rows = tile.ref_type(dot.left).shape[0]
+    assert rows == -(-14 // dot.micro_tile[0]) * dot.micro_tile[0] > 14
+    (cleared,) = [nest for nest in nests(lowered) if "value = 0 " in str(nest)]
+    store = next(op for op in cleared.walk() if isinstance(op, tile.StoreOp))
+    assert store.destination is dot.left
+    assert str(store.map.data) == "(d0, d1) -> ((d0 + 14), d1)"
+    assert array_type(store.value).shape == (rows - 14, tile.ref_type(dot.left).shape[1])
