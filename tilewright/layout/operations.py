@@ -41,13 +41,11 @@ def canonical(layout: Layout) -> Layout:
     get positive strides and a fixed order, XOR terms without effect or that undo each other go.
     """
     forward = forward_copies(layout)
-    return replace(
-        forward,
-        shard=tuple(fuse_digits(digits) for digits in forward.shard),
-        replica=fuse_copies(forward.replica),
-        partial=fuse_copies(forward.partial),
-        swizzle=_useful_terms(forward),
-    )
+    shard = tuple(fuse_digits(digits) for digits in forward.shard)
+    replica, partial, swizzle = fuse_copies(forward.replica), fuse_copies(forward.partial), _useful_terms(forward)
+    if (shard, replica, partial, swizzle) == (forward.shard, forward.replica, forward.partial, forward.swizzle):
+        return forward
+    return replace(forward, shard=shard, replica=replica, partial=partial, swizzle=swizzle)
 
 
 def forward_copies(layout: Layout) -> Layout:
@@ -69,7 +67,8 @@ def forward_copies(layout: Layout) -> Layout:
 def trim(layout: Layout) -> Layout:
     """The same map on logical indices with the least padding: outermost digits shrink to what the shape needs."""
     sizes = zip(layout.shape, layout.shard, strict=True)
-    return replace(layout, shard=tuple(trim_digits(digits, size) for size, digits in sizes))
+    shard = tuple(trim_digits(digits, size) for size, digits in sizes)
+    return layout if shard == layout.shard else replace(layout, shard=shard)
 
 
 def checked_dim(layout: Layout, dim: int) -> int:

@@ -50,6 +50,7 @@ from tilewright.passes.layout_rules import COMPUTING, Flow, flows, is_tile, loca
 from tilewright.passes.layout_spaces import Atom, Space
 from tilewright.passes.layout_windows import misaligned, transferred, window_of
 from tilewright.passes.product_operands import reads_its_array
+from tilewright.primitives import ArrayType
 
 LARGEST_DOMAIN = 8
 
@@ -118,6 +119,7 @@ class _Kernel:
     outgoing: dict[SSAValue, list[Flow]] = field(default_factory=dict[SSAValue, list[Flow]])
     incoming: dict[SSAValue, list[Flow]] = field(default_factory=dict[SSAValue, list[Flow]])
     domains: dict[SSAValue, dict[Layout, None]] = field(default_factory=dict[SSAValue, dict[Layout, None]])
+    types: dict[SSAValue, ArrayType] = field(default_factory=dict[SSAValue, ArrayType])
     free: set[SSAValue] = field(default_factory=set[SSAValue])
     packed: set[tile.DotOp] = field(default_factory=set[tile.DotOp])
     atoms: dict[tile.DotOp, tuple[Atom, ...]] = field(default_factory=dict[tile.DotOp, tuple[Atom, ...]])
@@ -210,6 +212,7 @@ def _seed(work: _Kernel) -> None:
     stores, like."""
     for pin in work.pins:
         work.domains.setdefault(pin.value, {})[pin.layout] = None
+        work.types[pin.value] = array_type(pin.value)
     _carry(work)
     for op, _ in work.ops:
         if isinstance(op, tile.DotOp):
@@ -237,12 +240,17 @@ def _offer(work: _Kernel, value: SSAValue, layout: Layout) -> bool:
         if value in work.free or not is_tile(value):
             return False
         domain = work.domains[value] = {}
+        work.types[value] = array_type(value)
     if len(domain) >= LARGEST_DOMAIN or layout in domain or layout.partial:
         return False
-    if not work.space.accepts(array_type(value), layout) or (in_memory(layout) and isinstance(value.owner, COMPUTING)):
+    if (in_memory(layout) and isinstance(value.owner, COMPUTING)) or not work.space.accepts(work.types[value], layout):
         return False
     domain[layout] = None
     return True
+
+
+def _is_full(work: _Kernel, value: SSAValue) -> bool:
+    return len(work.domains.get(value, ())) >= LARGEST_DOMAIN
 
 
 @lru_cache(maxsize=16384)
@@ -268,7 +276,7 @@ def _spread(work: _Kernel) -> None:
     _carry(work)
     for op, _ in work.ops:
         for value in op.results:
-            if is_tile(value) and value not in work.free and len(work.domains.get(value, ())) < LARGEST_DOMAIN:
+            if is_tile(value) and value not in work.free and not _is_full(work, value):
                 for layout in work.space.distributions(array_type(value), array_type(value).rank - 1):
                     _offer(work, value, layout)
     _carry(work)
@@ -279,10 +287,14 @@ def _carry(work: _Kernel) -> None:
     while pending:
         value, layout = pending.popleft()
         for flow in work.outgoing.get(value, ()):
+            if _is_full(work, flow.target):
+                continue
             found = image(flow.view, layout)
             if found is not None and _offer(work, flow.target, found := _packed(found)):
                 pending.append((flow.target, found))
         for flow in work.incoming.get(value, ()):
+            if _is_full(work, flow.source):
+                continue
             found = preimage(flow.view, layout)
             if found is not None and _offer(work, flow.source, found := _packed(found)):
                 pending.append((flow.source, found))
