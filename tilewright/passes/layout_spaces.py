@@ -224,12 +224,12 @@ class VectorSpace:
         return {}
 
     def accepts(self, type: ArrayType, layout: Layout) -> bool:
-        """Vectors lie along one dim, or hold one element many times."""
+        """Vectors lie along one dim. What a reduction leaves in all lanes alike is stored and read again in vectors."""
         digits = [(weight, d) for own in layout.shard for weight, d in weighted(fuse_digits(own)) if d.axis == "simd"]
-        copies = [copy.extent for copy in layout.replica if copy.axis == "simd"]
-        is_plain = not digits or (len(digits) == 1 and digits[0][0] == digits[0][1].stride == 1 and not copies)
-        lanes = prod(static(extent) for extent in [*copies, *(digit.extent for _, digit in digits)])
-        return is_plain and lanes <= self.machine.lanes(type.dtype)
+        if any(copy.axis == "simd" for copy in layout.replica) or len(digits) > 1:
+            return False
+        lanes = prod(static(digit.extent) for _, digit in digits)
+        return all(weight == digit.stride == 1 for weight, digit in digits) and lanes <= self.machine.lanes(type.dtype)
 
     def distributions(self, type: ArrayType, fastest: int) -> Iterator[Layout]:
         dims = list(reversed(range(type.rank)))
