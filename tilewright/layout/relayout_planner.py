@@ -327,8 +327,8 @@ class Planner:
     def _vector_step(
         self, move: Move, result: Layout, registers: Table, strides: Mapping[Content, int], lines: int, memory: Memory
     ) -> Step:
-        """What a vector unit takes: an instruction a vector, one an element to gather, two (extract and store) to
-        scatter; each line of the cache once, however many accesses touch it."""
+        """What a vector unit takes: an instruction a vector, or the time of each element that it gathers or scatters;
+        each line of the cache once, however many accesses touch it."""
         kinds = {Kind.REGISTER: 1, Kind.LANE: 1, Kind.WARP: 1}
         for slot, content in registers.slots.items():
             is_needed = kind_of(slot.axis) != Kind.REGISTER or strides.get(content, 0)
@@ -336,8 +336,8 @@ class Planner:
         vectors = kinds[Kind.REGISTER] * kinds[Kind.WARP]
         is_whole = lanes_are_neighbours(registers, strides)
         count = vectors if is_whole else vectors * kinds[Kind.LANE]
-        issued = count if is_whole or move == Move.LOAD else 2 * count
-        seconds = max(issued * self._cycles("move"), lines * memory.line_bytes / memory.bytes_per_second)
+        each = "move" if is_whole else "gather" if move == Move.LOAD else "scatter"
+        seconds = max(count * self._cycles(each), lines * memory.line_bytes / memory.bytes_per_second)
         detail = f"{count} {'vectors' if is_whole else 'elements one by one'}, {lines} lines"
         return Step(move, result, Kind.WARP, seconds, detail)
 

@@ -67,7 +67,7 @@ def counted_cycles(rows: int, columns: int, depth: int, block: RegisterBlock, ma
             loaded = sum(machine.cycles["move"] for _ in range(height)) + block.vectors * machine.cycles["move"]
             waiting = machine.vector.fma_latency_cycles  # an accumulator takes one product after the other
             shortest, hidden, longest = sorted((issued, loaded, waiting))
-            cycles += depth * (longest + hidden / 4 + shortest / 4)
+            cycles += depth * (longest + hidden / 10 + shortest / 10)
     return cycles
 
 
