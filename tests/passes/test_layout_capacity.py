@@ -34,8 +34,12 @@ def test_tiles_live_from_where_they_are_made_to_their_last_use() -> None:
             assert life.first <= position <= life.last
             if op in inside and operand.owner not in inside and operand.owner is not loop.body.block:
                 assert life.last >= 2 * ops.index(list(loop.walk())[-1]), "what a loop reads lives until its end"
-    for argument in loop.body.block.args:
-        assert alive[argument].last >= 2 * ops.index(list(loop.walk())[-1])
+    last = 2 * ops.index(list(loop.walk())[-1])
+    for argument, following, result in zip(
+        loop.body.block.args[1:], loop.body.block.last_op.operands, loop.results, strict=True
+    ):
+        assert alive[argument].last < alive[following].last == last, "the next trip's takes its place"
+        assert alive[result].first == last + 1, "a loop's result is there when it ends"
 
 
 def test_bytes_of_registers_are_of_one_thread_and_of_memories_of_a_block() -> None:

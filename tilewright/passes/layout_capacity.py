@@ -58,19 +58,25 @@ class Lifetime:
 
 
 def lifetimes(kernel: tile.KernelOp) -> list[Lifetime]:
-    """Of all values of a kernel. What a loop reads from outside lives until its end, as do the tiles that it carries.
-    An operation reads before it writes: its result may take the place of an operand."""
+    """Of all values of a kernel. What a loop reads from outside lives until its end; a tile that it carries until its
+    last use, when the next trip's takes its place. An operation reads before it writes: its result may take the place
+    of an operand."""
     order: dict[Operation, int] = {}
     end: dict[Block, int] = {}
     _number(kernel.body.block, order, end)
     found: list[Lifetime] = []
     for block in end:
         arguments = [(argument, order[block.first_op]) for argument in block.args] if block.first_op is not None else []
-        values = [(result, order[op] + 1) for op in block.ops for result in op.results]
+        values = [(result, _written(op, order, end)) for op in block.ops for result in op.results]
         for value, first in (*arguments, *values):
             last = max((_last_use(use.operation, block, order, end) for use in value.uses), default=first)
-            found.append(Lifetime(value, first, end[block] if isinstance(value.owner, Block) else last))
+            found.append(Lifetime(value, first, last))
     return found
+
+
+def _written(op: Operation, order: Mapping[Operation, int], end: Mapping[Block, int]) -> int:
+    """When results are there: after the operation, or after what it runs."""
+    return max([order[op] + 1, *(end[region.block] - 1 for region in op.regions)])
 
 
 def _number(block: Block, order: dict[Operation, int], end: dict[Block, int]) -> None:
