@@ -33,6 +33,8 @@ from tilewright.passes.layout_spaces import Atom
 from tilewright.passes.tile_names import TileNames, names_of
 
 MOST_ALTERNATIVES = 200
+# Beyond as many partial assignments for all tiles together, next best layouts take seconds.
+MOST_NODES = 4000
 """In a kernel with more tiles, only those asked for have their next best layout looked for."""
 _LARGEST_INCREASES = 3
 
@@ -189,7 +191,9 @@ class _Explainer:
     def explain(self, machine: str, only: str | None) -> KernelExplanation:
         chosen = [value for value in self.inference.variables if self._is_asked_for(value, only)]
         chosen.sort(key=list(self.names.labels).index)
-        with_alternatives = only is not None or len(self.inference.variables) <= MOST_ALTERNATIVES
+        tiles = len(self.inference.variables)
+        is_quick = tiles <= MOST_ALTERNATIVES and tiles * self.inference.solution.nodes <= MOST_NODES
+        with_alternatives = only is not None or is_quick
         products = list(self.inference.products) if only is None else []
         solution = self.inference.solution
         by_kind = self._seconds_by_kind()

@@ -57,7 +57,7 @@ def window_of(op: tile.LoadOp | tile.StoreOp) -> Layout:
         for dim in range(len(shape)):
             strides[dim] += step * (form.coefficient(dim) if form is not None else 0)
         start = start + multiply(start_of(expression, symbols), step)
-        step *= size
+        step *= max(1, size)  # of an empty array nothing is loaded, but its tiles have their shape
     far = FAR
     for dim in sorted(_scattered(op, len(shape))):
         strides[dim] += far

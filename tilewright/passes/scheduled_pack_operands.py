@@ -119,6 +119,8 @@ def _pack(
         dot.operands[1] = packed[key]
         return
     shape = tile.ref_type(source).shape
+    if shape[column_dim] == 0:
+        return  # there is nothing to pack, and no point of the grid that would read it
     layout = panel_layout(shape, depth_dim, column_dim, width)
     constants = _constant_operands(source, calls)
     subject = f"operand {source.index} of {kernel.sym_name.data}"  # type: ignore[attr-defined]  a block argument
