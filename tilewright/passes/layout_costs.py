@@ -5,6 +5,7 @@ Each is a value, so that equal costs are found out once; those of movements can 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,16 +27,16 @@ from tilewright.passes.layout_rules import Folded, Spread, View
 from tilewright.passes.layout_spaces import Atom
 
 
-class _Movement:
+class _Movement(ABC):
     """What it costs to move a tile, once for each trip of the loops around it."""
 
     dtype: DType
     machine: Machine
     trips: int
 
+    @abstractmethod
     def ways(self, first: Any, second: Any) -> Sequence[tuple[Layout, Layout]]:
         """The relayouts that take place between two values."""
-        raise NotImplementedError
 
     def plan(self, first: Any, second: Any) -> list[Plan] | None:
         """The movements, without their number of trips; None where there is no way."""
