@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import math
 import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
@@ -27,6 +29,10 @@ _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS
 _BLOCK_S = 0.1
 _QUICK_BLOCK_S = 0.002
 
+# In the summary: a case below this ratio is named, and one above this counts as this in the mean.
+_LEAST_RATIO = 0.95
+_MOST_IN_MEAN = 2.0
+
 
 def bench(
     suite: str,
@@ -43,7 +49,8 @@ def bench(
 
     Times are medians; every library has the same threads and the same inputs. `ratio` is the fastest peer's time over
     ours. `peak` is the part of the machine's measured peak (multiply-adds or copying, whichever bounds the case) that
-    ours reaches. Exits with 1 when a case fails or results differ by more than its tolerance.
+    ours reaches. Exits with 1 when a case fails or our result differs from its reference, in f64, by more than its
+    tolerance.
 
     For example:
 
@@ -125,6 +132,21 @@ def _measure(request: Request, *, quiet: bool) -> dict[str, Any]:
         "load": load,
         "versions": versions(),
         "cases": cases,
+        "summary": summary(cases),
+    }
+
+
+def summary(cases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """How our times stand against the best peers'. A single case counts at most twofold in the mean; one that failed or
+    has a wrong result counts in nothing but the failures."""
+    ratios = {case["case"]: case["ratio"] for case in cases if case["agrees"] and case.get("ratio")}
+    logarithms = [math.log(min(ratio, _MOST_IN_MEAN)) for ratio in ratios.values()]
+    return {
+        "compared": len(ratios),
+        "at_least_1": sum(ratio >= 1 for ratio in ratios.values()),
+        "below_0.95": [name for name, ratio in ratios.items() if ratio < _LEAST_RATIO],
+        "failed": [case["case"] for case in cases if not case["agrees"]],
+        "geometric_mean": math.exp(fmean(logarithms)) if logarithms else None,
     }
 
 
@@ -227,7 +249,28 @@ def _show(console: Console, document: dict[str, Any], peers: tuple[str, ...]) ->
     reasons = {(peer, reason) for case in document["cases"] for peer, reason in case["absent"].items()}
     for peer, reason in sorted(reasons):
         console.print(f"{peer}: {reason}", markup=False, soft_wrap=True)
+    _show_peers(console, document)
+    _show_summary(console, document["summary"])
     _show_failures(console, document)
+
+
+def _show_peers(console: Console, document: dict[str, Any]) -> None:
+    for case in document["cases"]:
+        for peer, way in case.get("ways", {}).items():
+            console.print(f"{case['case']}: {peer} is fastest {way}", markup=False, soft_wrap=True)
+        for peer, difference in case.get("peer_differences", {}).items():
+            found = "has another shape or type" if difference is None else f"differs by {difference:.1e}"
+            console.print(f"{case['case']}: the result of {peer} {found}", markup=False, soft_wrap=True)
+
+
+def _show_summary(console: Console, found: Mapping[str, Any]) -> None:
+    if not found["compared"]:
+        return
+    text = f"{found['at_least_1']} of {found['compared']} cases at a ratio of 1 or more, geometric mean "
+    text += f"{found['geometric_mean']:.3f} (each at most {_MOST_IN_MEAN:g})"
+    if found["below_0.95"]:
+        text += f"; below {_LEAST_RATIO}: {', '.join(found['below_0.95'])}"
+    console.print(text, markup=False, soft_wrap=True)
 
 
 def _show_failures(console: Console, document: dict[str, Any]) -> None:
@@ -237,7 +280,7 @@ def _show_failures(console: Console, document: dict[str, Any]) -> None:
         elif not case["agrees"] and "limit_s" in case:
             console.print(f"SLOW {case['case']}: over its limit", markup=False, soft_wrap=True)
         elif not case["agrees"]:
-            text = f"MISMATCH in {case['case']}: the results differ by more than {case['tolerance']:g}"
+            text = f"MISMATCH in {case['case']}: the result differs by more than {case['tolerance']:.1e}"
             console.print(text, markup=False, soft_wrap=True)
 
 

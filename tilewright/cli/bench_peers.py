@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import importlib.util
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
 
-from tilewright.cli.bench_suites.case import Array, Case
+from tilewright.cli.bench_suites.case import Array, Case, first
+from tilewright.dtypes import by_name
 
 
 @dataclass(frozen=True)
 class Runner:
-    """A library ready to run a case: `call` does the work and waits for it, `to_numpy` converts what it gives."""
+    """A library ready to run a case: `call` does the work and waits for it, `to_numpy` converts what it gives, or the
+    first of several arrays."""
 
     call: Callable[[], Any]
     to_numpy: Callable[[Any], Array]
@@ -29,11 +33,11 @@ class PeerUnavailable(Exception):
 def ours(case: Case, inputs: tuple[Array, ...]) -> Runner:
     """Our function, compiled."""
     case.ours(*inputs)
-    return Runner(lambda: case.ours(*inputs), np.asarray)
+    return Runner(lambda: case.ours(*inputs), lambda result: np.asarray(first(result)))
 
 
-def prepare(library: str, case: Case, inputs: tuple[Array, ...], threads: int) -> Runner:
-    """A peer with the inputs in its own arrays.
+def prepare(library: str, case: Case, inputs: tuple[Array, ...], threads: int) -> dict[str, Runner]:
+    """A peer with the inputs in its own arrays; by name where the case has several ways, else under "".
 
     Raises:
         PeerUnavailable: it is not installed, cannot express the case, or fails at it.
@@ -45,8 +49,14 @@ def prepare(library: str, case: Case, inputs: tuple[Array, ...], threads: int) -
     for module in _MODULES[library]:
         if importlib.util.find_spec(module) is None:
             raise PeerUnavailable("not installed" if module == library else f"{module} is not installed")
+    ways = case.peers[library]
+    named = ways if isinstance(ways, Mapping) else {"": ways}
+    return {name: _prepared(library, way, inputs, threads) for name, way in named.items()}
+
+
+def _prepared(library: str, way: Callable[..., Any], inputs: tuple[Array, ...], threads: int) -> Runner:
     try:
-        runner = _PREPARE[library](case.peers[library], inputs, threads)
+        runner = _PREPARE[library](way, inputs, threads)
         runner.call()
     except Exception as error:
         # Whatever a library raises is its own; the case goes on without it and says so.
@@ -57,7 +67,7 @@ def prepare(library: str, case: Case, inputs: tuple[Array, ...], threads: int) -
 
 
 def _numpy(function: Callable[..., Any], inputs: tuple[Array, ...], threads: int) -> Runner:
-    return Runner(lambda: function(np, *inputs), np.asarray)
+    return Runner(lambda: function(np, *inputs), lambda result: np.asarray(first(result)))
 
 
 @cache
@@ -76,11 +86,10 @@ def _torch(function: Callable[..., Any], inputs: tuple[Array, ...], threads: int
             return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
         return torch.from_numpy(array)
 
-    def to_numpy(tensor: Any) -> Array:
+    def to_numpy(result: Any) -> Array:
+        tensor = first(result)
         if tensor.dtype == torch.bfloat16:
-            import ml_dtypes
-
-            return tensor.contiguous().view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+            return tensor.contiguous().view(torch.int16).numpy().view(by_name("bf16").numpy)
         return tensor.numpy()
 
     tensors = [to_torch(array) for array in inputs]
@@ -104,7 +113,7 @@ def _jax(function: Callable[..., Any], inputs: tuple[Array, ...], threads: int) 
         return function(jax, *values)
 
     compiled = jax.jit(call)
-    return Runner(lambda: compiled(*arrays).block_until_ready(), np.asarray)
+    return Runner(lambda: jax.block_until_ready(compiled(*arrays)), lambda result: np.asarray(first(result)))
 
 
 def _onnxruntime(function: Callable[..., Any], inputs: tuple[Array, ...], threads: int) -> Runner:
@@ -116,8 +125,25 @@ def _onnxruntime(function: Callable[..., Any], inputs: tuple[Array, ...], thread
     settings.inter_op_num_threads = 1
     settings.log_severity_level = 3
     session = onnxruntime.InferenceSession(model, settings, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    if any(array.dtype.name == "bfloat16" for array in inputs):
+        values = {f"x{n}": _ort_value(onnxruntime, array) for n, array in enumerate(inputs)}
+        return Runner(lambda: session.run_with_ort_values(names, values), lambda result: _from_ort_value(result[0]))
     feed = {f"x{n}": array for n, array in enumerate(inputs)}
-    return Runner(lambda: session.run(None, feed)[0], np.asarray)
+    return Runner(lambda: session.run(names, feed), lambda result: np.asarray(first(result)))
+
+
+def _ort_value(onnxruntime: Any, array: Array) -> Any:
+    """A bf16 array, which ONNX Runtime takes from NumPy as raw bits only."""
+    onnx = importlib.import_module("onnx")
+    return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), onnx.TensorProto.BFLOAT16)
+
+
+def _from_ort_value(value: Any) -> Array:
+    """A bf16 array, which has no way into NumPy but its memory."""
+    shape = tuple(value.shape())
+    memory = (ctypes.c_uint16 * math.prod(shape)).from_address(value.data_ptr())
+    return np.array(memory, np.uint16).view(by_name("bf16").numpy).reshape(shape)
 
 
 _MODULES = {"numpy": ("numpy",), "torch": ("torch",), "jax": ("jax",), "onnxruntime": ("onnxruntime", "onnx")}

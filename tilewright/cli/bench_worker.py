@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
@@ -20,13 +20,18 @@ from tilewright.errors import ArgumentError, TilewrightError
 
 if TYPE_CHECKING:
     from tilewright.cli.bench_peers import Runner
-    from tilewright.cli.bench_suites.case import Case, CompilerCase
+    from tilewright.cli.bench_suites.case import Array, Case, CompilerCase
 
 IDLE_GAP_S = 0.25
 """Between libraries: the worker threads of one spin for a while after a call and would slow the next."""
 
 _WARM_UP_S = 0.01
 _LEAST_CALLS = 3
+
+Key: TypeAlias = tuple[str, str]
+"""A library, or "ours", and the name of its way of doing the case, mostly ""."""
+
+_OURS: Key = ("ours", "")
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,19 +103,16 @@ def measure(case: Case, request: Request) -> dict[str, Any]:
 
     with options(threads=request.threads):
         inputs = case.make_inputs(np.random.default_rng(0))
-        runners = {"ours": bench_peers.ours(case, inputs)}
+        runners = {_OURS: bench_peers.ours(case, inputs)}
         absent: dict[str, str] = {}
         for peer in request.peers:
             try:
-                runners[peer] = bench_peers.prepare(peer, case, inputs, request.threads)
+                ways = bench_peers.prepare(peer, case, inputs, request.threads)
+                runners |= {(peer, way): runner for way, runner in ways.items()}
             except bench_peers.PeerUnavailable as reason:
                 absent[peer] = str(reason)
-        # NumPy's result is compared with even where its time is of no interest.
-        compared = dict(runners)
-        if "numpy" not in request.peers:
-            compared["numpy"] = bench_peers.prepare("numpy", case, inputs, request.threads)
-        differences = compare(compared)
-        times = alternate({name: runner.call for name, runner in runners.items()}, request)
+        differences = compare(case, runners, inputs)
+        times = alternate({key: runner.call for key, runner in runners.items()}, request)
     return describe(case, request, times, differences, absent)
 
 
@@ -134,33 +136,46 @@ def measure_compiler(case: CompilerCase, request: Request) -> dict[str, Any]:
     }
 
 
-def compare(runners: Mapping[str, Runner]) -> dict[str, float]:
-    """The difference of our result from each peer's, relative to the largest element of the peer's."""
+def compare(case: Case, runners: Mapping[Key, Runner], inputs: tuple[Array, ...]) -> dict[Key, float]:
+    """The difference of each library's result from the reference, relative to the largest element; infinite where its
+    shape, type or NaNs are not as they should be."""
+    import numpy as np
+
     from tilewright.cli.check import relative_difference
+    from tilewright.dtypes import by_name
 
-    results = {name: runner.to_numpy(runner.call()) for name, runner in runners.items()}
-    return {name: relative_difference(results["ours"], found) for name, found in results.items() if name != "ours"}
+    expected = case.expected(inputs).astype(np.float64)
+
+    def difference(runner: Runner) -> float:
+        found = runner.to_numpy(runner.call())
+        if found.dtype != by_name(case.dtype).numpy:
+            return math.inf
+        return relative_difference(found.astype(np.float64), expected)
+
+    return {key: difference(runner) for key, runner in runners.items()}
 
 
-def alternate(calls: Mapping[str, Callable[[], Any]], request: Request) -> dict[str, float]:
+def alternate(calls: Mapping[Key, Callable[[], Any]], request: Request) -> dict[Key, float]:
     """Median seconds of a call for each library, measured in turns with idle gaps between."""
-    times: dict[str, list[float]] = {name: [] for name in calls}
+    times: dict[Key, list[float]] = {key: [] for key in calls}
     for _ in range(request.repeat):
-        for name, call in calls.items():
+        for key, call in calls.items():
             time.sleep(request.gap_s)
-            times[name] += _block(call, request.block_s)
-    return {name: median(found) for name, found in times.items()}
+            times[key] += _block(call, request.block_s)
+    return {key: median(found) for key, found in times.items()}
 
 
 def _block(call: Callable[[], Any], block_s: float) -> list[float]:
     clock = time.perf_counter
-    end = clock() + min(_WARM_UP_S, block_s)
+    begin = clock()
     call()
-    while clock() < end:
+    # A call longer than the turn warms up enough and is timed once more.
+    least = 1 if clock() - begin > block_s else _LEAST_CALLS
+    while clock() < begin + min(_WARM_UP_S, block_s):
         call()
     times: list[float] = []
     end = clock() + block_s
-    while len(times) < _LEAST_CALLS or clock() < end:
+    while len(times) < least or clock() < end:
         start = clock()
         call()
         times.append(clock() - start)
@@ -170,8 +185,8 @@ def _block(call: Callable[[], Any], block_s: float) -> list[float]:
 def describe(
     case: Case,
     request: Request,
-    times: Mapping[str, float],
-    differences: Mapping[str, float],
+    times: Mapping[Key, float],
+    differences: Mapping[Key, float],
     absent: Mapping[str, str],
 ) -> dict[str, Any]:
     """The record of one case. `bound_s` is the least time that the measured peaks allow."""
@@ -180,25 +195,36 @@ def describe(
     peak_dtype = "f64" if case.dtype == "f64" else "f32"
     compute_s = case.flops / machine.fma_peak(peak_dtype, request.threads)
     memory_s = case.bytes / machine.copy_bandwidth(footprint(case.bytes), request.threads)
-    ours_s = times["ours"]
-    peers = {name: seconds for name, seconds in times.items() if name != "ours"}
-    best = min(peers, key=lambda name: peers[name]) if peers else None
-    largest = max(differences.values())
+    ours_s = times[_OURS]
+    counted: dict[str, Key] = {}
+    for key in sorted(times, key=lambda key: times[key]):
+        if key != _OURS:
+            counted.setdefault(key[0], key)
+    peers = {peer: times[counted[peer]] for peer in request.peers if peer in counted}
+    best = min(peers, key=lambda peer: peers[peer]) if peers else None
     return {
         "case": case.name,
         "ours_s": ours_s,
         "peers": peers,
+        "ways": {peer: counted[peer][1] for peer in peers if counted[peer][1]},
         "best_peer": best,
         "ratio": peers[best] / ours_s if best else None,
         "gflops": case.flops / ours_s / 1e9,
         "peak_fraction": max(compute_s, memory_s) / ours_s,
         "bound": "compute" if compute_s >= memory_s else "memory",
-        # JSON has no infinity: results that differ in shape, type or NaNs have no number.
-        "max_difference": largest if math.isfinite(largest) else None,
+        "max_difference": finite(differences[_OURS]),
         "tolerance": case.tolerance,
-        "agrees": largest <= case.tolerance,
+        "agrees": differences[_OURS] <= case.tolerance,
+        "peer_differences": {
+            peer: finite(differences[counted[peer]]) for peer in peers if differences[counted[peer]] > case.tolerance
+        },
         "absent": dict(absent),
     }
+
+
+def finite(difference: float) -> float | None:
+    """JSON has no infinity: results that differ in shape, type or NaNs have no number."""
+    return difference if math.isfinite(difference) else None
 
 
 def footprint(nbytes: float) -> int:

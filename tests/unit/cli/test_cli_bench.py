@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +12,21 @@ import numpy as np
 import pytest
 from cli_support import CommandLine
 
+import tilewright as tw
 from tilewright.cli import bench_worker
+from tilewright.cli.bench import summary
 from tilewright.cli.bench_suites import load_cases
-from tilewright.cli.bench_suites.case import Case
+from tilewright.cli.bench_suites.case import Case, error_bound, exact_erf
 from tilewright.cli.bench_suites.ops import numpy_erf
 from tilewright.cli.bench_worker import Request, footprint
+from tilewright.dtypes import by_name
 from tilewright.errors import DTypeError
 
 KEYS = {
     "case",
     "ours_s",
     "peers",
+    "ways",
     "best_peer",
     "ratio",
     "gflops",
@@ -30,6 +35,7 @@ KEYS = {
     "max_difference",
     "tolerance",
     "agrees",
+    "peer_differences",
     "absent",
 }
 
@@ -37,8 +43,10 @@ KEYS = {
 def test_quick_run_has_a_record_for_each_case(tilewright: CommandLine):
     run = tilewright("bench", "attention", "--quick", "--threads", "1", "--json")
     assert run.exit_code == 0, run.stderr
-    assert {"suite", "threads", "load", "versions", "cases"} <= run.document.keys()
-    assert [case["case"] for case in run.document["cases"]] == ["1x2x24x16", "causal 1x2x24x16"]
+    assert {"suite", "threads", "load", "versions", "cases", "summary"} <= run.document.keys()
+    names = ["2x24x16", "causal 2x24x16", "masked 2x24x16", "grouped causal 4/2x24x16", "decode 2x1x40x16"]
+    assert [case["case"] for case in run.document["cases"]] == names
+    assert run.document["summary"]["compared"] == len(names)
     for case in run.document["cases"]:
         assert case.keys() == KEYS
         assert case["agrees"]
@@ -46,6 +54,15 @@ def test_quick_run_has_a_record_for_each_case(tilewright: CommandLine):
         assert case["ratio"] == pytest.approx(case["peers"]["numpy"] / case["ours_s"])
         assert case["best_peer"] == "numpy"
         assert 0 < case["peak_fraction"] < 2
+
+
+@pytest.mark.parametrize("suite", ["gemm", "ops"])
+def test_quick_runs_agree_with_their_references(tilewright: CommandLine, suite: str):
+    run = tilewright("bench", suite, "--quick", "--threads", "1", "--json")
+    assert run.exit_code == 0, run.stderr
+    for case in run.document["cases"]:
+        assert case["agrees"], case["case"]
+        assert case["peer_differences"] == {}, case["case"]
 
 
 def test_the_compilers_own_time_is_shown_with_its_figures(tilewright: CommandLine):
@@ -114,9 +131,75 @@ def test_mismatch_is_no_agreement():
     record = bench_worker.measure(made_up_case(lambda x: x * 1.5, lambda numpy, x: x), request())
     assert record["max_difference"] == pytest.approx(0.5)
     assert not record["agrees"]
-    record = bench_worker.measure(made_up_case(lambda x: x[:4], lambda numpy, x: x), request())
-    assert record["max_difference"] is None
-    assert not record["agrees"]
+    assert record["peer_differences"] == {}
+    for wrong in (lambda x: x[:4], lambda x: x.astype(np.float64)):
+        record = bench_worker.measure(made_up_case(wrong, lambda numpy, x: x), request())
+        assert record["max_difference"] is None
+        assert not record["agrees"]
+
+
+def test_reference_is_computed_in_f64():
+    # 1 + 1e-5 / 3 is no f32: the difference from its rounding is what f64 shows.
+    case = made_up_case(lambda x: x + np.float32(1e-5 / 3), lambda numpy, x: x + 1e-5 / 3, tolerance=2.0**-24)
+    record = bench_worker.measure(case, request())
+    assert 0 < record["max_difference"] < 2.0**-24
+    assert record["agrees"]
+
+
+def test_peer_that_differs_is_told_and_fails_nothing():
+    case = made_up_case(lambda x: x, lambda numpy, x: x * 1.25, reference=lambda numpy, x: x)
+    record = bench_worker.measure(case, request())
+    assert record["agrees"]
+    assert record["peer_differences"] == {"numpy": 0.25}
+
+
+def test_fastest_way_of_a_peer_counts():
+    def slow(numpy: Any, x: Any) -> Any:
+        time.sleep(0.002)
+        return x
+
+    ways = {"slowly": slow, "quickly": lambda numpy, x: x}
+    case = made_up_case(lambda x: x, ways, reference=lambda numpy, x: x)
+    record = bench_worker.measure(case, request())
+    assert record["ways"] == {"numpy": "quickly"}
+    assert record["peers"]["numpy"] < 0.001
+
+
+def test_summary_counts_ratios():
+    ratios = {"fast": 8.0, "even": 1.0, "near": 0.96, "slow": 0.5}
+    cases = [{"case": name, "agrees": True, "ratio": ratio} for name, ratio in ratios.items()]
+    cases.append({"case": "wrong", "agrees": False, "ratio": 3.0})
+    cases.append({"case": "broken", "agrees": False, "error": "error[TW0202]: no such product"})
+    assert summary(cases) == {
+        "compared": 4,
+        "at_least_1": 2,
+        "below_0.95": ["slow"],
+        "failed": ["wrong", "broken"],
+        "geometric_mean": pytest.approx(0.96**0.25),
+    }
+    assert summary([])["geometric_mean"] is None
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32", "f64"])
+def test_error_bound_admits_rounding_and_no_narrower_type(dtype: str):
+    depth = 4096
+    generator = np.random.default_rng(0)
+    a, b = generator.standard_normal((8, depth)), generator.standard_normal((depth, 64))
+    kind = by_name(dtype)
+    a, b = (x.astype(kind.numpy).astype(np.float64) for x in (a, b))
+    exact = a @ b
+
+    def difference(accumulated: Any) -> float:
+        # One product after the other, as the longest chain of roundings.
+        total = np.zeros(exact.shape, accumulated)
+        for k in range(depth):
+            total += (a[:, k, None] * b[k]).astype(accumulated)
+        return float(np.abs(total.astype(kind.numpy).astype(np.float64) - exact).max() / np.abs(exact).max())
+
+    bound = error_bound(1, depth, dtype)
+    narrower = {"f64": np.float32, "f32": np.float16}.get(dtype, kind.numpy)
+    assert difference(kind.compute.numpy) < bound
+    assert difference(narrower) > bound
 
 
 def test_case_that_does_not_compile_is_a_record():
@@ -139,14 +222,14 @@ def test_absent_peers_have_reasons():
     assert record["absent"].keys() == {"torch", "jax", "onnxruntime"}
     assert record["absent"]["torch"] == "has no such thing"
     assert record["absent"]["jax"] == "has no form of this case"
-    # Without peers there is no ratio, but NumPy's result is still compared.
+    # Without peers there is no ratio, but the result is still compared with NumPy's.
     assert (record["peers"], record["best_peer"], record["ratio"]) == ({}, None, None)
     assert record["max_difference"] == 0.0
 
 
 def test_libraries_take_turns():
     order: list[str] = []
-    calls = {"ours": lambda: order.append("ours"), "numpy": lambda: order.append("numpy")}
+    calls = {("ours", ""): lambda: order.append("ours"), ("numpy", ""): lambda: order.append("numpy")}
     bench_worker.alternate(calls, request(repeat=3))
     blocks = [name for name, before in zip(order, ["", *order], strict=False) if name != before]
     assert blocks == ["ours", "numpy"] * 3
@@ -157,26 +240,50 @@ def test_footprint_is_a_power_of_two(nbytes: int, expected: int):
     assert footprint(nbytes) == expected
 
 
-def test_numpy_peer_of_gelu_has_the_error_function():
+def test_error_functions():
     x = np.linspace(-4, 4, 801, dtype=np.float32)
     expected = np.array([math.erf(value) for value in x.tolist()])
+    assert np.array_equal(exact_erf(x.astype(np.float64)), expected)
     assert np.abs(numpy_erf(np, x) - expected).max() < 5e-7
 
 
 def test_numpy_peer_of_the_model_is_the_example():
-    (case,) = load_cases("models", quick=True)
+    case, *_ = load_cases("models", quick=True)
     ids, mask = case.make_inputs(np.random.default_rng(0))
     mask[:, 11:] = 0
     compiled = case.ours.lower(ids, mask).compile("interp")
     assert np.abs(compiled(ids, mask) - case.peers["numpy"](np, ids, mask)).max() < 1e-5
 
 
+def test_numpy_peer_of_the_decoder_is_the_example():
+    cases = {case.name: case for case in load_cases("models", quick=True) if case.name.startswith("decoder")}
+    assert list(cases) == ["decoder prefill 1x16", "decoder decode 1x1 cache 16"]
+    for case in cases.values():
+        inputs = case.make_inputs(np.random.default_rng(0))
+        expected = case.expected(inputs)
+        with tw.options(target="interp"):
+            found = case.ours(*(array.copy() for array in inputs))
+        assert np.abs(found - expected).max() < 1e-5
+        assert np.abs(case.peers["numpy"](np, *inputs) - expected).max() < 1e-5
+
+
+def test_work_of_the_decoder_is_that_of_its_weights():
+    prefill, decode = (case for case in load_cases("models", quick=True) if case.name.startswith("decoder"))
+    hidden, heads, keys, inner, vocabulary = 32, 4 * 16, 2 * 16, 48, 64
+    layers = 2 * (2 * hidden * (heads + keys) + 3 * hidden * inner)
+    caches = 2 * 2 * keys * 16
+    assert prefill.bytes == decode.bytes == 4 * (layers + vocabulary * hidden + caches)
+    assert decode.flops == 2 * (layers + vocabulary * hidden) + 2 * 4 * heads * 16
+    assert prefill.flops == 2 * (16 * layers + vocabulary * hidden) + 2 * 4 * heads * (16 * 17 // 2)
+
+
 @pytest.mark.parametrize("suite", ["gemm", "ops", "attention"])
 def test_work_of_cases_is_what_the_shapes_say(suite: str):
     for case in load_cases(suite, quick=False):
         assert case.bytes > 0
-        assert case.tolerance <= 1e-2
+        assert 0 <= case.tolerance <= 1e-2
         assert {"numpy", "torch", "jax"} <= case.peers.keys()
         assert {"onnxruntime"} <= case.peers.keys() | case.unsupported.keys()
     sizes = {case.name: case.flops for case in load_cases("gemm", quick=False)}
-    assert sizes["f32 1024x384x1536"] == 2 * 1024 * 384 * 1536
+    assert sizes["f32 1024x1536x384"] == 2 * 1024 * 1536 * 384
+    assert sizes["f32 96 of 128x128x32"] == 2 * 96 * 128 * 128 * 32

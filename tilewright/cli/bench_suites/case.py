@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
+
+from tilewright.dtypes import by_name
 
 Array = np.ndarray[Any, Any]
 
@@ -15,26 +18,45 @@ UnaryPeers: TypeAlias = dict[str, Callable[[Any, Any], Any]]
 BinaryPeers: TypeAlias = dict[str, Callable[[Any, Any, Any], Any]]
 TernaryPeers: TypeAlias = dict[str, Callable[[Any, Any, Any, Any], Any]]
 
+# One function, or several named ways of one library, of which the fastest counts.
+Ways: TypeAlias = Callable[..., Any] | Mapping[str, Callable[..., Any]]
+
 
 @dataclass(frozen=True)
 class Case:
     """One benchmark.
 
-    `peers` maps a library of `PEERS` to a function of the library's module and its arrays; for onnxruntime, to a
-    function of `onnx` and the NumPy inputs that gives a serialised model with inputs in order. `unsupported` says why a
-    peer has no function. `flops` and `bytes` (arrays read and written once) are those of one call; `tolerance` bounds
-    the largest difference over the largest element.
+    `peers` maps a library of `PEERS` to a function of the library's module and its arrays (or to several, named); for
+    onnxruntime, to a function of `onnx` and the NumPy inputs that gives a serialised model with inputs in order. Of a
+    function that gives several arrays the first is compared. `unsupported` says why a peer has no function.
+
+    `flops` and `bytes` (arrays read and written once) are those of one call. `reference` is a function of `numpy` and
+    the inputs, floats widened to f64; without it, NumPy's own is called with those. `tolerance` bounds the largest
+    difference from its result over its largest element; `dtype` is the type that every library's result has.
     """
 
     name: str
     make_inputs: Callable[[np.random.Generator], tuple[Array, ...]]
     ours: Callable[..., Any]
-    peers: Mapping[str, Callable[..., Any]]
+    peers: Mapping[str, Ways]
     flops: float
     bytes: float
     tolerance: float
     dtype: str = "f32"
     unsupported: Mapping[str, str] = field(default_factory=dict[str, str])
+    reference: Callable[..., Any] | None = None
+
+    def expected(self, inputs: tuple[Array, ...]) -> Array:
+        """The result of the reference on inputs widened to f64."""
+        reference = self.reference or self.peers["numpy"]
+        assert callable(reference), "a case with several ways in NumPy states its reference"
+        return np.asarray(first(reference(np, *map(_widened, inputs))))
+
+
+def first(result: Any) -> Any:
+    """What is compared of a function's result."""
+    several: Any = result
+    return several[0] if isinstance(result, tuple | list) else result
 
 
 @dataclass(frozen=True)
@@ -47,25 +69,48 @@ class CompilerCase:
     limit_s: float
 
 
+def _widened(array: Array) -> Array:
+    return array if array.dtype.kind in "biu" else array.astype(np.float64)
+
+
+def error_bound(operations: float, terms: int = 1, dtype: str = "f32") -> float:
+    """What rounding explains of a difference from an exact result, relative to its largest element.
+
+    `operations` roundings of one element in a row (a function such as `exp` is worth four) and a sum of `terms`
+    numbers, whose error grows as the square root of their count. Twice that leaves room for the worst of millions of
+    elements, and none for a product in a narrower type. 16-bit floats are computed in f32 and rounded once.
+    """
+    kind = by_name(dtype)
+    stored = kind.epsilon / 2 if kind.compute != kind else 0.0
+    return (operations + 2 * math.sqrt(terms)) * kind.compute.epsilon / 2 + stored
+
+
+def exact_erf(x: Array) -> Array:
+    """The error function of f64, for references."""
+    return np.asarray(np.frompyfunc(math.erf, 1, 1)(x), np.float64)
+
+
 def normal(*shapes: tuple[int, ...]) -> Callable[[np.random.Generator], tuple[Array, ...]]:
     """Inputs of these shapes: f32 from the standard normal distribution."""
     return lambda generator: tuple(generator.standard_normal(shape, dtype=np.float32) for shape in shapes)
 
 
 def onnx_model(
-    onnx: Any, inputs: tuple[Array, ...], nodes: list[Any], constants: Mapping[str, Array], opset: int = 20
+    onnx: Any,
+    inputs: tuple[Array, ...],
+    nodes: list[Any],
+    constants: Mapping[str, Array],
+    opset: int = 20,
+    result: Any = np.float32,
 ) -> bytes:
-    """A serialised model whose inputs are `x0`, `x1`, ... and whose output is `y`, f32."""
+    """A serialised model whose inputs are `x0`, `x1`, ... and whose output is `y`, of NumPy's dtype `result`."""
     helper = onnx.helper
     sources = [
         helper.make_tensor_value_info(f"x{n}", helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
         for n, array in enumerate(inputs)
     ]
-    element = (
-        onnx.TensorProto.FLOAT if inputs[0].dtype.kind != "f" else helper.np_dtype_to_tensor_dtype(inputs[0].dtype)
-    )
-    result = helper.make_tensor_value_info("y", element, None)
-    kept = [onnx.numpy_helper.from_array(np.ascontiguousarray(value), name) for name, value in constants.items()]
-    graph = helper.make_graph(nodes, "case", sources, [result], kept)
+    output = helper.make_tensor_value_info("y", helper.np_dtype_to_tensor_dtype(np.dtype(result)), None)
+    kept = [onnx.numpy_helper.from_array(np.asarray(value, order="C"), name) for name, value in constants.items()]
+    graph = helper.make_graph(nodes, "case", sources, [output], kept)
     opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()

@@ -1,23 +1,19 @@
-"""Whole models: the sentence encoder of the examples, all-MiniLM-L6-v2 with its own weights."""
+"""Whole models: the sentence encoder of the examples, all-MiniLM-L6-v2 with its own weights, and their decoder."""
 
 from __future__ import annotations
 
-import importlib.util
-import os
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-import tilewright
+from tilewright.cli.bench_suites import decoder
 from tilewright.cli.bench_suites.case import Array, Case, onnx_model
+from tilewright.cli.bench_suites.model_support import OnnxGraph, Weights, load_example
 from tilewright.cli.bench_suites.ops import numpy_gelu
-from tilewright.errors import ArgumentError
 
-EXAMPLE = Path("examples") / "01_sentence_embeddings.py"
+EXAMPLE = "01_sentence_embeddings"
 
 _HEADS, _WIDTH, _INNER, _LAYERS, _POSITIONS = 12, 384, 1536, 6, 512
 _EPSILON = 1e-12
@@ -25,32 +21,13 @@ _MASKED = np.float32(-1e9)
 _SHAPES = [(1, 16), (1, 128), (8, 128)]
 _QUICK_VOCABULARY = 64
 
-Weights = dict[str, Array]
-
 
 def cases(quick: bool) -> tuple[Case, ...]:
-    example = load_example()
+    example = load_example(EXAMPLE)
     weights = _random_weights() if quick else example.load_weights(example.model_files())
     encode = example.make_encoder(weights)
     shapes = [(1, 16)] if quick else _SHAPES
-    return tuple(_case(encode, weights, batch, length) for batch, length in shapes)
-
-
-def load_example() -> ModuleType:
-    """The example that holds the model, from the working directory or from beside the package.
-
-    Raises:
-        ArgumentError: it is in neither place.
-    """
-    folders = (Path.cwd(), Path(tilewright.__file__).parent.parent)
-    path = next((folder / EXAMPLE for folder in folders if (folder / EXAMPLE).is_file()), None)
-    spec = importlib.util.spec_from_file_location("tilewright_example_sentence_embeddings", path) if path else None
-    if spec is None or spec.loader is None:
-        help = "run it in a copy of the source tree, which holds the examples"
-        raise ArgumentError(f"the suite `models` needs {EXAMPLE}, which is not in {os.getcwd()}", help=help)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return (*(_case(encode, weights, batch, length) for batch, length in shapes), *decoder.cases(quick))
 
 
 def _random_weights() -> Weights:
@@ -198,27 +175,9 @@ def _torch_encoder(weights: Weights) -> Callable[..., Any]:
 # ---- ONNX ------------------------------------------------------------------------------------------------------------
 
 
-class _Graph:
-    """Nodes in order; each step gives the name of its result."""
-
-    def __init__(self, onnx: Any) -> None:
-        self._onnx = onnx
-        self.nodes: list[Any] = []
-        self.constants: dict[str, Array] = {}
-
-    def constant(self, name: str, value: Any) -> str:
-        self.constants[name] = np.asarray(value)
-        return name
-
-    def add(self, kind: str, *inputs: str, output: str = "", domain: str = "", **attributes: Any) -> str:
-        name = output or f"t{len(self.nodes)}"
-        self.nodes.append(self._onnx.helper.make_node(kind, list(inputs), [name], domain=domain, **attributes))
-        return name
-
-
 def _onnx_encoder(onnx: Any, weights: Weights, ids: Array, mask: Array) -> bytes:
     """The model in the fused form that ONNX Runtime's own optimiser for transformers writes: one node an attention."""
-    graph = _Graph(onnx)
+    graph = OnnxGraph(onnx)
 
     def linear(x: str, name: str) -> str:
         weight = graph.constant(f"{name}.weight", weights[f"{name}.weight"].T)

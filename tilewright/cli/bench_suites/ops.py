@@ -1,12 +1,25 @@
-"""Memory-bound operations over a matrix: normalisations, activations, reductions, a transpose and a scan."""
+"""Memory-bound operations: normalisations, activations, reductions, transposes, scans, a gather and a top-k."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 import tilewright as tw
-from tilewright.cli.bench_suites.case import Array, BinaryPeers, Case, TernaryPeers, UnaryPeers, normal, onnx_model
+from tilewright.cli.bench_suites.case import (
+    Array,
+    BinaryPeers,
+    Case,
+    TernaryPeers,
+    UnaryPeers,
+    error_bound,
+    exact_erf,
+    normal,
+    onnx_model,
+)
 
 _EPSILON = 1e-5
 _SQRT_HALF = 0.7071067811865476
@@ -17,42 +30,58 @@ _ERF_SCALE = 0.3275911
 
 
 def cases(quick: bool) -> tuple[Case, ...]:
-    rows, columns = (16, 48) if quick else (4096, 1024)
+    large, small = ((16, 48), (8, 24)) if quick else ((4096, 1024), (64, 256))
+    heads = (2, 6, 3, 5) if quick else (64, 32, 128, 32)
+    vector, table, selected = (256, (40, 8), (64, 4)) if quick else (4194304, (32768, 1024), (65536, 64))
+    return (
+        *_on_matrix(*large),
+        *_on_matrix(*small),
+        _transpose(large, (1, 0), ""),
+        _transpose(heads, (0, 2, 1, 3), " by (0,2,1,3)"),
+        _cumulative_sum(large, 1, " along rows"),
+        _cumulative_sum(large, 0, " along columns"),
+        _cumulative_sum((vector,), 0, ""),
+        _gather(table, large[0]),
+        _top_k(*selected),
+    )
+
+
+def _on_matrix(rows: int, columns: int) -> tuple[Case, ...]:
     size = rows * columns
     matrix, vector = (rows, columns), (columns,)
 
     def case(
-        name: str, ours: Any, peers: dict[str, Any], flops: int, out: int = size, more: tuple[Any, ...] = ()
+        name: str,
+        ours: Any,
+        peers: dict[str, Any],
+        flops: int,
+        *,
+        operations: int,
+        terms: int = 1,
+        out: int = size,
+        more: tuple[tuple[int, ...], ...] = (),
+        reference: Callable[..., Any] | None = None,
     ) -> Case:
-        shapes = (matrix, *more)
         return Case(
             name=f"{name} {rows}x{columns}",
-            make_inputs=normal(*shapes),
+            make_inputs=normal(matrix, *more),
             ours=ours,
             peers=peers,
             flops=float(flops * size),
-            bytes=4.0 * (size + out + sum(_product(shape) for shape in more)),
-            tolerance=1e-5,
+            bytes=4.0 * (size + out + sum(math.prod(shape) for shape in more)),
+            tolerance=error_bound(operations, terms),
+            reference=reference,
         )
 
     return (
-        case("softmax", _softmax, _SOFTMAX, 4),
-        case("layer norm", _layer_norm, _LAYER_NORM, 7, more=(vector, vector)),
-        case("rms norm", _rms_norm, _RMS_NORM, 4, more=(vector,)),
-        case("gelu", _gelu, _GELU, 4),
-        case("elementwise chain", _chain, _CHAIN, 6, more=(matrix,)),
-        case("row sum", _row_sum, _ROW_SUM, 1, out=rows),
-        case("column sum", _column_sum, _COLUMN_SUM, 1, out=columns),
-        case("transpose", _transpose, _TRANSPOSE, 0),
-        case("cumulative sum", _scan, _SCAN, 1),
+        case("softmax", _softmax, _SOFTMAX, 4, operations=8, terms=columns),
+        case("layer norm", _layer_norm, _LAYER_NORM, 7, operations=8, terms=columns, more=(vector, vector)),
+        case("rms norm", _rms_norm, _RMS_NORM, 4, operations=6, terms=columns, more=(vector,)),
+        case("gelu", _gelu, _GELU, 4, operations=8, reference=_exact_gelu),
+        case("chain of 8", _chain, _CHAIN, 8, operations=11, more=(matrix,)),
+        case("row sum", _row_sum, _ROW_SUM, 1, operations=0, terms=columns, out=rows),
+        case("column sum", _column_sum, _COLUMN_SUM, 1, operations=0, terms=rows, out=columns),
     )
-
-
-def _product(shape: tuple[int, ...]) -> int:
-    total = 1
-    for size in shape:
-        total *= size
-    return total
 
 
 @tw.jit
@@ -77,7 +106,7 @@ def _gelu(x: Any) -> Any:
 
 @tw.jit
 def _chain(x: Any, y: Any) -> Any:
-    return tw.tanh(x * y + 0.5) * x - y * 0.25
+    return tw.maximum(tw.tanh(x * y + 0.5) * x - y * 0.25, -1.0) + x
 
 
 @tw.jit
@@ -88,16 +117,6 @@ def _row_sum(x: Any) -> Any:
 @tw.jit
 def _column_sum(x: Any) -> Any:
     return tw.sum(x, axis=0)
-
-
-@tw.jit
-def _transpose(x: Any) -> Any:
-    return tw.matrix_transpose(x)
-
-
-@tw.jit
-def _scan(x: Any) -> Any:
-    return tw.cumulative_sum(x, axis=1)
 
 
 def _softmax_by_parts(numpy: Any, x: Any) -> Any:
@@ -128,22 +147,16 @@ def numpy_gelu(numpy: Any, x: Array) -> Array:
     return x * numpy.float32(0.5) * (1 + numpy_erf(numpy, x * numpy.float32(_SQRT_HALF)))
 
 
-def _graph(*steps: tuple[str, list[str], str, dict[str, Any]], opset: int = 20) -> Callable[..., bytes]:
-    """A model of nodes `(operator, inputs, output, attributes)`."""
+def _exact_gelu(numpy: Any, x: Array) -> Array:
+    return x * 0.5 * (1 + exact_erf(x * _SQRT_HALF))
+
+
+def _graph(*steps: tuple[str, list[str], str, dict[str, Any]], **constants: Any) -> Callable[..., bytes]:
+    """A model of nodes `(operator, inputs, outputs with spaces between, attributes)` and constants by name."""
 
     def build(onnx: Any, *inputs: Array) -> bytes:
-        import numpy as np
-
-        nodes = [onnx.helper.make_node(kind, read, [written], **more) for kind, read, written, more in steps]
-        constants = {
-            "half": np.float32(0.5),
-            "quarter": np.float32(0.25),
-            "rows": np.array([0], np.int64),
-            "columns": np.array([1], np.int64),
-            "last": np.int64(1),
-        }
-        used = {name for _, read, _, _ in steps for name in read}
-        return onnx_model(onnx, inputs, nodes, {k: np.asarray(v) for k, v in constants.items() if k in used}, opset)
+        nodes = [onnx.helper.make_node(kind, read, written.split(), **more) for kind, read, written, more in steps]
+        return onnx_model(onnx, inputs, nodes, {name: np.asarray(value) for name, value in constants.items()})
 
     return build
 
@@ -173,40 +186,121 @@ _GELU: UnaryPeers = {
     "onnxruntime": _graph(("Gelu", ["x0"], "y", {})),
 }
 _CHAIN: BinaryPeers = {
-    "numpy": lambda numpy, x, y: numpy.tanh(x * y + 0.5) * x - y * 0.25,
-    "torch": lambda torch, x, y: torch.tanh(x * y + 0.5) * x - y * 0.25,
-    "jax": lambda jax, x, y: jax.numpy.tanh(x * y + 0.5) * x - y * 0.25,
+    "numpy": lambda numpy, x, y: numpy.maximum(numpy.tanh(x * y + 0.5) * x - y * 0.25, -1.0) + x,
+    "torch": lambda torch, x, y: (torch.tanh(x * y + 0.5) * x - y * 0.25).clamp(min=-1.0) + x,
+    "jax": lambda jax, x, y: jax.numpy.maximum(jax.numpy.tanh(x * y + 0.5) * x - y * 0.25, -1.0) + x,
     "onnxruntime": _graph(
         ("Mul", ["x0", "x1"], "a", {}),
         ("Add", ["a", "half"], "b", {}),
         ("Tanh", ["b"], "c", {}),
         ("Mul", ["c", "x0"], "d", {}),
         ("Mul", ["x1", "quarter"], "e", {}),
-        ("Sub", ["d", "e"], "y", {}),
+        ("Sub", ["d", "e"], "f", {}),
+        ("Max", ["f", "least"], "g", {}),
+        ("Add", ["g", "x0"], "y", {}),
+        half=np.float32(0.5),
+        quarter=np.float32(0.25),
+        least=np.float32(-1.0),
     ),
 }
 _ROW_SUM: UnaryPeers = {
     "numpy": lambda numpy, x: x.sum(1),
     "torch": lambda torch, x: x.sum(1),
     "jax": lambda jax, x: x.sum(1),
-    "onnxruntime": _graph(("ReduceSum", ["x0", "columns"], "y", {"keepdims": 0})),
+    "onnxruntime": _graph(("ReduceSum", ["x0", "axes"], "y", {"keepdims": 0}), axes=np.array([1])),
 }
 _COLUMN_SUM: UnaryPeers = {
     "numpy": lambda numpy, x: x.sum(0),
     "torch": lambda torch, x: x.sum(0),
     "jax": lambda jax, x: x.sum(0),
-    "onnxruntime": _graph(("ReduceSum", ["x0", "rows"], "y", {"keepdims": 0})),
+    "onnxruntime": _graph(("ReduceSum", ["x0", "axes"], "y", {"keepdims": 0}), axes=np.array([0])),
 }
-_TRANSPOSE: UnaryPeers = {
-    # The others' transposes are views until they are written.
-    "numpy": lambda numpy, x: numpy.ascontiguousarray(x.T),
-    "torch": lambda torch, x: x.T.contiguous(),
-    "jax": lambda jax, x: x.T,
-    "onnxruntime": _graph(("Transpose", ["x0"], "y", {"perm": [1, 0]})),
-}
-_SCAN: UnaryPeers = {
-    "numpy": lambda numpy, x: x.cumsum(1),
-    "torch": lambda torch, x: x.cumsum(1),
-    "jax": lambda jax, x: x.cumsum(1),
-    "onnxruntime": _graph(("CumSum", ["x0", "last"], "y", {})),
-}
+
+
+# ---- moving, running sums and selecting ------------------------------------------------------------------------------
+
+
+def _moving(name: str, shapes: tuple[tuple[int, ...], ...], ours: Any, peers: dict[str, Any], **more: Any) -> Case:
+    """A case of no arithmetic that reads and writes as many elements as its inputs have, exact unless told."""
+    size = sum(math.prod(shape) for shape in shapes)
+    fields: dict[str, Any] = {"flops": 0.0, "bytes": 8.0 * size, "tolerance": 0.0, "make_inputs": normal(*shapes)}
+    return Case(name=name, ours=ours, peers=peers, **(fields | more))
+
+
+def _sizes(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape))
+
+
+def _transpose(shape: tuple[int, ...], order: tuple[int, ...], suffix: str) -> Case:
+    @tw.jit
+    def transpose(x: Any) -> Any:
+        return tw.permute_dims(x, order)
+
+    peers: UnaryPeers = {
+        # The others' transposes are views until they are written.
+        "numpy": lambda numpy, x: numpy.ascontiguousarray(x.transpose(order)),
+        "torch": lambda torch, x: x.permute(order).contiguous(),
+        "jax": lambda jax, x: x.transpose(order),
+        "onnxruntime": _graph(("Transpose", ["x0"], "y", {"perm": order})),
+    }
+    return _moving(f"transpose {_sizes(shape)}{suffix}", (shape,), transpose, peers)
+
+
+def _cumulative_sum(shape: tuple[int, ...], axis: int, suffix: str) -> Case:
+    @tw.jit
+    def cumulative_sum(x: Any) -> Any:
+        return tw.cumulative_sum(x, axis=axis)
+
+    peers: UnaryPeers = {
+        "numpy": lambda numpy, x: x.cumsum(axis),
+        "torch": lambda torch, x: x.cumsum(axis),
+        "jax": lambda jax, x: x.cumsum(axis),
+        "onnxruntime": _graph(("CumSum", ["x0", "axis"], "y", {}), axis=np.int64(axis)),
+    }
+    return _moving(
+        f"cumulative sum {_sizes(shape)}{suffix}",
+        (shape,),
+        cumulative_sum,
+        peers,
+        flops=float(math.prod(shape)),
+        tolerance=error_bound(0, shape[axis]),
+    )
+
+
+@tw.jit
+def _rows_at(table: Any, rows: Any) -> Any:
+    return tw.take(table, rows, axis=0)
+
+
+def _gather(shape: tuple[int, int], count: int) -> Case:
+    def inputs(generator: np.random.Generator) -> tuple[Array, ...]:
+        return (*normal(shape)(generator), generator.integers(0, shape[0], count))
+
+    peers: BinaryPeers = {
+        "numpy": lambda numpy, table, rows: table[rows],
+        "torch": lambda torch, table, rows: torch.index_select(table, 0, rows),
+        "jax": lambda jax, table, rows: table[rows],
+        "onnxruntime": _graph(("Gather", ["x0", "x1"], "y", {})),
+    }
+    bytes = 8.0 * count * (shape[1] + 1)
+    return _moving(f"gather {count} of {_sizes(shape)}", (shape,), _rows_at, peers, bytes=bytes, make_inputs=inputs)
+
+
+def _top_k(size: int, count: int) -> Case:
+    @tw.jit
+    def top_k(x: Any) -> Any:
+        return tw.top_k(x, count)
+
+    def by_numpy(numpy: Any, x: Array) -> tuple[Array, Array]:
+        found = numpy.argpartition(x, -count)[-count:]
+        found = found[numpy.argsort(x[found])[::-1]]
+        return x[found], found
+
+    peers: UnaryPeers = {
+        "numpy": by_numpy,
+        "torch": lambda torch, x: torch.topk(x, count),
+        "jax": lambda jax, x: jax.lax.top_k(x, count),
+        "onnxruntime": _graph(("TopK", ["x0", "count"], "y indices", {}), count=np.array([count])),
+    }
+    bytes = 4.0 * size + 12.0 * count
+    return _moving(f"top-k {count} of {size}", ((size,),), top_k, peers, bytes=bytes)
