@@ -106,6 +106,17 @@ def attention(p: Program) -> list[Value]:
     return [p.add("reshape", [result], shape=(2, 70, 72))[0]]
 
 
+def causal_attention(p: Program) -> list[Value]:
+    """Two heads share keys; more queries than keys, so that the first ones see none."""
+    q, k, v = p.array(3, 2, 170, 16), p.array(3, 150, 16), p.array(3, 150, 24)
+    scores = p.dot(q, k, 1, 3, 2)
+    query, key = (p.add("iota", [], shape=(170, 150), dtype="i64", axis=axis)[0] for axis in (0, 1))
+    query = p.map("add", query, p.splat(-20, query.shape, dtypes.i64))
+    seen = p.broadcast(p.map("less_equal", key, query), scores.shape, (2, 3))
+    scores = p.map("select", seen, scores, p.splat(float("-inf"), scores.shape))
+    return [p.dot(p.softmax(scores), v, 1, 3, 1)]
+
+
 def convolution(p: Program) -> list[Value]:
     x, w = p.array(2, 6, 9, 11), p.array(8, 3, 3, 2)
     y = p.add("convolve", [x, w], strides=(2, 1), low=(1, 0), high=(1, 1), dilation=(1, 2), groups=2)[0]
@@ -120,6 +131,17 @@ def ordered(p: Program) -> list[Value]:
         p.add("sort", [x], axis=1, descending=True)[0],
         p.add("arg_reduce", [x], fn="maximum", axis=1)[0],
         *p.add("top_k", [x], k=3),
+    ]
+
+
+def ordered_long(p: Program) -> list[Value]:
+    """Lines that are cut into parts, the last of which is shorter."""
+    x, table = p.array(270001), p.array(9001, 40)
+    return [
+        p.add("scan", [p.map("sin", x)], fn="maximum", axis=0, reverse=False)[0],
+        p.add("scan", [table], fn="minimum", axis=0, reverse=False)[0],
+        p.add("arg_reduce", [x], fn="minimum", axis=0)[0],
+        p.add("arg_reduce", [table], fn="maximum", axis=0)[0],
     ]
 
 
@@ -202,8 +224,10 @@ PROGRAMS: Sequence[Callable[[Program], list[Value]]] = (
     matmul_epilogue,
     matmul_constant,
     attention,
+    causal_attention,
     convolution,
     ordered,
+    ordered_long,
     indexed,
     moved,
     random_numbers,

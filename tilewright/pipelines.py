@@ -21,9 +21,11 @@ def array_to_tile() -> Sequence[Pass]:
     from tilewright.passes.array_fuse_loops import ArrayFuseLoopsPass
     from tilewright.passes.array_lower_to_tile import ArrayLowerToTilePass
     from tilewright.passes.array_simplify import ArraySimplifyPass
+    from tilewright.passes.array_split_sums import ArraySplitSumsPass
 
     return [
         ArraySimplifyPass(),  # fold, share and drop before anything is grouped
+        ArraySplitSumsPass(),  # long sums of few results, for many threads
         ArrayDuplicateViewsPass(),  # views must not tie groups together
         ArrayFuseAttentionPass(),  # first: it spans two products and a softmax, which the others would take apart
         ArrayFuseContractPass(),  # products take their epilogues before loops do

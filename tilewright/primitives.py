@@ -391,10 +391,13 @@ def _arg_reduce(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...
 
 @_rule("scan")
 def _scan(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
-    """Inclusive running reduction along one axis."""
-    (operand,) = operands
+    """Inclusive running reduction along one axis, from a second operand on where there is one (of the compute type)."""
+    operand, *initial = operands
     _check_axis("scan", attributes["axis"], operand.rank)
     _check_reducible("scan", attributes["fn"], operand.dtype)
+    expected = ArrayType(_without(operand.shape, (attributes["axis"],)), operand.dtype.compute)
+    if initial and tuple(initial) != (expected,):
+        raise ShapeError(f"`scan` of {operand} starts from {initial[0]}, expected {expected}")
     return (operand,)
 
 

@@ -55,6 +55,10 @@ def _product(name: str, function: str, old: str, new: str) -> Mutant:
     return Mutant(name, f"passes.lower_contract_group:{function}", old, new)
 
 
+def _attention(name: str, method: str, old: str, new: str) -> Mutant:
+    return Mutant(name, f"passes.lower_attention_group:_Kernel.{method}", old, new)
+
+
 def _nest(name: str, method: str, old: str, new: str) -> Mutant:
     return Mutant(name, f"targets.cpu.emit_nest:NestEmitter.{method}", old, new)
 
@@ -84,7 +88,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "operands[1] if not constants[0] else",
     ),
     _simplify("shared without attributes", "_simplify_block", "tuple(sorted(op.properties.items()))", "()"),
-    _simplify("top k ascending", "_top_k", '"descending": True', '"descending": False'),
     # fusion
     Mutant(
         "kernels shared without attributes",
@@ -128,18 +131,19 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _product("missing epilogue", "store_roots", "builder.pull(value, coordinates)", "builder.pull(anchor, at)"),
     _product(
-        "tiles overlap by one", "_tile_position", "Linear.of(counter, extent)", "Linear.of(counter, max(1, extent - 1))"
+        "tiles overlap by one", "tile_position", "Linear.of(counter, extent)", "Linear.of(counter, max(1, extent - 1))"
     ),
     _product("convolution reads past the image", "_inside", "builder.full(size,", "builder.full(size + 1,"),
     _product("convolution groups mixed up", "_group_start", "builder.full(channels,", "builder.full(1,"),
-    _product(
-        "attention forgets to rescale", "lower_attention_group", 'builder.map("multiply", result, correction)', "result"
+    _attention(
+        "attention forgets to rescale", "_step", 'builder.map("multiply", carried[2], correction)', "carried[2]"
     ),
-    _product("attention sums unscaled", "lower_attention_group", 'builder.map("multiply", total, correction)', "total"),
+    _attention("attention sums unscaled", "_step", 'builder.map("multiply", carried[1], correction)', "carried[1]"),
+    _attention("attention ends a key early", "_end", "(last.offset + 1)", "last.offset"),
     Mutant(
         "scan direction ignored", "passes.lower_ordered_group:_apply", '"reverse": a["reverse"]', '"reverse": False'
     ),
-    Mutant("scatter overwrites", "passes.lower_ordered_group:lower_scatter_group", 'if a["fn"] != "set":', "if False:"),
+    Mutant("scatter overwrites", "passes.lower_scatter_group:lower_scatter_group", 'if a["fn"] != "set":', "if False:"),
     # scheduling
     Mutant(
         "product starts from zero",
@@ -156,8 +160,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "no room for whole register blocks",
         "passes.nest_segments:Places.padded",
-        "max(round_up(type.shape[0], rows) for rows, _ in blocks)",
-        "type.shape[0]",
+        "max(round_up(type.shape[1], columns) for _, columns in blocks)",
+        "type.shape[1]",
     ),
     # packing
     Mutant(
@@ -169,8 +173,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "constant panels in the wrong order",
         "passes.scheduled_pack_operands:pack_array",
-        "np.moveaxis(split, -2, -3)",
-        "split",
+        "np.moveaxis(np.moveaxis(split, -2, -4), -2, -1)",
+        "np.moveaxis(split, -3, -1)",
     ),
     Mutant(
         "last panel not packed",
@@ -218,29 +222,57 @@ MUTANTS: tuple[Mutant, ...] = (
         "for slot in accumulator.slots]",
         "for slot in accumulator.slots[:1]]",
     ),
-    _access("upper ends not guarded", "_guard", "if low >= 0 and high < size:", "if low >= 0:"),
+    _access("upper ends not guarded", "_unsure", "low >= 0 and (high < size or", "low >= 0 and (True or"),
     _nest("reductions start from zero", "_identity", "function.identity(array_type(reduce.operands[0]).dtype)", "0"),
     # dot emission
     _cpu(
         "depth tail dropped",
-        "emit_dot:_MicroKernel.emit",
-        "whole, depth, 1, totals, shape)",
-        "whole, whole, 1, totals, shape)",
+        "micro_kernel:MicroKernel.emit",
+        "whole, depth, 1, totals)",
+        "whole, whole, 1, totals)",
     ),
     _cpu(
         "rows of blocks too close",
-        "emit_dot:emit_dot",
-        "multiply(builder, block, micro_rows * acc_stride)",
-        "multiply(builder, block, micro_rows * columns)",
+        "emit_dot:_Product._emit_block",
+        "multiply(builder, row, pitch)",
+        "multiply(builder, row, self.op.shape[1])",
+    ),
+    _cpu(
+        "last rows one too few",
+        "emit_dot:_Product._emit_panel",
+        "self._emit_block(panel, present, done, rest, None)",
+        "self._emit_block(panel, present, done, max(1, rest - 1), None)",
+    ),
+    _cpu(
+        "last panel one column short",
+        "emit_dot:_Product.emit",
+        "self._emit_panel(whole, tail)",
+        "self._emit_panel(whole, tail - 1)",
+    ),
+    _cpu(
+        "rows of a left operand as far apart as they are long",
+        "emit_dot:_Product._emit_block",
+        "Walk(a, left.depth_stride, left.row_stride)",
+        "Walk(a, left.depth_stride, self.op.shape[2])",
     ),
     # ordered emission
+    _cpu("sort always ascending", "emit_sort:emit_sort", "bool(op.descending.value.data)", "False"),
+    _cpu("negative numbers backwards", "ordered_keys:rank", "builder.xor(pattern, turned)", "pattern"),
+    _cpu("lanes compared with themselves", "sorting_network:Network._lanes_in_order", "n < n ^ distance", "n >= 0"),
+    _cpu("the k smallest", "emit_top_k:emit_top_k", "descending=True", "descending=False"),
     _cpu(
-        "sort not stable",
-        "emit_ordered:_sort",
-        'emit_function(builder, "less", keys.dtype, [a, b])',
-        'emit_function(builder, "less_equal", keys.dtype, [a, b])',
+        "totals before a vector forgotten",
+        "emit_scan:_Scan.line",
+        "self.combine(carried, whole), before",
+        "whole, before",
     ),
-    _cpu("last of equal winners", "emit_ordered:_arg_reduce", '"greater" if', '"greater_equal" if'),
+    _cpu("a lane too many in a scan", "emit_scan:_Scan.within", "distance *= 2", "distance += 1"),
+    _cpu(
+        "last of equal winners",
+        "emit_arg_reduce:_ArgReduce.take",
+        "precedes(builder, self.fn, self.dtype, value, kept)",
+        "builder.not_(precedes(builder, self.fn, self.dtype, kept, value))",
+    ),
     # functions
     _cpu(
         "quotients rounded to zero",

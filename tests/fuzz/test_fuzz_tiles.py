@@ -116,9 +116,15 @@ PLANTED = (
         "return True",
     ),
     Mutant(
-        "written operand read where it lies",
-        f"{LOWERING}._lower_dot",
+        "written right operand read where it lies",
+        f"{LOWERING}._right",
         "direct[0].source not in self.places.conflicts",
+        "True",
+    ),
+    Mutant(
+        "written left operand read where it lies",
+        f"{LOWERING}._reads",
+        "load.source not in self.places.conflicts",
         "True",
     ),
     Mutant("different depths taken for one", f"{LOWERING}._lower_dot", "not same_bound(", "False and same_bound("),

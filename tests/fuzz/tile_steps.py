@@ -148,7 +148,9 @@ def product(m: TileMaker, accumulator: str, shape: Shape, depth: int) -> str:
     left, right = (shape[0], depth), (depth, shape[1])
     kind = m.pick(("plain", "plain", "loaded", "loaded", "padded", "padded", "narrow"))
     if kind == "loaded":
-        operands = [m.any(left), _loaded_right(m, right)]
+        operands = [m.load(left, "abw", "0.0") if m.chance(0.5) else m.any(left), _loaded_right(m, right)]
+        if m.chance(0.4):
+            store(m)  # to what they were loaded from, maybe: the product takes what was there before
     elif kind == "padded":
         operands = _padded_depth(m, left, right)
     else:

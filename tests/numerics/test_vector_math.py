@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import cache
 
+import llvmlite.binding as llvm
 import mpmath
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from tilewright.errors import CompilerBug
 from tilewright.targets.cpu.vector_math import SUPPORTED, ULP, emit_math
 from tilewright.targets.cpu.vector_math_common import DOUBLE as F64
 from tilewright.targets.cpu.vector_math_common import FLOAT as F32
+from tilewright.targets.cpu.vector_math_common import declare_features
 
 TWO_ARGUMENTS = ("atan2", "hypot", "power")
 ONE_ARGUMENT = sorted(SUPPORTED - set(TWO_ARGUMENTS))
@@ -62,8 +65,9 @@ def function_name(name: str, kind: str, lanes: int) -> str:
     return f"{name}_{kind}_{lanes}"
 
 
-def math_module(lanes: dict[str, tuple[int, ...]]) -> ElementwiseModule:
+def math_module(lanes: dict[str, tuple[int, ...]], features: Sequence[str] = ()) -> ElementwiseModule:
     built = ElementwiseModule()
+    declare_features(built.module, features)
     for name in sorted(SUPPORTED):
         arity = 2 if name in TWO_ARGUMENTS else 1
         for kind, counts in lanes.items():
@@ -278,6 +282,16 @@ def test_exact_powers(compiled: Compiled) -> None:
         np.testing.assert_array_equal(got, [b**e for b, e in zip(bases, exponents, strict=True)])
     halves = np.arange(-126.0, 128.0).astype(np.float32)
     np.testing.assert_array_equal(apply(compiled, "exp2", halves), np.float32(2.0) ** halves)
+
+
+def test_the_features_of_the_processor_change_no_result(compiled: Compiled) -> None:
+    features = [name for name, on in llvm.get_host_cpu_features().items() if on]
+    special = math_module({"f32": (1, 4, 16), "f64": (1, 2, 8)}, features).compile()
+    for name in ("exp", "exp2", "sigmoid"):
+        for samples, lanes in ((single_samples(name), (1, 4, 16)), (double_samples(name), (1, 2, 8))):
+            plain = apply(compiled, name, samples)
+            for count in lanes:
+                np.testing.assert_array_equal(apply(special, name, samples, lanes=count), plain)
 
 
 @pytest.mark.parametrize("machine", INSPECTED_MACHINES)

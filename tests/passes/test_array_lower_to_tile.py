@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from pass_support import Make, Tensor, expect, random_inputs, run, run_through
+from pass_support import Make, Tensor, expect, random_inputs, run, run_through, unit_of
 
-from tests.programs import Program
+from tests.programs import Program, build
 from tilewright import dtypes
 from tilewright.dialects import tile
+from tilewright.frontend.build import build_module
 from tilewright.frontend.trace import Value
 from tilewright.passes.array_lower_to_tile import ArrayLowerToTilePass
 from tilewright.passes.base import Unit
+from tilewright.pipelines import array_to_tile
 
 
 def lowered(make: Make) -> Unit:
@@ -90,12 +92,12 @@ def test_a_reduction_that_fits_a_tile_needs_no_loop_and_no_padding() -> None:
 
 
 def test_both_operands_of_a_product_are_zero_beyond_the_depth() -> None:
-    unit = lowered(lambda p: [p.dot(p.array(4, 769), p.array(769, 20), 0, 1, 0)])
+    unit = lowered(lambda p: [p.dot(p.array(4, 1031), p.array(1031, 20), 0, 1, 0)])
     expect(
         unit,
         """
-        CHECK: tile.for({{.*}}) {trips = 3 : index}
-        CHECK-COUNT-2: limit = 769 : index, value = 0.0
+        CHECK: tile.for({{.*}}) {trips = 2 : index}
+        CHECK-COUNT-2: limit = 1031 : index, value = 0.0
         CHECK: tile.dot
         """,
     )
@@ -138,7 +140,7 @@ def test_attention_never_stores_its_scores() -> None:
         unit,
         """
         CHECK: tile.for({{.*}}) {trips = 2 : index}
-        CHECK: tile.dot({{.*}} : tensor<5x151xf32>
+        CHECK: tile.dot({{.*}} : tensor<5x192xf32>
         CHECK: limit = 301 : index, value = 0xfff0000000000000
         CHECK: limit = 301 : index, value = 0.0
         CHECK: tile.dot({{.*}} : tensor<5x3xf32>
@@ -172,3 +174,65 @@ def test_updates_are_scattered_one_after_the_other() -> None:
     expected = x.copy()
     np.add.at(expected, [2, 2, 6], 1)
     np.testing.assert_array_equal(run(unit, [x, updates, np.array([2, 2, 6, 9], np.int32)])[0], expected)
+
+
+def test_a_long_line_is_scanned_in_parts_from_the_totals_of_those_before() -> None:
+    def program(p: Program) -> list[Value]:
+        return [p.add("scan", [p.array(270001)], fn="add", axis=0, reverse=False)[0]]
+
+    unit = lowered(program)
+    expect(
+        unit,
+        """
+        CHECK: [[TOTALS:%[0-9]+]] = array.call(%0) {callee = "scan_0_totals"} : tensor<9xf32>
+        CHECK-NEXT: array.call(%0, [[TOTALS]]) {callee = "scan_0"} : tensor<270001xf32>
+        CHECK: tile.kernel() {sym_name = "scan_0_totals", grid = array<i64: 9>
+        CHECK: tile.fill_padding{{.*}}limit = 270001 : index, value = 0.0
+        CHECK-NEXT: tile.reduce
+        CHECK: tile.kernel() {sym_name = "scan_0", grid = array<i64: 9>
+        CHECK: [[START:%[0-9]+]] = tile.reduce
+        CHECK: tile.scan({{.*}}, [[START]])
+        """,
+    )
+    (x,), y = result_of(unit)
+    np.testing.assert_allclose(y, np.cumsum(x, dtype=np.float64), atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("shape", "fn", "reverse"), [((270001,), "multiply", False), ((270001,), "add", True), ((8, 270001), "add", False)]
+)
+def test_products_scans_from_the_end_and_many_lines_stay_whole(shape: tuple[int, ...], fn: str, reverse: bool) -> None:
+    last = len(shape) - 1
+    unit = lowered(lambda p: [p.add("scan", [p.array(*shape)], fn=fn, axis=last, reverse=reverse)[0]])
+    assert [kernel.sym_name.data for kernel in unit.kernels()] == ["scan_0"]
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((400000,), 0), ((3, 300000), 1), ((20000, 40), 0)])
+def test_parts_do_not_depend_on_the_number_of_threads(shape: tuple[int, ...], axis: int) -> None:
+    def program(p: Program) -> list[Value]:
+        return [p.add("scan", [p.array(*shape)], fn="add", axis=axis, reverse=False)[0]]
+
+    texts = set[str]()
+    for threads in (1, 2, 16):
+        graph = build(program)
+        unit = unit_of(build_module(graph), graph.constants)
+        unit.threads = threads
+        for each in array_to_tile():
+            each.apply(unit)
+        texts.add(str(unit.module))
+    assert len(texts) == 1
+    assert "scan_0_totals" in texts.pop()
+
+
+def test_the_best_elements_of_parts_are_compared() -> None:
+    unit = lowered(lambda p: [p.add("arg_reduce", [p.array(270001)], fn="maximum", axis=0)[0]])
+    expect(
+        unit,
+        """
+        CHECK: [[BEST:%[0-9]+]], [[AT:%[0-9]+]] = array.call(%0) {callee = "arg_reduce_0_parts"}
+        CHECK-SAME: tensor<9xf32>, tensor<9xi64>
+        CHECK-NEXT: array.call(%0, [[BEST]], [[AT]]) {callee = "arg_reduce_0"} : tensor<i64>
+        """,
+    )
+    (x,), y = result_of(unit)
+    assert y == np.argmax(x)

@@ -211,14 +211,21 @@ def test_choices_and_signs_that_cancel_go() -> None:
     )
 
 
-def test_the_k_largest_are_the_start_of_a_sort() -> None:
+def test_many_largest_elements_are_the_start_of_a_sort_and_few_are_searched_for() -> None:
+    expect(
+        simplified(lambda p: list(p.add("top_k", [p.array(2, 9000)], k=5000))),
+        """
+        CHECK: [[I:%[0-9]+]] = array.iota() {axis = 1 : index} : tensor<2x9000xi64>
+        CHECK-NEXT: array.sort(%0, [[I]]) {axis = 1 : index, descending = true}
+        CHECK-COUNT-2: limits = array<i64: 2, 5000>
+        CHECK-NOT: array.top_k
+        """,
+    )
     expect(
         simplified(lambda p: list(p.add("top_k", [p.array(2, 9)], k=3))),
         """
-        CHECK: [[I:%[0-9]+]] = array.iota() {axis = 1 : index} : tensor<2x9xi64>
-        CHECK-NEXT: array.sort(%0, [[I]]) {axis = 1 : index, descending = true} : tensor<2x9xf32>, tensor<2x9xi64>
-        CHECK-COUNT-2: limits = array<i64: 2, 3>
-        CHECK-NOT: array.top_k
+        CHECK: array.top_k(%0) {k = 3 : index}
+        CHECK-NOT: array.sort
         """,
     )
 

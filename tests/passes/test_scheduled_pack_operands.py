@@ -1,4 +1,4 @@
-"""When `scheduled-pack-operands` packs at compile time, when all threads pack, and what the panels hold."""
+"""When `scheduled-pack-operands` packs at compile time, when all threads or each tile, and what the panels hold."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from tilewright.primitives import ArrayType
 
 AT_COMPILE_TIME = ("packed at compile time", "a captured array")
 AT_RUN_TIME = ("packed by all threads", "known at run time only")
+IN_EACH_TILE = ("packed for each tile", "its rows are enough")
 WEIGHTS = np.random.default_rng(3).standard_normal((4, 44)).astype(np.float32)
 
 
@@ -52,9 +53,9 @@ def test_a_captured_array_is_packed_once_for_two_kernels() -> None:
     expect(
         unit,
         """
-        CHECK: [[P:%[0-9]+]] = array.constant() {{.*}}.panels.0.1.24.f32"} : tensor<192xf32>
+        CHECK: [[P:%[0-9]+]] = array.constant() {{.*}}.panels.0.1.24.f32{{.*}}"} : tensor<192xf32>
         CHECK-NEXT: array.call(%0, [[P]]) {callee = "contract_0"}
-        CHECK-NEXT: [[Q:%[0-9]+]] = array.constant() {{.*}}.panels.0.1.24.f32"} : tensor<192xf32>
+        CHECK-NEXT: [[Q:%[0-9]+]] = array.constant() {{.*}}.panels.0.1.24.f32{{.*}}"} : tensor<192xf32>
         CHECK-NEXT: array.call(%1, [[Q]]) {callee = "contract_1"}
         CHECK-NEXT: func.return
         CHECK: !tile.ref<tensor<4x44xf32>, "", "(4, 44) : [4@mem*24 | 2@mem*96 24@mem]">
@@ -71,25 +72,60 @@ def test_a_captured_array_is_packed_once_for_two_kernels() -> None:
 def test_a_captured_operand_that_is_transposed_has_the_panels_of_its_columns() -> None:
     unit = packed(lambda p: [p.dot(p.array(2, 4), captured(p, WEIGHTS.T.copy()), 0, 1, 1)])
     (name,) = (op.resource.data for op in unit.main.walk() if isinstance(op, array.ConstantOp))
-    assert name.endswith(".panels.1.0.24.f32")
+    assert ".panels.1.0.24.f32" in name
     np.testing.assert_array_equal(unit.constants[name], panels_of(WEIGHTS))
 
 
-def test_another_array_is_packed_by_all_threads_before_a_barrier() -> None:
-    unit = packed(lambda p: [p.dot(p.array(2, 4), p.array(4, 100), 0, 1, 0)])
+def test_an_array_whose_columns_lie_apart_is_packed_by_all_threads_before_a_barrier() -> None:
+    unit = packed(lambda p: [p.dot(p.array(8, 4), p.array(100, 4), 0, 1, 1)])
     expect(
         unit,
         """
-        CHECK: [[P:%[0-9]+]] = scheduled.alloc() : !tile.ref<tensor<4x128xf32>, "shared", "(4, 128) : [4@mem*32 | 4@mem
-        CHECK-NEXT: scheduled.parallel() {extents = array<i64: 4>, grain = 1 : index}
-        CHECK: [[PART:%[0-9]+]] = tile.load(%1, [[I:%[0-9]+]]) {{.*}} : tensor<4x32xf32>
+        CHECK: [[P:%[0-9]+]] = scheduled.alloc() : !tile.ref<tensor<112x4xf32>, "shared", "(112, 4) : [7@mem*64 16@mem
+        CHECK-NEXT: scheduled.parallel() {extents = array<i64: 7>, grain = 1 : index}
+        CHECK: [[PART:%[0-9]+]] = tile.load(%1, [[I:%[0-9]+]]) {{.*}} : tensor<4x16xf32>
         CHECK-NEXT: tile.store([[PART]], [[P]], [[I]])
         CHECK: scheduled.barrier() {scope = "team"}
-        CHECK-NEXT: scheduled.parallel() {extents = array<i64: 1, 2>
-        CHECK: scheduled.dot(%{{[0-9]+}}, [[P]],
+        CHECK-NEXT: scheduled.parallel() {extents = array<i64: 1, 4>
+        CHECK: scheduled.dot(%0, [[P]],
         """,
     )
     assert decisions(unit) == [AT_RUN_TIME]
+
+
+@pytest.mark.parametrize("rows", [2, 40])
+def test_an_array_whose_columns_lie_side_by_side_is_read_where_it_lies_by_few_rows(rows: int) -> None:
+    unit = packed(lambda p: [p.dot(p.array(rows, 4), p.array(4, 600), 0, 1, 0)])
+    expect(unit, "CHECK-NOT: @mem\nCHECK-NOT: scheduled.barrier\nCHECK: scheduled.dot(%0, %1,")
+    assert decisions(unit) == []
+
+
+def test_each_tile_packs_its_part_for_many_rows() -> None:
+    """Its own columns, in a buffer of its own that no other tile waits for."""
+    unit = packed(lambda p: [p.dot(p.array(2000, 4), p.array(4, 600), 0, 1, 0)])
+    expect(
+        unit,
+        """
+        CHECK: scheduled.parallel() {extents = array<i64: 4, 5>, grain = 1 : index}
+        CHECK-NEXT: ^{{.*}}([[I:%[0-9]+]]: index, [[J:%[0-9]+]]: index):
+        CHECK: [[P:%[0-9]+]] = scheduled.alloc() : !tile.ref<tensor<4x128xf32>, "worker", "(4, 128) : [4@mem*16 | 8@mem
+        CHECK: [[PART:%[0-9]+]] = tile.load(%1, [[I]], [[J]]
+        CHECK-SAME: map = affine_map<(d0, d1){{.*}} -> (d0, (d1 + (s1 * 128)))>, fill = 0.0
+        CHECK-NEXT: tile.store([[PART]], [[P]]) {map = affine_map<(d0, d1) -> (d0, d1)>}
+        CHECK: scheduled.dot(%0, [[P]],
+        CHECK-SAME: right_map = affine_map<(d0, d1){{[^>]*}} -> (d0, d1)>
+        CHECK-NOT: scheduled.barrier
+        """,
+    )
+    assert decisions(unit) == [IN_EACH_TILE]
+
+
+def test_what_each_tile_packed_is_multiplied() -> None:
+    """The last tile has columns that the array lacks, and the last trip of the depth has depths that it lacks."""
+    unit = packed(lambda p: [p.dot(p.array(1030, 1031), p.array(1031, 530), 0, 1, 0)])
+    assert decisions(unit) == [IN_EACH_TILE]
+    x, w = random_inputs(unit)
+    np.testing.assert_allclose(run(unit, [x, w])[0], x @ w, rtol=1e-4, atol=1e-3)
 
 
 def test_panels_hold_the_type_that_is_multiplied() -> None:
@@ -111,8 +147,8 @@ def test_a_kernel_that_also_gets_a_run_time_array_packs_it_itself() -> None:
     """Two layers share a kernel; the weights of one are captured, those of the other are an argument."""
 
     def program(p: Program) -> list[Value]:
-        x = p.array(2, 4)
-        return [p.dot(x, captured(p), 0, 1, 0), p.dot(x, p.array(4, 44), 0, 1, 0)]
+        x = p.array(8, 4)
+        return [p.dot(x, captured(p, WEIGHTS.T.copy()), 0, 1, 1), p.dot(x, p.array(44, 4), 0, 1, 1)]
 
     unit = packed(program)
     expect(
@@ -120,6 +156,21 @@ def test_a_kernel_that_also_gets_a_run_time_array_packs_it_itself() -> None:
         'CHECK: {callee = "contract_0"}\nCHECK: {callee = "contract_0"}\nCHECK: "shared"\nCHECK-NOT: "shared"',
     )
     assert decisions(unit) == [AT_RUN_TIME]
+
+
+def test_a_kernel_that_also_gets_a_run_time_array_reads_both_where_they_lie() -> None:
+    """The captured array must not be packed: the kernel has one form for both."""
+
+    def program(p: Program) -> list[Value]:
+        x = p.array(2, 4)
+        return [p.dot(x, captured(p), 0, 1, 0), p.dot(x, p.array(4, 44), 0, 1, 0)]
+
+    unit = packed(program)
+    expect(unit, "CHECK-NOT: panels\nCHECK-NOT: @mem\nCHECK: scheduled.dot(%0, %1,")
+    assert decisions(unit) == []
+    x, w = random_inputs(unit)
+    for got, wanted in zip(run(unit, [x, w]), (x @ WEIGHTS, x @ w), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_computed_operands_stay_where_they_were_packed() -> None:
@@ -135,7 +186,7 @@ def test_two_products_of_one_kernel_share_the_panels() -> None:
     square, buffer = "!tile.ref<tensor<16x16xf32>>", '!tile.ref<tensor<16x16xf32>, "worker">'
     dot = (
         '{extents = array<i64: 16, 16, 16>, block = "(6, 16) : [6@reg*2 | 2@reg 8@simd]", '
-        "left_map = affine_map<(d0, d1) -> (d0, d1)>, right_map = affine_map<(d0, d1) -> (d0, d1)>, accumulate = false}"
+        "left_map = affine_map<(d0, d1) -> (d0, d1)>, right_map = affine_map<(d0, d1) -> (d1, d0)>, accumulate = false}"
     )
     text = f"""
     func.func @main(%x: tensor<16x16xf32>, %w: tensor<16x16xf32>) -> tensor<16x16xf32> {{
@@ -172,7 +223,7 @@ def test_two_products_of_one_kernel_share_the_panels() -> None:
         """,
     )
     x, w = random_inputs(unit)
-    np.testing.assert_allclose(run(unit, [x, w])[0], x @ w @ w, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(run(unit, [x, w])[0], x @ w.T @ w.T, rtol=1e-4, atol=1e-4)
 
 
 def by_name(name: str) -> Make:

@@ -75,17 +75,17 @@ def test_a_cheap_value_that_two_nests_need_is_computed_twice() -> None:
 
 def test_a_product_accumulates_in_place_and_skips_the_depth_beyond_the_end() -> None:
     def program(p: Program) -> list[Value]:
-        return [p.dot(p.array(4, 769), p.array(769, 20), 0, 1, 0)]
+        return [p.dot(p.array(4, 1031), p.array(1031, 20), 0, 1, 0)]
 
     expect(
         run_through(program, TileLowerToScheduledPass),
         """
         CHECK: [[TOTAL:%[0-9]+]] = scheduled.alloc() : !tile.ref<tensor<4x24xf32>, "worker">
         CHECK: tile.store(%{{[0-9]+}}, [[TOTAL]])
-        CHECK: tile.for() {trips = 3 : index}
-        CHECK: scheduled.dot(%{{[0-9]+}}, %1, [[TOTAL]], %{{[0-9]+}}, %{{[0-9]+}})
+        CHECK: tile.for() {trips = 2 : index}
+        CHECK: scheduled.dot(%0, %1, [[TOTAL]], %{{[0-9]+}}, %{{[0-9]+}}, %{{[0-9]+}})
         CHECK-SAME: block = "(2, 24) : [2@reg*3 | 3@reg 8@simd]"
-        CHECK-SAME: depth_limit = 769 : index
+        CHECK-SAME: depth_limit = 1031 : index
         CHECK-SAME: accumulate = true
         CHECK-NEXT: tile.yield()
         CHECK: tile.load([[TOTAL]])
@@ -106,13 +106,13 @@ def test_a_product_from_zero_overwrites_its_buffer() -> None:
 
 def test_rows_of_a_product_do_not_all_fall_into_the_same_sets() -> None:
     def program(p: Program) -> list[Value]:
-        return [p.dot(p.array(64, 8), p.array(8, 512), 0, 1, 0)]
+        return [p.map("exp", p.dot(p.array(4, 8), p.array(8, 1024), 0, 1, 0))]
 
     expect(
         run_through(program, TileLowerToScheduledPass),
         """
-        CHECK: [[TOTAL:%[0-9]+]] = scheduled.alloc() : !tile.ref<tensor<16x544xf32>, "worker">
-        CHECK: scheduled.dot(%{{[0-9]+}}, %1, [[TOTAL]]) {extents = array<i64: 16, 512, 8>, block = "(2, 32) :
+        CHECK: [[TOTAL:%[0-9]+]] = scheduled.alloc() : !tile.ref<tensor<4x528xf32>, "worker">
+        CHECK: scheduled.dot(%0, %1, [[TOTAL]], {{.*}}extents = array<i64: 4, 512, 8>, block = "(4, 16) :
         """,
     )
 
@@ -137,6 +137,29 @@ def test_a_right_operand_is_read_from_its_array_unless_it_is_computed(computed: 
         CHECK-SAME: right_map = affine_map<(d0, d1) -> (d1, d0)>
         """
     expect(run_through(program, TileLowerToScheduledPass), panels if computed else array)
+
+
+@pytest.mark.parametrize("kind", ["plain", "transposed", "computed", "of another type"])
+def test_a_left_operand_is_read_from_its_array_if_its_depth_runs_inside(kind: str) -> None:
+    """That is where a product finds a row's elements side by side; a copy would only cost time."""
+
+    def program(p: Program) -> list[Value]:
+        x = p.array(20, 4, dtype=dtypes.bf16 if kind == "of another type" else dtypes.f32)
+        w = p.array(20 if kind == "transposed" else 4, 24, dtype=x.dtype)
+        x = p.add("reverse", [x], axes=(1,))[0] if kind == "computed" else x
+        return [p.dot(x, w, 0, 0 if kind == "transposed" else 1, 0)]
+
+    array = """
+        CHECK-NOT: tile.load(%0
+        CHECK: scheduled.dot(%0, %1,
+        CHECK-SAME: left_map = affine_map<(d0, d1){{.*}} -> ((d0 + (s0 * 12)), d1)>, right_map
+        """
+    buffer = """
+        CHECK: tile.load(%0
+        CHECK: tile.store(%{{[0-9]+}}, [[LEFT:%[0-9]+]])
+        CHECK: scheduled.dot([[LEFT]], %1,
+        """
+    expect(run_through(program, TileLowerToScheduledPass), array if kind == "plain" else buffer)
 
 
 def test_accesses_of_an_array_that_is_read_and_written_keep_their_order() -> None:
@@ -182,6 +205,34 @@ KERNELS = {
         %zero = tile.full() {{value = 0.0 : f64}} : tensor<16x16xf32>
         %y = tile.dot(%left, %right, %zero) : tensor<16x16xf32>
         tile.store(%y, %out) {IDENTITY}
+        """,
+    "the left operand was stored by the kernel itself": f"""
+        %a0 = tile.load(%a) {IDENTITY} : tensor<16x16xf32>
+        %one = tile.full() {{value = 1.0 : f64}} : tensor<16x16xf32>
+        %next = tile.map(%a0, %one) {{fn = "add"}} : tensor<16x16xf32>
+        tile.store(%next, %w) {IDENTITY}
+        %left = tile.load(%w) {IDENTITY} : tensor<16x16xf32>
+        %right = tile.load(%b) {IDENTITY} : tensor<16x16xf32>
+        %zero = tile.full() {{value = 0.0 : f64}} : tensor<16x16xf32>
+        %y = tile.dot(%left, %right, %zero) : tensor<16x16xf32>
+        tile.store(%y, %out) {IDENTITY}
+        """,
+    "the left operand is overwritten before the product": f"""
+        %left = tile.load(%w) {IDENTITY} : tensor<16x16xf32>
+        %twice = tile.map(%left, %left) {{fn = "add"}} : tensor<16x16xf32>
+        tile.store(%twice, %w) {IDENTITY}
+        %right = tile.load(%b) {IDENTITY} : tensor<16x16xf32>
+        %zero = tile.full() {{value = 0.0 : f64}} : tensor<16x16xf32>
+        %y = tile.dot(%left, %right, %zero) : tensor<16x16xf32>
+        tile.store(%y, %out) {IDENTITY}
+        """,
+    "both operands are the array that the product is written to": f"""
+        %both = tile.load(%w) {IDENTITY} : tensor<16x16xf32>
+        %zero = tile.full() {{value = 0.0 : f64}} : tensor<16x16xf32>
+        %y = tile.dot(%both, %both, %zero) : tensor<16x16xf32>
+        tile.store(%y, %w) {IDENTITY}
+        %z = tile.dot(%both, %both, %y) : tensor<16x16xf32>
+        tile.store(%z, %out) {IDENTITY}
         """,
     "two products start from one carried accumulator": f"""
         %left = tile.load(%a) {IDENTITY} : tensor<16x16xf32>
@@ -309,3 +360,64 @@ def test_a_kernel_means_the_same_in_every_phase(body: str) -> None:
             np.testing.assert_array_equal(got, wanted, err_msg=each.name)
     for got, wanted in zip(compile_module(parse(text), {}, "cpu")(*inputs), expected, strict=True):
         np.testing.assert_array_equal(got, wanted, err_msg="native code")
+
+
+def test_a_scan_reads_and_writes_its_arrays_itself() -> None:
+    """Also where the columns of a tile pass the end of the array."""
+    for shape, axis in (((6, 40), 1), ((40, 37), 0)):
+        expect(
+            run_through(
+                lambda p, shape=shape, axis=axis: [
+                    p.add("scan", [p.array(*shape)], fn="add", axis=axis, reverse=False)[0]
+                ],
+                TileLowerToScheduledPass,
+            ),
+            """
+            CHECK: scheduled.parallel
+            CHECK-NOT: scheduled.alloc
+            CHECK: scheduled.nest
+            CHECK-NEXT: tile.load(%0
+            CHECK-NEXT: tile.scan
+            CHECK-NEXT: tile.store({{.*}}, %1
+            CHECK-NEXT: scheduled.end
+            CHECK-NOT: scheduled.nest
+            """,
+        )
+
+
+def test_a_sort_with_indices_reads_no_indices_and_writes_no_elements_that_nothing_uses() -> None:
+    def program(p: Program) -> list[Value]:
+        x = p.array(3, 20)
+        places = p.add("iota", shape=(3, 20), dtype="i64", axis=1)[0]
+        return [p.add("sort", [x, places], axis=1, descending=False)[1]]
+
+    expect(
+        run_through(program, TileLowerToScheduledPass),
+        """
+        CHECK-NOT: scheduled.alloc
+        CHECK: scheduled.nest
+        CHECK-NEXT: tile.load(%0
+        CHECK-NEXT: tile.iota
+        CHECK-NEXT: [[KEYS:%[0-9]+]], [[PLACES:%[0-9]+]] = tile.sort
+        CHECK-NEXT: tile.store([[PLACES]], %1
+        CHECK-NEXT: scheduled.end
+        """,
+    )
+
+
+def test_lines_that_do_not_lie_beside_each_other_are_copied_for_an_ordered_operation() -> None:
+    def program(p: Program) -> list[Value]:
+        turned = p.add("transpose", [p.array(30, 20)], permutation=(1, 0))[0]
+        return [p.add("scan", [turned], fn="add", axis=1, reverse=False)[0]]
+
+    expect(
+        run_through(program, TileLowerToScheduledPass),
+        """
+        CHECK: [[COPY:%[0-9]+]] = scheduled.alloc
+        CHECK: scheduled.nest
+        CHECK: tile.store({{.*}}, [[COPY]])
+        CHECK: scheduled.nest
+        CHECK-NEXT: tile.load([[COPY]])
+        CHECK-NEXT: tile.scan
+        """,
+    )

@@ -163,6 +163,9 @@ def cumulative_sum(
 ) -> Array:
     """Sums of the elements so far along `axis`, with the types of `sum`; preceded by 0 with `include_initial`.
 
+    Floats are added in an order that depends on the shape and the machine, not on the number of threads: a total may
+    overflow on the way where it is near the largest number of its type.
+
     Raises:
         ArgumentError: no axis is given for an array that is no vector.
     """
@@ -173,6 +176,8 @@ def cumulative_prod(
     x: ArrayLike, /, axis: int | None = None, *, dtype: Any = None, include_initial: bool = False
 ) -> Array:
     """Products of the elements so far along `axis`, with the types of `sum`; preceded by 1 with `include_initial`.
+
+    Floats are multiplied in their order.
 
     Raises:
         ArgumentError: no axis is given for an array that is no vector.

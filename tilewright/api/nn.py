@@ -32,6 +32,7 @@ from tilewright.api.lifting import (
     reshape,
 )
 from tilewright.errors import ArgumentError, DTypeError, ShapeError
+from tilewright.primitives import Shape
 
 __all__ = [
     "attention",
@@ -192,11 +193,13 @@ def attention(
     grouped = reshape(queries, (*queries.shape[:-3], shared, *sizes, *queries.shape[-2:]))
     batch: Labels = tuple(range(queries.ndim - 2))
     rows: Labels = (*batch, *group, "query")
-    logits = join(grouped, (*rows, "size"), keys, (*batch, "key", "size"), (*rows, "key"), compute)
-    full_shape = (*queries.shape[:-1], keys.shape[-2])
-    logits = reshape(logits, full_shape) * factor
-    logits = _masked(logits, mask, causal)
-    weights = reshape(cast(softmax(logits, axis=-1), dtype), (*grouped.shape[:-1], keys.shape[-2]))
+    logits = join(grouped, (*rows, "size"), keys, (*batch, "key", "size"), (*rows, "key"), compute) * factor
+    if mask is not None:
+        logits = _masked(logits, _grouped_mask(mask, (*queries.shape[:-1], keys.shape[-2]), shared))
+    if causal:
+        visible = iota((1, keys.shape[-2]), 1) <= iota((queries.shape[-2], 1)) + (keys.shape[-2] - queries.shape[-2])
+        logits = _masked(logits, visible)
+    weights = cast(softmax(logits, axis=-1), dtype)
     result = join(weights, (*rows, "key"), values, (*batch, "key", "value"), (*rows, "value"), dtype)
     return reshape(result, (*queries.shape[:-1], values.shape[-1]))
 
@@ -218,18 +221,21 @@ def _check_attention(q: Array, k: Array, v: Array) -> None:
         raise located(ShapeError(message, help="use a multiple, so that neighbours share a key head"))
 
 
-def _masked(logits: Array, mask: ArrayLike | None, causal: bool) -> Array:
-    if mask is not None:
-        given = lift(mask)
-        if broadcast_shapes(given.shape, logits.shape) != logits.shape:
-            message = f"a mask of shape {given.shape} for logits of shape {logits.shape}"
-            raise located(ShapeError(message, help="give a mask that broadcasts to (..., heads, queries, keys)"))
-        logits = where(given, logits, -math.inf) if given.dtype.is_bool else logits + cast(given, logits.dtype)
-    if causal:
-        queries, keys = logits.shape[-2:]
-        visible = iota((1, keys), 1) <= iota((queries, 1)) + (keys - queries)
-        logits = where(visible, logits, -math.inf)
-    return logits
+def _masked(logits: Array, mask: Array) -> Array:
+    return where(mask, logits, -math.inf) if mask.dtype.is_bool else logits + cast(mask, logits.dtype)
+
+
+def _grouped_mask(mask: ArrayLike, full_shape: Shape, shared: int) -> Array:
+    """A mask that broadcasts to `full_shape`, (..., heads, queries, keys), for heads split into (shared, group)."""
+    given = lift(mask)
+    if broadcast_shapes(given.shape, full_shape) != full_shape:
+        message = f"a mask of shape {given.shape} for logits of shape {full_shape}"
+        raise located(ShapeError(message, help="give a mask that broadcasts to (..., heads, queries, keys)"))
+    if full_shape[-3] == shared or given.ndim < 3:
+        return given
+    heads = given.shape[-3]
+    split = (1, 1) if heads == 1 else (shared, heads // shared)
+    return reshape(given, (*given.shape[:-3], *split, *given.shape[-2:]))
 
 
 def embedding(table: ArrayLike, ids: ArrayLike, /) -> Array:

@@ -11,6 +11,7 @@ from tilewright import dtypes, ops
 from tilewright.dialects import scheduled, tile
 from tilewright.dialects.base import array_type
 from tilewright.machines.machine import Machine
+from tilewright.primitives import ArrayType
 
 # Fraction of the FMA peak that the micro-kernels reach on large blocks.
 PRODUCT_EFFICIENCY = 0.85
@@ -69,7 +70,11 @@ def _dot_work(op: scheduled.DotOp, machine: Machine) -> Work:
     rows, columns, depth = op.shape
     flops = 2.0 * rows * columns * depth
     dtype = tile.ref_type(op.accumulator).dtype
-    return Work(flops / (machine.peak_flops(dtype) * PRODUCT_EFFICIENCY), 0.0, flops)
+    moved = 0.0
+    for ref, elements in ((op.left, rows * depth), (op.right, depth * columns)):
+        type = tile.ref_type(ref)
+        moved += 0.0 if type.space.data else float(elements * type.dtype.itemsize)
+    return Work(flops / (machine.peak_flops(dtype) * PRODUCT_EFFICIENCY), moved, flops)
 
 
 def _tile_work(op: Operation, machine: Machine) -> Work:
@@ -85,8 +90,32 @@ def _tile_work(op: Operation, machine: Machine) -> Work:
         scale = 1.5 if type.dtype == dtypes.f64 else 1.0
         cycles = machine.cycles[function.cost] * scale
         return Work(type.size / machine.lanes(type.dtype) * cycles / machine.clock_hertz, 0.0, float(type.size))
-    if isinstance(op, tile.SortOp | tile.ScanOp | tile.ArgReduceOp):
-        size = array_type(op.operands[0]).size
-        steps = size * max(1.0, math.log2(max(2, size))) if isinstance(op, tile.SortOp) else size
-        return Work(steps * 4 / machine.clock_hertz, 0.0, float(size))
+    if isinstance(op, tile.SortOp | tile.ScanOp | tile.ArgReduceOp | tile.TopKOp):
+        type = array_type(op.operands[0])
+        return Work(_ordered_cycles(op, type, machine) / machine.clock_hertz, 0.0, float(type.size))
     return Work()
+
+
+def _ordered_cycles(op: tile.TileOp, type: ArrayType, machine: Machine) -> float:
+    """Cycles of an operation along an axis: steps that each vector goes through, and what each line ends with."""
+    axis = type.rank - 1 if isinstance(op, tile.TopKOp) else op.attributes_of()["axis"]
+    length = max(1, type.shape[axis])
+    lines = type.size / length
+    lanes = machine.lanes(type.dtype.compute)
+    step = machine.cycles["shuffle"] + machine.cycles["alu"]
+    if isinstance(op, tile.ScanOp):
+        steps = 1.0 + math.log2(lanes) if axis == type.rank - 1 else 1.0
+        return type.size / lanes * steps * step
+    if isinstance(op, tile.ArgReduceOp):
+        ends = lines if axis == type.rank - 1 else lines / lanes
+        return type.size / lanes * 2 * step + ends * math.log2(lanes) * step
+    if isinstance(op, tile.TopKOp):
+        kept = min(length, 2 * max(lanes * lanes, int(op.k.value.data)))
+        return type.size / lanes * 2 * step + lines * _network_cycles(kept, lanes / 2, step)
+    return lines * _network_cycles(length, lanes / 2, step)
+
+
+def _network_cycles(count: float, lanes: float, step: float) -> float:
+    """A bitonic network's."""
+    levels = math.log2(max(2, count))
+    return max(1.0, count / lanes) * levels * (levels + 1) / 2 * step

@@ -35,16 +35,22 @@ def register_blocks(dtype: DType, machine: Machine) -> tuple[RegisterBlock, ...]
 
 
 def product_seconds(rows: int, columns: int, depth: int, block: RegisterBlock, machine: Machine) -> float:
-    """A product of whole blocks on one core, its operands near: multiplications, loads and the latency of the
-    accumulators overlap, and what a matrix lacks of a whole block is computed all the same."""
+    """A product of blocks of rows and whole blocks of columns on one core, its operands near: multiplications, loads
+    and the latency of the accumulators overlap."""
     height = even_split(rows, block.rows)
-    accumulators = height * block.vectors
-    multiplies = accumulators / machine.vector.fma_per_cycle
-    loads = (height + block.vectors) * machine.cycles["move"]
+    whole, rest = divmod(rows, height)
+    cycles = whole * _step_cycles(height, block.vectors, machine) + (
+        _step_cycles(rest, block.vectors, machine) if rest else 0.0
+    )
+    return -(-columns // block.columns) * depth * cycles / machine.clock_hertz
+
+
+def _step_cycles(rows: int, vectors: int, machine: Machine) -> float:
+    """Cycles of one step along the depth."""
+    multiplies = rows * vectors / machine.vector.fma_per_cycle
+    loads = (rows + vectors) * machine.cycles["move"]
     streams = (multiplies, loads, machine.vector.fma_latency_cycles)
-    cycles = max(streams) + EXPOSED * (sum(streams) - max(streams))
-    blocks = -(-rows // height) * -(-columns // block.columns)
-    return blocks * depth * cycles / machine.clock_hertz
+    return max(streams) + EXPOSED * (sum(streams) - max(streams))
 
 
 def best_block(rows: int, columns: int, depth: int, dtype: DType, machine: Machine) -> RegisterBlock:

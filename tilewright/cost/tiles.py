@@ -6,29 +6,20 @@ from dataclasses import dataclass
 
 from tilewright.cost.register_blocks import best_block, even_split
 from tilewright.dtypes import DType
-from tilewright.machines.machine import Machine
-
-
-def _block_rows(rows: int, target: int, micro_rows: int) -> int:
-    """Rows of a block near `target` that waste few rows of register blocks: every block is cut into equal panels, so
-    what counts is how far panels times their height exceed the matrix. Short blocks pay for reloading the right
-    operand's panels, about eight rows' worth."""
-
-    def cost(blocks: int) -> float:
-        block = -(-rows // blocks)
-        panels = -(-block // micro_rows)
-        height = -(-block // panels)
-        return blocks * panels * height / rows * (1 + 8 / block)
-
-    least = max(1, -(-rows // target))
-    best = min(range(least, 2 * least + 1), key=cost)
-    return -(-rows // best)
-
+from tilewright.machines.machine import Machine, MatrixAtom
 
 # Of a row of the left operand. Deep blocks read and write the accumulator less often; their panels of the right operand
-# come from the second-level cache, which asking for the next panel ahead hides. Measured: 384 f32 are never worse than
-# fewer, and 10 % better where the whole depth is one block.
-DEPTH_BYTES = 1536
+# come from the second-level cache. Measured at 1024 and 2048 a side: 1024 f32 are 3 to 10 % better than 384.
+DEPTH_BYTES = 4096
+COLUMN_BYTES = 512
+ROW_BYTES = 2048
+# Tiles a thread: enough that one thread more or less busy with something else does not show.
+TILES_A_THREAD = 2
+# Rows of a right operand that are read side by side, rows of a product that is bound by reading them, and how long
+# those are.
+STREAMED_DEPTH = 32
+STREAMED_ROWS = 4
+STREAMED_ROW_BYTES = 2048
 
 
 @dataclass(frozen=True)
@@ -40,22 +31,83 @@ class MatmulTile:
     depth: int
 
 
-def matmul_tile(rows: int, columns: int, depth: int, dtype: DType, machine: Machine, threads: int) -> MatmulTile:
-    """Blocks for an M x N x K product (Goto and van de Geijn, 2008): a block of A and of the accumulator stay in the
-    second-level cache, a micro-panel of B in the first."""
-    block = best_block(rows, columns, depth, dtype, machine)
-    micro_rows, micro_columns = block.rows, block.columns
+def is_streamed(rows: int, columns: int, dtype: DType) -> bool:
+    """Whether reading a right operand where it lies, once, is what a product's time goes into, and its rows are so long
+    that its panels would be read in short pieces far apart."""
+    return rows <= STREAMED_ROWS and columns * dtype.compute.itemsize >= STREAMED_ROW_BYTES
+
+
+def streaming_tile(rows: int, columns: int, depth: int, dtype: DType, machine: Machine, threads: int) -> MatmulTile:
+    """Blocks for a product of few rows whose right operand is read once, from memory, where it lies: as many columns as
+    keep the accumulator in the first-level cache, so that memory is read in long runs."""
     item = dtype.compute.itemsize
-    block_depth = even_split(depth, DEPTH_BYTES // item)
-    budget = machine.memory("l2").bytes // 2
-    block_columns = even_split(columns, max(micro_columns, 512 * 4 // item), micro_columns)
-    room = budget // (item * (block_depth + block_columns))
-    block_rows = _block_rows(rows, max(micro_rows, min(room, 192)), micro_rows)
-    while -(-rows // block_rows) * -(-columns // block_columns) < 2 * threads and block_rows > 4 * micro_rows:
-        block_rows = _block_rows(rows, block_rows // 2, micro_rows)
-    while -(-rows // block_rows) * -(-columns // block_columns) < threads and block_columns > 2 * micro_columns:
-        block_columns = even_split(columns, block_columns // 2, micro_columns)
-    return MatmulTile(block_rows, block_columns, block_depth)
+    most = machine.memory("l1").bytes // 4 // (item * rows)
+    lanes = 4 * machine.lanes(dtype)
+    return MatmulTile(
+        rows, even_split(columns, max(lanes, min(most, columns // threads)), lanes), min(depth, STREAMED_DEPTH)
+    )
+
+
+def matmul_tile(
+    rows: int, columns: int, depth: int, dtype: DType, machine: Machine, threads: int, *, copies_left: bool = False
+) -> MatmulTile:
+    """Blocks for an M x N x K product: a few panels of B, packed, and the block of the accumulator stay in the
+    second-level cache while rows of A stream by (after Goto and van de Geijn, 2008, with the operands exchanged: A is
+    read where it lies). Where a block of A has to be copied first, blocks have more columns and fewer rows. The depth
+    does not depend on the number of threads, nor do then the sums."""
+    block = best_block(rows, columns, depth, dtype, machine)
+    item = dtype.compute.itemsize
+    row_bytes, column_bytes = (ROW_BYTES // 2, COLUMN_BYTES * 4) if copies_left else (ROW_BYTES, COLUMN_BYTES)
+    block_columns = even_split(columns, max(block.columns, column_bytes // item), block.columns)
+    block_rows = even_split(rows, max(block.rows, row_bytes // item), block.rows)
+
+    def tiles() -> int:
+        return -(-rows // block_rows) * -(-columns // block_columns)
+
+    while tiles() < TILES_A_THREAD * threads and block_columns > block.columns:
+        block_columns = even_split(columns, block_columns // 2, block.columns)
+    # Every block of rows packs its panels anew, so rows are split only where there is nothing else to share.
+    while tiles() < threads and block_rows > 4 * block.rows:
+        block_rows = even_split(rows, block_rows // 2, block.rows)
+    return MatmulTile(block_rows, block_columns, _dividing_split(depth, DEPTH_BYTES // item))
+
+
+def matrix_tile(rows: int, columns: int, depth: int, atom: MatrixAtom, machine: Machine, threads: int) -> MatmulTile:
+    """Blocks for a product by a matrix instruction: like `matmul_tile`, in blocks of 2 x 2 of its accumulators."""
+    height, width = 2 * atom.rows, 2 * atom.columns
+    item = 4 // atom.group
+    block_columns = even_split(columns, max(width, COLUMN_BYTES // 4), width)
+    block_rows = even_split(rows, max(height, ROW_BYTES // 4), height)
+
+    def tiles() -> int:
+        return -(-rows // block_rows) * -(-columns // block_columns)
+
+    while tiles() < TILES_A_THREAD * threads and block_columns > width:
+        block_columns = even_split(columns, block_columns // 2, width)
+    while tiles() < TILES_A_THREAD * threads and block_rows > 4 * height:
+        block_rows = even_split(rows, block_rows // 2, height)
+    steps = _dividing_split(depth // atom.depth, DEPTH_BYTES // item // atom.depth)
+    return MatmulTile(block_rows, block_columns, steps * atom.depth)
+
+
+def _dividing_split(size: int, most: int) -> int:
+    """Equal blocks of at most `most` that divide `size`, where there are any of half that size or more: then no block
+    reaches beyond the end. Else blocks as equal as can be."""
+    blocks = -(-size // most)
+    exact = next((n for n in range(blocks, 2 * blocks + 1) if size % n == 0), blocks)
+    return -(-size // exact) if exact else 0
+
+
+# Packing the right operand costs as much as it saves so many rows.
+ROWS_WORTH_PACKING = 64
+# Rows of which each reads a right operand that lies with its depth inside, as it lies.
+ROWS_ALONG_DEPTH = 4
+
+
+def reads_in_place(rows: int) -> bool:
+    """Whether a product of so many rows is quicker when it reads its right operand where it lies, its columns side by
+    side, than from panels made for it."""
+    return rows <= ROWS_WORTH_PACKING
 
 
 def loop_tile(shape: tuple[int, ...], elements: int, square: bool = False) -> tuple[int, ...]:

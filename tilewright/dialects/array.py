@@ -239,7 +239,8 @@ class ArgReduceOp(ArrayOp):
 
 @irdl_op_definition
 class ScanOp(ArrayOp):
-    """`fn.accumulate(x, axis)`, from the far end if `reverse`."""
+    """`fn.accumulate(x, axis)`, from the far end if `reverse`; a second operand is combined with all from the start.
+    Which elements a total combines is defined, not in which order."""
 
     name = "array.scan"
     fn = prop_def(StringAttr)

@@ -27,6 +27,7 @@ from xdsl.irdl import (
 from xdsl.traits import IsTerminator
 from xdsl.utils.exceptions import VerifyException
 
+from tilewright import dtypes
 from tilewright.dialects import tile
 from tilewright.dialects.base import PlainOp, decode, dtype_of
 from tilewright.layout import Layout
@@ -97,7 +98,9 @@ class DotOp(PlainOp):
 
     `extents` are (M, N, K). Positions k with `depth_map() + k >= depth_limit` do not count. `block` is the layout of
     the accumulators that are in registers at a time. Symbols are shared by the three maps. Without `accumulate` the
-    accumulator is overwritten.
+    accumulator is overwritten. A right operand of u32 against a left one of 16 or 8 bits holds words: 2 or 4 steps of
+    the depth, the first in the lowest bits, and `right_map` counts words. With `accumulator_map` the accumulator is a
+    window of an array, overwritten where the array is.
     """
 
     name = "scheduled.dot"
@@ -110,6 +113,7 @@ class DotOp(PlainOp):
     left_map = prop_def(AffineMapAttr)
     right_map = prop_def(AffineMapAttr)
     accumulate = prop_def(BoolAttr)
+    accumulator_map = opt_prop_def(AffineMapAttr)
     depth_map = opt_prop_def(AffineMapAttr)
     depth_limit = opt_prop_def(IntegerAttr)
 
@@ -117,6 +121,12 @@ class DotOp(PlainOp):
     def shape(self) -> tuple[int, int, int]:
         rows, columns, depth = decode(self.extents)
         return rows, columns, depth
+
+    @property
+    def group(self) -> int:
+        """Steps of the depth in one element of the right operand."""
+        left, right = tile.ref_type(self.left).dtype, tile.ref_type(self.right).dtype
+        return right.bits // left.bits if right == dtypes.u32 and left.bits < right.bits else 1
 
     @property
     def micro_tile(self) -> tuple[int, int]:
@@ -127,10 +137,13 @@ class DotOp(PlainOp):
     def verify_(self) -> None:
         rows, columns, _ = self.shape
         acc = tile.ref_type(self.accumulator)
-        if len(acc.shape) != 2 or acc.shape[0] < rows or acc.shape[1] < columns:
+        small = len(acc.shape) != 2 or acc.shape[0] < rows or acc.shape[1] < columns
+        if self.accumulator_map is None and small:
             raise VerifyException(f"scheduled.dot: accumulator {acc.shape} is smaller than {rows} x {columns}")
         if dtype_of(acc.array.element_type) != acc.dtype.compute:
             raise VerifyException("scheduled.dot: the accumulator must have a compute type")
+        if self.accumulator_map is not None and self.accumulate.value.data:
+            raise VerifyException("scheduled.dot: a window of an array is overwritten, not added to")
 
 
 Scheduled = Dialect("scheduled", [AllocOp, ParallelOp, NestOp, EndOp, BarrierOp, DotOp], [])

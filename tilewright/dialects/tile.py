@@ -5,7 +5,7 @@
             | load store                                tiles of arrays by affine coordinates, masked at the edges
             | full iota map cast bitcast                elementwise
             | broadcast reshape transpose slice concat
-            | reduce arg_reduce scan sort
+            | reduce arg_reduce scan sort top_k
             | fill_padding                              give lanes beyond a limit a value
             | relayout                                  pin where the elements are
             | dot
@@ -34,6 +34,7 @@ from xdsl.dialects.builtin import (
     TensorType,
 )
 from xdsl.ir import Attribute, Block, Dialect, ParametrizedAttribute, Region, SSAValue, TypeAttribute
+from xdsl.ir.affine import AffineExpr, AffineMap
 from xdsl.irdl import (
     irdl_attr_definition,
     irdl_op_definition,
@@ -159,16 +160,30 @@ class KernelOp(PlainOp):
 
 @irdl_op_definition
 class ForOp(PlainOp):
-    """Run the body `trips` times in order; its arguments are the counter and the carried tiles."""
+    """Run the body `trips` times in order; its arguments are the counter and the carried tiles. With an `end`, the loop
+    stops before the trip `end(symbols)`, if that comes sooner: symbols are the operands that are indices."""
 
     name = "tile.for"
     trips = prop_def(IntegerAttr)
-    initial = var_operand_def()
+    end = opt_prop_def(AffineMapAttr)
+    arguments = var_operand_def()
     outputs = var_result_def()
     body = region_def("single_block")
 
+    @property
+    def symbols(self) -> Sequence[SSAValue]:
+        return [o for o in self.operands if isinstance(o.type, IndexType)]
+
+    @property
+    def initial(self) -> Sequence[SSAValue]:
+        """What the carried tiles are before the first trip."""
+        return [o for o in self.operands if not isinstance(o.type, IndexType)]
+
     def verify_(self) -> None:
-        carried = [o.type for o in self.operands]
+        end = AffineMap(0, 0, (AffineExpr.constant(0),)) if self.end is None else self.end.data
+        if end.num_dims or end.num_symbols != len(self.symbols) or len(end.results) != 1:
+            raise VerifyException(f"tile.for: {end} does not say where {len(self.symbols)} symbols end the loop")
+        carried = [o.type for o in self.initial]
         block = self.body.block
         if [a.type for a in block.args[1:]] != carried or [r.type for r in self.results] != carried:
             raise VerifyException("tile.for: carried types differ between operands, body and results")
@@ -427,6 +442,14 @@ class SortOp(TileOp):
 
 
 @irdl_op_definition
+class TopKOp(TileOp):
+    """The `k` largest along the last dim and their indices."""
+
+    name = "tile.top_k"
+    k = prop_def(IntegerAttr)
+
+
+@irdl_op_definition
 class DotOp(PlainOp):
     """`accumulator + left @ right`, computed in the accumulator's type; left is M x K, right K x N."""
 
@@ -476,6 +499,7 @@ TILE_OPS: tuple[type[TileOp], ...] = (
     ArgReduceOp,
     ScanOp,
     SortOp,
+    TopKOp,
 )
 
 Tile = Dialect(

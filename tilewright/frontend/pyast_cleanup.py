@@ -99,8 +99,8 @@ def _drop_carried(op: tile.ForOp) -> bool:
         body.erase_arg(body.args[n + 1])
     op.body.detach_block(body)
     made = tile.ForOp.make(
-        [op.initial[n] for n in kept],
-        {"trips": int(op.trips.value.data)},
+        [*op.symbols, *(op.initial[n] for n in kept)],
+        op.plain(),
         [op.results[n].type for n in kept],
         [Region(body)],
     )

@@ -8,7 +8,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from tilewright.dtypes import DType
+from tilewright.dtypes import DType, by_name, u32
 from tilewright.errors import TargetError
 
 
@@ -53,6 +53,26 @@ class Vector:
     fma_latency_cycles: float
 
 
+@dataclass(frozen=True)
+class MatrixAtom:
+    """An instruction that multiplies small matrices: `rows` x `depth` times `depth` x `columns`, in `cycles` where many
+    follow each other. Its right operand has as many steps of the depth as fill a word of 32 bits side by side."""
+
+    name: str
+    left: str
+    right: str
+    accumulator: str
+    rows: int
+    columns: int
+    depth: int
+    cycles: float
+
+    @property
+    def group(self) -> int:
+        """Steps of the depth in one word of the right operand."""
+        return 32 // by_name(self.right).bits
+
+
 @dataclass(frozen=True, eq=False)
 class Machine:
     """One machine as the compiler sees it.
@@ -77,6 +97,18 @@ class Machine:
     cycles: dict[str, float]
     default_memory: str
     links: tuple[Link, ...] = ()
+    matrix_atoms: tuple[MatrixAtom, ...] = ()
+
+    def matrix_atom(self, left: DType, right: DType, accumulator: DType, depth: int) -> MatrixAtom | None:
+        """The instruction that multiplies matrices of these types, where there is one and the depth is made of its
+        steps."""
+        types = (left.name, right.name, accumulator.name)
+        found = (a for a in self.matrix_atoms if (a.left, a.right, a.accumulator) == types)
+        return next((a for a in found if depth and depth % a.depth == 0), None)
+
+    def matrix_atom_of_words(self, left: DType, right: DType, accumulator: DType, depth: int) -> MatrixAtom | None:
+        """The same for a right operand in words."""
+        return self.matrix_atom(left, left, accumulator, depth) if right == u32 else None
 
     def memory(self, name: str) -> Memory:
         return next(m for m in self.memories if m.name == name)
@@ -124,6 +156,7 @@ def _parse(text: str) -> Machine:
         cycles=data["cycles"],
         default_memory=data["default_memory"],
         links=tuple(Link(**link) for link in data.get("link", ())),
+        matrix_atoms=tuple(MatrixAtom(**atom) for atom in data.get("matrix_atom", ())),
     )
 
 

@@ -50,6 +50,7 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
+from tilewright.passes.attention_masks import depends_on_positions
 from tilewright.passes.base import Remark, Unit, blocks_of, where
 from tilewright.passes.fusion import (
     ELEMENTWISE,
@@ -61,7 +62,7 @@ from tilewright.passes.fusion import (
     make_group,
     users,
 )
-from tilewright.passes.lower_contract_group import AttentionParts
+from tilewright.passes.lower_attention_group import AttentionParts, repeat_of
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,7 @@ def _try(unit: Unit, block: Block, product: array.ContractOp) -> None:
     if found is None:
         return
     parts, members = found
+    members |= _own_positions(members, block) | _own_repeats(parts, block)
     members |= set(inline_closure((o for op in members for o in op.operands), block))
     inside = {op for op in members if op.parent_block() is block}
     subject = f"attention at {where(product)}"
@@ -88,7 +90,7 @@ def _try(unit: Unit, block: Block, product: array.ContractOp) -> None:
         reason = f"{leak.name} also needs an inner value"
         unit.remarks.append(Remark("array-fuse-attention", subject, "not fused", reason))
         return
-    if any(is_inline(op) and any(_is_scored(o.owner, inside) for o in op.operands) for op in inside):
+    if any(is_inline(op) and any(_is_scored(o, inside) for o in op.operands) for op in inside):
         reason = "the scores are also read at other coordinates"
         unit.remarks.append(Remark("array-fuse-attention", subject, "not fused", reason))
         return
@@ -101,9 +103,63 @@ def _try(unit: Unit, block: Block, product: array.ContractOp) -> None:
     unit.remarks.append(Remark("array-fuse-attention", subject, "fused", why))
 
 
-def _is_scored(owner: object, members: set[Operation]) -> bool:
-    """Whether an owner is a member that is computed for every score (a reduction is computed for every row)."""
-    return isinstance(owner, (array.ContractOp, *ELEMENTWISE)) and owner in members
+def _own_positions(members: set[Operation], block: Block) -> set[Operation]:
+    """Copies, for the members alone, of what they read that is computed from positions: a mask need not be stored."""
+    copies: dict[SSAValue, SSAValue] = {}
+    first = next(op for op in block.ops if op in members)
+
+    def own(value: SSAValue) -> SSAValue:
+        op = value.owner
+        if not isinstance(op, Operation) or value in copies or op in members or not depends_on_positions(value):
+            return copies.get(value, value)
+        copy = op.clone()
+        copy.operands = [own(o) for o in op.operands]
+        block.insert_op_before(copy, first)
+        copies[value] = copy.results[0]
+        return copy.results[0]
+
+    for op in members:
+        op.operands = [own(o) for o in op.operands]
+    for value in reversed(list(copies)):
+        _erase_unused(value)
+    return {copy.owner for copy in copies.values() if isinstance(copy.owner, Operation)}
+
+
+def _own_repeats(parts: AttentionParts, block: Block) -> set[Operation]:
+    """Copies, for this attention alone, of what repeats keys and values for heads that share them."""
+    result: set[Operation] = set()
+    for product in (parts.score_product, parts.value_product):
+        merged = product.operands[1].owner
+        if repeat_of(product) is None or not isinstance(merged, array.ReshapeOp):
+            continue
+        spread = merged.operands[0].owner
+        if not isinstance(spread, array.BroadcastOp):
+            continue
+        copies = (spread.clone(), merged.clone())
+        copies[1].operands = [copies[0].results[0]]
+        for copy in copies:
+            block.insert_op_before(copy, product)
+        old = product.operands[1]
+        product.operands[1] = copies[1].results[0]
+        _erase_unused(old)
+        _erase_unused(spread.results[0])
+        result.update(copies)
+    return result
+
+
+def _erase_unused(value: SSAValue) -> None:
+    op = value.owner
+    if isinstance(op, Operation) and value.first_use is None:
+        op.detach()
+        op.erase()
+
+
+def _is_scored(value: SSAValue, members: set[Operation]) -> bool:
+    """Whether a member computes a value for every score (a reduction is computed for every row), and not from the
+    position alone."""
+    owner = value.owner
+    computed = isinstance(owner, (array.ContractOp, *ELEMENTWISE)) and owner in members
+    return computed and not depends_on_positions(value)
 
 
 def _leak(block: Block, members: set[Operation], root: SSAValue) -> Operation | None:
@@ -152,11 +208,7 @@ def _last_axis_reduce(value: SSAValue, fn: str, operand: SSAValue) -> array.Redu
 def match_attention(product: array.ContractOp) -> tuple[AttentionParts, set[Operation]] | None:
     """The parts of the attention that ends in `product`, and its operations without inline ones."""
     rank = array_type(product.operands[0]).rank
-    a = product.attributes_of()
-    batch = tuple(range(rank - 2))
-    if a["left_batch"] != batch or a["left_contract"] != (rank - 1,) or a["right_batch"] != batch:
-        return None
-    if array_type(product.operands[1]).rank != rank:
+    if not _plain_product(product, rank) or product.attributes_of()["left_contract"] != (rank - 1,):
         return None
     divide = _map_of(product.operands[0], "divide")
     if divide is None:
@@ -178,6 +230,8 @@ def match_attention(product: array.ContractOp) -> tuple[AttentionParts, set[Oper
     first, between = upstream
     if not _plain_product(first, rank) or not _one_compute_type(first, scores, product):
         return None
+    if first.attributes_of()["left_batch"] != product.attributes_of()["left_batch"]:
+        return None
     parts = AttentionParts(first, scores, product, product.results[0])
     return parts, {product, divide, exponential, total, subtract, highest, first, *between}
 
@@ -188,11 +242,13 @@ def _one_compute_type(first: array.ContractOp, scores: SSAValue, product: array.
 
 
 def _plain_product(op: array.ContractOp, rank: int) -> bool:
+    """Whether a product has a left operand of `rank`, leading batch dimensions, one that is summed over, and one more
+    on the right."""
     a = op.attributes_of()
-    batch = tuple(range(rank - 2))
+    batch = tuple(range(len(a["left_batch"])))
     return (
-        array_type(op.operands[0]).rank == rank
-        and array_type(op.operands[1]).rank == rank
+        array_type(op.operands[0]).rank == rank >= len(batch) + 2
+        and array_type(op.operands[1]).rank == len(batch) + 2
         and a["left_batch"] == batch
         and a["right_batch"] == batch
         and len(a["left_contract"]) == 1

@@ -42,23 +42,33 @@ from typing import Any, ClassVar
 from xdsl.ir import SSAValue
 
 from tilewright.dialects import array, tile
-from tilewright.dialects.base import array_type
+from tilewright.dialects.base import array_type, tensor
 from tilewright.passes.array_fuse_attention import attention_parts
 from tilewright.passes.base import Unit, blocks_of
 from tilewright.passes.fusion import structural_key
+from tilewright.passes.lower_attention_group import lower_attention_group, plan_attention
 from tilewright.passes.lower_contract_group import (
-    lower_attention_group,
     lower_contract_group,
     lower_convolve_group,
-    plan_attention,
     plan_contract,
     plan_convolve,
 )
 from tilewright.passes.lower_loop_group import lower_loop_group, plan_loop
-from tilewright.passes.lower_ordered_group import lower_ordered_group, lower_scatter_group, plan_ordered
+from tilewright.passes.lower_ordered_group import ordered_stages
+from tilewright.passes.lower_scatter_group import lower_scatter_group
+from tilewright.passes.stages import Stage
 from tilewright.passes.tile_builder import TileBuilder, locate
+from tilewright.primitives import ArrayType
 
 Fill = Callable[[TileBuilder, Sequence[SSAValue], Sequence[SSAValue]], None]
+
+
+@dataclass(frozen=True)
+class _Kernel:
+    """One of the kernels of a group: its name and the types of what it computes."""
+
+    name: str
+    results: tuple[ArrayType, ...]
 
 
 @dataclass(frozen=True)
@@ -68,79 +78,100 @@ class ArrayLowerToTilePass:
     name: ClassVar[str] = "array-lower-to-tile"
 
     def apply(self, unit: Unit) -> None:
-        known: dict[tuple[object, ...], str] = {}
+        known: dict[tuple[object, ...], list[_Kernel]] = {}
         for block in blocks_of(unit.main):
             for op in list(block.ops):
                 if isinstance(op, array.FusedOp):
                     _replace(unit, op, known)
 
 
-def _replace(unit: Unit, group: array.FusedOp, known: dict[tuple[object, ...], str]) -> None:
+def _replace(unit: Unit, group: array.FusedOp, known: dict[tuple[object, ...], list[_Kernel]]) -> None:
     key = (group.kind.data, structural_key(group.body))
-    name = known.get(key)
-    if name is None:
-        name = f"{group.kind.data}_{len(known)}"
-        known[key] = name
-        unit.module.body.block.add_op(_lower(unit, group, name))
-    call = array.CallOp.make(list(group.operands), {"callee": name}, [r.type for r in group.results])
-    call.location = group.location
-    block = group.parent_block()
-    if block is not None:
-        block.insert_op_before(call, group)
-    for old, new in zip(group.results, call.results, strict=True):
+    kernels = known.get(key)
+    if kernels is None:
+        kernels = _lower(unit, group, f"{group.kind.data}_{len(known)}")
+        known[key] = kernels
+    values = list(group.operands)
+    for kernel in kernels:
+        call = array.CallOp.make(values, {"callee": kernel.name}, [tensor(t) for t in kernel.results])
+        call.location = group.location
+        block = group.parent_block()
+        if block is not None:
+            block.insert_op_before(call, group)
+        values += call.results
+    for old, new in zip(group.results, values[-len(group.results) :], strict=True):
         old.replace_all_uses_with(new)
     group.detach()
     group.erase()
 
 
-def _lower(unit: Unit, group: array.FusedOp, name: str) -> tile.KernelOp:
-    grid, fill = _GROUPS[group.kind.data](unit, group)
-    inputs = [tile.ref(array_type(o)) for o in group.operands]
-    outputs = [tile.ref(array_type(r)) for r in group.results]
-    effects = [*[tile.IN] * len(inputs), *[tile.OUT] * len(outputs)]
-    kernel = tile.kernel(name, grid, [*inputs, *outputs], effects)
+def _lower(unit: Unit, group: array.FusedOp, name: str) -> list[_Kernel]:
+    """Add the kernels of a group to the module. Each reads the operands and what those before it computed."""
+    stages = _GROUPS[group.kind.data](unit, group)
+    inputs = [array_type(o) for o in group.operands]
+    kernels: list[_Kernel] = []
+    for stage in stages:
+        results = stage.results or tuple(array_type(r) for r in group.results)
+        kernels.append(_Kernel(name if stage is stages[-1] else f"{name}_{stage.name}", results))
+        unit.module.body.block.add_op(_kernel(group, stage, kernels[-1], inputs))
+        inputs += results
+    return kernels
+
+
+def _kernel(group: array.FusedOp, stage: Stage, name: _Kernel, inputs: Sequence[ArrayType]) -> tile.KernelOp:
+    effects = [*[tile.IN] * len(inputs), *[tile.OUT] * len(name.results)]
+    kernel = tile.kernel(name.name, stage.grid, [tile.ref(t) for t in (*inputs, *name.results)], effects)
     refs: dict[SSAValue, SSAValue] = dict(zip(group.body.block.args, kernel.refs, strict=False))
     builder = TileBuilder(kernel.body.block, refs)
-    fill(builder, kernel.indices, kernel.refs[len(inputs) :])
+    earlier, outputs = kernel.refs[len(refs) : len(inputs)], kernel.refs[len(inputs) :]
+    stage.fill(builder, kernel.indices, outputs, earlier)
     kernel.body.block.add_op(tile.YieldOp.make([], {}, []))
     for block in (region.block for op in kernel.walk() for region in op.regions):
         locate(block.first_op, group.location)
     return kernel
 
 
-def _loop(unit: Unit, group: array.FusedOp) -> tuple[tuple[int, ...], Fill]:
+def _only(grid: tuple[int, ...], fill: Fill) -> list[Stage]:
+    return [Stage(grid, lambda builder, indices, outputs, earlier: fill(builder, indices, outputs))]
+
+
+def _loop(unit: Unit, group: array.FusedOp) -> list[Stage]:
     plan = plan_loop(group, unit.machine)
-    return plan.grid, lambda builder, indices, outputs: lower_loop_group(group, plan, builder, indices, outputs)
+    return _only(plan.grid, lambda builder, indices, outputs: lower_loop_group(group, plan, builder, indices, outputs))
 
 
-def _contract(unit: Unit, group: array.FusedOp) -> tuple[tuple[int, ...], Fill]:
+def _contract(unit: Unit, group: array.FusedOp) -> list[Stage]:
     plan = plan_contract(group, unit.machine, unit.threads)
-    return plan.grid, lambda builder, indices, outputs: lower_contract_group(group, plan, builder, indices, outputs)
-
-
-def _convolve(unit: Unit, group: array.FusedOp) -> tuple[tuple[int, ...], Fill]:
-    plan = plan_convolve(group, unit.machine, unit.threads)
-    return plan.grid, lambda builder, indices, outputs: lower_convolve_group(group, plan, builder, indices, outputs)
-
-
-def _attention(unit: Unit, group: array.FusedOp) -> tuple[tuple[int, ...], Fill]:
-    parts = attention_parts(group)
-    plan = plan_attention(array_type(parts.scores).shape, unit.machine)
-    return plan.grid, lambda builder, indices, outputs: lower_attention_group(
-        group, parts, plan, builder, indices, outputs
+    return _only(
+        plan.grid, lambda builder, indices, outputs: lower_contract_group(group, plan, builder, indices, outputs)
     )
 
 
-def _ordered(unit: Unit, group: array.FusedOp) -> tuple[tuple[int, ...], Fill]:
-    plan = plan_ordered(group)
-    return plan.grid, lambda builder, indices, outputs: lower_ordered_group(group, plan, builder, indices, outputs)
+def _convolve(unit: Unit, group: array.FusedOp) -> list[Stage]:
+    plan = plan_convolve(group, unit.machine, unit.threads)
+    return _only(
+        plan.grid, lambda builder, indices, outputs: lower_convolve_group(group, plan, builder, indices, outputs)
+    )
 
 
-def _scatter(unit: Unit, group: array.FusedOp) -> tuple[tuple[int, ...], Fill]:
-    return (), lambda builder, indices, outputs: lower_scatter_group(group, builder, outputs)
+def _attention(unit: Unit, group: array.FusedOp) -> list[Stage]:
+    parts = attention_parts(group)
+    plan = plan_attention(parts, unit.threads)
+    return _only(
+        plan.grid,
+        lambda builder, indices, outputs: lower_attention_group(group, parts, plan, builder, indices, outputs),
+    )
 
 
-_GROUPS: dict[str, Callable[[Unit, Any], tuple[tuple[int, ...], Fill]]] = {
+def _ordered(unit: Unit, group: array.FusedOp) -> list[Stage]:
+    return ordered_stages(group, unit.threads)
+
+
+def _scatter(unit: Unit, group: array.FusedOp) -> list[Stage]:
+    return _only((), lambda builder, indices, outputs: lower_scatter_group(group, builder, outputs))
+
+
+_GROUPS: dict[str, Callable[[Unit, Any], list[Stage]]] = {
     "loop": _loop,
     "contract": _contract,
     "convolve": _convolve,
@@ -148,5 +179,6 @@ _GROUPS: dict[str, Callable[[Unit, Any], tuple[tuple[int, ...], Fill]]] = {
     "scan": _ordered,
     "sort": _ordered,
     "arg_reduce": _ordered,
+    "top_k": _ordered,
     "scatter": _scatter,
 }

@@ -43,6 +43,8 @@ ROUNDS = 4
 # Captured arrays up to this size are computed with at compile time; index maps of them only while they stay small.
 FOLDED_BYTES = 16 * 2**20
 FOLDED_VIEW_BYTES = 2**16
+# A search keeps its records in a first- or second-level cache.
+SEARCHED_ELEMENTS = 4096
 
 _VIEWS = (array.ReshapeOp, array.TransposeOp, array.BroadcastOp, array.SliceOp, array.ReverseOp)
 
@@ -312,10 +314,12 @@ def _has_exact_reciprocal(value: float | int) -> bool:
 
 
 def _top_k(unit: Unit, op: array.ArrayOp) -> Sequence[SSAValue] | None:
-    """The k largest are the start of a descending sort that carries positions."""
+    """Many largest elements are the start of a descending sort that carries positions; few are searched for."""
     (source,) = op.operands
     type = array_type(source)
     axis, k = type.rank - 1, op.attributes_of()["k"]
+    if k <= SEARCHED_ELEMENTS:
+        return None
     positions = _insert(op, "iota", [], {"shape": type.shape, "dtype": "i64", "axis": axis})
     ordered = array.build("sort", [source, positions], {"axis": axis, "descending": True})
     ordered.location = op.location

@@ -164,7 +164,7 @@ def _operations(block: Block, trips: int) -> Iterator[tuple[Operation, int]]:
 def _find_free(work: _Kernel) -> None:
     """Tiles that are alike everywhere or computed from their coordinates, and what is computed from such alone."""
     for op, _ in work.ops:
-        moves = isinstance(op, tile.ReduceOp | tile.ArgReduceOp | tile.ScanOp | tile.SortOp)
+        moves = isinstance(op, tile.ReduceOp | tile.ArgReduceOp | tile.ScanOp | tile.SortOp | tile.TopKOp)
         is_known = all(operand in work.free or not is_tile(operand) for operand in op.operands)
         if isinstance(op, tile.FullOp | tile.IotaOp) or (isinstance(op, tile.TileOp) and is_known and not moves):
             work.free.update(op.results)

@@ -184,6 +184,7 @@ COMPUTING: tuple[type[PlainOp], ...] = (
     tile.ArgReduceOp,
     tile.ScanOp,
     tile.SortOp,
+    tile.TopKOp,
 )
 IGNORED: tuple[type[PlainOp], ...] = (tile.YieldOp, tile.PrintOp, tile.AssertOp)
 
@@ -214,11 +215,23 @@ def _rule(*kinds: type[PlainOp]) -> Callable[[Rule], Rule]:
     return register
 
 
-@_rule(tile.MapOp, tile.CastOp, tile.BitcastOp, tile.FillPaddingOp, tile.ScanOp, tile.SortOp)
+@_rule(tile.MapOp, tile.CastOp, tile.BitcastOp, tile.FillPaddingOp, tile.SortOp)
 def _elementwise(op: PlainOp) -> Iterator[Flow]:
     name = op.plain().get("fn", op.name.removeprefix("tile."))
     for operand in filter(is_tile, op.operands):
         yield Flow(operand, op.results[0], Same(), f"operands and result of `{name}` are in one layout")
+
+
+@_rule(tile.ScanOp)
+def _scan(op: tile.ScanOp) -> Iterator[Flow]:
+    """What a scan starts from is read from memory."""
+    yield Flow(op.operands[0], op.results[0], Same(), "operand and result of a scan are in one layout")
+
+
+@_rule(tile.TopKOp)
+def _top_k(op: tile.TopKOp) -> Iterator[Flow]:
+    for result in op.results:
+        yield Flow(op.operands[0], result, Scattered(), "the largest elements come from anywhere")
 
 
 @_rule(tile.TransposeOp)

@@ -28,7 +28,7 @@ from tilewright.layout.catalogue import (
 from tilewright.layout.dims import static
 from tilewright.layout.iters import fuse_digits, weighted
 from tilewright.layout.operations import rename_axis
-from tilewright.machines.machine import Machine
+from tilewright.machines.machine import Machine, MatrixAtom
 from tilewright.primitives import ArrayType
 
 SHARED = "mem.shared"
@@ -37,7 +37,8 @@ SHARED = "mem.shared"
 @dataclass(frozen=True)
 class Atom:
     """One way to do a product: the layouts that it wants of its operands and gives its accumulator, and its time.
-    `block` is the part of the accumulator that a micro-kernel keeps in registers."""
+    `block` is the part of the accumulator that a micro-kernel keeps in registers, `instruction` what multiplies
+    matrices for it."""
 
     name: str
     left: Layout
@@ -45,6 +46,7 @@ class Atom:
     accumulator: Layout
     seconds: float
     block: Layout | None = None
+    instruction: MatrixAtom | None = None
 
     def __str__(self) -> str:
         return self.name
@@ -240,6 +242,10 @@ class VectorSpace:
     def atoms(self, left: ArrayType, right: ArrayType, accumulator: ArrayType) -> Iterator[Atom]:
         rows, depth = left.shape
         dtype = accumulator.dtype
+        instruction = self.machine.matrix_atom(left.dtype, right.dtype, dtype, depth)
+        if instruction is not None:
+            yield self._matrix(left, right, accumulator, instruction)
+            return
         line = max(1, self.machine.memories[0].line_bytes // dtype.compute.itemsize)
         for block in register_blocks(dtype, self.machine):
             height = even_split(rows, block.rows)
@@ -251,3 +257,18 @@ class VectorSpace:
                 product_seconds(rows, right.shape[1], depth, block, self.machine),
                 register_block((height, block.columns), block.lanes),
             )
+
+    def _matrix(self, left: ArrayType, right: ArrayType, accumulator: ArrayType, instruction: MatrixAtom) -> Atom:
+        """2 x 2 accumulators of a matrix instruction: each operand that is loaded is used twice."""
+        height, width = 2 * instruction.rows, 2 * instruction.columns
+        blocks = -(-left.shape[0] // height) * -(-right.shape[1] // width)
+        steps = 4 * blocks * -(-left.shape[1] // instruction.depth)
+        return Atom(
+            f"{instruction.name}, {height} x {width}",
+            row_major(left.shape),
+            packed_panels_b(right.shape, width, instruction.group),
+            row_major(accumulator.shape),
+            steps * instruction.cycles / self.machine.clock_hertz,
+            register_block((height, width), instruction.columns),
+            instruction,
+        )

@@ -1,4 +1,4 @@
-"""Tile kernels around matrix products: `contract`, `convolve` and `attention` groups."""
+"""Tile kernels around matrix products: `contract` and `convolve` groups."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from xdsl.ir import SSAValue
+from xdsl.ir import BlockArgument, SSAValue
 
 from tilewright import dtypes
-from tilewright.cost.register_blocks import even_split
-from tilewright.cost.tiles import matmul_tile
+from tilewright.cost.tiles import is_streamed, matmul_tile, matrix_tile, streaming_tile
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.dtypes import DType
@@ -18,7 +17,7 @@ from tilewright.machines.machine import Machine
 from tilewright.passes.indexing import Axis, Coordinates, Linear, Tile
 from tilewright.passes.tile_builder import TileBuilder
 
-ROW, COLUMN, DEPTH, VALUE_COLUMN = 0.0, 1.0, 2.0, 3.0
+ROW, COLUMN, DEPTH = 0.0, 1.0, 2.0
 
 # Adds to a sum what one point of the loops over contracted dimensions, given their counters, contributes.
 Step = Callable[[Sequence[SSAValue], Tile], Tile]
@@ -26,12 +25,14 @@ Step = Callable[[Sequence[SSAValue], Tile], Tile]
 
 @dataclass(frozen=True)
 class ContractPlan:
-    """Tile extents of the result dimensions and of the contracted ones (all but the last are 1)."""
+    """Tile extents of the result dimensions and of the contracted ones (all but the last are 1). `widened`: operands
+    are converted to the accumulator's type before they are multiplied."""
 
     shape: tuple[int, ...]
     extents: tuple[int, ...]
     depth_sizes: tuple[int, ...]
     depth_extent: int
+    widened: bool = True
 
     @property
     def grid(self) -> tuple[int, ...]:
@@ -63,13 +64,41 @@ def plan_contract(group: array.FusedOp, machine: Machine, threads: int) -> Contr
     last_columns = result.shape[columns[-1]] if columns else 1
     others = math.prod(result.shape) // max(1, last_rows * last_columns)
     share = 1 if others >= 2 * threads else threads
-    tile = matmul_tile(last_rows, last_columns, depth_sizes[-1] if depth_sizes else 1, result.dtype, machine, share)
+    last_depth = depth_sizes[-1] if depth_sizes else 1
+    streamed = is_streamed(last_rows, last_columns, result.dtype) and _reads_array(group, op)
+    atom = machine.matrix_atom(left.dtype, array_type(op.operands[1]).dtype, _accumulator(result.dtype), last_depth)
+    if atom is not None and last_rows >= atom.rows:
+        tile = matrix_tile(last_rows, last_columns, last_depth, atom, machine, share)
+    else:
+        sizes = (last_rows, last_columns, last_depth, result.dtype, machine, share)
+        in_place = bool(summed) and _lies_along(op.operands[0], summed[-1]) and left.dtype == _accumulator(result.dtype)
+        tile, atom = streaming_tile(*sizes) if streamed else matmul_tile(*sizes, copies_left=not in_place), None
     extents = [1] * result.rank
     if rows:
         extents[rows[-1]] = max(1, min(tile.rows, last_rows))
     if columns:
         extents[columns[-1]] = max(1, min(tile.columns, last_columns))
-    return ContractPlan(result.shape, tuple(extents), depth_sizes, max(1, tile.depth))
+    return ContractPlan(result.shape, tuple(extents), depth_sizes, max(1, tile.depth), widened=atom is None)
+
+
+def _lies_along(value: SSAValue, dim: int) -> bool:
+    """Whether a value is an array of the group, seen through transposes, whose neighbours in memory are those along a
+    dim: such a left operand is read where it lies."""
+    while isinstance(value.owner, array.TransposeOp):
+        dim = value.owner.attributes_of()["permutation"][dim]
+        value = value.owner.operands[0]
+    return isinstance(value, BlockArgument) and dim == array_type(value).rank - 1
+
+
+def _reads_array(group: array.FusedOp, op: array.ContractOp) -> bool:
+    """Whether the right operand is an array known at run time only, its columns side by side, of the type that the
+    product is computed in: it is read where it lies."""
+    right = op.operands[1]
+    type = array_type(right)
+    if not isinstance(right, BlockArgument) or type.dtype != array_type(op.results[0]).dtype.compute:
+        return False
+    summed = op.attributes_of()["right_contract"]
+    return type.rank - 1 not in summed and not isinstance(group.operands[right.index].owner, array.ConstantOp)
 
 
 def lower_contract_group(
@@ -89,13 +118,13 @@ def lower_contract_group(
     at: list[Linear] = []
     for d, counter in enumerate(indices):
         axis = row if rows and d == rows[-1] else column if columns and d == columns[-1] else None
-        at.append(_tile_position(axis, counter, plan.extents[d], plan.shape[d]))
+        at.append(tile_position(axis, counter, plan.extents[d], plan.shape[d]))
     depth = Axis(plan.depth_extent, DEPTH, "k")
     acc_type = _accumulator(result.dtype)
 
     def step(counters: Sequence[SSAValue], total: Tile) -> Tile:
         inner = _depth_positions(plan, depth, counters)
-        left_at = _operand_coordinates(
+        left_at = operand_coordinates(
             array_type(op.operands[0]).rank,
             a["left_batch"],
             a["left_contract"],
@@ -103,7 +132,7 @@ def lower_contract_group(
             inner,
             [at[d] for d in rows],
         )
-        right_at = _operand_coordinates(
+        right_at = operand_coordinates(
             array_type(op.operands[1]).rank,
             a["right_batch"],
             a["right_contract"],
@@ -111,8 +140,9 @@ def lower_contract_group(
             inner,
             [at[d] for d in columns],
         )
-        left = builder.cast(builder.pull(op.operands[0], left_at), acc_type)
-        right = builder.cast(builder.pull(op.operands[1], right_at), acc_type)
+        left, right = builder.pull(op.operands[0], left_at), builder.pull(op.operands[1], right_at)
+        if plan.widened:
+            left, right = builder.cast(left, acc_type), builder.cast(right, acc_type)
         if plan.depth_sizes and plan.depth_sizes[-1] % plan.depth_extent:
             limit = plan.depth_sizes[-1]
             left = builder.fill_padding(left, inner[-1], limit, 0)
@@ -122,7 +152,7 @@ def lower_contract_group(
     total = builder.full(0, acc_type, (row, column))
     if 0 not in plan.depth_sizes:
         total = _depth_loop(plan, builder, total, step)
-    product = builder.cast(_squeeze(builder, total, at), result.dtype)
+    product = builder.cast(squeeze(builder, total, at), result.dtype)
     builder.define(op.results[0], tuple(at), product)
     store_roots(group, op.results[0], builder, tuple(at), outputs)
 
@@ -153,7 +183,8 @@ def _accumulator(dtype: DType) -> DType:
     return dtype.compute
 
 
-def _tile_position(axis: Axis | None, counter: SSAValue, extent: int, size: int) -> Linear:
+def tile_position(axis: Axis | None, counter: SSAValue, extent: int, size: int) -> Linear:
+    """A coordinate that is cut into tiles: the axis, if it is one of the tile, from the counter's multiple on."""
     position = Linear.of(axis) if axis is not None and size > 1 else Linear()
     return position + Linear.of(counter, extent) if extent < size else position
 
@@ -182,7 +213,7 @@ def _depth_loop(plan: ContractPlan, builder: TileBuilder, total: Tile, step: Ste
     return nest(0, [], total)
 
 
-def _operand_coordinates(
+def operand_coordinates(
     rank: int,
     batch_dims: Sequence[int],
     contract_dims: Sequence[int],
@@ -190,6 +221,7 @@ def _operand_coordinates(
     inner: Sequence[Linear],
     free: Sequence[Linear],
 ) -> Coordinates:
+    """Coordinates of a product's operand of `rank` dimensions: of its batch, contracted and other ones."""
     known: Mapping[int, Linear] = dict(zip(batch_dims, batch, strict=True)) | dict(
         zip(contract_dims, inner, strict=True)
     )
@@ -197,7 +229,7 @@ def _operand_coordinates(
     return tuple(known[d] if d in known else next(rest) for d in range(rank))
 
 
-def _squeeze(builder: TileBuilder, total: Tile, at: Sequence[Linear]) -> Tile:
+def squeeze(builder: TileBuilder, total: Tile, at: Sequence[Linear]) -> Tile:
     """Drop accumulator axes that the result's coordinates do not have (sizes of 1)."""
     used = {axis for c in at for axis in c.axes}
     return builder.drop(total, [axis for axis in total.axes if axis not in used])
@@ -241,7 +273,7 @@ def lower_convolve_group(
     at: list[Linear] = []
     for d, counter in enumerate(indices):
         axis = row if d == 1 else column if d == result.rank - 1 else None
-        at.append(_tile_position(axis, counter, plan.extents[d], plan.shape[d]))
+        at.append(tile_position(axis, counter, plan.extents[d], plan.shape[d]))
     depth = Axis(plan.depth_extent, DEPTH, "c")
     acc_type = _accumulator(result.dtype)
     per_group, channels = kernel_type.shape[0] // a["groups"], kernel_type.shape[1]
@@ -269,7 +301,7 @@ def lower_convolve_group(
     total = builder.full(0, acc_type, (row, column))
     if 0 not in plan.depth_sizes:
         total = _depth_loop(plan, builder, total, step)
-    product = builder.cast(_squeeze(builder, total, at), result.dtype)
+    product = builder.cast(squeeze(builder, total, at), result.dtype)
     builder.define(op.results[0], tuple(at), product)
     store_roots(group, op.results[0], builder, tuple(at), outputs)
 
@@ -292,107 +324,3 @@ def _group_start(
     first = builder.position(Linear.of(counter, extent) if extent < per_group * groups else Linear())
     index = builder.map("floor_divide", first, builder.full(per_group, dtypes.i64))
     return Linear.of(builder.map("multiply", index, builder.full(channels, dtypes.i64)))
-
-
-# ---- attention ------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class AttentionPlan:
-    """Tile extents: query rows and key columns per step; `shape` is that of the scores (*batch, queries, keys)."""
-
-    shape: tuple[int, ...]
-    query_extent: int
-    key_extent: int
-
-    @property
-    def grid(self) -> tuple[int, ...]:
-        return (*self.shape[:-2], -(-self.shape[-2] // self.query_extent))
-
-
-@dataclass(frozen=True)
-class AttentionParts:
-    """The values of an attention group, by role."""
-
-    score_product: array.ContractOp
-    scores: SSAValue
-    value_product: array.ContractOp
-    quotient: SSAValue
-
-
-def plan_attention(scores_shape: tuple[int, ...], machine: Machine) -> AttentionPlan:
-    rows, keys = scores_shape[-2], scores_shape[-1]
-    return AttentionPlan(scores_shape, even_split(rows, 64), even_split(keys, 256))
-
-
-def lower_attention_group(
-    group: array.FusedOp,
-    parts: AttentionParts,
-    plan: AttentionPlan,
-    builder: TileBuilder,
-    indices: Sequence[SSAValue],
-    outputs: Sequence[SSAValue],
-) -> None:
-    """Online softmax (Milakov and Gimelshein, 2018): one pass over key blocks with a running maximum and sum."""
-    first, second = parts.score_product, parts.value_product
-    head = array_type(first.operands[0]).shape[-1]
-    width = array_type(second.results[0]).shape[-1]
-    keys = plan.shape[-1]
-    row, key = Axis(plan.query_extent, ROW, "q"), Axis(plan.key_extent, COLUMN, "k")
-    inner, column = Axis(head, DEPTH, "d"), Axis(width, VALUE_COLUMN, "e")
-    batch = tuple(Linear.of(i) if n > 1 else Linear() for i, n in zip(indices[:-1], plan.shape[:-2], strict=True))
-    query_at = _tile_position(row, indices[-1], plan.query_extent, plan.shape[-2])
-    dtype = array_type(first.results[0]).dtype.compute
-
-    def step(counter: SSAValue | None, carried: Sequence[Tile]) -> list[Tile]:
-        highest, total, result = carried
-        key_at = Linear.of(key) + (Linear.of(counter, plan.key_extent) if counter is not None else 0)
-        query = builder.pull(first.operands[0], _matrix_coordinates(first, 0, batch, query_at, Linear.of(inner)))
-        keys_tile = builder.pull(first.operands[1], _matrix_coordinates(first, 1, batch, key_at, Linear.of(inner)))
-        query, keys_tile = builder.cast(query, dtype), builder.cast(keys_tile, dtype)
-        product = builder.dot(query, keys_tile, builder.full(0, dtype, (row, key)), (row, key, inner))
-        scores_at = (*batch, query_at, key_at if keys > 1 else Linear())
-        score_dtype = array_type(first.results[0]).dtype
-        builder.define(first.results[0], scores_at, builder.cast(_squeeze(builder, product, scores_at), score_dtype))
-        scores = builder.cast(builder.pull(parts.scores, scores_at), dtype)
-        scores = Tile(builder.expand(scores, (row, key)), (row, key))
-        if keys % plan.key_extent:
-            scores = builder.fill_padding(scores, key_at, keys, float("-inf"))
-        new_highest = builder.map("maximum", highest, builder.reduce(scores, "maximum", [key]))
-        # A row without any key so far has maximum -inf; subtracting 0 instead keeps its terms at exp(-inf) = 0.
-        lowest = builder.full(float("-inf"), dtype)
-        shift = builder.map("select", builder.map("equal", new_highest, lowest), builder.full(0.0, dtype), new_highest)
-        weights = builder.map("exp", builder.map("subtract", scores, shift))
-        correction = builder.map("exp", builder.map("subtract", highest, shift))
-        new_total = builder.map(
-            "add", builder.map("multiply", total, correction), builder.reduce(weights, "add", [key])
-        )
-        values_tile = builder.pull(second.operands[1], _matrix_coordinates(second, 1, batch, Linear.of(column), key_at))
-        values_tile = builder.cast(values_tile, dtype)
-        if keys % plan.key_extent:
-            values_tile = builder.fill_padding(values_tile, key_at, keys, 0)
-        scaled = builder.map("multiply", result, correction)
-        new_result = builder.dot(weights, values_tile, scaled, (row, column, key))
-        return [new_highest, new_total, new_result]
-
-    start = [
-        builder.full(float("-inf"), dtype, (row,)),
-        builder.full(0.0, dtype, (row,)),
-        builder.full(0.0, dtype, (row, column)),
-    ]
-    trips = -(-keys // plan.key_extent)
-    final = builder.loop(trips, start, step) if trips > 1 else step(None, start)
-    quotient = builder.map("divide", final[2], final[1])
-    at = (*batch, query_at, Linear.of(column) if width > 1 else Linear())
-    result = _squeeze(builder, quotient, at)
-    builder.define(parts.quotient, at, builder.cast(result, array_type(parts.quotient).dtype))
-    store_roots(group, parts.quotient, builder, at, outputs)
-
-
-def _matrix_coordinates(
-    op: array.ContractOp, side: int, batch: Coordinates, free: Linear, contracted: Linear
-) -> Coordinates:
-    """Coordinates of an operand with one free and one contracted dimension after the batch."""
-    a = op.attributes_of()
-    contract = a["left_contract" if side == 0 else "right_contract"]
-    return _operand_coordinates(len(batch) + 2, range(len(batch)), contract, batch, [contracted], [free])

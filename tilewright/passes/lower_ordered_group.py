@@ -1,4 +1,8 @@
-"""Tile kernels for operations that need a whole axis at once or in order: `scan`, `sort`, `arg_reduce`, `scatter`."""
+"""Tile kernels for operations that need a whole axis at once or in order: `scan`, `sort`, `arg_reduce`, `top_k`.
+
+Long lines of which there are few are cut into parts, which threads share: a first kernel takes each part for itself, a
+second one joins what it found. Parts depend on the shape alone, and with them the order in which floats are added.
+"""
 
 from __future__ import annotations
 
@@ -8,96 +12,204 @@ from dataclasses import dataclass
 
 from xdsl.ir import SSAValue
 
-from tilewright import dtypes
+from tilewright import dtypes, ops
 from tilewright.cost.register_blocks import even_split
 from tilewright.dialects import array, tile
 from tilewright.dialects.base import array_type, tensor
-from tilewright.passes.indexing import Axis, Linear, Tile
+from tilewright.dtypes import DType
+from tilewright.errors import CompilerBug
+from tilewright.passes.indexing import Axis, Coordinates, Linear, Tile
+from tilewright.passes.stages import Stage, Values
 from tilewright.passes.tile_builder import TileBuilder
 from tilewright.primitives import ArrayType
 
-COLUMNS = 64
-ORDERED = (array.ScanOp, array.SortOp, array.ArgReduceOp)
+ORDERED = (array.ScanOp, array.SortOp, array.ArgReduceOp, array.TopKOp)
+
+TILE_ELEMENTS = 4096
+# Whole lines of memory, of elements of four bytes.
+COLUMNS = 16
+# Elements of a part of a long line: enough that what joins the parts is little, few enough to stay in a second-level
+# cache. More parts than the limit would take as long to join as to read.
+PART_ELEMENTS, MOST_PARTS = 32768, 1024
+# Lines of at least as many parts are cut, unless there are as many tiles of whole lines.
+ENOUGH_TILES = 8
+PART_COLUMNS = 64
 
 
 @dataclass(frozen=True)
 class OrderedPlan:
-    """A tile holds the whole of `axis` and `columns` neighbours along the last dimension (1 if that is the axis)."""
+    """A tile holds `part` elements along `axis` and lines beside each other: `extents` of the other dimensions."""
 
     shape: tuple[int, ...]
     axis: int
-    columns: int
+    part: int
+    extents: dict[int, int]
 
     @property
-    def grid(self) -> tuple[int, ...]:
-        extents = self.extents
-        return tuple(-(-n // extents[d]) for d, n in enumerate(self.shape) if d != self.axis)
+    def beside(self) -> tuple[int, ...]:
+        """The grid without the axis."""
+        return tuple(-(-self.shape[d] // extent) for d, extent in self.extents.items())
 
     @property
-    def extents(self) -> dict[int, int]:
-        last = len(self.shape) - 1
-        return {d: self.columns if d == last else 1 for d in range(len(self.shape)) if d != self.axis}
+    def parts(self) -> int:
+        return -(-self.shape[self.axis] // max(1, self.part))
 
 
 def ordered_op(group: array.FusedOp) -> array.ArrayOp:
     return next(op for op in group.body.block.ops if isinstance(op, ORDERED))
 
 
-def plan_ordered(group: array.FusedOp) -> OrderedPlan:
-    op = ordered_op(group)
+def axis_of(op: array.ArrayOp) -> int:
+    """The axis along which an ordered operation works."""
+    return array_type(op.operands[0]).rank - 1 if isinstance(op, array.TopKOp) else op.attributes_of()["axis"]
+
+
+def plan_ordered(op: array.ArrayOp, threads: int) -> OrderedPlan:
+    """Lines side by side: short ones until a tile has some thousand elements; of those that run across vectors as many
+    as there are, as long as every thread gets a tile."""
     shape = array_type(op.operands[0]).shape
-    axis = op.attributes_of()["axis"]
-    vectorises = isinstance(op, array.ScanOp) and axis != len(shape) - 1
-    return OrderedPlan(shape, axis, even_split(shape[-1], COLUMNS) if vectorises else 1)
+    axis, last = axis_of(op), len(shape) - 1
+    extents = {d: 1 for d in range(len(shape)) if d != axis}
+    if (part := _part(op, shape, axis)) < shape[axis]:
+        if axis != last:
+            extents[last] = even_split(shape[last], PART_COLUMNS, COLUMNS)
+        return OrderedPlan(shape, axis, part, extents)
+    if axis != last and not isinstance(op, array.SortOp):
+        outer = math.prod(shape[d] for d in extents if d != last)
+        blocks = -(-threads // max(1, outer))
+        extents[last] = even_split(shape[last], max(COLUMNS, shape[last] // blocks), COLUMNS)
+    elif axis == last and len(shape) > 1:
+        extents[last - 1] = even_split(shape[last - 1], max(1, TILE_ELEMENTS // max(1, shape[axis])))
+    return OrderedPlan(shape, axis, shape[axis], extents)
 
 
-def lower_ordered_group(
-    group: array.FusedOp,
-    plan: OrderedPlan,
-    builder: TileBuilder,
-    indices: Sequence[SSAValue],
-    outputs: Sequence[SSAValue],
-) -> None:
+def _part(op: array.ArrayOp, shape: tuple[int, ...], axis: int) -> int:
+    """How many elements of a line a tile takes."""
+    if isinstance(op, array.SortOp | array.TopKOp) or (isinstance(op, array.ScanOp) and _keeps_order(op)):
+        return shape[axis]
+    columns = min(shape[-1], PART_COLUMNS) if axis != len(shape) - 1 else 1
+    tiles = math.prod(n for d, n in enumerate(shape) if d != axis) // max(1, columns)
+    least = max(PART_ELEMENTS // max(1, columns), -(-shape[axis] // MOST_PARTS))
+    if tiles >= ENOUGH_TILES or shape[axis] < ENOUGH_TILES * least:
+        return shape[axis]
+    return even_split(shape[axis], least, COLUMNS)
+
+
+def _keeps_order(op: array.ScanOp) -> bool:
+    """Whether a scan must not be cut. Of products of floats the parts might overflow where the whole does not; from the
+    far end, the part that is not full would be the first."""
+    return bool(op.reverse.value.data) or (op.fn.data == "multiply" and array_type(op.operands[0]).dtype.is_float)
+
+
+def ordered_stages(group: array.FusedOp, threads: int) -> list[Stage]:
+    """The kernels of a group around an ordered operation."""
+    op = ordered_op(group)
+    plan = plan_ordered(op, threads)
+    if plan.parts <= 1:
+        return [Stage(plan.beside, lambda builder, indices, outputs, _: _whole(group, plan, builder, indices, outputs))]
+    type = array_type(op.operands[0])
+    shape = tuple(plan.parts if d == plan.axis else n for d, n in enumerate(type.shape))
+    grid = (*plan.beside, plan.parts)
+    if isinstance(op, array.ScanOp):
+        return [
+            Stage(
+                grid,
+                lambda builder, indices, outputs, _: _totals(op, plan, builder, indices, outputs),
+                "totals",
+                (ArrayType(shape, type.dtype.compute),),
+            ),
+            Stage(
+                grid,
+                lambda builder, indices, outputs, earlier: _scan_parts(op, plan, builder, indices, outputs, earlier),
+            ),
+        ]
+    return [
+        Stage(
+            grid,
+            lambda builder, indices, outputs, _: _best_of_parts(op, plan, builder, indices, outputs),
+            "parts",
+            (ArrayType(shape, type.dtype), ArrayType(shape, dtypes.i64)),
+        ),
+        Stage(
+            plan.beside,
+            lambda builder, indices, outputs, earlier: _best_part(op, plan, builder, indices, outputs, earlier),
+        ),
+    ]
+
+
+# ---- tiles ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Tiling:
+    """Where a tile's elements are in the whole array: its axes, `along` the one of the operation, and coordinates."""
+
+    along: Axis
+    axes: tuple[Axis, ...]
+    at: Coordinates
+
+    @property
+    def kept(self) -> tuple[Axis, ...]:
+        """The axes beside the operation's."""
+        return tuple(axis for axis in self.axes if axis is not self.along)
+
+    def with_axis(self, dim: int, position: Linear) -> Coordinates:
+        """The coordinates with another one along the operation's axis."""
+        return tuple(position if d == dim else c for d, c in enumerate(self.at))
+
+
+def _tiling(plan: OrderedPlan, indices: Values, extent: int) -> _Tiling:
+    """The tile at grid indices, with `extent` elements along the axis: of a part where there is an index for it."""
+    along = Axis(extent, plan.axis, "all")
+    axes: list[Axis] = [along]
+    at: dict[int, Linear] = {plan.axis: Linear.of(along)}
+    if len(indices) > len(plan.extents):
+        at[plan.axis] = at[plan.axis] + Linear.of(indices[-1], extent)
+    for (d, extent_beside), counter in zip(plan.extents.items(), indices, strict=False):
+        at[d] = Linear.of(counter, extent_beside) if extent_beside < plan.shape[d] else Linear()
+        if extent_beside > 1:
+            axes.append(Axis(extent_beside, d, f"d{d}"))
+            at[d] = at[d] + Linear.of(axes[-1])
+    axes.sort(key=lambda axis: axis.order)
+    return _Tiling(along, tuple(axes), tuple(at[d] for d in range(len(plan.shape))))
+
+
+def _whole(group: array.FusedOp, plan: OrderedPlan, builder: TileBuilder, indices: Values, outputs: Values) -> None:
     """Pull the whole axis of each operand, apply the operation, store."""
     op = ordered_op(group)
-    counters = iter(indices)
-    whole = Axis(plan.shape[plan.axis], plan.axis, "all")
-    at: list[Linear] = []
-    axes: list[Axis] = [whole]
-    for d, n in enumerate(plan.shape):
-        if d == plan.axis:
-            at.append(Linear.of(whole))
-            continue
-        counter, extent = next(counters), plan.extents[d]
-        position = Linear.of(counter, extent) if extent < n else Linear()
-        if extent > 1:
-            axes.append(Axis(extent, d, f"d{d}"))
-            position = position + Linear.of(axes[-1])
-        at.append(position)
-    axes.sort(key=lambda axis: axis.order)
-    operands: list[SSAValue] = []
-    for operand in op.operands:
-        pulled = builder.pull(operand, tuple(at))
-        operands.append(builder.expand(pulled, tuple(axes)))
-    results, kept = _apply(builder, op, operands, axes, axes.index(whole))
-    stored = at if not isinstance(op, array.ArgReduceOp) else [c for d, c in enumerate(at) if d != plan.axis]
+    tiling = _tiling(plan, indices, plan.shape[plan.axis])
+    operands = [builder.expand(builder.pull(operand, tiling.at), tiling.axes) for operand in op.operands]
+    results, kept = _apply(builder, op, operands, tiling)
+    stored = tiling.at
+    if isinstance(op, array.ArgReduceOp):
+        stored = tuple(c for d, c in enumerate(tiling.at) if d != plan.axis)
+    elif isinstance(op, array.TopKOp):
+        stored = tiling.with_axis(plan.axis, Linear.of(kept[-1]))
     for value, ref in zip(array.yielded(group.body.block), outputs, strict=True):
         result = results[[r is value for r in op.results].index(True)]
-        builder.store(Tile(result, tuple(kept)), ref, tuple(stored))
+        builder.store(Tile(result, kept), ref, stored)
 
 
 def _apply(
-    builder: TileBuilder, op: array.ArrayOp, operands: Sequence[SSAValue], axes: list[Axis], position: int
-) -> tuple[Sequence[SSAValue], list[Axis]]:
+    builder: TileBuilder, op: array.ArrayOp, operands: Sequence[SSAValue], tiling: _Tiling
+) -> tuple[Sequence[SSAValue], tuple[Axis, ...]]:
     """Append the tile form of the operation; gives its results and their axes."""
     a = op.attributes_of()
+    axes, position = tiling.axes, tiling.axes.index(tiling.along)
     types = [array_type(o) for o in operands]
     if isinstance(op, array.ArgReduceOp):
-        kept = [axis for i, axis in enumerate(axes) if i != position]
-        result = tensor(ArrayType(tuple(axis.extent for axis in kept), dtypes.i64))
+        result = tensor(ArrayType(tuple(axis.extent for axis in tiling.kept), dtypes.i64))
         made = tile.ArgReduceOp.make(operands, {"fn": a["fn"], "axis": position}, [result])
         builder.block.add_op(made)
-        return made.results, kept
+        return made.results, tiling.kept
+    if isinstance(op, array.TopKOp):
+        first = Axis(a["k"], tiling.along.order, "first")
+        shape = (*(axis.extent for axis in tiling.kept), a["k"])
+        made = tile.TopKOp.make(
+            operands, {"k": a["k"]}, [tensor(ArrayType(shape, dtype)) for dtype in (types[0].dtype, dtypes.i64)]
+        )
+        builder.block.add_op(made)
+        return made.results, (*tiling.kept, first)
     if isinstance(op, array.ScanOp):
         attributes = {"fn": a["fn"], "axis": position, "reverse": a["reverse"]}
         made = tile.ScanOp.make(operands, attributes, [tensor(types[0])])
@@ -108,52 +220,79 @@ def _apply(
     return made.results, axes
 
 
-# ---- scatter --------------------------------------------------------------------------------------------------------
+# ---- parts ----------------------------------------------------------------------------------------------------------
 
 
-def scatter_of(group: array.FusedOp) -> array.ScatterOp:
-    return next(op for op in group.body.block.ops if isinstance(op, array.ScatterOp))
+def _neutral(fn: str, dtype: DType) -> float | int:
+    """What combines with nothing."""
+    identity = ops.FUNCTIONS[fn].identity
+    if identity is None:
+        raise CompilerBug(f"`{fn}` has no identity")
+    value = identity(dtype)
+    return float(value) if dtype.is_float else int(value)
 
 
-def lower_scatter_group(group: array.FusedOp, builder: TileBuilder, outputs: Sequence[SSAValue]) -> None:
-    """Copy the operand, then combine updates one index at a time: later updates must see earlier ones."""
-    op = scatter_of(group)
-    a = op.attributes_of()
-    source, updates, *index_arrays = op.operands
-    shape = array_type(source).shape
-    (out,) = outputs
-    _copy(builder, source, out)
-    index_shape = array_type(index_arrays[0]).shape
-    rest = [d for d in range(len(shape)) if d not in a["axes"]]
-
-    def place(counters: list[SSAValue]) -> None:
-        position = tuple(Linear.of(c) for c in counters)
-        pairs = zip(index_arrays, a["axes"], strict=True)
-        lanes = {axis: builder.cast(builder.pull(i, position), dtypes.i64) for i, axis in pairs}
-        axes = {d: Axis(shape[d], d, f"d{d}") for d in rest}
-        target = tuple(Linear.of(lanes[d]) if d in lanes else Linear.of(axes[d]) for d in range(len(shape)))
-        update = builder.pull(updates, (*position, *(Linear.of(axes[d]) for d in rest)))
-        if a["fn"] != "set":
-            update = builder.map(a["fn"], builder.load(out, target), update)
-        builder.store(update, out, target)
-
-    def nest(dims: tuple[int, ...], counters: list[SSAValue]) -> None:
-        if not dims:
-            place(counters)
-            return
-
-        def body(counter: SSAValue, carried: object) -> tuple[()]:
-            nest(dims[1:], [*counters, counter])
-            return ()
-
-        builder.loop(dims[0], [], body)
-
-    if math.prod(index_shape):
-        nest(index_shape, [])
+def _totals(op: array.ScanOp, plan: OrderedPlan, builder: TileBuilder, indices: Values, outputs: Values) -> None:
+    """The total of each part."""
+    tiling = _tiling(plan, indices, plan.part)
+    dtype, size = array_type(op.operands[0]).dtype.compute, plan.shape[plan.axis]
+    part = builder.cast(builder.pull(op.operands[0], tiling.at), dtype)
+    part = Tile(builder.expand(part, tiling.axes), tiling.axes)
+    if size % plan.part:
+        part = builder.fill_padding(part, tiling.at[plan.axis], size, _neutral(op.fn.data, dtype))
+    total = builder.reduce(part, op.fn.data, [tiling.along])
+    builder.store(total, outputs[0], tiling.with_axis(plan.axis, Linear.of(indices[-1])))
 
 
-def _copy(builder: TileBuilder, source: SSAValue, out: SSAValue) -> None:
-    shape = array_type(source).shape
-    axes = [Axis(n, d, f"d{d}") for d, n in enumerate(shape)]
-    at = tuple(Linear.of(axis) for axis in axes)
-    builder.store(builder.pull(source, at), out, at)
+def _scan_parts(
+    op: array.ScanOp, plan: OrderedPlan, builder: TileBuilder, indices: Values, outputs: Values, earlier: Values
+) -> None:
+    """Scan each part from the total of those before it."""
+    tiling = _tiling(plan, indices, plan.part)
+    every = _tiling(plan, indices[:-1], plan.parts)
+    totals = builder.load(earlier[0], every.at)
+    dtype = array_type(totals.value).dtype
+    number, mine = builder.position(Linear.of(every.along)), builder.position(Linear.of(indices[-1]))
+    nothing = builder.full(_neutral(op.fn.data, dtype), dtype)
+    before = builder.map("select", builder.map("less", number, mine), totals, nothing)
+    start = builder.reduce(before, op.fn.data, [every.along])
+    operand = builder.expand(builder.pull(op.operands[0], tiling.at), tiling.axes)
+    initial = builder.expand(start, every.kept)
+    results, axes = _apply(builder, op, [operand, initial], tiling)
+    builder.store(Tile(results[0], axes), outputs[0], tiling.at)
+
+
+def _best_of_parts(
+    op: array.ArrayOp, plan: OrderedPlan, builder: TileBuilder, indices: Values, outputs: Values
+) -> None:
+    """The best element of each part, and its index in the line."""
+    tiling = _tiling(plan, indices, plan.part)
+    part = _part_that_loses(op, plan, builder, tiling)
+    results, kept = _apply(builder, op, [builder.expand(part, tiling.axes)], tiling)
+    place = Linear.of(Tile(results[0], kept)) + Linear.of(indices[-1], plan.part)
+    best = builder.pull(op.operands[0], tiling.with_axis(plan.axis, place))
+    stored = tiling.with_axis(plan.axis, Linear.of(indices[-1]))
+    builder.store(best, outputs[0], stored)
+    builder.store(builder.position(place), outputs[1], stored)
+
+
+def _part_that_loses(op: array.ArrayOp, plan: OrderedPlan, builder: TileBuilder, tiling: _Tiling) -> Tile:
+    """A part of the operand; what lies beyond its end loses against all elements."""
+    operand, size = op.operands[0], plan.shape[plan.axis]
+    if size % plan.part == 0:
+        return builder.pull(operand, tiling.at)
+    value = _neutral(op.attributes_of()["fn"], array_type(operand).dtype)
+    if operand in builder.refs:
+        return builder.load(builder.refs[operand], tiling.at, fill=value)
+    return builder.fill_padding(builder.pull(operand, tiling.at), tiling.at[plan.axis], size, value)
+
+
+def _best_part(
+    op: array.ArrayOp, plan: OrderedPlan, builder: TileBuilder, indices: Values, outputs: Values, earlier: Values
+) -> None:
+    """The index of the best of all parts' elements."""
+    tiling = _tiling(plan, indices, plan.parts)
+    bests = builder.expand(builder.load(earlier[0], tiling.at), tiling.axes)
+    (part, *_), kept = _apply(builder, op, [bests], tiling)
+    place = builder.load(earlier[1], tiling.with_axis(plan.axis, Linear.of(Tile(part, kept))))
+    builder.store(place, outputs[0], tuple(c for d, c in enumerate(tiling.at) if d != plan.axis))

@@ -12,13 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from xdsl.dialects.builtin import AffineMapAttr
 from xdsl.ir import Block, Operation, Region, SSAValue
-from xdsl.ir.affine import AffineExpr, AffineMap
 
 from tilewright import ops
 from tilewright.dialects import scheduled, tile
-from tilewright.dialects.base import array_type, tensor
+from tilewright.dialects.base import array_type
 from tilewright.layout import Layout
 from tilewright.machines.machine import Machine
 from tilewright.passes.nest_writer import NestWriter, Root, is_place, is_unit_reshape
@@ -45,29 +43,12 @@ class Places:
 
     def alloc(self, type: ArrayType, layout: str = "") -> SSAValue:
         op = scheduled.AllocOp.make([], {}, [tile.ref(type, scheduled.WORKER, layout)])
-        self._at_start(op)
-        return op.results[0]
-
-    def alloc_rows(self, type: ArrayType, rows: int) -> SSAValue:
-        """A buffer of which the first rows are used. The others are multiplied along with them: zeros, because what
-        memory happens to hold may be numbers on which every operation takes a hundred cycles (denormals)."""
-        rest = type.shape[0] - rows
-        op = scheduled.AllocOp.make([], {}, [tile.ref(type, scheduled.WORKER)])
-        if rest:
-            zeros = tile.FullOp.make([], {"value": 0}, [tensor(ArrayType((rest, type.shape[1]), type.dtype))])
-            map = AffineMap(2, 0, (AffineExpr.dimension(0) + rows, AffineExpr.dimension(1)))
-            store = tile.StoreOp.make([zeros.result, op.results[0]], {"map": AffineMapAttr(map)}, [])
-            body = Block([zeros, store, scheduled.EndOp.make([], {}, [])])
-            self._at_start(scheduled.NestOp.make([], {}, [], [Region(body)]))
-        self._at_start(op)
-        return op.results[0]
-
-    def _at_start(self, op: Operation) -> None:
         first = self.top.first_op
         if first is None:
             self.top.add_op(op)
         else:
             self.top.insert_op_before(op, first)
+        return op.results[0]
 
     def padded(self, type: ArrayType) -> ArrayType:
         """Room for whole register blocks, for values that a product may accumulate into."""

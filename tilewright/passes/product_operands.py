@@ -50,7 +50,7 @@ def reads_its_array(op: tile.DotOp, columns: int) -> bool:
     permutation, value = _untransposed(op.right)
     if own is not None and same_bound(bound, own):
         value = own[0].source
-    return _window(value, permutation, array_type(op.right).shape[0], columns, bound) is not None
+    return _window(value, permutation, 0, array_type(op.right).shape[0], columns, bound) is not None
 
 
 def _transposed_like(transposed: SSAValue, operand: SSAValue) -> SSAValue:
@@ -87,14 +87,45 @@ def shifted(map: AffineMap, start: int, total: int) -> AffineMap:
     return AffineMap(0, total, results)
 
 
-def array_operand(
-    value: SSAValue, micro_columns: int, bound: DepthBound | None
-) -> tuple[tile.LoadOp, AffineMap] | None:
+def with_symbols_from(map: AffineMap, start: int) -> AffineMap:
+    """The map with its symbols moved up by `start`."""
+    symbols = [AffineExpr.symbol(start + i) for i in range(map.num_symbols)]
+    dims = [AffineExpr.dimension(i) for i in range(map.num_dims)]
+    results = tuple(e.replace_dims_and_symbols(dims, symbols) for e in map.results)
+    return AffineMap(map.num_dims, start + map.num_symbols, results)
+
+
+def right_window(value: SSAValue, micro_columns: int, bound: DepthBound | None) -> tuple[tile.LoadOp, AffineMap] | None:
     """The load behind a right operand that is a plain window of an array starting at a whole panel, and its map from
     (depth, column)."""
     depth = array_type(value).shape[0]
     permutation, value = _untransposed(value)
-    return _window(value, permutation, depth, micro_columns, bound)
+    return _window(value, permutation, 0, depth, micro_columns, bound)
+
+
+def left_window(value: SSAValue, bound: DepthBound | None, whole: int = 1) -> tuple[tile.LoadOp, AffineMap] | None:
+    """The load behind a left operand that is a plain window of an array with the depth running inside, from a multiple
+    of `whole` rows on and as many, and its map from (row, depth)."""
+    rows, depth = array_type(value).shape
+    permutation, inner = _untransposed(value)
+    found = _window(inner, permutation, 1, depth, whole, bound)
+    if found is None:
+        return None
+    forms = [linear_form(e, (Index(0), Index(1))) for e in found[1].results]
+    sizes = tile.ref_type(found[0].source).shape
+    lengths = [rows, *(n for n, form in zip(sizes, forms, strict=True) if form is not None and form.coefficient(0))]
+    inside = forms[-1] is not None and forms[-1].coefficient(1)
+    return found if inside and not any(n % whole for n in lengths) else None
+
+
+def runs_along_rows(value: SSAValue) -> bool:
+    """Whether a left operand is a window of an array whose neighbours in memory are those of a column."""
+    load = value.owner
+    if not isinstance(load, tile.LoadOp) or tile.ref_type(load.source).layout.data:
+        return False
+    results = load.map.data.results
+    form = linear_form(results[-1], (Index(0), Index(1))) if results else None
+    return form is not None and form.dims == ((0, 1),)
 
 
 def _untransposed(value: SSAValue) -> tuple[Sequence[int], SSAValue]:
@@ -105,8 +136,9 @@ def _untransposed(value: SSAValue) -> tuple[Sequence[int], SSAValue]:
 
 
 def _window(
-    value: SSAValue, permutation: Sequence[int], depth: int, columns: int, bound: DepthBound | None
+    value: SSAValue, permutation: Sequence[int], depth_dim: int, depth: int, multiple: int, bound: DepthBound | None
 ) -> tuple[tile.LoadOp, AffineMap] | None:
+    """The load behind a tile whose dim `depth_dim` is `depth` long, if its other dim starts at a multiple."""
     if isinstance(value.owner, tile.CastOp):
         value = value.owner.operands[0]
     load = value.owner
@@ -118,17 +150,17 @@ def _window(
     map = load.map.data
     symbols = [AffineExpr.symbol(i) for i in range(map.num_symbols)]
     results = tuple(e.replace_dims_and_symbols(inverse, symbols) for e in map.results)
-    if not _is_window(results, columns) or not _stays_inside(load, results, depth, bound):
+    if not _is_window(results, 1 - depth_dim, multiple) or not _stays_inside(load, results, depth_dim, depth, bound):
         return None
     return load, AffineMap(2, map.num_symbols, results)
 
 
-def _stays_inside(load: tile.LoadOp, results: Sequence[AffineExpr], depth: int, bound: DepthBound | None) -> bool:
-    """Whether a product may read the array itself: columns beyond the end are zeros there, and it skips depths beyond
-    its bound."""
-    if load.fill is None:
-        return True
-    if decode(load.fill) != 0:
+def _stays_inside(
+    load: tile.LoadOp, results: Sequence[AffineExpr], depth_dim: int, depth: int, bound: DepthBound | None
+) -> bool:
+    """Whether a product may read the array itself: rows and columns beyond the end are zeros there, and it skips depths
+    beyond its bound."""
+    if load.fill is not None and decode(load.fill) != 0:
         return False
     for expression, size in zip(results, tile.ref_type(load.source).shape, strict=True):
         form = linear_form(expression, (Index(0), Index(1)))
@@ -136,10 +168,10 @@ def _stays_inside(load: tile.LoadOp, results: Sequence[AffineExpr], depth: int, 
             return False
         terms = [(load.symbols[position], coefficient) for position, coefficient in form.symbols]
         low, high = _span(form.constant, terms)
-        if form.coefficient(0):
+        if form.coefficient(depth_dim):
             high += depth - 1
             high = high if bound is None else min(high, _last_position(form.constant, terms, bound))
-        if low < 0 or (high >= size and not form.coefficient(1)):
+        if low < 0 or (high >= size and not form.coefficient(1 - depth_dim)):
             return False
     return True
 
@@ -175,8 +207,8 @@ def _trips(index: SSAValue) -> int:
     raise CompilerBug("an index scalar that no grid or loop defines")
 
 
-def _is_window(results: Sequence[AffineExpr], micro_columns: int) -> bool:
-    """One array dimension runs along the depth and another along the columns, each by ones."""
+def _is_window(results: Sequence[AffineExpr], free_dim: int, multiple: int) -> bool:
+    """One array dimension runs along the depth and another along the free dim, from a multiple on, each by ones."""
     runs: dict[int, int] = {}
     at = (Index(0), Index(1))
     for expression in results:
@@ -188,6 +220,49 @@ def _is_window(results: Sequence[AffineExpr], micro_columns: int) -> bool:
                 return False
             runs[dim] = 1
             offsets = [form.constant, *(c for _, c in form.symbols)]
-            if dim == 1 and any(o % micro_columns for o in offsets):
+            if dim == free_dim and any(o % multiple for o in offsets):
                 return False
     return set(runs) == {0, 1}
+
+
+# How far an array goes on from a window's start along one dim: its size, and the start as a constant and multiples of
+# index scalars.
+Extent = tuple[int, int, frozenset[tuple[SSAValue, int]]]
+
+
+def extent_along(map: AffineMap, symbols: Sequence[SSAValue], ref: tile.RefType, dim: int) -> Extent | None:
+    """The extent of the array dimension that runs along `dim` of a window."""
+    for expression, size in zip(map.results, ref.shape, strict=True):
+        form = linear_form(expression, (Index(0), Index(1)))
+        if form is not None and form.coefficient(dim):
+            return size, form.constant, frozenset((symbols[s], c) for s, c in form.symbols)
+    return None
+
+
+def result_store(op: tile.DotOp, columns: int) -> tile.StoreOp | None:
+    """The only use of a product's result if that is a plain window of an array of its type, its columns side by side
+    from a multiple of `columns` on: the product may write it itself."""
+    users = [use.operation for use in op.result.uses]
+    store = users[0] if len(users) == 1 else None
+    if not isinstance(store, tile.StoreOp) or store.parent_block() is not op.parent_block():
+        return None
+    ref = tile.ref_type(store.destination)
+    if ref.dtype != array_type(op.result).dtype or any(not isinstance(s.type, IndexType) for s in store.symbols):
+        return None
+    results = store.map.data.results
+    if not _is_window(results, 1, columns) or not _starts_inside(store):
+        return None
+    last = linear_form(results[-1], (Index(0), Index(1)))
+    return store if last is not None and last.coefficient(1) else None
+
+
+def _starts_inside(store: tile.StoreOp) -> bool:
+    """Whether a store begins inside its array, and goes beyond it along the dims of its tile only."""
+    for expression, size in zip(store.map.data.results, tile.ref_type(store.destination).shape, strict=True):
+        form = linear_form(expression, (Index(0), Index(1)))
+        if form is None:
+            return False
+        low, high = _span(form.constant, [(store.symbols[s], c) for s, c in form.symbols])
+        if low < 0 or (high >= size and not form.dims):
+            return False
+    return True

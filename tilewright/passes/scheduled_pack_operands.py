@@ -1,23 +1,25 @@
 """Put the right operands of products into panels of the register block's width.
 
-A captured array is packed once, when the program is compiled; any other at the start of the kernel by all threads
-together, into a shared buffer, before a team barrier. Last, because it needs the register blocks of the products.
+A captured array is packed once, when the program is compiled. Any other is read where it lies if its columns are side
+by side and few rows meet it; packed by each tile for itself if its columns are side by side and many rows meet it
+there; else packed at the start of the kernel by all threads together, into a shared buffer, before a team barrier.
+Last, because it needs the register blocks of the products.
 
 Before:
-    func.func @main(%x: tensor<2x4xf32>, %w: tensor<4x3xf32>) -> tensor<2x3xf32> {
-      %y = array.call(%x, %w) {callee = "contract_0"} : tensor<2x3xf32>
-      func.return %y : tensor<2x3xf32>
+    func.func @main(%x: tensor<8x4xf32>, %w: tensor<3x4xf32>) -> tensor<8x3xf32> {
+      %y = array.call(%x, %w) {callee = "contract_0"} : tensor<8x3xf32>
+      func.return %y : tensor<8x3xf32>
     }
     tile.kernel() {sym_name = "contract_0", grid = array<i64>, effects = ["in", "in", "out"]} do {
-    ^bb0(%x: !tile.ref<tensor<2x4xf32>>, %w: !tile.ref<tensor<4x3xf32>>, %out: !tile.ref<tensor<2x3xf32>>):
+    ^bb0(%x: !tile.ref<tensor<8x4xf32>>, %w: !tile.ref<tensor<3x4xf32>>, %out: !tile.ref<tensor<8x3xf32>>):
       scheduled.parallel() {extents = array<i64: 1>, grain = 1 : index} do {
       ^bb0(%i: index):
-        %total = scheduled.alloc() : !tile.ref<tensor<2x16xf32>, "worker">
-        scheduled.dot(%x, %w, %total) {extents = array<i64: 2, 3, 4>, block = "(2, 16) : [2@reg*2 | 2@reg 8@simd]",
-          left_map = affine_map<(d0, d1) -> (d0, d1)>, right_map = affine_map<(d0, d1) -> (d0, d1)>,
+        %total = scheduled.alloc() : !tile.ref<tensor<8x16xf32>, "worker">
+        scheduled.dot(%x, %w, %total) {extents = array<i64: 8, 3, 4>, block = "(2, 16) : [2@reg*2 | 2@reg 8@simd]",
+          left_map = affine_map<(d0, d1) -> (d0, d1)>, right_map = affine_map<(d0, d1) -> (d1, d0)>,
           accumulate = false}
         scheduled.nest() do {
-          %y = tile.load(%total) {map = affine_map<(d0, d1) -> (d0, d1)>} : tensor<2x3xf32>
+          %y = tile.load(%total) {map = affine_map<(d0, d1) -> (d0, d1)>} : tensor<8x3xf32>
           tile.store(%y, %out) {map = affine_map<(d0, d1) -> (d0, d1)>}
           scheduled.end()
         }
@@ -26,19 +28,19 @@ Before:
       tile.yield()
     }
 After:
-    func.func @main(%x: tensor<2x4xf32>, %w: tensor<4x3xf32>) -> tensor<2x3xf32> {
-      %y = array.call(%x, %w) {callee = "contract_0"} : tensor<2x3xf32>
-      func.return %y : tensor<2x3xf32>
+    func.func @main(%x: tensor<8x4xf32>, %w: tensor<3x4xf32>) -> tensor<8x3xf32> {
+      %y = array.call(%x, %w) {callee = "contract_0"} : tensor<8x3xf32>
+      func.return %y : tensor<8x3xf32>
     }
     tile.kernel() {sym_name = "contract_0", grid = array<i64>, effects = ["in", "in", "out"]} do {
-    ^bb0(%x: !tile.ref<tensor<2x4xf32>>, %w: !tile.ref<tensor<4x3xf32>>, %out: !tile.ref<tensor<2x3xf32>>):
-      %panels = scheduled.alloc() : !tile.ref<tensor<4x16xf32>, "shared", "(4, 16) : [4@mem*16 | 1@mem*64 16@mem]">
+    ^bb0(%x: !tile.ref<tensor<8x4xf32>>, %w: !tile.ref<tensor<3x4xf32>>, %out: !tile.ref<tensor<8x3xf32>>):
+      %panels = scheduled.alloc() : !tile.ref<tensor<16x4xf32>, "shared", "(16, 4) : [1@mem*64 16@mem | 4@mem*16]">
       scheduled.parallel() {extents = array<i64: 1>, grain = 1 : index} do {
       ^bb0(%panel: index):
         scheduled.nest() do {
           %part = tile.load(%w, %panel)
-            {map = affine_map<(d0, d1)[s0] -> (d0, ((s0 * 16) + d1))>, fill = 0.0 : f64} : tensor<4x16xf32>
-          tile.store(%part, %panels, %panel) {map = affine_map<(d0, d1)[s0] -> (d0, ((s0 * 16) + d1))>}
+            {map = affine_map<(d0, d1)[s0] -> (((s0 * 16) + d1), d0)>, fill = 0.0 : f64} : tensor<4x16xf32>
+          tile.store(%part, %panels, %panel) {map = affine_map<(d0, d1)[s0] -> (((s0 * 16) + d1), d0)>}
           scheduled.end()
         }
         scheduled.end()
@@ -46,12 +48,12 @@ After:
       scheduled.barrier() {scope = "team"}
       scheduled.parallel() {extents = array<i64: 1>, grain = 1 : index} do {
       ^bb0(%i: index):
-        %total = scheduled.alloc() : !tile.ref<tensor<2x16xf32>, "worker">
-        scheduled.dot(%x, %panels, %total) {extents = array<i64: 2, 3, 4>, block = "(2, 16) : [2@reg*2 | 2@reg 8@simd]",
-          left_map = affine_map<(d0, d1) -> (d0, d1)>, right_map = affine_map<(d0, d1) -> (d0, d1)>,
+        %total = scheduled.alloc() : !tile.ref<tensor<8x16xf32>, "worker">
+        scheduled.dot(%x, %panels, %total) {extents = array<i64: 8, 3, 4>, block = "(2, 16) : [2@reg*2 | 2@reg 8@simd]",
+          left_map = affine_map<(d0, d1) -> (d0, d1)>, right_map = affine_map<(d0, d1) -> (d1, d0)>,
           accumulate = false}
         scheduled.nest() do {
-          %y = tile.load(%total) {map = affine_map<(d0, d1) -> (d0, d1)>} : tensor<2x3xf32>
+          %y = tile.load(%total) {map = affine_map<(d0, d1) -> (d0, d1)>} : tensor<8x3xf32>
           tile.store(%y, %out) {map = affine_map<(d0, d1) -> (d0, d1)>}
           scheduled.end()
         }
@@ -72,13 +74,19 @@ from xdsl.dialects.builtin import AffineMapAttr, IndexType
 from xdsl.ir import Block, BlockArgument, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
-from tilewright import ops
+from tilewright import dtypes, ops
+from tilewright.cost.tiles import ROWS_ALONG_DEPTH, ROWS_WORTH_PACKING, reads_in_place
 from tilewright.dialects import array, scheduled, tile
 from tilewright.dialects.base import tensor
 from tilewright.dtypes import DType
+from tilewright.errors import CompilerBug
 from tilewright.layout import Iter, Layout
+from tilewright.machines.machine import Machine, MatrixAtom
+from tilewright.passes.affine_access import Index, linear_form
 from tilewright.passes.base import Remark, Unit, blocks_of
 from tilewright.primitives import ArrayType
+
+_PLAIN = AffineMap(2, 0, (AffineExpr.dimension(0), AffineExpr.dimension(1)))
 
 
 @dataclass(frozen=True)
@@ -90,7 +98,12 @@ class ScheduledPackOperandsPass:
         for kernel in unit.kernels():
             packed: dict[tuple[SSAValue, int, int, int], SSAValue] = {}
             for op in list(kernel.walk()):
-                if isinstance(op, scheduled.DotOp) and isinstance(op.right, BlockArgument):
+                if not isinstance(op, scheduled.DotOp):
+                    continue
+                instruction = _instruction(op, unit.machine)
+                if instruction is not None:
+                    _pack_words(unit, kernel, op, calls.get(kernel.sym_name.data, []), instruction)
+                elif isinstance(op.right, BlockArgument):
                     _pack(unit, kernel, op, calls.get(kernel.sym_name.data, []), packed)
 
 
@@ -123,6 +136,11 @@ def _pack(
         return  # there is nothing to pack, and no point of the grid that would read it
     layout = panel_layout(shape, depth_dim, column_dim, width)
     constants = _constant_operands(source, calls)
+    if constants is None and _reads_along_depth(dot, depth_dim):
+        return
+    contiguous = column_dim == len(shape) - 1 and tile.ref_type(source).dtype == dtype
+    if constants is None and contiguous and reads_in_place(_rows(dot)):
+        return
     subject = f"operand {source.index} of {kernel.sym_name.data}"  # type: ignore[attr-defined]  a block argument
     if constants is not None and len(list(source.uses)) == 1:
         _pack_constants(unit, constants, depth_dim, column_dim, width, dtype)
@@ -130,9 +148,134 @@ def _pack(
         source._type = new_type  # type: ignore[attr-defined]  block arguments have no setter
         unit.remarks.append(Remark("scheduled-pack-operands", subject, "packed at compile time", "a captured array"))
         return
+    if contiguous and (_rows(dot) <= dot.shape[0] or dot.shape[0] >= ROWS_WORTH_PACKING):
+        _pack_in_tile(dot, dtype, width)
+        unit.remarks.append(Remark("scheduled-pack-operands", subject, "packed for each tile", "its rows are enough"))
+        return
     packed[key] = _pack_at_run_time(kernel, source, dtype, depth_dim, column_dim, width)
     dot.operands[1] = packed[key]
     unit.remarks.append(Remark("scheduled-pack-operands", subject, "packed by all threads", "known at run time only"))
+
+
+def _instruction(dot: scheduled.DotOp, machine: Machine) -> MatrixAtom | None:
+    """The matrix instruction that does a product, by the types of its operands."""
+    types = (tile.ref_type(ref).dtype for ref in (dot.left, dot.right, dot.accumulator))
+    return machine.matrix_atom(*types, depth=dot.shape[2])
+
+
+def _pack_words(
+    unit: Unit, kernel: tile.KernelOp, dot: scheduled.DotOp, calls: Sequence[array.CallOp], instruction: MatrixAtom
+) -> None:
+    """Panels of words, each of which has as many steps of the depth as it has room for: made when the program is
+    compiled from a captured array, else by each tile for itself."""
+    constants = _constant_operands(dot.right, calls)
+    group, width = instruction.group, dot.micro_tile[1]
+    depth_dim, column_dim = operand_dims(dot.right_map.data)
+    symbols = list(dot.symbols)
+    if constants is not None and len(list(dot.right.uses)) == 1:
+        shape = tile.ref_type(dot.right).shape
+        _pack_constants(unit, constants, depth_dim, column_dim, width, tile.ref_type(dot.right).dtype, group)
+        words = tuple(n // group if d == depth_dim else n for d, n in enumerate(shape))
+        layout = panel_layout(words, depth_dim, column_dim, width)
+        dot.right._type = tile.ref(ArrayType(words, dtypes.u32), "", str(layout))  # type: ignore[attr-defined]  block arguments have no setter
+        dot.right_map = AffineMapAttr(_in_words(dot.right_map.data, depth_dim, group))
+        return
+    depth, columns = dot.shape[2] // group, -(-dot.shape[1] // width) * width
+    type = ArrayType((depth, columns), dtypes.u32)
+    layout = panel_layout(type.shape, 0, 1, width)
+    alloc = scheduled.AllocOp.make([], {}, [tile.ref(type, scheduled.WORKER, str(layout))])
+    body = Block()
+    value = _words(body, dot, group, type)
+    body.add_op(tile.StoreOp.make([value, alloc.result], {"map": AffineMapAttr(_PLAIN)}, []))
+    body.add_op(scheduled.EndOp.make([], {}, []))
+    nest = scheduled.NestOp.make([], {}, [], [Region(body)])
+    block = dot.parent_block()
+    if block is not None:
+        block.insert_op_before(alloc, dot)
+        block.insert_op_before(nest, dot)
+    dot.operands[1] = alloc.result
+    dot.right_map = AffineMapAttr(AffineMap(2, len(symbols), _PLAIN.results))
+
+
+def _words(body: Block, dot: scheduled.DotOp, group: int, type: ArrayType) -> SSAValue:
+    """Steps of the depth side by side, the first in the lowest bits."""
+    bits = {2: dtypes.u16, 4: dtypes.u8}[group]
+    total = _step_bits(body, dot, 0, group, type, bits)
+    for step in range(1, group):
+        value = _step_bits(body, dot, step, group, type, bits)
+        shift = tile.FullOp.make([], {"value": step * bits.bits}, [tensor(type)])
+        moved = tile.MapOp.make([value, shift.result], {"fn": "shift_left"}, [tensor(type)])
+        joined = tile.MapOp.make([total, moved.results[0]], {"fn": "bitwise_or"}, [tensor(type)])
+        body.add_ops([shift, moved, joined])
+        total = joined.results[0]
+    return total
+
+
+def _step_bits(body: Block, dot: scheduled.DotOp, step: int, group: int, type: ArrayType, bits: DType) -> SSAValue:
+    """One step of the depth of each word, in the lowest bits of words of their own."""
+    dtype = tile.ref_type(dot.right).dtype
+    depth = AffineExpr.dimension(0) * group + step
+    map = dot.right_map.data
+    symbols = [AffineExpr.symbol(i) for i in range(map.num_symbols)]
+    results = tuple(e.replace_dims_and_symbols([depth, AffineExpr.dimension(1)], symbols) for e in map.results)
+    load = tile.LoadOp.make(
+        [dot.right, *dot.symbols],
+        {"map": AffineMapAttr(AffineMap(2, map.num_symbols, results)), "fill": 0.0 if dtype.is_float else 0},
+        [tensor(ArrayType(type.shape, dtype))],
+    )
+    raw = tile.BitcastOp.make([load.result], {}, [tensor(ArrayType(type.shape, bits))])
+    wide = tile.CastOp.make([raw.results[0]], {}, [tensor(type)])
+    body.add_ops([load, raw, wide])
+    return wide.results[0]
+
+
+def _in_words(map: AffineMap, depth_dim: int, group: int) -> AffineMap:
+    """A map whose coordinate along the depth counts words: it starts at whole words."""
+    form = linear_form(map.results[depth_dim], (Index(0), Index(1)))
+    if form is None or any(c % group for c in (form.constant, *(c for _, c in form.symbols))):
+        raise CompilerBug("a product starts inside a word")
+    expression = AffineExpr.dimension(0) + form.constant // group
+    for symbol, coefficient in form.symbols:
+        expression = expression + AffineExpr.symbol(symbol) * (coefficient // group)
+    results = tuple(expression if d == depth_dim else e for d, e in enumerate(map.results))
+    return AffineMap(map.num_dims, map.num_symbols, results)
+
+
+def _pack_in_tile(dot: scheduled.DotOp, dtype: DType, width: int) -> None:
+    """Panels of a product's own part of its right operand, made right before it."""
+    _, columns, depth = dot.shape
+    shape = (depth, -(-columns // width) * width)
+    layout = panel_layout(shape, 0, 1, width)
+    alloc = scheduled.AllocOp.make([], {}, [tile.ref(ArrayType(shape, dtype), scheduled.WORKER, str(layout))])
+    source, symbols = dot.right, list(dot.symbols)
+    load = tile.LoadOp.make(
+        [source, *symbols],
+        {"map": dot.right_map, "fill": 0.0 if dtype.is_float else 0},
+        [tensor(ArrayType(shape, dtype))],
+    )
+    store = tile.StoreOp.make([load.result, alloc.result], {"map": AffineMapAttr(_PLAIN)}, [])
+    nest = scheduled.NestOp.make([], {}, [], [Region(Block([load, store, scheduled.EndOp.make([], {}, [])]))])
+    block = dot.parent_block()
+    if block is not None:
+        block.insert_op_before(alloc, dot)
+        block.insert_op_before(nest, dot)
+    dot.operands[1] = alloc.result
+    dot.right_map = AffineMapAttr(AffineMap(2, len(symbols), _PLAIN.results))
+
+
+def _reads_along_depth(dot: scheduled.DotOp, depth_dim: int) -> bool:
+    """Whether a product has few rows and a right operand with the depth inside, of the type that it is computed in."""
+    right = tile.ref_type(dot.right)
+    same_type = right.dtype == tile.ref_type(dot.accumulator).dtype
+    return depth_dim == len(right.shape) - 1 and same_type and _rows(dot) <= ROWS_ALONG_DEPTH
+
+
+def _rows(dot: scheduled.DotOp) -> int:
+    """Rows that a product and those beside it have in all, as far as its left operand says."""
+    for position, expression in enumerate(dot.left_map.data.results):
+        if any(e == AffineExpr.dimension(0) for e in expression.dfs()):
+            return tile.ref_type(dot.left).shape[position]
+    return dot.shape[0]
 
 
 def operand_dims(map: AffineMap) -> tuple[int, int]:
@@ -163,16 +306,20 @@ def panel_layout(shape: tuple[int, ...], depth_dim: int, column_dim: int, width:
 
 
 def pack_array(
-    value: np.ndarray[Any, Any], depth_dim: int, column_dim: int, width: int, dtype: DType
+    value: np.ndarray[Any, Any], depth_dim: int, column_dim: int, width: int, dtype: DType, group: int = 1
 ) -> np.ndarray[Any, Any]:
-    """The elements of an array in the order of `panel_layout`, zeros in the padding."""
+    """The elements of an array in the order of `panel_layout`, zeros in the padding; words of `group` steps of the
+    depth where it is more than 1."""
     moved = np.moveaxis(ops.cast(value, dtype), (depth_dim, column_dim), (-2, -1))
     *batch, depth, columns = moved.shape
     panels = -(-columns // width)
     padded = np.zeros((*batch, depth, panels * width), dtype.numpy)
     padded[..., :columns] = moved
-    split = padded.reshape(*batch, depth, panels, width)
-    return np.ascontiguousarray(np.moveaxis(split, -2, -3)).reshape(-1)
+    split = padded.reshape(*batch, depth // group, group, panels, width)
+    # Batch, panels, depth, columns, and the steps of a word.
+    ordered = np.moveaxis(np.moveaxis(split, -2, -4), -2, -1)
+    flat = np.ascontiguousarray(ordered).reshape(-1)
+    return flat if group == 1 else flat.view(np.uint32)
 
 
 def _constant_operands(source: SSAValue, calls: Sequence[array.CallOp]) -> list[tuple[array.CallOp, int]] | None:
@@ -186,7 +333,13 @@ def _constant_operands(source: SSAValue, calls: Sequence[array.CallOp]) -> list[
 
 
 def _pack_constants(
-    unit: Unit, found: Sequence[tuple[array.CallOp, int]], depth_dim: int, column_dim: int, width: int, dtype: DType
+    unit: Unit,
+    found: Sequence[tuple[array.CallOp, int]],
+    depth_dim: int,
+    column_dim: int,
+    width: int,
+    dtype: DType,
+    group: int = 1,
 ) -> None:
     for call, position in found:
         constant = call.operands[position].owner
@@ -195,9 +348,10 @@ def _pack_constants(
         name = f"{constant.resource.data}.panels.{depth_dim}.{column_dim}.{width}.{dtype.name}"
         if name not in unit.constants:
             value = unit.constants[constant.resource.data]
-            unit.constants[name] = pack_array(value, depth_dim, column_dim, width, dtype)
+            unit.constants[name] = pack_array(value, depth_dim, column_dim, width, dtype, group)
         flat = unit.constants[name]
-        made = array.ConstantOp.make([], {"value": 0, "resource": name}, [tensor(ArrayType(flat.shape, dtype))])
+        type = ArrayType(flat.shape, dtype if group == 1 else dtypes.u32)
+        made = array.ConstantOp.make([], {"value": 0, "resource": name}, [tensor(type)])
         block = call.parent_block()
         if block is not None:
             block.insert_op_before(made, call)

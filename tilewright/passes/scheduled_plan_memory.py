@@ -227,7 +227,7 @@ def reads_where_it_writes(kernel: tile.KernelOp, source: int, target: int) -> bo
     stores = [u.operation for u in stored.uses]
     for use in loaded.uses:
         load = use.operation
-        if not isinstance(load, tile.LoadOp):
+        if not isinstance(load, tile.LoadOp) or _moves_elements(load.parent_block()):
             return False
         matching = [
             s
@@ -241,6 +241,11 @@ def reads_where_it_writes(kernel: tile.KernelOp, source: int, target: int) -> bo
         if not matching or len(matching) != len(stores):
             return False
     return True
+
+
+def _moves_elements(nest: Block | None) -> bool:
+    """Whether a nest stores elements elsewhere than where it loads them."""
+    return nest is not None and any(isinstance(op, tile.SortOp | tile.TopKOp) for op in nest.ops)
 
 
 def _meet(a: Buffer, b: Buffer) -> bool:

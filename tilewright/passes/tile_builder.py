@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from xdsl.dialects.builtin import AffineMapAttr, IndexType, LocationAttr, UnknownLoc
-from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+from xdsl.ir import Attribute, Block, BlockArgument, Operation, Region, SSAValue
+from xdsl.ir.affine import AffineMap
 
 from tilewright import dtypes, ops
 from tilewright.dialects import array, tile
@@ -152,8 +153,10 @@ class TileBuilder:
         trips: int,
         carried: Sequence[Tile],
         body: Callable[[SSAValue, list[Tile]], Sequence[Tile]],
+        end: tuple[Linear, int] | None = None,
     ) -> list[Tile]:
-        """A sequential loop; `body(counter, tiles)` gives the next tiles, over the same axes."""
+        """A sequential loop; `body(counter, tiles)` gives the next tiles, over the same axes. With `end`, a position
+        and a step, it ends before the first trip that starts at the position or beyond it."""
         types: list[Attribute] = [t.value.type for t in carried]
         block = Block(arg_types=[IndexType(), *types])
         outer = self.block
@@ -165,7 +168,15 @@ class TileBuilder:
         block.add_op(tile.YieldOp.make(values, {}, []))
         self._memo.pop()
         self.block = outer
-        op = tile.ForOp.make([t.value for t in carried], {"trips": trips}, types, [Region(block)])
+        attributes: dict[str, Any] = {"trips": trips}
+        symbols: list[SSAValue] = []
+        if end is not None:
+            position, step = end
+            builder = MapBuilder(())
+            trip = (builder.expression(position) + (step - 1)) // step
+            symbols = self._symbols(builder, ())
+            attributes["end"] = AffineMapAttr(AffineMap(0, len(symbols), (trip,)))
+        op = tile.ForOp.make([*symbols, *(t.value for t in carried)], attributes, types, [Region(block)])
         self.block.add_op(op)
         return [Tile(r, t.axes) for r, t in zip(op.results, carried, strict=True)]
 
@@ -378,6 +389,10 @@ def _pull_reshape(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
     if [n for n in source if n != 1] == [n for n in result if n != 1]:
         rest = iter(kept)
         return b.pull(op.operands[0], tuple(Linear() if n == 1 else next(rest) for n in source))
+    first, last = _equal_ends(source, result)
+    middle = _split(at[first : len(at) - last], result[first : len(at) - last], source[first : len(source) - last])
+    if middle is not None:
+        return b.pull(op.operands[0], (*at[:first], *middle, *at[len(at) - last :]))
     linear = Linear()
     for c, n in zip(at, result, strict=True):
         linear = linear * n + c
@@ -391,6 +406,44 @@ def _pull_reshape(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
             digit = b.map("remainder", digit, b.full(n, dtypes.i64))
         inner.append(Linear() if n == 1 else Linear.of(digit))
     return b.pull(op.operands[0], tuple(reversed(inner)))
+
+
+def _equal_ends(first: Sequence[int], second: Sequence[int]) -> tuple[int, int]:
+    """How many leading and how many trailing numbers are equal, the latter among those after the former."""
+    most = min(len(first), len(second))
+    leading = next((n for n in range(most) if first[n] != second[n]), most)
+    trailing = next((n for n in range(most - leading) if first[-1 - n] != second[-1 - n]), most - leading)
+    return leading, trailing
+
+
+def _split(at: Coordinates, shape: Sequence[int], source: Sequence[int]) -> Coordinates | None:
+    """Coordinates of an array of the shape `source` at those of one reshaped to `shape`, where that takes no division
+    of anything but coefficients."""
+    linear = Linear()
+    for c, n in zip(at, shape, strict=True):
+        linear = linear * n + c
+    inner: list[Linear] = []
+    if 0 in source:
+        return None
+    for n in reversed(source):
+        high = tuple((term, c // n) for term, c in linear.terms if c % n == 0)
+        low = Linear(linear.constant % n, tuple((term, c) for term, c in linear.terms if c % n))
+        ends = [c * (extent - 1) if (extent := _values(term)) and c > 0 else n for term, c in low.terms]
+        if low.constant + sum(ends) >= n:
+            return None
+        inner.append(low)
+        linear = Linear(linear.constant // n, high)
+    return tuple(reversed(inner))
+
+
+def _values(term: Axis | SSAValue | Tile) -> int | None:
+    """How many values a tile axis or grid index has, from 0 on."""
+    if isinstance(term, Axis):
+        return term.extent
+    owner = term.owner.parent_op() if isinstance(term, BlockArgument) else None
+    if not isinstance(term, BlockArgument) or not isinstance(owner, tile.KernelOp):
+        return None
+    return owner.grid_shape[term.index - len(owner.effect_names)]
 
 
 def _pull_reduce(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:

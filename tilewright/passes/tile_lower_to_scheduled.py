@@ -60,17 +60,33 @@ from tilewright.dialects import scheduled, tile
 from tilewright.dialects.base import array_type, decode, tensor
 from tilewright.errors import CompilerBug
 from tilewright.layout import Layout
+from tilewright.layout.catalogue import spread_rows
 from tilewright.machines.machine import Machine
 from tilewright.passes.base import Remark, Unit
 from tilewright.passes.layout_inference import Inference, infer_layouts
 from tilewright.passes.layout_spaces import Atom, space_of
 from tilewright.passes.nest_segments import STRICT, Places, Segment, round_up
 from tilewright.passes.nest_writer import identity_map
-from tilewright.passes.product_operands import array_operand, same_bound, shifted, strip_depth_padding
+from tilewright.passes.ordered_accesses import ORDERED, axis_of, direct_load, direct_store, is_position
+from tilewright.passes.product_operands import (
+    DepthBound,
+    extent_along,
+    left_window,
+    result_store,
+    right_window,
+    runs_along_rows,
+    same_bound,
+    shifted,
+    strip_depth_padding,
+    with_symbols_from,
+)
 from tilewright.primitives import ArrayType
 
-ORDERED = (tile.ArgReduceOp, tile.ScanOp, tile.SortOp)
 BARRIERS = (tile.ForOp, tile.IfOp, tile.DotOp, *ORDERED)
+
+# A tile read as it is.
+IDENTITY = AffineMap(2, 0, (AffineExpr.dimension(0), AffineExpr.dimension(1)))
+TRANSPOSED = AffineMap(2, 0, (AffineExpr.dimension(1), AffineExpr.dimension(0)))
 
 # Carried arguments of a loop, or results of an `if`, with their buffers.
 Carried = Sequence[tuple[SSAValue, SSAValue]]
@@ -102,7 +118,7 @@ def lower_kernel(kernel: tile.KernelOp, machine: Machine, inferred: Inference) -
     layouts = {value: layout for value in inferred.variables if (layout := inferred.layout(value)) is not None}
     atoms = {product: inferred.atom(product) for product in inferred.products}
     _drop_pins(kernel, layouts)
-    _cast_operands(kernel, layouts)
+    _cast_operands(kernel, atoms, layouts)
     blocks = [(array_type(product.result), block_of(atom)) for product, atom in atoms.items()]
     places = Places(machine, body, _conflicting_refs(kernel), layouts, blocks)
     places.outer.update(zip(kernel.refs, result.refs, strict=True))
@@ -133,11 +149,11 @@ def _drop_pins(kernel: tile.KernelOp, layouts: dict[SSAValue, Layout]) -> None:
             op.erase()
 
 
-def _cast_operands(kernel: tile.KernelOp, layouts: dict[SSAValue, Layout]) -> None:
-    """Products multiply in the accumulator's type on this kind of machine: convert their operands first."""
+def _cast_operands(kernel: tile.KernelOp, atoms: Mapping[tile.DotOp, Atom], layouts: dict[SSAValue, Layout]) -> None:
+    """Products without a matrix instruction multiply in the accumulator's type: convert their operands first."""
     for op in list(kernel.walk()):
         block = op.parent_block()
-        if not isinstance(op, tile.DotOp) or block is None:
+        if not isinstance(op, tile.DotOp) or block is None or atoms[op].instruction is not None:
             continue
         dtype = array_type(op.accumulator).dtype
         for position in (0, 1):
@@ -148,6 +164,17 @@ def _cast_operands(kernel: tile.KernelOp, layouts: dict[SSAValue, Layout]) -> No
                 if op.operands[position] in layouts:
                     layouts[cast.results[0]] = layouts[op.operands[position]]
                 op.operands[position] = cast.results[0]
+
+
+def _transposed(value: SSAValue) -> SSAValue:
+    """A tile of two dims the other way around, made right after it."""
+    type, owner = array_type(value), value.owner
+    op = tile.TransposeOp.make([value], {"permutation": (1, 0)}, [tensor(ArrayType(type.shape[::-1], type.dtype))])
+    block = owner.parent_block() if isinstance(owner, Operation) else None
+    if block is None or not isinstance(owner, Operation):
+        raise CompilerBug("only what an operation computes is transposed")
+    block.insert_op_after(op, owner)
+    return op.results[0]
 
 
 def _conflicting_refs(kernel: tile.KernelOp) -> set[SSAValue]:
@@ -164,6 +191,7 @@ class _Lowering:
     def __init__(self, places: Places, atoms: Mapping[tile.DotOp, Atom]) -> None:
         self.places = places
         self.atoms = atoms
+        self.stored: set[Operation] = set()  # stores that products and ordered operations do themselves
 
     # ---- blocks -------------------------------------------------------------------------------------------------
 
@@ -174,6 +202,9 @@ class _Lowering:
             if isinstance(op, tile.YieldOp):
                 self._lower_yield(op, segment, new, carried)
                 return
+            unread = isinstance(op, ORDERED) and not any(list(result.uses) for result in op.results)
+            if op in self.stored or unread:
+                continue
             if not isinstance(op, BARRIERS):
                 segment.add(op)
                 continue
@@ -206,7 +237,8 @@ class _Lowering:
         self.places.outer[op.body.block.args[0]] = inner.args[0]
         self.lower_block(op.body.block, inner, pairs)
         inner.add_op(tile.YieldOp.make([], {}, []))
-        new.add_op(tile.ForOp.make([], {"trips": trips}, [], [Region(inner)]))
+        symbols = [self.places.outer[s] for s in op.symbols]
+        new.add_op(tile.ForOp.make(symbols, op.plain(), [], [Region(inner)]))
 
     def _lower_if(self, op: tile.IfOp, segment: Segment, new: Block) -> None:
         condition = segment.materialise(op.condition)
@@ -301,37 +333,67 @@ class _Lowering:
         rows, columns = accumulator.shape
         depth = array_type(op.left).shape[1]
         atom = self.atoms[op]
-        block_rows, block_columns = block_of(atom).static_shape
         left, depth_bound = strip_depth_padding(op.left, 1)
         right, right_bound = strip_depth_padding(op.right, 0)
         if right_bound is not None and not same_bound(depth_bound, right_bound):
             right = op.right  # the product skips what the left operand says, so other padding stays
         symbols: list[SSAValue] = []
-        left_ref = self._pack_left(left, segment, atom.left, block_rows)
-        left_map = AffineMap(2, 0, (AffineExpr.dimension(0), AffineExpr.dimension(1)))
         attributes: dict[str, Any] = {"extents": (rows, columns, depth), "block": str(block_of(atom))}
-        direct = array_operand(right, block_columns, depth_bound)
-        if direct is not None and direct[0].source not in self.places.conflicts:
-            load, permuted = direct
-            right_ref = self.places.outer[load.source]
-            symbols = [self.places.outer[s] for s in load.symbols]
-            right_map = permuted
-        else:
-            right_ref = self._pack_right(right, segment, atom.right, block_columns)
-            right_map = AffineMap(2, 0, (AffineExpr.dimension(0), AffineExpr.dimension(1)))
+        left_ref, left_map = self._left(left, segment, atom, depth_bound, symbols)
+        right_ref, right_map = self._right(right, segment, atom, depth_bound, symbols)
         if depth_bound is not None:
             position, limit = depth_bound
             start = len(symbols)
             symbols.extend(self.places.outer[s] for s in position.symbols)
-            attributes["depth_map"] = AffineMapAttr(shifted(position.map.data, start, len(symbols)))
+            attributes["depth_map"] = shifted(position.map.data, start, len(symbols))
             attributes["depth_limit"] = limit
-        attributes["left_map"] = AffineMapAttr(AffineMap(2, len(symbols), left_map.results))
-        attributes["right_map"] = AffineMapAttr(AffineMap(2, len(symbols), right_map.results))
-        target, accumulate = self._accumulator(op, segment, carried)
-        attributes["accumulate"] = accumulate
+        store = self._own_store(op, left_ref, left_map, right_ref, right_map, symbols)
+        if store is not None:
+            target, accumulate = self.places.outer[store.destination], False
+            attributes["accumulator_map"] = with_symbols_from(store.map.data, len(symbols))
+            symbols.extend(self.places.outer[s] for s in store.symbols)
+            self.stored.add(store)
+        else:
+            target, accumulate = self._accumulator(op, segment, carried)
+            self.places.buffers[op.result] = target
+        attributes |= {"left_map": left_map, "right_map": right_map, "accumulate": accumulate}
+        for name in ("left_map", "right_map", "accumulator_map", "depth_map"):
+            if name in attributes:
+                map = attributes[name]
+                attributes[name] = AffineMapAttr(AffineMap(map.num_dims, len(symbols), map.results))
         segment.flush(new)
         new.add_op(scheduled.DotOp.make([left_ref, right_ref, target, *symbols], attributes, []))
-        self.places.buffers[op.result] = target
+
+    def _own_store(
+        self,
+        op: tile.DotOp,
+        left: SSAValue,
+        left_map: AffineMap,
+        right: SSAValue,
+        right_map: AffineMap,
+        symbols: Sequence[SSAValue],
+    ) -> tile.StoreOp | None:
+        """The store that a product does itself: of all it computes, to an array with no more rows and columns than its
+        operands have."""
+        height, width = block_of(self.atoms[op]).static_shape
+        store = result_store(op, width)
+        starts_from_zero = isinstance(op.accumulator.owner, tile.FullOp) and decode(op.accumulator.owner.value) == 0
+        if store is None or store.destination in self.places.conflicts or not starts_from_zero:
+            return None
+        places = [self.places.outer[s] for s in store.symbols]
+        ref = tile.ref_type(store.destination)
+        for operand, map, dim in ((left, left_map, 0), (right, right_map, 1)):
+            type = tile.ref_type(operand)
+            own = extent_along(store.map.data, places, ref, dim)
+            if not type.space.data and extent_along(map, symbols, type, dim) != own:
+                return None
+        if self.atoms[op].instruction is None:
+            return store
+        # A matrix instruction writes whole blocks.
+        rows, columns = array_type(op.result).shape
+        lengths = [own[0] for dim in (0, 1) if (own := extent_along(store.map.data, places, ref, dim)) is not None]
+        whole = zip((rows, columns, *lengths), (height, width, height, width), strict=True)
+        return store if all(n % block == 0 for n, block in whole) else None
 
     def _accumulator(self, op: tile.DotOp, segment: Segment, carried: Carried) -> tuple[SSAValue, bool]:
         """The buffer that the product adds to, holding the accumulator's value; False when it starts from zero."""
@@ -374,12 +436,54 @@ class _Lowering:
                 pending.append(user.results[0])
         return all(use.operation is op for use in value.uses)
 
-    def _pack_left(self, value: SSAValue, segment: Segment, layout: Layout, block_rows: int) -> SSAValue:
-        """Rows as far apart as the layout has them, with room for whole register blocks."""
+    def _left(
+        self, value: SSAValue, segment: Segment, atom: Atom, bound: DepthBound | None, symbols: list[SSAValue]
+    ) -> tuple[SSAValue, AffineMap]:
+        """A left operand and its map: the array behind it where that has the depth running inside, else a buffer. A
+        matrix instruction reads whole blocks of rows, whatever is in those beyond the operand's."""
+        whole = block_of(atom).static_shape[0] if atom.instruction is not None else 1
+        direct = left_window(value, bound, whole)
+        if direct is not None and self._reads(direct[0], array_type(value)):
+            return self._array(*direct, symbols)
+        if atom.instruction is None and runs_along_rows(value):
+            # Copied as it lies: the micro-kernel reads single elements, along whichever dim.
+            turned = _transposed(value)
+            return self._pack_left(turned, segment, self._spread(turned), 1), TRANSPOSED
+        return self._pack_left(value, segment, atom.left, whole), IDENTITY
+
+    def _spread(self, value: SSAValue) -> Layout:
+        """Rows of a tile that spread over the sets of a cache."""
+        type = array_type(value)
+        return spread_rows(type.shape, max(1, self.places.machine.memories[0].line_bytes // type.dtype.itemsize))
+
+    def _right(
+        self, value: SSAValue, segment: Segment, atom: Atom, bound: DepthBound | None, symbols: list[SSAValue]
+    ) -> tuple[SSAValue, AffineMap]:
+        """A right operand and its map: the array behind it, to be packed as a whole, else panels of its own. The words
+        of a matrix instruction are made later, from an array or a buffer."""
+        block_columns = block_of(atom).static_shape[1]
+        direct = right_window(value, block_columns, bound)
+        if direct is not None and direct[0].source not in self.places.conflicts:
+            return self._array(*direct, symbols)
+        if atom.instruction is not None:
+            return segment.materialise(value), IDENTITY
+        return self._pack_right(value, segment, atom.right, block_columns), IDENTITY
+
+    def _reads(self, load: tile.LoadOp, operand: ArrayType) -> bool:
+        """Whether a product can read an array as it is."""
+        return load.source not in self.places.conflicts and tile.ref_type(load.source).dtype == operand.dtype
+
+    def _array(self, load: tile.LoadOp, map: AffineMap, symbols: list[SSAValue]) -> tuple[SSAValue, AffineMap]:
+        """The array behind an operand; its map counts on in the product's symbols."""
+        start = len(symbols)
+        symbols.extend(self.places.outer[s] for s in load.symbols)
+        return self.places.outer[load.source], with_symbols_from(map, start)
+
+    def _pack_left(self, value: SSAValue, segment: Segment, layout: Layout, whole: int) -> SSAValue:
+        """Rows as far apart as the layout has them, with room for a multiple of `whole`."""
         type = array_type(value)
         pitch = layout.shard[0][0].stride if layout.shard[0] else type.shape[1]
-        whole = ArrayType((round_up(type.shape[0], block_rows), pitch), type.dtype)
-        buffer = self.places.alloc_rows(whole, type.shape[0])
+        buffer = self.places.alloc(ArrayType((round_up(type.shape[0], whole), pitch), type.dtype))
         segment.put(value, buffer)
         return buffer
 
@@ -391,22 +495,47 @@ class _Lowering:
         segment.put(value, buffer)
         return buffer
 
-    def _lower_ordered(self, op: Operation, segment: Segment, new: Block) -> None:
-        sources = [segment.materialise(o) for o in op.operands]
+    # ---- ordered operations -------------------------------------------------------------------------------------
+
+    def _lower_ordered(self, op: tile.TileOp, segment: Segment, new: Block) -> None:
+        """A nest of its own, which reads arrays and writes them itself where it can, and buffers otherwise."""
+        for operand in op.operands:
+            if not is_position(op, operand) and direct_load(op, operand, self.places.conflicts) is None:
+                segment.materialise(operand)
         segment.flush(new)
         block = Block()
-        loads: list[SSAValue] = []
-        for operand, source in zip(op.operands, sources, strict=True):
-            load = tile.LoadOp.make([source], {"map": AffineMapAttr(identity_map(operand))}, [operand.type])
-            block.add_op(load)
-            loads.append(load.result)
+        loads = [self._ordered_operand(op, operand, block) for operand in op.operands]
         copy = op.clone()
         copy.operands = loads
         block.add_op(copy)
         for old, result in zip(op.results, copy.results, strict=True):
-            buffer = self.places.alloc(array_type(result))
-            store = tile.StoreOp.make([result, buffer], {"map": AffineMapAttr(identity_map(result))}, [])
-            block.add_op(store)
-            self.places.buffers[old] = buffer
+            if list(old.uses):
+                self._ordered_result(op, old, result, block)
         block.add_op(scheduled.EndOp.make([], {}, []))
         new.add_op(scheduled.NestOp.make([], {}, [], [Region(block)]))
+
+    def _ordered_operand(self, op: tile.TileOp, operand: SSAValue, block: Block) -> SSAValue:
+        type = array_type(operand)
+        direct = direct_load(op, operand, self.places.conflicts)
+        if is_position(op, operand):
+            along = AffineMap(type.rank, 0, (AffineExpr.dimension(axis_of(op)),))
+            load: Operation = tile.IotaOp.make([], {"map": AffineMapAttr(along)}, [operand.type])
+        elif direct is not None:
+            load = direct.clone()
+            load.operands = [self.places.outer[o] for o in direct.operands]
+        else:
+            source = self.places.buffers[operand]
+            load = tile.LoadOp.make([source], {"map": AffineMapAttr(identity_map(operand))}, [operand.type])
+        block.add_op(load)
+        return load.results[0]
+
+    def _ordered_result(self, op: tile.TileOp, old: SSAValue, result: SSAValue, block: Block) -> None:
+        direct = direct_store(op, old, self.places.conflicts)
+        if direct is not None:
+            places = [self.places.outer[o] for o in direct.operands[1:]]
+            block.add_op(tile.StoreOp.make([result, *places], {"map": direct.map}, []))
+            self.stored.add(direct)
+            return
+        buffer = self.places.alloc(array_type(result))
+        block.add_op(tile.StoreOp.make([result, buffer], {"map": AffineMapAttr(identity_map(result))}, []))
+        self.places.buffers[old] = buffer

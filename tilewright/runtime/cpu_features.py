@@ -6,12 +6,13 @@ them take the directory that holds both, `/` by default.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import math
 import os
 import platform
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tilewright.runtime.cpu_tables import ARM_FEATURES, ARM_PARTS, INTEL_MODELS, X86_FEATURES, X86_LEVELS, amd_name
@@ -41,12 +42,27 @@ class CacheLevel:
     shared_by: int
 
 
+# System call and arguments: arch/x86/include/uapi/asm/prctl.h; the state's number: Intel 64 manual, XCR0.
+_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
+
+
 @functools.cache
 def host() -> Host:
     """This machine's CPU."""
     # The first processor's block is enough; a large machine's file has hundreds.
     text = _first_block(_ROOT / "proc/cpuinfo")
-    return parse_cpuinfo(text, platform.machine())
+    found = parse_cpuinfo(text, platform.machine())
+    tiles = frozenset(feature for feature in found.features if feature.startswith("amx-"))
+    if tiles and not _may_use_tiles():
+        return replace(found, features=found.features - tiles)
+    return found
+
+
+def _may_use_tiles() -> bool:
+    """Ask the system for the tile registers of AMX, which a process has only after it asked (Linux, x86/xstate.rst).
+    It is refused where a thread's stack for signals has no room for them."""
+    libc = ctypes.CDLL(None)
+    return libc.syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0
 
 
 def parse_cpuinfo(text: str, architecture: str) -> Host:

@@ -167,12 +167,15 @@ def _arg_reduce(operands: Sequence[Tensor], a: Attributes) -> Tensor:
 
 
 def _scan(operands: Sequence[Tensor], a: Attributes) -> Tensor:
-    (x,) = operands
+    """The order in which elements are combined is not part of the definition, only which they are."""
+    x, *initial = operands
     dtype = dtypes.from_numpy(x.dtype)
     source = np.flip(x, a["axis"]) if a["reverse"] else x
     with np.errstate(all="ignore"):
         wide = source.astype(dtype.compute.numpy)
-        result = _UFUNCS[a["fn"]].accumulate(wide, axis=a["axis"], dtype=wide.dtype).astype(dtype.numpy)
+        wide = np.concatenate([*(np.expand_dims(i, a["axis"]) for i in initial), wide], a["axis"])
+        totals = _UFUNCS[a["fn"]].accumulate(wide, axis=a["axis"], dtype=wide.dtype)
+    result = np.split(totals, [len(initial)], a["axis"])[1].astype(dtype.numpy)
     return np.flip(result, a["axis"]) if a["reverse"] else result
 
 

@@ -73,9 +73,23 @@ def _run_dot(op: scheduled.DotOp, values: Values) -> None:
         depth = max(0, min(depth, int(op.depth_limit.value.data) - int(start)))
     window = np.zeros((rows, columns), acc.dtype)
     a = _read(left, op.left_map.data, (rows, depth), symbols)
-    b = _read(right, op.right_map.data, (depth, columns), symbols)
+    b = _read(right, op.right_map.data, (depth // op.group, columns), symbols)
+    if op.group > 1:
+        words = np.ascontiguousarray(b.T).view(left.dtype)
+        b = words.reshape(columns, depth).T
     window[...] = np.matmul(a.astype(acc.dtype), b.astype(acc.dtype))
+    if op.accumulator_map is not None:
+        _write(acc, op.accumulator_map.data, window, symbols)
+        return
     acc[:rows, :columns] = acc[:rows, :columns] + window if op.accumulate.value.data else window
+
+
+def _write(target: Tensor, map: Any, value: Tensor, symbols: Sequence[Any]) -> None:
+    coordinates = [np.broadcast_to(c, value.shape) for c in evaluate_map(map, value.shape, symbols)]
+    inside = np.ones(value.shape, bool)
+    for coordinate, size in zip(coordinates, target.shape, strict=True):
+        inside = inside & (coordinate >= 0) & (coordinate < size)
+    target[tuple(c[inside] for c in coordinates)] = value[inside]
 
 
 def _read(source: Tensor, map: Any, shape: tuple[int, ...], symbols: Sequence[Any]) -> Tensor:

@@ -139,10 +139,11 @@ class Interpreter:
 
     def _run_control(self, op: Operation, operands: list[Any], values: Values) -> Sequence[Any]:
         if isinstance(op, tile.ForOp):
-            for trip in range(int(op.trips.value.data)):
-                values.update(zip(op.body.block.args, [trip, *operands], strict=True))
-                operands = self.run_block(op.body.block, values)
-            return operands
+            carried = [values[o] for o in op.initial]
+            for trip in range(_trips(op, [values[s] for s in op.symbols])):
+                values.update(zip(op.body.block.args, [trip, *carried], strict=True))
+                carried = self.run_block(op.body.block, values)
+            return carried
         if isinstance(op, tile.IfOp):
             return self.run_block((op.then if operands[0] else op.otherwise).block, values)
         if isinstance(op, tile.PrintOp):
@@ -153,6 +154,11 @@ class Interpreter:
                 raise KernelAssertion(op.message.data)
             return []
         raise CompilerBug(f"no semantics for {op.name}")
+
+
+def _trips(op: tile.ForOp, symbols: Sequence[Any]) -> int:
+    most = int(op.trips.value.data)
+    return most if op.end is None else min(most, int(evaluate_map(op.end.data, (), symbols)[0]))
 
 
 def dot(left: Tensor, right: Tensor, accumulator: Tensor) -> Tensor:

@@ -115,7 +115,7 @@ def _attention(q, k, v, mask=None, causal=False, scale=None) -> np.ndarray:
     if causal:
         queries, keys = logits.shape[-2:]
         for i in range(queries):
-            logits[..., i, i + keys - queries + 1 :] = -np.inf
+            logits[..., i, max(0, i + keys - queries + 1) :] = -np.inf
     return _softmax(logits, -1) @ v
 
 
@@ -141,6 +141,55 @@ def test_attention_masks():
     both = run(lambda *a: tw.nn.attention(*a, causal=True, scale=0.3), q, k, v, keep)
     np.testing.assert_allclose(both, _attention(q, k, v, keep, True, 0.3))
     assert not np.isnan(both).any()
+
+
+@pytest.mark.parametrize("masked", ["all", "keys", "pairs", "bias", "heads"])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    ("heads", "shared", "queries", "keys", "size"),
+    [(4, 2, 65, 65, 8), (2, 2, 130, 300, 32), (2, 2, 150, 129, 16), (8, 2, 1, 300, 16), (3, 3, 1, 17, 5)],
+)
+def test_attention_in_blocks(heads, shared, queries, keys, size, causal, masked):
+    q = numbers((2, heads, queries, size), "f32", 1, -1, 1)
+    k, v = numbers((2, shared, keys, size), "f32", 2, -1, 1), numbers((2, shared, keys, size + 3), "f32", 3, -1, 1)
+    masks = {
+        "all": np.ones((1, 1), bool),
+        "keys": (np.arange(keys) < keys * 4 // 5).reshape(1, 1, 1, keys),
+        "pairs": numbers((queries, keys), "bool", 4),
+        "bias": numbers((2, 1, queries, keys), "f32", 5, -1, 1),
+        "heads": numbers((heads, queries, keys), "bool", 6),
+    }
+    mask = masks[masked]
+    actual = run(lambda *a: tw.nn.attention(*a, causal=causal), q, k, v, mask)
+    with np.errstate(invalid="ignore"):
+        expected = _attention(q, k, v, mask, causal)
+    # Queries that see no key are NaN in both.
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("heads", "shared", "queries", "keys"), [(4, 2, 65, 65), (6, 3, 1, 300), (4, 1, 130, 129)])
+def test_attention_to_repeated_keys(heads, shared, queries, keys, causal):
+    """Keys that the program repeats itself: not stored repeated, and one kernel."""
+    q = numbers((2, heads, queries, 8), "f32", 1, -1, 1)
+    k, v = numbers((2, shared, keys, 8), "f32", 2, -1, 1), numbers((2, shared, keys, 9), "f32", 3, -1, 1)
+
+    def repeated(q, k, v):
+        k, v = (tw.repeat(x, heads // shared, axis=1) for x in (k, v))
+        return tw.nn.attention(q, k, v, causal=causal)
+
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_allclose(run(repeated, q, k, v), _attention(q, k, v, causal=causal), rtol=1e-5, atol=1e-5)
+    text = tw.jit(repeated, target="cpu").lower(q, k, v).compile().ir("tile")
+    assert text.count("tile.kernel(") == 1
+
+
+def test_causal_attention_ignores_what_no_query_sees():
+    q, k, v = (numbers((1, 1, 200, 16), "f32", n, -1, 1) for n in range(3))
+    expected = _attention(q, k, v, causal=True)
+    k[..., 150:, :] = np.inf
+    found = run(lambda *a: tw.nn.attention(*a, causal=True), q, k, v)
+    np.testing.assert_allclose(found[..., :150, :], expected[..., :150, :], rtol=1e-5, atol=1e-5)
 
 
 def test_attention_repeats_no_keys():

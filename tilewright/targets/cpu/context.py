@@ -6,13 +6,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from xdsl.ir import Operation, SSAValue
+from xdsl.ir.affine import AffineExpr
+from xdsl.ir.affine.affine_expr import AffineBinaryOpExpr, AffineBinaryOpKind, AffineConstantExpr
 
+from tilewright import dtypes
 from tilewright.machines.machine import Machine
 from tilewright.passes.affine_access import Form
+from tilewright.targets.cpu.functions import emit_function
 from tilewright.targets.cpu.loops import add, i64, maximum, multiply, offset_pointer, static
 from tilewright.targets.cpu.vector_math_common import Builder, Value
 
 ALIGNMENT = 64
+_INTEGER_FUNCTIONS = {
+    AffineBinaryOpKind.Add: "add",
+    AffineBinaryOpKind.Mul: "multiply",
+    AffineBinaryOpKind.FloorDiv: "floor_divide",
+    AffineBinaryOpKind.Mod: "remainder",
+}
 
 
 def round_up(value: int, multiple: int = ALIGNMENT) -> int:
@@ -56,6 +66,16 @@ class FunctionContext:
             return i64(max(0, limit - known))
         room = self.builder.sub(i64(limit), value)
         return room if self.highest(start, symbols) <= limit else maximum(self.builder, room, i64(0))
+
+    def expression(self, expression: AffineExpr, symbols: Sequence[SSAValue]) -> Value:
+        """The value of an affine expression of index scalars."""
+        if isinstance(expression, AffineConstantExpr):
+            return i64(expression.value)
+        if isinstance(expression, AffineBinaryOpExpr):
+            left, right = (self.expression(e, symbols) for e in (expression.lhs, expression.rhs))
+            fn = _INTEGER_FUNCTIONS[expression.kind]
+            return emit_function(self.builder, fn, dtypes.i64, [left, right])
+        return self.scalars[symbols[expression.position]]  # type: ignore[attr-defined]  the only kind left
 
     def highest(self, form: Form, symbols: Sequence[SSAValue]) -> int:
         """The largest value of a form at dimensions 0."""

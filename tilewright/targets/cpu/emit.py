@@ -27,9 +27,11 @@ from tilewright.passes.scheduled_plan_memory import ARENA, CONSTANT, INPUT, OUTP
 from tilewright.targets.cpu.context import FunctionContext, Scratch, round_up
 from tilewright.targets.cpu.emit_dot import emit_dot
 from tilewright.targets.cpu.emit_nest import emit_nest
-from tilewright.targets.cpu.emit_ordered import emit_ordered, ordered_op
-from tilewright.targets.cpu.loops import I1, I8, I32, I64, POINTER, i64, loop, offset_pointer
-from tilewright.targets.cpu.vector_math_common import Builder, Value, builder_of
+from tilewright.targets.cpu.emit_ordered import emit_ordered
+from tilewright.targets.cpu.emit_row_dot import emit_row_dot, lies_along_depth
+from tilewright.targets.cpu.loops import I1, I8, I32, I64, POINTER, i64, loop, minimum, offset_pointer
+from tilewright.targets.cpu.ordered_nest import ordered_op
+from tilewright.targets.cpu.vector_math_common import Builder, Value, builder_of, declare_features
 
 # Less work than this is not worth waking a second thread for.
 PARALLEL_SECONDS = 10e-6
@@ -70,6 +72,7 @@ class _Emitter:
         self.plan = plan
         self.module = ir.Module("program")
         self.module.triple = triple
+        declare_features(self.module, unit.machine.llvm_features)
         self.scratch = Scratch()
         self.kernels: dict[str, _Kernel] = {}
         self.constants: list[str] = []
@@ -203,7 +206,7 @@ class _Emitter:
                 else:
                     emit_nest(context, op)
             elif isinstance(op, scheduled.DotOp):
-                emit_dot(context, op)
+                (emit_row_dot if lies_along_depth(op) else emit_dot)(context, op)
             elif isinstance(op, tile.ForOp):
                 self._emit_for(context, op)
             elif isinstance(op, tile.IfOp):
@@ -220,7 +223,10 @@ class _Emitter:
             return
         counter = op.body.block.args[0]
         context.bounds[counter] = trips
-        with loop(context.builder, i64(0), i64(trips), 1, "trip") as index:
+        last: Value = i64(trips)
+        if op.end is not None:
+            last = minimum(context.builder, last, context.expression(op.end.data.results[0], op.symbols))
+        with loop(context.builder, i64(0), last, 1, "trip") as index:
             context.scalars[counter] = index
             self._emit_block(context, op.body.block)
 

@@ -1,8 +1,14 @@
 """Print a register-blocked matrix product: panels of the right operand outside, blocks of rows inside, and in the
-middle a micro-kernel that keeps a block of the accumulator in vector registers over the whole depth."""
+middle a micro-kernel.
+
+An operand may end before the tile does: rows that a left operand lacks are zeros in the accumulator, and so are columns
+that a right operand lacks.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from llvmlite import ir
@@ -10,117 +16,247 @@ from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineMap
 
 from tilewright.dialects import scheduled, tile
-from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug
+from tilewright.machines.machine import MatrixAtom
 from tilewright.passes.affine_access import Form, Index, address_terms, linear_form
 from tilewright.targets.cpu.context import FunctionContext
 from tilewright.targets.cpu.conversions import register_form
 from tilewright.targets.cpu.loops import (
-    I64,
+    I1,
     add,
-    broadcast,
     i64,
     loop,
     maximum,
     minimum,
     multiply,
     offset_pointer,
-    prefetch,
     static,
 )
-from tilewright.targets.cpu.vector_math_common import Builder, Value, intrinsic, splat
+from tilewright.targets.cpu.micro_kernel import DEPTH_UNROLL, Ahead, MicroKernel, Walk
+from tilewright.targets.cpu.tile_kernel import TileKernel, configure_tiles, release_tiles
+from tilewright.targets.cpu.vector_math_common import Builder, Value, splat
 
-DEPTH_UNROLL = 4
+# Heights of the last block of rows that get code of their own; with more, rows are taken one by one.
+MOST_HEIGHTS = 2
 
 
 @dataclass(frozen=True)
-class _Operand:
-    """Memory walk of one operand, in elements: pointer to the tile's origin and the strides of its two dimensions."""
+class Left:
+    """The left operand from the tile's origin on, in elements. `rows` of the tile exist, which is one of `counts`."""
 
     pointer: Value
-    outer_stride: int
+    row_stride: int
     depth_stride: int
-    panels: Value | None = None
+    rows: Value
+    counts: frozenset[int]
 
 
 @dataclass(frozen=True)
-class _Ahead:
-    """The next panel of the right operand, asked for while this one is in use: each trip of a block's depth loop takes
-    `lines` cache lines, the block's first from `pointer`."""
+class _Right:
+    """The right operand from the tile's origin on, in elements. It has `panels` from there; the last of them has only
+    `tail` columns if `tail` is not 0."""
 
     pointer: Value
-    lines: int
-    line_bytes: int
+    panel_stride: int
+    depth_stride: int
+    panels: Value
+    tail: int
+
+
+@dataclass(frozen=True)
+class Accumulator:
+    """The accumulator from the tile's origin on, in elements: a buffer, which has room for whole register blocks, or a
+    window of an array, which has `rows` (one of `counts`) and `columns`, in `panels`, the last of them with `tail`."""
+
+    pointer: Value
+    pitch: int
+    rows: Value | None = None
+    counts: frozenset[int] = frozenset()
+    columns: Value | None = None
+    panels: Value | None = None
+    tail: int = 0
 
 
 def emit_dot(context: FunctionContext, op: scheduled.DotOp) -> None:
     """Append the code of one product at the builder's position."""
+    types = (tile.ref_type(ref).dtype for ref in (op.left, op.right, op.accumulator))
+    instruction = context.machine.matrix_atom_of_words(*types, depth=op.shape[2])
+    if instruction is not None:
+        _emit_tiles(context, op, instruction)
+    else:
+        _Product(context, op).emit()
+
+
+def _emit_tiles(context: FunctionContext, op: scheduled.DotOp, instruction: MatrixAtom) -> None:
+    """All blocks of a product by a matrix instruction. Blocks are whole: the accumulator and the operands have room for
+    what they have beyond the product's rows and columns."""
     builder = context.builder
     rows, columns, depth = op.shape
-    micro_rows, micro_columns = op.micro_tile
-    acc_type = tile.ref_type(op.accumulator)
-    left = _left(context, op)
-    right = _right(context, op)
-    extent = _depth(context, op, depth)
-    acc_stride = acc_type.shape[1]
-    item = acc_type.dtype.itemsize
-    panels, blocks = -(-columns // micro_columns), -(-rows // micro_rows)
-    # The last tile of a row of tiles may reach beyond the operand's last panel.
-    last_panel = i64(panels) if right.panels is None else minimum(builder, i64(panels), right.panels)
-    if not op.accumulate.value.data and static(last_panel) != panels:
-        _clear(context, op, last_panel, panels)
-    if static(last_panel) == 0:
-        return
-    with loop(builder, i64(0), last_panel, 1, "panel") as panel:
-        b = offset_pointer(builder, right.pointer, multiply(builder, panel, right.outer_stride), item)
-        c_panel = offset_pointer(
-            builder, context.pointers[op.accumulator], multiply(builder, panel, micro_columns), item
+    height, width = op.micro_tile
+    left, right = left_of(context, op), _right(context, op)
+    extent = depth_of(context, op, depth)
+    accumulate = bool(op.accumulate.value.data)
+    left_item, word = tile.ref_type(op.left).dtype.itemsize, tile.ref_type(op.right).dtype.itemsize
+    acc = accumulator_of(context, op)
+    pitch = acc.pitch * tile.ref_type(op.accumulator).dtype.itemsize
+    panels = minimum(builder, i64(-(-columns // width)), right.panels)
+    blocks = i64(-(-rows // height))
+    if acc.rows is not None:
+        blocks = minimum(
+            builder,
+            blocks,
+            builder.udiv(acc.rows, i64(height))
+            if static(acc.rows) is None
+            else i64(int(static(acc.rows) or 0) // height),
         )
-        with loop(builder, i64(0), i64(blocks), 1, "block") as block:
-            a = offset_pointer(builder, left.pointer, multiply(builder, block, micro_rows * left.outer_stride), item)
-            c = offset_pointer(builder, c_panel, multiply(builder, block, micro_rows * acc_stride), item)
-            lanes = context.machine.lanes(acc_type.dtype)
-            ahead = _ahead(context, offset_pointer(builder, b, i64(right.outer_stride), item), block, op)
-            kernel = _MicroKernel(builder, acc_type.dtype, micro_rows, micro_columns, lanes, ahead)
-            kernel.emit(
-                _Operand(a, left.outer_stride, left.depth_stride),
-                _Operand(b, right.outer_stride, right.depth_stride),
-                c,
-                acc_stride,
-                extent,
-                accumulate=bool(op.accumulate.value.data),
-            )
+    configure_tiles(builder, instruction)
+    with loop(builder, i64(0), panels, 1, "panel") as panel, loop(builder, i64(0), blocks, 1) as block:
+        a = offset_pointer(builder, left.pointer, multiply(builder, block, height * left.row_stride), left_item)
+        b = offset_pointer(builder, right.pointer, multiply(builder, panel, right.panel_stride), word)
+        start = add(builder, multiply(builder, block, height * pitch), multiply(builder, panel, width * word))
+        c = offset_pointer(builder, acc.pointer, start, 1)
+        step_words = instruction.depth // instruction.group
+        TileKernel(builder, instruction).emit(
+            Walk(a, instruction.depth * left_item, left.row_stride * left_item),
+            Walk(b, step_words * right.depth_stride * word, right.depth_stride * word),
+            c,
+            pitch,
+            extent,
+            accumulate=accumulate,
+        )
+    release_tiles(builder)
 
 
-def _clear(context: FunctionContext, op: scheduled.DotOp, first: Value, panels: int) -> None:
-    """Zeros where the operand has no panels."""
-    builder = context.builder
-    type = tile.ref_type(op.accumulator)
-    width = op.micro_tile[1]
-    lanes = context.machine.lanes(type.dtype)
-    zeros = splat(ir.VectorType(register_form(type.dtype), lanes), 0)
-    with loop(builder, first, i64(panels), 1, "empty") as panel, loop(builder, i64(0), i64(op.shape[0]), 1) as row:
-        start = add(builder, multiply(builder, row, type.shape[1]), multiply(builder, panel, width))
-        pointer = offset_pointer(builder, context.pointers[op.accumulator], start, type.dtype.itemsize)
-        for column in range(0, width, lanes):
-            place = offset_pointer(builder, pointer, i64(column), type.dtype.itemsize)
-            builder.store(zeros, place, align=type.dtype.itemsize)
+class _Product:
+    def __init__(self, context: FunctionContext, op: scheduled.DotOp) -> None:
+        self.context, self.op = context, op
+        if len({tile.ref_type(ref).dtype for ref in (op.left, op.right, op.accumulator)}) > 1:
+            raise CompilerBug("a product of operands that have not the accumulator's type")
+        self.builder: Builder = context.builder
+        self.type = tile.ref_type(op.accumulator)
+        self.lanes = context.machine.lanes(self.type.dtype)
+        self.accumulate = bool(op.accumulate.value.data)
+        self.left, self.right = left_of(context, op), _right(context, op)
+        self.acc = accumulator_of(context, op)
+        self.depth = depth_of(context, op, op.shape[2])
+        self.rows, self.counts = self.left.rows, self.left.counts
+        if self.acc.rows is not None and self.left.counts == frozenset({op.shape[0]}):
+            self.rows, self.counts = self.acc.rows, self.acc.counts
+
+    def emit(self) -> None:
+        panels = -(-self.op.shape[1] // self.op.micro_tile[1])
+        present, tail = minimum(self.builder, i64(panels), self.right.panels), self.right.tail
+        before_last = add(self.builder, self.right.panels, i64(-1))
+        if self.acc.panels is not None and not tail:
+            present, tail = minimum(self.builder, present, self.acc.panels), self.acc.tail
+            before_last = add(self.builder, self.acc.panels, i64(-1))
+        whole = present
+        if tail:
+            whole = maximum(self.builder, minimum(self.builder, i64(panels), before_last), i64(0))
+        if not self.accumulate and self.acc.rows is None:
+            self._clear_panels(present, panels)
+            self._clear_rows()
+        if static(whole) != 0:
+            with loop(self.builder, i64(0), whole, 1, "panel") as panel:
+                self._emit_panel(panel, self.op.micro_tile[1])
+        if tail:
+            with _when(self.builder, whole, "<", present):
+                self._emit_panel(whole, tail)
+
+    def _emit_panel(self, panel: Value, present: int) -> None:
+        """All blocks of rows against one panel, of which `present` columns exist."""
+        height = self.op.micro_tile[0]
+        known = static(self.rows)
+        blocks = i64(known // height) if known is not None else self.builder.udiv(self.rows, i64(height))
+        if static(blocks) != 0:
+            with loop(self.builder, i64(0), blocks, 1, "block") as block:
+                self._emit_block(panel, present, multiply(self.builder, block, height), height, block)
+        rests = {count % height for count in self.counts} - {0}
+        done = multiply(self.builder, blocks, height)
+        if len(rests) > MOST_HEIGHTS:
+            with loop(self.builder, done, self.rows, 1, "row") as row:
+                self._emit_block(panel, present, row, 1, None)
+            return
+        for rest in sorted(rests):
+            with _when(self.builder, add(self.builder, done, i64(rest)), "==", self.rows):
+                self._emit_block(panel, present, done, rest, None)
+
+    def _emit_block(self, panel: Value, present: int, row: Value, height: int, block: Value | None) -> None:
+        """`height` rows from `row` on; the `block`-th block of rows looks ahead for its part of the next panel."""
+        builder, left, right = self.builder, self.left, self.right
+        item, pitch, width = self.type.dtype.itemsize, self.acc.pitch, self.op.micro_tile[1]
+        a = offset_pointer(builder, left.pointer, multiply(builder, row, left.row_stride), item)
+        b = offset_pointer(builder, right.pointer, multiply(builder, panel, right.panel_stride), item)
+        start = add(builder, multiply(builder, row, pitch), multiply(builder, panel, width))
+        c = offset_pointer(builder, self.acc.pointer, start, item)
+        packed = right.depth_stride == width
+        ahead = self._ahead(offset_pointer(builder, b, i64(right.panel_stride), item), block) if packed else None
+        room = present if self.acc.rows is not None else width
+        kernel = MicroKernel(builder, self.type.dtype, height, room, present, self.lanes, ahead)
+        kernel.emit(
+            Walk(a, left.depth_stride, left.row_stride),
+            Walk(b, right.depth_stride),
+            c,
+            pitch,
+            self.depth,
+            accumulate=self.accumulate,
+        )
+
+    def _ahead(self, panel: Value, block: Value | None) -> Ahead | None:
+        """What the block of rows `block` asks for of the next `panel`: an equal part, in whole lines a trip."""
+        if block is None:
+            return None
+        rows, _, depth = self.op.shape
+        micro_rows, micro_columns = self.op.micro_tile
+        line_bytes = self.context.machine.memory("l1").line_bytes
+        panel_lines = -(-depth * micro_columns * self.type.dtype.itemsize // line_bytes)
+        trips = -(-depth // DEPTH_UNROLL)
+        lines = -(-panel_lines // (trips * -(-rows // micro_rows)))
+        part = multiply(self.builder, block, lines * trips * line_bytes)
+        return Ahead(offset_pointer(self.builder, panel, part, 1), lines, line_bytes)
+
+    def _clear_panels(self, first: Value, panels: int) -> None:
+        """Zeros where the right operand has no panels."""
+        if static(first) == panels:
+            return
+        width = self.op.micro_tile[1]
+        rows = i64(self.op.shape[0])
+        with loop(self.builder, first, i64(panels), 1, "empty") as panel, loop(self.builder, i64(0), rows, 1) as row:
+            self._clear(row, multiply(self.builder, panel, width), width)
+
+    def _clear_rows(self) -> None:
+        """Zeros where the left operand has no rows."""
+        rows, columns, _ = self.op.shape
+        if static(self.left.rows) == rows:
+            return
+        width = self.op.micro_tile[1]
+        panels = i64(-(-columns // width))
+        first = self.left.rows
+        with loop(self.builder, first, i64(rows), 1, "empty") as row, loop(self.builder, i64(0), panels, 1) as panel:
+            self._clear(row, multiply(self.builder, panel, width), width)
+
+    def _clear(self, row: Value, column: Value, width: int) -> None:
+        item = self.type.dtype.itemsize
+        zeros = splat(ir.VectorType(register_form(self.type.dtype), self.lanes), 0)
+        start = add(self.builder, multiply(self.builder, row, self.acc.pitch), column)
+        pointer = offset_pointer(self.builder, self.acc.pointer, start, item)
+        for first in range(0, width, self.lanes):
+            self.builder.store(zeros, offset_pointer(self.builder, pointer, i64(first), item), align=item)
 
 
-def _ahead(context: FunctionContext, panel: Value, block: Value, op: scheduled.DotOp) -> _Ahead:
-    """What the block of rows `block` asks for of the next `panel`: an equal part, in whole lines a trip."""
-    rows, _, depth = op.shape
-    micro_rows, micro_columns = op.micro_tile
-    line_bytes = context.machine.memory("l1").line_bytes
-    panel_lines = -(-depth * micro_columns * tile.ref_type(op.right).dtype.itemsize // line_bytes)
-    trips = -(-depth // DEPTH_UNROLL)
-    blocks = -(-rows // micro_rows)
-    lines = -(-panel_lines // (trips * blocks))
-    part = multiply(context.builder, block, lines * trips * line_bytes)
-    return _Ahead(offset_pointer(context.builder, panel, part, 1), lines, line_bytes)
+@contextmanager
+def _when(builder: Builder, left: Value, comparison: str, right: Value) -> Generator[None]:
+    """Code for when two numbers compare so, without a branch where they are known to."""
+    a, b = static(left), static(right)
+    if a is not None and b is not None and (a == b if comparison == "==" else a < b):
+        yield
+        return
+    condition = builder.icmp_signed(comparison, left, right)
+    with builder.if_then(ir.Constant(I1, 0) if a is not None and b is not None else condition):
+        yield
 
 
-def _depth(context: FunctionContext, op: scheduled.DotOp, depth: int) -> Value:
+def depth_of(context: FunctionContext, op: scheduled.DotOp, depth: int) -> Value:
     if op.depth_map is None or op.depth_limit is None:
         return i64(depth)
     form = linear_form(op.depth_map.data.results[0], ())
@@ -145,42 +281,80 @@ def _forms(map: AffineMap) -> list[Form]:
     return [f for f in forms if f is not None]
 
 
-def _left(context: FunctionContext, op: scheduled.DotOp) -> _Operand:
+def left_of(context: FunctionContext, op: scheduled.DotOp) -> Left:
+    """A strided operand."""
     type = tile.ref_type(op.left)
-    if type.dtype != tile.ref_type(op.accumulator).dtype:
-        raise CompilerBug("the left operand of a product has not the accumulator's type")
     forms = _forms(op.left_map.data)
-    row = depth = 0
+    row_stride = depth_stride = 0
     offset: Value = i64(0)
+    rows: Value = i64(op.shape[0])
+    counts = frozenset({op.shape[0]})
     for term in address_terms(type):
         if term.divisor != 1 or term.modulus is not None:
             raise CompilerBug("the left operand of a product is not strided")
         form = forms[term.dim]
-        row += term.stride * form.coefficient(0)
-        depth += term.stride * form.coefficient(1)
+        row_stride += term.stride * form.coefficient(0)
+        depth_stride += term.stride * form.coefficient(1)
         start = _form(context, form, list(op.symbols))
         offset = add(context.builder, offset, multiply(context.builder, start, term.stride))
+        if form.coefficient(0):
+            size = type.shape[term.dim]
+            rows = minimum(context.builder, rows, context.room(size, form, op.symbols))
+            counts = _counts(context, form, op.symbols, size, op.shape[0])
     pointer = offset_pointer(context.builder, context.pointers[op.left], offset, type.dtype.itemsize)
-    return _Operand(pointer, row, depth)
+    return Left(pointer, row_stride, depth_stride, rows, counts)
 
 
-def _right(context: FunctionContext, op: scheduled.DotOp) -> _Operand:
-    """A panelled operand: `outer_stride` from panel to panel."""
+def accumulator_of(context: FunctionContext, op: scheduled.DotOp) -> Accumulator:
+    type = tile.ref_type(op.accumulator)
+    if op.accumulator_map is None:
+        return Accumulator(context.pointers[op.accumulator], type.shape[1])
+    builder, width = context.builder, op.micro_tile[1]
+    offset, rows, columns, panels = i64(0), i64(op.shape[0]), i64(op.shape[1]), i64(-(-op.shape[1] // width))
+    pitch = tail = 0
+    counts = frozenset({op.shape[0]})
+    for term, form in zip(address_terms(type), _forms(op.accumulator_map.data), strict=True):
+        start = _form(context, form, list(op.symbols))
+        offset = add(builder, offset, multiply(builder, start, term.stride))
+        size = type.shape[term.dim]
+        if form.coefficient(0):
+            pitch = term.stride
+            rows = minimum(builder, rows, context.room(size, form, op.symbols))
+            counts = _counts(context, form, op.symbols, size, op.shape[0])
+        if form.coefficient(1):
+            tail = size % width
+            columns = minimum(builder, columns, context.room(size, form, op.symbols))
+            room = add(builder, context.room(size, form, op.symbols), i64(width - 1))
+            known = static(room)
+            panels = i64(known // width) if known is not None else builder.udiv(room, i64(width))
+    pointer = offset_pointer(builder, context.pointers[op.accumulator], offset, type.dtype.itemsize)
+    return Accumulator(pointer, pitch, rows, counts, columns, panels, tail)
+
+
+def _counts(context: FunctionContext, start: Form, symbols: Sequence[SSAValue], size: int, most: int) -> frozenset[int]:
+    """How many of `most` positions from a start on may lie below `size`, for every value of the index scalars."""
+    starts = {start.constant}
+    for position, coefficient in start.symbols:
+        steps = [coefficient * value for value in range(context.bound(symbols[position]))]
+        starts = {low + step for low in starts for step in steps}
+    return frozenset(max(0, min(most, size - low)) for low in starts)
+
+
+def _right(context: FunctionContext, op: scheduled.DotOp) -> _Right:
+    """An operand in panels, or one whose columns follow each other in memory."""
     type = tile.ref_type(op.right)
-    if type.dtype != tile.ref_type(op.accumulator).dtype:
-        raise CompilerBug("the right operand of a product has not the accumulator's type")
     forms = _forms(op.right_map.data)
     width = op.micro_tile[1]
-    panel = depth = 0
+    panel = depth = tail = 0
     offset: Value = i64(0)
-    remaining: Value | None = None
+    remaining: Value = i64(-(-op.shape[1] // width))
     builder = context.builder
     for term in address_terms(type):
         form = forms[term.dim]
         start = _form(context, form, list(op.symbols))
         if form.coefficient(1):
-            # Columns: the tile starts at a whole panel, so only the panel number moves the start. Where the depth is 1,
-            # panels follow each other without a gap and the layout is one run of columns.
+            # The tile starts at a whole panel, so only the panel number moves the start. Where the depth is 1, panels
+            # follow each other without a gap and the layout is one run of columns too.
             whole = term.divisor == 1 and term.modulus is None
             if term.divisor == width or whole:
                 step = term.stride * (width if whole else 1)
@@ -188,7 +362,10 @@ def _right(context: FunctionContext, op: scheduled.DotOp) -> _Operand:
                 known = static(start)
                 number = i64(known // width) if known is not None else builder.sdiv(start, i64(width))
                 offset = add(builder, offset, multiply(builder, number, step))
-                total = -(-type.shape[term.dim] // width)
+                size = type.shape[term.dim]
+                total = -(-size // width)
+                # What has a layout is padded to whole panels.
+                tail = 0 if type.layout.data else size % width
                 moves = static(number) is None
                 remaining = builder.sub(i64(total), number) if moves else i64(total - int(static(number) or 0))
                 if context.highest(form, op.symbols) // width > total:
@@ -201,138 +378,4 @@ def _right(context: FunctionContext, op: scheduled.DotOp) -> _Operand:
         depth += term.stride * form.coefficient(0)
         offset = add(builder, offset, multiply(builder, start, term.stride))
     pointer = offset_pointer(builder, context.pointers[op.right], offset, type.dtype.itemsize)
-    return _Operand(pointer, panel, depth, remaining)
-
-
-@dataclass(frozen=True)
-class _MicroKernel:
-    """`rows x columns` accumulators in registers, `columns` a multiple of the vector width."""
-
-    builder: Builder
-    dtype: DType
-    rows: int
-    columns: int
-    lanes: int
-    ahead: _Ahead
-
-    def emit(
-        self, left: _Operand, right: _Operand, acc: Value, acc_stride: int, depth: Value, *, accumulate: bool
-    ) -> None:
-        shape = ir.VectorType(register_form(self.dtype), self.lanes)
-        vectors = self.columns // self.lanes
-        places = [(r, v) for r in range(self.rows) for v in range(vectors)]
-        pointers = {p: self._at(acc, p[0] * acc_stride + p[1] * self.lanes) for p in places}
-        # Sums of one block of the depth start from zero: added to the others' sum at the end, their rounding errors
-        # grow with the number of blocks plus the depth of one, not with the whole depth.
-        totals: list[Value] = [splat(shape, 0) for _ in places]
-        known = static(depth)
-        whole: Value
-        if known is not None:
-            whole = i64(known // DEPTH_UNROLL * DEPTH_UNROLL)
-        else:
-            whole = self.builder.and_(depth, i64(-DEPTH_UNROLL))
-        totals = self._depth_loop(left, right, i64(0), whole, DEPTH_UNROLL, totals, shape)
-        totals = self._depth_loop(left, right, whole, depth, 1, totals, shape)
-        for place, total in zip(places, totals, strict=True):
-            if accumulate:
-                earlier = self.builder.load(pointers[place], align=self.dtype.itemsize, typ=shape)
-                total = self._sum(earlier, total)
-            self.builder.store(total, pointers[place], align=self.dtype.itemsize)
-
-    def _sum(self, x: Value, y: Value) -> Value:
-        return self.builder.fadd(x, y) if self.dtype.is_float else self.builder.add(x, y)
-
-    def _at(self, base: Value, elements: int) -> Value:
-        return offset_pointer(self.builder, base, i64(elements), self.dtype.itemsize)
-
-    def _depth_loop(
-        self,
-        left: _Operand,
-        right: _Operand,
-        start: Value,
-        end: Value,
-        step: int,
-        totals: list[Value],
-        shape: ir.VectorType,
-    ) -> list[Value]:
-        """`step` rank-one updates a trip; the totals live in registers across trips."""
-        builder = self.builder
-        first, last = static(start), static(end)
-        if first is not None and first == last:
-            return totals
-        before = builder.block
-        body, after = builder.append_basic_block("depth"), builder.append_basic_block("depth.end")
-        if first is not None and last is not None:
-            builder.branch(body)
-        else:
-            builder.cbranch(builder.icmp_signed("<", start, end), body, after)
-        builder.position_at_end(body)
-        index = builder.phi(I64, "k")
-        index.add_incoming(start, before)
-        running: list[Value] = []
-        for total in totals:
-            phi = builder.phi(shape)
-            phi.add_incoming(total, before)
-            running.append(phi)
-        a = offset_pointer(builder, left.pointer, multiply(builder, index, left.depth_stride), self.dtype.itemsize)
-        b = offset_pointer(builder, right.pointer, multiply(builder, index, right.depth_stride), self.dtype.itemsize)
-        if step == DEPTH_UNROLL:
-            self._prefetch(index)
-        updated: list[Value] = list(running)
-        for position in range(step):
-            updated = self._rank_one(a, b, left, right, position, updated, shape)
-        following = builder.add(index, i64(step), flags=["nsw"])
-        index.add_incoming(following, builder.block)
-        for phi, value in zip(running, updated, strict=True):
-            phi.add_incoming(value, builder.block)
-        latch = builder.block
-        builder.cbranch(builder.icmp_signed("<", following, end), body, after)
-        builder.position_at_end(after)
-        if first is not None and last is not None:
-            return updated
-        joined: list[Value] = []
-        for total, value in zip(totals, updated, strict=True):
-            phi = builder.phi(shape)
-            phi.add_incoming(total, before)
-            phi.add_incoming(value, latch)
-            joined.append(phi)
-        return joined
-
-    def _prefetch(self, index: Value) -> None:
-        """Ask the second-level cache for the next panel's lines that belong to the trip at `index`."""
-        bytes_a_trip = self.ahead.lines * self.ahead.line_bytes
-        offset = multiply(self.builder, index, bytes_a_trip // DEPTH_UNROLL)
-        for line in range(self.ahead.lines):
-            position = add(self.builder, offset, i64(line * self.ahead.line_bytes))
-            prefetch(self.builder, offset_pointer(self.builder, self.ahead.pointer, position, 1))
-
-    def _rank_one(
-        self,
-        a: Value,
-        b: Value,
-        left: _Operand,
-        right: _Operand,
-        position: int,
-        totals: list[Value],
-        shape: ir.VectorType,
-    ) -> list[Value]:
-        builder = self.builder
-        vectors = self.columns // self.lanes
-        base = position * right.depth_stride
-        columns = [
-            builder.load(self._at(b, base + v * self.lanes), align=self.dtype.itemsize, typ=shape)
-            for v in range(vectors)
-        ]
-        result: list[Value] = []
-        for r in range(self.rows):
-            element = self._at(a, r * left.outer_stride + position * left.depth_stride)
-            scalar = builder.load(element, typ=shape.element)
-            spread = broadcast(builder, scalar, self.lanes)
-            for v in range(vectors):
-                result.append(self._multiply_add(spread, columns[v], totals[r * vectors + v]))
-        return result
-
-    def _multiply_add(self, x: Value, y: Value, total: Value) -> Value:
-        if self.dtype.is_float:
-            return intrinsic(self.builder, "fma", [x, y, total])
-        return self.builder.add(total, self.builder.mul(x, y))
+    return _Right(pointer, panel, depth, remaining, tail)

@@ -73,6 +73,7 @@ class NestEmitter:
         self.memory = NestMemory(context, plan, self.position, self.value)
         self._scopes: list[dict[Item, Value]] = [{}]
         self._unrolled = 0
+        self._turned: dict[Item, Value] = {}
         self._waits: dict[Item, bool] = {}
         self._accumulators: dict[tile.ReduceOp, _Accumulator] = {}
         self._extents = self._clipped_extents()
@@ -101,12 +102,30 @@ class NestEmitter:
         dim = plan.order[level]
         if dim == plan.vector_dim:
             self._vector_loop(level, dim)
+        elif dim == plan.turned_dim:
+            self._block_loop(level, dim)
         elif static(self._extents[dim]) != 0:
             with loop(self.builder, i64(0), self._extents[dim], 1, f"d{dim}") as index, self._scope():
                 self.position.index[dim] = index
                 self._level(level + 1)
         if level == plan.parallel_levels and plan.reduced:
             self._finish_accumulators()
+
+    def _block_loop(self, level: int, dim: int) -> None:
+        """Steps of as many positions as a vector has lanes, whose loads are transposed together; then one by one."""
+        lanes, extent = self.plan.lanes, self._extents[dim]
+        known = static(extent)
+        whole = i64(known // lanes * lanes) if known is not None else self.builder.and_(extent, i64(-lanes))
+        if static(whole) != 0:
+            with loop(self.builder, i64(0), whole, lanes, f"b{dim}") as index, self._scope():
+                self.position.index[dim] = index
+                self.position.block = index
+                self._level(level + 1)
+                self.position.block = None
+        if known is None or known % lanes:
+            with loop(self.builder, whole, extent, 1, f"d{dim}") as index, self._scope():
+                self.position.index[dim] = index
+                self._level(level + 1)
 
     def _vector_loop(self, level: int, dim: int) -> None:
         lanes, extent = self.plan.lanes, self._extents[dim]
@@ -128,8 +147,9 @@ class NestEmitter:
             count = ir.Constant(I32, known % lanes) if known is not None else self.builder.trunc(remaining, I32)
             self.position.mask = self.builder.icmp_signed("<", numbers, broadcast(self.builder, count, lanes))
             self.position.tail = known % lanes if known is not None else None
+            self.position.count = remaining
             self._level(level + 1)
-            self.position.mask = self.position.tail = None
+            self.position.mask = self.position.tail = self.position.count = None
 
     def _unrolled_loop(self, level: int, dim: int, whole: Value) -> Value:
         """A reduction along the vector dimension keeps several running vectors, to hide the latency of combining."""
@@ -167,10 +187,14 @@ class NestEmitter:
             return
         for item in self.plan.dependences:
             owner = item[0].owner
-            if isinstance(owner, tile.ReduceOp) or self._below_reduce(item):
+            if isinstance(owner, tile.ReduceOp) or self._below_reduce(item) or self._moves_in_block(item):
                 continue
             if self.plan.level(item) == level and self._find(item) is None and self._worth_hoisting(owner):
                 self.value(*item)
+
+    def _moves_in_block(self, item: Item) -> bool:
+        """Whether an item has a value for each position of the open block."""
+        return self.position.block is not None and self.plan.turned_dim in self.plan.dependences[item]
 
     def _worth_hoisting(self, owner: object) -> bool:
         return not isinstance(owner, tile.FullOp | tile.BroadcastOp)
@@ -191,6 +215,24 @@ class NestEmitter:
     # ---- roots and reductions -----------------------------------------------------------------------------------
 
     def _body(self) -> None:
+        if self.position.block is not None and self.plan.turned_dim is not None:
+            self._block(self.position.block, self.plan.turned_dim)
+            return
+        self._row()
+
+    def _block(self, start: Value, dim: int) -> None:
+        """The rows of a block that is loaded as a whole."""
+        loads = {item: item[0].owner for item in self.plan.turned}
+        found = {i: self.memory.load_turned(op, i[1]) for i, op in loads.items() if isinstance(op, tile.LoadOp)}
+        for n in range(self.plan.lanes):
+            with self._scope():
+                self.position.index[dim] = add(self.builder, start, i64(n))
+                self._turned = {item: rows[n] for item, rows in found.items() if rows is not None}
+                self._row()
+        self._turned = {}
+        self.position.index[dim] = start
+
+    def _row(self) -> None:
         for accumulator in self._accumulators.values():
             self._accumulate(accumulator)
         for root in self.plan.roots:
@@ -302,7 +344,8 @@ class NestEmitter:
             # Rounded as NumPy stores it: a register holds a 16-bit float in more bits than it has.
             return splat(register_form(dtype), np.full((), decode(op.value), dtype.numpy).item())
         if isinstance(op, tile.LoadOp):
-            return self.memory.load(op, at)
+            raw = self._turned.get((value, at))
+            return self.memory.load(op, at) if raw is None else self.memory.filled(op, at, raw)
         if isinstance(op, tile.IotaOp):
             return self.memory.expression(op.map.data.results[0], at, list(op.symbols))
         if isinstance(op, tile.FillPaddingOp):
@@ -329,9 +372,7 @@ class NestEmitter:
 
     def _fill_padding(self, op: tile.FillPaddingOp, at: Indices, dtype: DType) -> Value:
         value = self.value(op.source, at)
-        position = self.memory.expression(op.map.data.results[0], at, list(op.symbols))
-        limit = splat(position.type, int(op.limit.value.data))
-        beyond = self.builder.icmp_signed(">=", position, limit)
+        beyond = self.memory.beyond(op, at)
         fill = splat(value.type, decode(op.value))
         beyond, value, fill = aligned(self.builder, [beyond, value, fill], self.plan.lanes)
         return self.builder.select(beyond, fill, value)

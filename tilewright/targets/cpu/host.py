@@ -25,7 +25,7 @@ def host_machine() -> Machine:
             f"no machine file fits this processor ({host.name})",
             help=f"the cpu target needs one of {', '.join(m.name for m in known)}",
         )
-    widest = max(fitting, key=lambda m: m.vector.bytes)
+    widest = max(fitting, key=lambda m: (m.vector.bytes, len(m.llvm_features)))
     sizes = {f"l{c.level}": c.size_bytes for c in cpu_features.cache_levels() if c.kind != "instruction"}
     return machines.with_caches(widest, sizes)
 

@@ -89,14 +89,14 @@ def vector(element: ir.Type, lanes: int) -> ir.Type:
     return element if lanes == 1 else ir.VectorType(element, lanes)
 
 
-def prefetch(builder: Builder, pointer: Value) -> None:
-    """Ask the second-level cache for the line that holds `pointer`, which need not be mapped."""
+def prefetch(builder: Builder, pointer: Value, level: int = 2) -> None:
+    """Ask the first- or second-level cache for the line that holds `pointer`, which need not be mapped."""
     name = "llvm.prefetch.p0"
     function = builder.module.globals.get(name)
     if function is None:
         function = ir.Function(builder.module, ir.FunctionType(ir.VoidType(), [POINTER, I32, I32, I32]), name)
-    read, second_level, data = ir.Constant(I32, 0), ir.Constant(I32, 2), ir.Constant(I32, 1)
-    builder.call(function, [pointer, read, second_level, data])
+    read, locality, data = ir.Constant(I32, 0), ir.Constant(I32, 4 - level), ir.Constant(I32, 1)
+    builder.call(function, [pointer, read, locality, data])
 
 
 def broadcast(builder: Builder, value: Value, lanes: int) -> Value:

@@ -14,7 +14,7 @@ from tilewright import dtypes
 from tilewright.dialects import tile
 from tilewright.dialects.base import array_type, decode
 from tilewright.dtypes import DType
-from tilewright.passes.affine_access import Access, Form, Indices, address_terms, linear_form
+from tilewright.passes.affine_access import Access, Form, Indices, access_of, address_terms, linear_form
 from tilewright.targets.cpu.context import FunctionContext
 from tilewright.targets.cpu.conversions import emit_cast, load_form, narrow, widen
 from tilewright.targets.cpu.functions import emit_function
@@ -29,13 +29,25 @@ from tilewright.targets.cpu.loops import (
     broadcast,
     i64,
     lane_numbers,
+    minimum,
     multiply,
     offset_pointer,
+    prefetch,
     static,
 )
 from tilewright.targets.cpu.masked_memory import gather, masked_load, masked_store, scatter
 from tilewright.targets.cpu.nest_plan import NestPlan, access, is_place, lanes_vary
+from tilewright.targets.cpu.transposed_loads import load_transposed
 from tilewright.targets.cpu.vector_math_common import Builder, Value, splat
+
+# Bound on positions that are compared as 32-bit integers, far from overflowing together with a limit.
+SMALL = 2**30
+
+
+# Runs of memory that the hardware does not find by itself: it looks ahead within a page of 4 KiB.
+JUMP_BYTES = 1024
+RUN_BYTES = 2048
+TRIPS_AHEAD = 8
 
 
 @dataclass(eq=False)
@@ -45,6 +57,8 @@ class Position:
     index: dict[int, Value] = field(default_factory=dict)
     mask: Value | None = None  # None when all lanes are on
     tail: int | None = None  # how many lanes `mask` lets through, where that is known
+    count: Value | None = None  # how many lanes `mask` lets through
+    block: Value | None = None  # where the block starts that is loaded as a whole
 
 
 class NestMemory:
@@ -122,6 +136,24 @@ class NestMemory:
             total = add(self.builder, total, multiply(self.builder, self.position.index[dim], coefficient))
         return total
 
+    def beyond(self, op: tile.FillPaddingOp, at: Indices) -> Value:
+        """Whether a padding's position is at its limit or after it: of each lane if that makes a difference."""
+        limit, symbols = int(op.limit.value.data), list(op.symbols)
+        found = access_of(op.source, op.map.data, symbols, at, {s: not is_place(s) for s in symbols})
+        form, dim = found.forms[0], self.plan.vector_dim
+        if form is None or found.lanes or dim is None or form.coefficient(dim) != 1 or not self._is_small(form, found):
+            position = self.expression(op.map.data.results[0], at, symbols)
+            return self.builder.icmp_signed(">=", position, splat(position.type, limit))
+        # Positions in 32 bits: as many lanes as a vector of the values has.
+        room = self.builder.trunc(self.builder.sub(i64(limit), self.form_value(form, symbols)), I32)
+        return self.builder.icmp_signed(
+            ">=", lane_numbers(I32, self.plan.lanes), broadcast(self.builder, room, self.plan.lanes)
+        )
+
+    def _is_small(self, form: Form, found: Access) -> bool:
+        low, high = self._form_range(form, found)
+        return low > -SMALL and high < SMALL
+
     # ---- addresses ----------------------------------------------------------------------------------------------
 
     def _coordinate(self, found: Access, position: int) -> Value:
@@ -182,19 +214,24 @@ class NestMemory:
     def _guard(self, found: Access) -> Value | None:
         """Whether lanes are inside the ref, for coordinates that are not known to be; None when all are."""
         inside: Value | None = None
+        for position in self._unsure(found):
+            coordinate = self._coordinate(found, position)
+            # One unsigned comparison covers both ends.
+            check = self.builder.icmp_unsigned("<", coordinate, splat(coordinate.type, found.type.shape[position]))
+            inside = self._both(inside, check)
+        return inside
+
+    def _unsure(self, found: Access) -> list[int]:
+        """The dimensions of a ref along which lanes may be outside."""
         clipped: set[tuple[object, ...]] = {(c.dim, c.limit, c.start, c.symbols) for c in self.plan.clips}
+        result: list[int] = []
         for position, size in enumerate(found.type.shape):
             form = found.forms[position]
             low, high = self._range(found, position)
-            if low >= 0 and high < size:
-                continue
-            if form is not None and low >= 0 and self._is_clipped(form, found, size, clipped):
-                continue
-            coordinate = self._coordinate(found, position)
-            # One unsigned comparison covers both ends.
-            check = self.builder.icmp_unsigned("<", coordinate, splat(coordinate.type, size))
-            inside = self._both(inside, check)
-        return inside
+            surely = low >= 0 and (high < size or (form is not None and self._is_clipped(form, found, size, clipped)))
+            if not surely:
+                result.append(position)
+        return result
 
     def _is_clipped(self, form: Form, found: Access, size: int, clipped: set[tuple[object, ...]]) -> bool:
         if len(form.dims) != 1 or form.dims[0][1] != 1:
@@ -259,6 +296,45 @@ class NestMemory:
             return self._load_vector(found, dtype, guard, fill)
         return self._gather(found, dtype, guard, fill)
 
+    def load_turned(self, op: tile.LoadOp, at: Indices) -> list[Value] | None:
+        """What a load reads at each position of the open block, in memory form; None where it has to look at each
+        position whether it is inside."""
+        found, plan = access(op, at), self.plan
+        dim, vector = plan.turned_dim, plan.vector_dim
+        unsure = [(found.type.shape[position], found.forms[position]) for position in self._unsure(found)]
+        if dim is None or vector is None or any(form is None or form.coefficient(dim) for _, form in unsure):
+            return None
+        start = self.position.index[vector]
+        stride = found.stride_along(vector, False) or 0
+        pointer = self._pointer(found, [self._first_lane(found, i) for i in range(len(found.type.shape))])
+        itemsize = found.type.dtype.itemsize
+        rows: list[Value] = []
+        for lane in range(plan.lanes):
+            number: Value = i64(lane)
+            if self.position.count is not None and lane:
+                number = minimum(self.builder, number, self.builder.sub(self.position.count, i64(1)))
+            self.position.index[vector] = add(self.builder, start, number)
+            row = offset_pointer(self.builder, pointer, multiply(self.builder, number, stride), itemsize)
+            # The base of a ref is always readable: lanes outside read it and are then replaced.
+            for size, form in unsure:
+                if form is None:
+                    continue
+                inside = self.builder.icmp_unsigned("<", self.form_value(form, found.symbols), i64(size))
+                row = self.builder.select(inside, row, self.context.pointers[found.ref])
+            rows.append(row)
+        self.position.index[vector] = start
+        return load_transposed(self.builder, rows, load_form(found.type.dtype, plan.lanes), itemsize)
+
+    def filled(self, op: tile.LoadOp, at: Indices, raw: Value) -> Value:
+        """The registers of what was loaded, with the fill in lanes outside."""
+        fill = decode(op.fill) if op.fill is not None else 0
+        guard = self._guard(access(op, at))
+        value = widen(self.builder, raw, array_type(op.result).dtype)
+        if guard is None or op.fill is None:
+            return value
+        guard, value = aligned(self.builder, [guard, value], self.plan.lanes)
+        return self.builder.select(guard, value, splat(value.type, fill))
+
     def _load_scalar(self, found: Access, dtype: DType, guard: Value | None, fill: float | int) -> Value:
         coordinates = [self._coordinate(found, i) for i in range(len(found.type.shape))]
         form = load_form(dtype)
@@ -272,12 +348,26 @@ class NestMemory:
     def _load_vector(self, found: Access, dtype: DType, guard: Value | None, fill: float | int) -> Value:
         pointer = self._pointer(found, [self._first_lane(found, i) for i in range(len(found.type.shape))])
         shape = load_form(dtype, self.plan.lanes)
+        self._ask_ahead(found, pointer)
         mask = self._both(guard, self.position.mask)
         if mask is None:
             return widen(self.builder, self.builder.load(pointer, align=dtype.itemsize, typ=shape), dtype)
         mask = broadcast(self.builder, mask, self.plan.lanes)
         raw = masked_load(self.builder, pointer, mask, shape, dtype.itemsize)
         return self._filled(widen(self.builder, raw, dtype), guard, fill)
+
+    def _ask_ahead(self, found: Access, pointer: Value) -> None:
+        """Ask for what the loop around the vectors comes to some trips later, where it jumps farther than the hardware
+        looks ahead, from one short run of memory to another."""
+        plan, item = self.plan, found.type.dtype.itemsize
+        place = plan.order.index(plan.vector_dim) if plan.vector_dim is not None else 0
+        if found.type.space.data or place == 0:
+            return
+        around = plan.order[place - 1]
+        step = item * (found.stride_along(around, lanes_vary(plan, found)) or 0)
+        run = item * plan.space[plan.order[place]]
+        if step >= JUMP_BYTES and run <= RUN_BYTES and run < step and plan.space[around] > TRIPS_AHEAD:
+            prefetch(self.builder, offset_pointer(self.builder, pointer, i64(TRIPS_AHEAD * step), 1))
 
     def _gather(self, found: Access, dtype: DType, guard: Value | None, fill: float | int) -> Value:
         pointers = self._lane_pointers(found)

@@ -16,16 +16,20 @@ from tilewright.errors import CompilerBug
 from tilewright.layout import Layout
 from tilewright.machines.machine import Machine
 from tilewright.passes.affine_access import Access, Clip, Index, Indices, access_of, clip_of
+from tilewright.targets.cpu.transposed_loads import can_transpose
 
 Bound = Callable[[SSAValue], int]
 Item = tuple[SSAValue, Indices]
 
+# Bounds on the code of a nest that transposes: operations of a body, and bodies.
+MOST_MAPS, MOST_ROWS = 4, 16
 GATHERED_LOAD, GATHERED_STORE, CONTIGUOUS = -3, -6, 2
 
 
 @dataclass(eq=False)
 class NestPlan:
-    """`order` lists nest dimensions outermost first; `reduced` ones come after all others."""
+    """`order` lists nest dimensions outermost first; `reduced` ones come after all others. The `turned` loads run along
+    `turned_dim`, which is right outside the vector dimension: they are loaded in square blocks and transposed."""
 
     space: tuple[int, ...]
     roots: list[Operation]
@@ -35,6 +39,8 @@ class NestPlan:
     lanes: int
     clips: list[Clip]
     dependences: dict[Item, frozenset[int]] = field(default_factory=dict)
+    turned_dim: int | None = None
+    turned: frozenset[Item] = frozenset()
 
     @property
     def parallel_levels(self) -> int:
@@ -67,6 +73,7 @@ def plan_nest(nest: scheduled.NestOp, machine: Machine, bound: Bound) -> NestPla
     else:
         extent = space[plan.vector_dim]
         plan.lanes = min(plan.lanes, 1 << max(1, (extent - 1).bit_length()))
+    _turn_loads(plan)
     plan.order = _order(plan)
     plan.clips = _clips(plan, bound)
     return plan
@@ -204,9 +211,32 @@ def lanes_vary(plan: NestPlan, found: Access) -> bool:
     return plan.vector_dim is not None and _lanes_vary(plan, found, plan.vector_dim)
 
 
+def _turn_loads(plan: NestPlan) -> None:
+    """Choose the loads to transpose, where the nest does so little that a body for each row of a block is not much."""
+    vector = plan.vector_dim
+    maps = [value.owner for value, _ in plan.dependences if isinstance(value.owner, tile.MapOp)]
+    dear = any(ops.FUNCTIONS[op.fn.data].cost in (ops.DIVIDE, ops.TRANSCENDENTAL) for op in maps)
+    if vector is None or plan.reduced or dear or len(maps) > MOST_MAPS or plan.lanes > MOST_ROWS:
+        return
+    found: dict[int, set[Item]] = {}
+    for item in plan.dependences:
+        load = item[0].owner
+        if not isinstance(load, tile.LoadOp) or not can_transpose(plan.lanes, array_type(load.result).dtype.itemsize):
+            continue
+        access = _access(load, item[1])
+        if access.lanes or access.stride_along(vector, False) in (0, 1, None):
+            continue
+        for dim, extent in enumerate(plan.space):
+            if dim != vector and extent >= plan.lanes and access.stride_along(dim, False) == 1:
+                found.setdefault(dim, set()).add(item)
+    if found:
+        plan.turned_dim = max(found, key=lambda dim: (len(found[dim]), dim))
+        plan.turned = frozenset(found[plan.turned_dim])
+
+
 def _order(plan: NestPlan) -> list[int]:
     vector = plan.vector_dim
-    dims = [d for d in range(len(plan.space)) if d != vector]
+    dims = sorted((d for d in range(len(plan.space)) if d != vector), key=lambda d: d == plan.turned_dim)
     outer = [d for d in dims if d not in plan.reduced]
     inner = [d for d in dims if d in plan.reduced]
     if vector is None:

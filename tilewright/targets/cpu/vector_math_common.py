@@ -18,6 +18,7 @@ Value: TypeAlias = Any
 _VECTOR: type[Any] = ir.VectorType
 
 HALF, FLOAT, DOUBLE = ir.HalfType(), ir.FloatType(), ir.DoubleType()
+_BITS: dict[ir.Type, int] = {FLOAT: 32, DOUBLE: 64}
 _SUFFIXES: dict[ir.Type, str] = {HALF: "f16", FLOAT: "f32", DOUBLE: "f64"}
 
 
@@ -75,6 +76,22 @@ def _hexadecimal(value: float, element: ir.Type) -> str:
     return f"0x{struct.unpack('<Q', struct.pack('<d', rounded))[0]:016X}"
 
 
+_FEATURES = "tilewright.features"
+
+
+def declare_features(module: ir.Module, features: Sequence[str]) -> None:
+    """State what LLVM features the code of a module may use, for builders to see."""
+    metadata: Any = module  # llvmlite carries no annotations
+    metadata.add_named_metadata(_FEATURES, list(features))
+
+
+def has_features(builder: Builder, *names: str) -> bool:
+    """Whether the code may use all of some LLVM features."""
+    declared: Any = builder.module.namedmetadata.get(_FEATURES)
+    nodes: list[Any] = [] if declared is None else declared.operands
+    return {text.string for node in nodes for text in node.operands}.issuperset(names)
+
+
 def intrinsic(builder: Builder, name: str, arguments: Sequence[Value], result: ir.Type | None = None) -> Value:
     """Call `llvm.<name>`, overloaded on the type of its first argument, and on `result` too where that differs."""
     first = arguments[0].type
@@ -91,6 +108,20 @@ def _suffix(shape: ir.Type) -> str:
     element = element_of(shape)
     text = f"i{element.width}" if isinstance(element, ir.IntType) else _SUFFIXES[element]
     return f"v{lanes_of(shape)}{text}" if isinstance(shape, ir.VectorType) else text
+
+
+def _in_lanes(builder: Builder, value: Value, shape: ir.Type) -> Value:
+    """The first lanes of a value, or the value in the first of more lanes."""
+    if value.type == shape:
+        return value
+    first = ir.Constant(ir.IntType(32), 0)
+    if not isinstance(value.type, ir.VectorType):
+        return builder.insert_element(undefined(shape), value, first)
+    if not isinstance(shape, ir.VectorType):
+        return builder.extract_element(value, first)
+    lanes = [min(n, lanes_of(value.type)) for n in range(lanes_of(shape))]
+    mask = ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), [ir.Constant(ir.IntType(32), n) for n in lanes])
+    return builder.shuffle_vector(value, undefined(value.type), mask)
 
 
 @dataclass(frozen=True)
@@ -235,6 +266,29 @@ class Lanes:
     def at_least(self, limit: Lanes | float) -> Lanes:
         """The larger; NaN where this value is NaN."""
         return self.wrap(self.builder.select((self < limit).value, self.of(limit), self.value))
+
+    def can_scale(self) -> bool:
+        """Whether the processor multiplies by powers of two in one step."""
+        return has_features(self.builder, "avx512f", "avx512vl") and self.element in ("f32", "f64")
+
+    def scaled_by(self, exponent: Lanes, vanishes: Lanes) -> Lanes:
+        """This value times 2^exponent, an integer held as a float, rounded once; 0 in lanes where it `vanishes`."""
+        lanes = lanes_of(self.type)
+        element = element_of(self.type)
+        width = next(n for n in (128, 256, 512, lanes * _BITS[element]) if n >= lanes * _BITS[element])
+        held = ir.VectorType(element, width // _BITS[element])
+        arguments = [_in_lanes(self.builder, value, held) for value in (self.value, exponent.value)]
+        bits = max(8, lanes_of(held))
+        mask = _in_lanes(self.builder, self.builder.not_(vanishes.value), ir.VectorType(ir.IntType(1), bits))
+        arguments += [splat(held, 0), self.builder.bitcast(mask, ir.IntType(bits))]
+        if width == 512:
+            arguments.append(ir.Constant(ir.IntType(32), 4))  # round as set
+        name = f"llvm.x86.avx512.mask.scalef.{'ps' if element == FLOAT else 'pd'}.{width}"
+        function = self.builder.module.globals.get(name)
+        if function is None:
+            type = ir.FunctionType(held, [a.type for a in arguments])
+            function = ir.Function(self.builder.module, type, name)
+        return self.wrap(_in_lanes(self.builder, self.builder.call(function, arguments), self.type))
 
     def times_plus(self, factor: Lanes | float, term: Lanes | float) -> Lanes:
         """`self * factor + term`, rounded once."""

@@ -63,9 +63,10 @@ FORMATS = {
 class Reduced:
     """x = n log(2) + r + r_error: `exponent` is n as it stands in a float's exponent field, `r_error` what r lost.
 
-    LLVM leaves no code of `r_error` where it is not used.
+    LLVM leaves no code of what is not used.
     """
 
+    n: Lanes
     exponent: Lanes
     r: Lanes
     r_error: Lanes
@@ -112,22 +113,28 @@ def reduce(x: Lanes) -> Reduced:
     high = n.times_plus(-log2_high, x)
     r = n.times_plus(-log2_low, high)
     r_error = n.times_plus(-log2_low, high - r)
-    return Reduced(shifted.bits() << layout.significand_bits, r, r_error)
+    return Reduced(n, shifted.bits() << layout.significand_bits, r, r_error)
 
 
 def exp(x: Lanes) -> Lanes:
     layout = FORMATS[x.element]
-    reduced = reduce(x.at_most(layout.overflow).at_least(layout.underflow))
+    below = x.at_most(layout.overflow)
+    # Far below, where the product of the factors is 0 at full speed: a product that has to be rounded to a subnormal
+    # number, or from there to 0, takes x86 processors a hundred times as long.
+    reduced = reduce(below if x.can_scale() else below.at_least(1.5 * layout.underflow))
     r = reduced.r
-    return reduced.scaled((r * r).times_plus(polynomial(r, TABLES["EXP"][x.element]), r) + 1.0)
+    value = (r * r).times_plus(polynomial(r, TABLES["EXP"][x.element]), r) + 1.0
+    return value.scaled_by(reduced.n, x < layout.underflow) if x.can_scale() else reduced.scaled(value)
 
 
 def exp2(x: Lanes) -> Lanes:
     layout = FORMATS[x.element]
-    inside = x.at_most(layout.largest_exponent + 1.0).at_least(2.0 * -layout.largest_exponent)
+    lowest = -layout.largest_exponent - layout.significand_bits - 1.0
+    inside = x.at_most(layout.largest_exponent + 1.0).at_least(lowest)
     shifted = inside + layout.round_constant
-    r = inside - (shifted - layout.round_constant)
-    reduced = Reduced(shifted.bits() << layout.significand_bits, r, r.constant(0.0))
+    n = shifted - layout.round_constant
+    r = inside - n
+    reduced = Reduced(n, shifted.bits() << layout.significand_bits, r, r.constant(0.0))
     return reduced.scaled(r.times_plus(polynomial(r, TABLES["EXP2"][x.element]), 1.0))
 
 

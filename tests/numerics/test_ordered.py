@@ -1,0 +1,433 @@
+"""Running totals, places of extremes, the k largest and sorts in native code: every type, odd sizes, NaN, ties."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tests.programs import Program, build
+from tilewright import dtypes, ops
+from tilewright.dtypes import DType
+from tilewright.frontend.build import build_module
+from tilewright.frontend.trace import Value
+from tilewright.options import options
+from tilewright.pipelines import compile_module
+
+Tensor = np.ndarray[Any, Any]
+
+# The host runs code for both; their vectors differ in width.
+MACHINES = ("cpu", "cpu:x86-64-v3")
+SIZES = (1, 15, 16, 17, 100, 1000)
+SHAPES = [
+    *[((n,), 0) for n in SIZES],
+    *[((5, n), 1) for n in SIZES],
+    *[((n, 37), 0) for n in SIZES],
+    ((9, 1), 0),
+    ((30, 3), 0),
+    ((3, 20, 7), 1),
+    ((2, 50, 300), 1),
+    ((4, 6, 33), 0),
+    ((2, 3, 40), 2),
+]
+SCANS = ("add", "multiply", "maximum", "minimum", "bitwise_and", "bitwise_or", "bitwise_xor")
+
+
+Make = Callable[[Program], list[Value]]
+
+
+@cache
+def compiled(make: Make, machine: str, threads: int) -> Any:
+    program = build(make)
+    with options(threads=threads):
+        return compile_module(build_module(program), program.constants, machine)
+
+
+def native(make: Make, *arrays: Tensor, machine: str = "cpu", threads: int = 2) -> list[Tensor]:
+    with options(threads=threads):
+        return compiled(make, machine, threads)(*arrays)
+
+
+def numbers(shape: tuple[int, ...], dtype: DType, seed: int = 0) -> Tensor:
+    """Numbers of a type of which products and sums stay in range, with many equal ones."""
+    generator = np.random.default_rng(seed)
+    if dtype.is_float:
+        return (generator.integers(-8, 9, shape) / 8).astype(dtype.numpy)
+    return generator.integers(0 if dtype.kind in "ub" else -8, 2 if dtype.is_bool else 9, shape).astype(dtype.numpy)
+
+
+def special(shape: tuple[int, ...], dtype: DType, seed: int = 0) -> Tensor:
+    """As `numbers`, and floats with NaN, infinities and zeros of both signs."""
+    x = numbers(shape, dtype, seed)
+    if dtype.is_float:
+        generator = np.random.default_rng(seed + 1)
+        values = np.array([np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0]).astype(dtype.numpy)
+        places = generator.random(shape) < 0.3
+        x[places] = generator.choice(values, int(places.sum()))
+    return x
+
+
+def bits(x: Tensor) -> Tensor:
+    return np.ascontiguousarray(x).view(f"u{x.dtype.itemsize}")
+
+
+def scanned(x: Tensor, fn: str, axis: int, reverse: bool) -> Tensor:
+    """Totals in f64, or in the type itself for exact types."""
+    wide = x.astype(np.float64) if dtypes.from_numpy(x.dtype).is_float else x
+    ufunc = getattr(np, fn)
+    turned = np.flip(wide, axis) if reverse else wide
+    with np.errstate(all="ignore"):
+        totals = ufunc.accumulate(turned, axis=axis, dtype=wide.dtype)
+    return np.flip(totals, axis) if reverse else totals
+
+
+@cache
+def scan(shape: tuple[int, ...], dtype: DType, fn: str, axis: int, reverse: bool) -> Make:
+    return lambda p: [p.add("scan", [p.array(*shape, dtype=dtype)], fn=fn, axis=axis, reverse=reverse)[0]]
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(("shape", "axis"), SHAPES, ids=str)
+def test_sums_and_maxima_of_any_shape(shape, axis, reverse, machine):
+    x = np.random.default_rng(0).uniform(0.5, 1.5, shape).astype(np.float32)
+    (sums,) = native(scan(shape, dtypes.f32, "add", axis, reverse), x, machine=machine)
+    np.testing.assert_allclose(sums, scanned(x, "add", axis, reverse), rtol=2e-6)
+    (maxima,) = native(scan(shape, dtypes.f32, "maximum", axis, reverse), x, machine=machine)
+    np.testing.assert_array_equal(maxima, scanned(x, "maximum", axis, reverse))
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("fn", SCANS)
+@pytest.mark.parametrize("dtype", dtypes.ALL, ids=repr)
+def test_scans_of_every_type(dtype, fn, axis, machine):
+    if dtype.kind not in ops.FUNCTIONS[fn].kinds:
+        return
+    shape = (21, 45) if axis == 0 else (3, 130)
+    x = numbers(shape, dtype)
+    for reverse in (False, True):
+        (found,) = native(scan(shape, dtype, fn, axis, reverse), x, machine=machine)
+        expected = scanned(x, fn, axis, reverse)
+        assert found.dtype == x.dtype
+        if dtype.is_float:
+            rounded = expected.astype(dtype.numpy).astype(np.float64)
+            tolerance = {"rtol": 20 * dtype.compute.epsilon + dtype.epsilon, "atol": 2.0**-24}
+            np.testing.assert_allclose(found.astype(np.float64), rounded, **tolerance)
+        else:
+            np.testing.assert_array_equal(found, expected.astype(x.dtype))
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("fn", ["add", "maximum", "minimum"])
+@pytest.mark.parametrize("dtype", dtypes.FLOATS, ids=repr)
+def test_scans_of_nan_and_infinities(dtype, fn, axis):
+    x = numbers((40, 70), dtype)
+    x[3, 50], x[7, 2], x[30, 60], x[7, 40] = np.nan, np.inf, -np.inf, -np.inf
+    (found,) = native(scan((40, 70), dtype, fn, axis, False), x)
+    expected = scanned(x, fn, axis, False).astype(dtype.numpy).astype(np.float64)
+    np.testing.assert_array_equal(found.astype(np.float64), expected)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_products_keep_their_order(axis):
+    """Huge factors after a zero or a tiny one: combined with each other first they would overflow."""
+    x = np.full((48, 48), 1e30, np.float32)
+    x[0, :] = x[:, 0] = 1e-30
+    x[1, 5], x[5, 1] = 0.0, 0.0
+    (found,) = native(scan((48, 48), dtypes.f32, "multiply", axis, False), x)
+    with np.errstate(over="ignore", invalid="ignore"):
+        np.testing.assert_array_equal(found, np.cumprod(x, axis))
+
+
+@pytest.mark.parametrize("shape", [(50,), (7, 40), (40, 7)], ids=str)
+def test_sums_of_negative_zeros(shape):
+    x = np.full(shape, -0.0, np.float32)
+    for axis in range(len(shape)):
+        (found,) = native(scan(shape, dtypes.f32, "add", axis, False), x)
+        assert np.signbit(found).all()
+
+
+def test_a_float_scan_is_as_exact_as_one_in_order():
+    x = np.random.default_rng(0).random((8, 20000), dtype=np.float32)
+    (found,) = native(scan(x.shape, dtypes.f32, "add", 1, False), x)
+    exact = np.cumsum(x, 1, dtype=np.float64)
+    error, in_order = np.abs(found - exact), np.abs(np.cumsum(x, 1) - exact)
+    assert error.max() <= in_order.max()
+
+
+@cache
+def arg_reduce(shape: tuple[int, ...], dtype: DType, fn: str, axis: int) -> Make:
+    return lambda p: [p.add("arg_reduce", [p.array(*shape, dtype=dtype)], fn=fn, axis=axis)[0]]
+
+
+def place_of_first(x: Tensor, fn: str, axis: int) -> Tensor:
+    wide = x.astype(np.float64) if dtypes.from_numpy(x.dtype).is_float else x
+    return (np.argmax if fn == "maximum" else np.argmin)(wide, axis=axis)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("fn", ["maximum", "minimum"])
+@pytest.mark.parametrize(("shape", "axis"), [s for s in SHAPES if s[0][s[1]]], ids=str)
+def test_places_of_extremes_of_any_shape(shape, axis, fn, machine):
+    for seed in range(3):
+        x = numbers(shape, dtypes.f32, seed)
+        (found,) = native(arg_reduce(shape, dtypes.f32, fn, axis), x, machine=machine)
+        np.testing.assert_array_equal(found, place_of_first(x, fn, axis))
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("fn", ["maximum", "minimum"])
+@pytest.mark.parametrize("dtype", dtypes.ALL, ids=repr)
+def test_places_of_extremes_of_every_type(dtype, fn, machine):
+    for shape, axis in (((300,), 0), ((3, 300), 1), ((3, 12), 1), ((300, 40), 0), ((300, 200), 0)):
+        for make in (numbers, special):
+            x = make(shape, dtype)
+            (found,) = native(arg_reduce(shape, dtype, fn, axis), x, machine=machine)
+            assert found.dtype == np.int64
+            np.testing.assert_array_equal(found, place_of_first(x, fn, axis))
+
+
+@pytest.mark.parametrize("dtype", [dtypes.f32, dtypes.f64, dtypes.i8, dtypes.u32], ids=repr)
+def test_the_first_of_equal_extremes_wins_wherever_it_is(dtype):
+    executable = compiled(arg_reduce((200,), dtype, "maximum", 0), "cpu", 2)
+    for first in range(0, 200, 3):
+        x = np.zeros(200, dtype.numpy)
+        x[first::7] = 5
+        assert executable(x)[0] == first
+    assert executable(np.full(200, dtype.lowest, dtype.numpy))[0] == 0
+
+
+# Few lines, so long that they are cut into parts; some of them evenly.
+LONG = [((262144,), 0), ((300001,), 0), ((3, 270000), 1), ((20000, 40), 0), ((9001, 100), 0), ((2, 7000, 50), 1)]
+
+
+@pytest.mark.parametrize("dtype", [dtypes.f32, dtypes.bf16, dtypes.i64], ids=repr)
+@pytest.mark.parametrize(("shape", "axis"), LONG, ids=str)
+def test_scans_of_long_lines(shape, axis, dtype):
+    x = numbers(shape, dtype)
+    for fn in ("add", "minimum"):
+        (found,) = native(scan(shape, dtype, fn, axis, False), x)
+        expected = scanned(x, fn, axis, False)
+        if dtype.is_float:
+            # Eighths: sums of them are exact in f32.
+            expected = expected.astype(dtype.numpy).astype(np.float64)
+        np.testing.assert_array_equal(found.astype(expected.dtype), expected.astype(expected.dtype))
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(("shape", "axis"), LONG[:4], ids=str)
+def test_long_sums_are_close(shape, axis, reverse):
+    x = np.random.default_rng(0).random(shape, dtype=np.float32)
+    (found,) = native(scan(shape, dtypes.f32, "add", axis, reverse), x)
+    np.testing.assert_allclose(found, scanned(x, "add", axis, reverse), rtol=2e-5)
+
+
+@pytest.mark.parametrize("dtype", [dtypes.f32, dtypes.f64, dtypes.u8], ids=repr)
+@pytest.mark.parametrize(("shape", "axis"), LONG, ids=str)
+def test_places_of_extremes_of_long_lines(shape, axis, dtype):
+    for fn in ("maximum", "minimum"):
+        for make in (numbers, special):
+            x = make(shape, dtype)
+            (found,) = native(arg_reduce(shape, dtype, fn, axis), x)
+            np.testing.assert_array_equal(found, place_of_first(x, fn, axis))
+        (found,) = native(arg_reduce(shape, dtype, fn, axis), np.full(shape, dtype.lowest, dtype.numpy))
+        assert not found.any()
+
+
+@pytest.mark.parametrize("at", [0, 5, 131071, 262144, 300000])
+def test_an_extreme_in_any_part_of_a_long_line(at):
+    x = np.random.default_rng(0).standard_normal(300001).astype(np.float32)
+    x[at:] = np.where(x[at:] > 3, np.float32(9), x[at:])
+    x[at] = 9
+    (found,) = native(arg_reduce(x.shape, dtypes.f32, "maximum", 0), x)
+    assert found == np.argmax(x)
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((4, 5), 0), ((40, 33), 1), ((6, 7, 8), 1), *LONG], ids=str)
+def test_results_do_not_depend_on_the_number_of_threads(shape, axis):
+    x = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
+    found = [native(scan(shape, dtypes.f32, "add", axis, False), x, threads=threads)[0] for threads in (1, 2, 3)]
+    for other in found[1:]:
+        np.testing.assert_array_equal(bits(other), bits(found[0]))
+
+
+def largest(x: Tensor, k: int) -> Tensor:
+    """Indices of the k largest along the last axis, NaN first, earlier ones of equals first."""
+    wide = x.astype(np.float64) if dtypes.from_numpy(x.dtype).is_float else x.astype(object)
+    isnan = np.isnan(wide) if wide.dtype != object else np.zeros(x.shape, bool)
+    result = np.empty((*x.shape[:-1], k), np.int64)
+    for line in np.ndindex(*x.shape[:-1]):
+        row, missing = wide[line].tolist(), isnan[line].tolist()
+        keys = [(not m, 0 if m else -value, i) for i, (value, m) in enumerate(zip(row, missing, strict=True))]
+        result[line] = [i for *_, i in sorted(keys)[:k]]
+    return result
+
+
+@cache
+def top_k(shape: tuple[int, ...], dtype: DType, k: int) -> Make:
+    return lambda p: list(p.add("top_k", [p.array(*shape, dtype=dtype)], k=k))
+
+
+def check_top_k(x: Tensor, k: int, machine: str = "cpu") -> None:
+    values, places = native(top_k(x.shape, dtypes.from_numpy(x.dtype), k), x, machine=machine)
+    expected = largest(x, k)
+    np.testing.assert_array_equal(places, expected)
+    np.testing.assert_array_equal(bits(values), bits(np.take_along_axis(x, expected, -1)))
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("dtype", dtypes.ALL, ids=repr)
+def test_the_largest_of_every_type(dtype, machine):
+    for make in (numbers, special):
+        check_top_k(make((3, 700), dtype), 9, machine)
+        check_top_k(make((600,), dtype), 130, machine)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("n", [1, 2, 15, 16, 17, 63, 64, 65, 129, 1000, 3000])
+def test_any_number_of_largest_elements(n, machine):
+    x = np.random.default_rng(n).standard_normal((2, n), dtype=np.float32)
+    for k in sorted({1, min(64, n), n // 2 or 1, n}):
+        check_top_k(x, k, machine)
+
+
+@pytest.mark.parametrize("k", [1, 64, 1000])
+@pytest.mark.parametrize("kind", ["rising", "falling", "equal", "nan", "lowest"])
+def test_largest_of_lines_in_an_order(kind, k):
+    n = 5003
+    x = np.arange(n, dtype=np.float32)
+    if kind == "falling":
+        x = x[::-1].copy()
+    elif kind == "equal":
+        x[:] = 1
+    elif kind == "nan":
+        x[::2] = np.nan
+    elif kind == "lowest":
+        x[:] = -np.inf
+    check_top_k(x, k)
+    check_top_k(x.astype(np.float64), k)
+
+
+@pytest.mark.parametrize("dtype", dtypes.INTEGERS, ids=repr)
+def test_the_largest_of_the_ends_of_a_type(dtype):
+    ends = [dtype.lowest, dtype.lowest + 1, dtype.lowest + 2, dtype.highest - 1, dtype.highest]
+    for chosen in (ends[:1], ends[:2], ends[:3], ends[-1:], ends):
+        x = np.random.default_rng(0).choice(np.array(chosen, dtype.numpy), (2, 700))
+        check_top_k(x, 5)
+        check_top_k(x, 40)
+
+
+@pytest.mark.parametrize("dtype", [dtypes.f32, dtypes.f64, dtypes.bf16], ids=repr)
+def test_the_largest_around_zero(dtype):
+    least = {"f32": 2.0**-149, "f64": 2.0**-1074, "bf16": 2.0**-133}[dtype.name]
+    values = np.array([-least, -0.0, 0.0, least]).astype(dtype.numpy)
+    for used in ((0, 1), (1, 2), (0, 2), (0, 1, 2, 3)):
+        x = np.random.default_rng(0).choice(values[list(used)], (2, 700))
+        x[:, :20] = values[0]
+        check_top_k(x, 12)
+        x[:, 100:] = values[0]
+        check_top_k(x, 12)
+
+
+def test_more_largest_elements_than_are_searched_for():
+    x = np.random.default_rng(0).integers(0, 50, 9000).astype(np.int32)
+    check_top_k(x, 6000)
+
+
+@pytest.mark.parametrize("size", [40, 3000])
+def test_a_donated_array_is_sorted_without_being_overwritten_too_early(size):
+    x = np.random.default_rng(0).integers(0, 9, size).astype(np.float32)
+    x[x == 3] = -0.0
+    expected = x[in_order(x, 0, False)]
+    found = tw.jit(lambda x: tw.sort(x), target="cpu", donate="x")(x.copy())
+    np.testing.assert_array_equal(bits(found), bits(expected))
+    keys = tw.jit(lambda x: tw.top_k(x, size)[0], target="cpu", donate="x")(x.copy())
+    np.testing.assert_array_equal(bits(keys), bits(x[in_order(x, 0, True)]))
+    totals = tw.jit(lambda x: tw.cumulative_sum(x), target="cpu", donate="x")(x.copy())
+    np.testing.assert_array_equal(totals, np.cumsum(x))
+
+
+def in_order(x: Tensor, axis: int, descending: bool) -> Tensor:
+    """Indices that sort stably, NaN as the largest."""
+    moved = np.moveaxis(x, axis, -1)
+    wide = moved.astype(np.float64) if dtypes.from_numpy(x.dtype).is_float else moved
+    ranks = np.empty(wide.shape, np.int64)
+    for line in np.ndindex(*wide.shape[:-1]):
+        ranks[line] = np.unique(wide[line], return_inverse=True)[1]
+    return np.moveaxis(np.argsort(-ranks if descending else ranks, axis=-1, kind="stable"), -1, axis)
+
+
+def same_order(found: Tensor, expected: Tensor) -> None:
+    """Equal in every bit, but for the bits of NaN."""
+    wide = expected.astype(np.float64) if expected.dtype.kind == "V" else expected
+    isnan = wide != wide
+    assert found.dtype == expected.dtype
+    np.testing.assert_array_equal(bits(found)[~isnan], bits(expected)[~isnan])
+    if isnan.any():
+        assert np.isnan(found.astype(np.float64)[isnan]).all()
+
+
+@cache
+def sort(shape: tuple[int, ...], dtype: DType, axis: int, descending: bool) -> Make:
+    """Elements alone, and elements with their indices and with others."""
+
+    def make(p: Program) -> list[Value]:
+        x, other = p.array(*shape, dtype=dtype), p.array(*shape, dtype=dtypes.i32)
+        places = p.add("iota", shape=shape, dtype="i64", axis=axis)[0]
+        how = {"axis": axis, "descending": descending}
+        return [p.add("sort", [x], **how)[0], *p.add("sort", [x, places, other], **how)]
+
+    return make
+
+
+def check_sort(x: Tensor, axis: int, descending: bool, machine: str = "cpu") -> None:
+    dtype = dtypes.from_numpy(x.dtype)
+    other = np.arange(x.size, dtype=np.int32).reshape(x.shape) * 7 + 3
+    found, keys, places, others = native(sort(x.shape, dtype, axis, descending), x, other, machine=machine)
+    order = in_order(x, axis, descending)
+    np.testing.assert_array_equal(places, order)
+    same_order(found, np.take_along_axis(x, order, axis))
+    np.testing.assert_array_equal(bits(keys), bits(np.take_along_axis(x, order, axis)))
+    np.testing.assert_array_equal(others, np.take_along_axis(other, order, axis))
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("dtype", dtypes.ALL, ids=repr)
+def test_sorts_of_every_type(dtype, descending, machine):
+    for make in (numbers, special):
+        check_sort(make((3, 100), dtype), 1, descending, machine)
+        check_sort(make((300,), dtype), 0, descending, machine)
+        check_sort(make((70, 5), dtype), 0, descending, machine)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("n", [1, 2, 7, 9, 16, 17, 33, 63, 65, 128, 129, 257, 1000, 5000])
+def test_sorts_of_any_size(n, machine):
+    generator = np.random.default_rng(n)
+    for dtype, descending in ((np.float32, False), (np.float64, True)):
+        check_sort(generator.standard_normal((2, n)).astype(dtype), 1, descending, machine)
+        check_sort(generator.integers(0, 4, (2, n)).astype(dtype), 1, descending, machine)
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((40, 3, 20), 0), ((3, 200, 20), 1), ((2, 3, 300), 2)], ids=str)
+def test_sorts_along_any_axis(shape, axis):
+    check_sort(np.random.default_rng(0).standard_normal(shape).astype(np.float32), axis, False)
+
+
+@pytest.mark.parametrize("kind", ["rising", "falling", "equal", "zeros"])
+def test_sorts_of_lines_in_an_order(kind):
+    x = np.arange(3000, dtype=np.float32)
+    if kind == "falling":
+        x = x[::-1].copy()
+    elif kind == "equal":
+        x[:] = 2
+    elif kind == "zeros":
+        x = np.where(x % 3 == 0, np.float32(-0.0), np.where(x % 3 == 1, np.float32(0), x - 1500)).astype(np.float32)
+    for descending in (False, True):
+        check_sort(x, 0, descending)

@@ -1,0 +1,291 @@
+"""Products whose operands are read where they lie, packed for each tile, or end before the tile does: the numbers of
+NumPy on whole numbers, which no order of additions changes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tests.passes.pass_support import parse
+from tests.programs import Program, build
+from tilewright import dtypes
+from tilewright.dtypes import DType
+from tilewright.frontend.build import build_module
+from tilewright.frontend.trace import Value
+from tilewright.pipelines import compile_module
+
+Tensor = np.ndarray[Any, Any]
+
+# Small enough that sums of products are exact in f32, whatever their order, up to a depth of a million.
+LARGEST = 4
+
+
+def whole_numbers(shape: tuple[int, ...], dtype: DType, seed: int) -> Tensor:
+    return np.random.default_rng(seed).integers(-LARGEST, LARGEST + 1, shape).astype(dtype.numpy)
+
+
+def check(make: Callable[[Program], list[Value]], expected: Callable[..., Sequence[Tensor]], threads: int = 2) -> None:
+    """A program of many kernels against NumPy, element by element."""
+    program = build(make)
+    arrays = [whole_numbers(v.shape, v.dtype, seed) for seed, v in enumerate(program.inputs)]
+    with tw.options(threads=threads):
+        found = compile_module(build_module(program), program.constants, "cpu", keep_stages=False)(*arrays)
+    for got, wanted in zip(found, expected(*arrays), strict=True):
+        np.testing.assert_array_equal(got, wanted)
+
+
+def products(left: tuple[int, ...], rights: Sequence[tuple[int, ...]], dtype: DType, threads: int = 2) -> None:
+    """One left operand with many right ones, rows of the left inside."""
+    batch = len(left) - 2
+
+    def make(p: Program) -> list[Value]:
+        x = p.array(*left, dtype=dtype)
+        return [p.dot(x, p.array(*right, dtype=dtype), batch, batch + 1, batch) for right in rights]
+
+    check(make, lambda x, *others: [x @ w for w in others], threads)
+
+
+# ---- right operands -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch", [(), (3,)])
+@pytest.mark.parametrize("dtype", [dtypes.f32, dtypes.f64, dtypes.i32], ids=lambda dtype: dtype.name)
+def test_right_operands_of_every_width_are_read_where_they_lie(dtype: DType, batch: tuple[int, ...]) -> None:
+    products((*batch, 7, 9), [(*batch, 9, columns) for columns in range(1, 71)], dtype)
+
+
+@pytest.mark.parametrize("columns", [1, 15, 16, 17, 33, 100])
+def test_right_operands_whose_columns_lie_apart_are_packed(columns: int) -> None:
+    def make(p: Program) -> list[Value]:
+        return [p.dot(p.array(rows, 21), p.array(columns, 21), 0, 1, 1) for rows in (1, 6, 70)]
+
+    check(make, lambda a, w, b, x, c, y: [a @ w.T, b @ x.T, c @ y.T])
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    ("rows", "depth", "columns"),
+    [(1030, 70, 530), (200, 1031, 530), (700, 40, 129), (161, 3, 1000), (600, 2053, 65)],
+)
+def test_right_operands_of_many_rows_are_packed_for_each_tile(
+    rows: int, depth: int, columns: int, threads: int
+) -> None:
+    """Rows, columns and depths that no tile divides."""
+    products((rows, depth), [(depth, columns)], dtypes.f32, threads)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("dtype", [dtypes.f32, dtypes.f64], ids=lambda dtype: dtype.name)
+def test_few_rows_meet_long_rows_of_a_right_operand(dtype: DType, rows: int) -> None:
+    for depth in (1, 31, 33, 100, 1037):
+        products((rows, depth), [(depth, columns) for columns in (511, 512, 513, 1025, 2050, 3001)], dtype)
+
+
+def test_empty_depth_gives_zeros() -> None:
+    products((5, 0), [(0, 3), (0, 600)], dtypes.f32)
+
+
+# ---- left operands --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("columns", [5, 20, 40, 64])
+def test_left_operands_of_every_height(columns: int) -> None:
+    """All remainders of all register blocks."""
+
+    def make(p: Program) -> list[Value]:
+        w = p.array(11, columns)
+        return [p.dot(p.array(rows, 11), w, 0, 1, 0) for rows in range(1, 66)]
+
+    check(make, lambda w, *lefts: [x @ w for x in lefts])
+
+
+def test_parts_of_arrays_are_multiplied() -> None:
+    """Starts inside an array, in the direction of rows, of columns and of the batch."""
+
+    def part(p: Program, x: Value, starts: tuple[int, ...], limits: tuple[int, ...]) -> Value:
+        return p.add("slice", [x], starts=starts, limits=limits, strides=(1,) * len(starts))[0]
+
+    def make(p: Program) -> list[Value]:
+        x, y = p.array(40, 50), p.array(60, 80)
+        tall, short = part(p, x, (3, 5), (30, 26)), part(p, x, (33, 29), (40, 50))
+        return [
+            p.dot(left, part(p, y, start, (start[0] + 21, start[1] + 37)), 0, 1, 0)
+            for left in (tall, short)
+            for start in ((0, 0), (7, 0), (0, 16), (9, 32), (11, 13))
+        ]
+
+    def expected(x: Tensor, y: Tensor) -> list[Tensor]:
+        return [
+            left @ y[i : i + 21, j : j + 37]
+            for left in (x[3:30, 5:26], x[33:40, 29:50])
+            for i, j in ((0, 0), (7, 0), (0, 16), (9, 32), (11, 13))
+        ]
+
+    check(make, expected)
+
+
+@pytest.mark.parametrize("size", [1, 5, 17, 70])
+def test_both_operands_are_one_array(size: int) -> None:
+    def make(p: Program) -> list[Value]:
+        x = p.array(size, size)
+        return [p.dot(x, x, 0, left, right) for left in (0, 1) for right in (0, 1)]
+
+    check(make, lambda x: [x.T @ x, x.T @ x.T, x @ x, x @ x.T])
+
+
+def test_an_operand_that_is_also_captured_keeps_its_order() -> None:
+    """A captured array is packed for the right side only."""
+    w = whole_numbers((33, 33), dtypes.f32, 9)
+    found = tw.jit(lambda x: (w @ x, x @ w, tw.matmul(w, w) + x), target="cpu")(w[::-1].copy())
+    for got, wanted in zip(found, (w @ w[::-1], w[::-1] @ w, w @ w + w[::-1]), strict=True):
+        np.testing.assert_array_equal(got, wanted)
+
+
+# ---- tiles that reach beyond their arrays ---------------------------------------------------------------------------
+
+
+def tiles(points: int, shapes: Sequence[str], body: str) -> str:
+    """A module of one kernel on refs `%a`, `%b` (read) and `%out` (written)."""
+    names = ("a", "b", "out")
+    refs = ", ".join(f"%{n}: !tile.ref<tensor<{s}xf32>>" for n, s in zip(names, shapes, strict=True))
+    a, b, out = (f"tensor<{s}xf32>" for s in shapes)
+    return f"""
+    func.func @main(%a: {a}, %b: {b}) -> {out} {{
+      %y = array.call(%a, %b) {{callee = "k"}} : {out}
+      func.return %y : {out}
+    }}
+    tile.kernel() {{sym_name = "k", grid = array<i64: {points}>, effects = ["in", "in", "out"]}} do {{
+    ^bb0({refs}, %p: index):
+      {body}
+      tile.yield()
+    }}
+    """
+
+
+@pytest.mark.parametrize("target", ["interp", "cpu", "cpu:x86-64-v3"])
+@pytest.mark.parametrize("step", [1, 3, 7, 16])
+def test_rows_that_an_array_lacks_are_zeros(step: int, target: str) -> None:
+    """Windows of 16 rows of 37, `step` apart: the last ones have few rows or none, of up to 16 different counts. The
+    sum is over all rows of the tile, one more each, so that what is in missing rows counts."""
+    points = 40 // step + 1
+    body = f"""
+      %left = tile.load(%a, %p) {{map = affine_map<(d0, d1)[s0] -> (d0 + s0 * {step}, d1)>, fill = 0.0 : f64}}
+        : tensor<16x9xf32>
+      %right = tile.load(%b) {{map = affine_map<(d0, d1) -> (d0, d1)>}} : tensor<9x24xf32>
+      %zero = tile.full() {{value = 0.0 : f64}} : tensor<16x24xf32>
+      %one = tile.full() {{value = 1.0 : f64}} : tensor<16x24xf32>
+      %y = tile.dot(%left, %right, %zero) : tensor<16x24xf32>
+      %z = tile.map(%y, %one) {{fn = "add"}} : tensor<16x24xf32>
+      %sum = tile.reduce(%z) {{fn = "add", axes = array<i64: 0>}} : tensor<24xf32>
+      tile.store(%sum, %out, %p) {{map = affine_map<(d0)[s0] -> (s0, d0)>}}
+    """
+    text = tiles(points, ("37x9", "9x24", f"{points}x24"), body)
+    a, b = (whole_numbers(shape, dtypes.f32, seed) for seed, shape in enumerate(((37, 9), (9, 24))))
+    expected = [(a[p * step : p * step + 16] @ b).sum(axis=0) + 16 for p in range(points)]
+    (found,) = compile_module(parse(text), {}, target)(a, b)
+    np.testing.assert_array_equal(found, np.stack(expected))
+
+
+@pytest.mark.parametrize("target", ["interp", "cpu", "cpu:x86-64-v3"])
+@pytest.mark.parametrize("rows", [10, 520])
+@pytest.mark.parametrize("total", [1, 31, 47, 48, 50, 95, 96, 130])
+def test_columns_that_an_array_lacks_are_zeros(total: int, rows: int, target: str) -> None:
+    """Three tiles of 48 columns: of the right operand's, the last ones have few or none. Few rows read it where it
+    lies, for many it is packed in each tile."""
+    body = f"""
+      %left = tile.load(%a) {{map = affine_map<(d0, d1) -> (d0, d1)>}} : tensor<{rows}x9xf32>
+      %right = tile.load(%b, %p) {{map = affine_map<(d0, d1)[s0] -> (d0, d1 + s0 * 48)>, fill = 0.0 : f64}}
+        : tensor<9x48xf32>
+      %zero = tile.full() {{value = 0.0 : f64}} : tensor<{rows}x48xf32>
+      %one = tile.full() {{value = 1.0 : f64}} : tensor<{rows}x48xf32>
+      %y = tile.dot(%left, %right, %zero) : tensor<{rows}x48xf32>
+      %z = tile.map(%y, %one) {{fn = "add"}} : tensor<{rows}x48xf32>
+      %sum = tile.reduce(%z) {{fn = "add", axes = array<i64: 1>}} : tensor<{rows}xf32>
+      tile.store(%sum, %out, %p) {{map = affine_map<(d0)[s0] -> (s0, d0)>}}
+    """
+    text = tiles(3, (f"{rows}x9", f"9x{total}", f"3x{rows}"), body)
+    a, b = (whole_numbers(shape, dtypes.f32, seed) for seed, shape in enumerate(((rows, 9), (9, total))))
+    expected = [(a @ b[:, p * 48 : p * 48 + 48]).sum(axis=1) + 48 for p in range(3)]
+    (found,) = compile_module(parse(text), {}, target)(a, b)
+    np.testing.assert_array_equal(found, np.stack(expected))
+
+
+@pytest.mark.parametrize("target", ["interp", "cpu", "cpu:x86-64-v3"])
+@pytest.mark.parametrize(
+    ("rows", "columns", "depth"), [(37, 50, 9), (3, 130, 40), (16, 48, 24), (1, 1, 1), (33, 97, 17)]
+)
+def test_products_add_up_over_tiles_of_the_depth(rows: int, columns: int, depth: int, target: str) -> None:
+    """All three ends inside a tile, the accumulator carried from trip to trip."""
+    a, b = (whole_numbers(shape, dtypes.f32, seed) for seed, shape in enumerate(((rows, depth), (depth, columns))))
+    with tw.options(target=target, cache=False):
+        np.testing.assert_array_equal(tiled_product(a, b), a @ b)
+
+
+@tw.kernel
+def tiled_product(a: tw.In["M K"], b: tw.In["K N"], c: tw.Out["M N"]):
+    for i, j in tw.grid(c, (16, 48)):
+        acc = tw.zeros((16, 48), tw.f32)
+        for k in tw.steps(a, axis=1, size=8):
+            acc = tw.dot(a[i, k], b[k, j], acc)
+        c[i, j] = acc
+
+
+# ---- nothing beyond an array is read --------------------------------------------------------------------------------
+
+BESIDE_A_FENCE = """
+import ctypes, mmap, sys
+import numpy as np
+import tilewright as tw
+
+def at_the_end(values):
+    '''A copy whose last byte is the last of a page; the page after it may not be read.'''
+    whole = -(-values.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+    memory = mmap.mmap(-1, whole + mmap.PAGESIZE)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(start + whole), mmap.PAGESIZE, 0) == 0
+    copy = np.frombuffer(memory, values.dtype, values.size, whole - values.nbytes).reshape(values.shape)
+    copy[...] = values
+    return copy
+
+with tw.options(target=sys.argv[1], cache=False, threads=1):
+    for rows, depth, columns in ((7, 9, 20), (1, 5, 1), (13, 4, 33), (29, 3, 47), (3, 40, 700), (170, 30, 530)):
+        x = np.arange(rows * depth, dtype=np.float32).reshape(rows, depth) % 5
+        w = np.arange(depth * columns, dtype=np.float32).reshape(depth, columns) % 7
+        found = tw.jit(lambda x, w: x @ w)(at_the_end(x), at_the_end(w))
+        np.testing.assert_array_equal(found, x @ w)
+print("all read")
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs mprotect")
+@pytest.mark.parametrize("target", ["cpu", "cpu:x86-64-v3"])
+def test_operands_are_not_read_beyond_their_end(target: str) -> None:
+    done = subprocess.run([sys.executable, "-c", BESIDE_A_FENCE, target], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "all read\n"), done.stderr
+
+
+@pytest.mark.parametrize("target", ["interp", "cpu", "cpu:x86-64-v3"])
+@pytest.mark.parametrize("wanted", [(30, 70), (37, 50), (40, 80), (30, 80), (40, 70), (23, 49)])
+def test_results_end_elsewhere_than_their_operands(wanted: tuple[int, int], target: str) -> None:
+    """Where an operand ends before the result does, the result is zero; where it goes on, nothing is written."""
+    body = """
+      %left = tile.load(%a, %p) {map = affine_map<(d0, d1)[s0] -> (d0 + s0 * 16, d1)>, fill = 0.0 : f64}
+        : tensor<16x9xf32>
+      %right = tile.load(%b) {map = affine_map<(d0, d1) -> (d0, d1)>, fill = 0.0 : f64} : tensor<9x96xf32>
+      %zero = tile.full() {value = 0.0 : f64} : tensor<16x96xf32>
+      %y = tile.dot(%left, %right, %zero) : tensor<16x96xf32>
+      tile.store(%y, %out, %p) {map = affine_map<(d0, d1)[s0] -> (d0 + s0 * 16, d1)>}
+    """
+    rows, columns = wanted
+    text = tiles(3, ("34x9", "9x60", f"{rows}x{columns}"), body)
+    a, b = (whole_numbers(shape, dtypes.f32, seed) for seed, shape in enumerate(((34, 9), (9, 60))))
+    expected = np.zeros((48, 96), np.float32)
+    expected[:34, :60] = a @ b
+    (found,) = compile_module(parse(text), {}, target)(a, b)
+    np.testing.assert_array_equal(found, expected[:rows, :columns])

@@ -1,0 +1,37 @@
+"""Products of few rows with an operand that lies with the depth inside: it is read as it lies, and right."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+
+
+@tw.jit(target="cpu")
+def product(x, w):
+    return x @ w.T
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64"])
+@pytest.mark.parametrize("rows", [1, 2, 3, 4])
+def test_few_rows(rows: int, dtype: str) -> None:
+    generator = np.random.default_rng(rows)
+    for columns, depth in ((1, 7), (3, 16), (15, 1), (16, 33), (17, 128), (100, 1000), (257, 5)):
+        x, w = ((generator.standard_normal((n, depth)) * 4).astype(dtype) for n in (rows, columns))
+        expected = x.astype(np.float64) @ w.T.astype(np.float64)
+        error = 1e-6 * depth if dtype == "float32" else 1e-12 * depth
+        np.testing.assert_allclose(product(x, w), expected, rtol=1e-5, atol=16 * error)
+
+
+def test_an_accumulator_is_added_to() -> None:
+    """A depth of several blocks."""
+    generator = np.random.default_rng(0)
+    x, w = (generator.random((n, 20000), dtype=np.float32) for n in (2, 70))
+    np.testing.assert_allclose(product(x, w), x.astype(np.float64) @ w.T.astype(np.float64), rtol=2e-6)
+
+
+def test_the_right_operand_is_not_copied() -> None:
+    wide, narrow = (product.lower(np.zeros((n, 64), "f4"), np.zeros((90, 64), "f4")).compile() for n in (1, 300))
+    assert "scheduled.barrier" not in wide.ir("scheduled")
+    assert "scheduled.barrier" in narrow.ir("scheduled")

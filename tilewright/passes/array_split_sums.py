@@ -1,0 +1,136 @@
+"""Cut long sums with few results into parts, so that there is work for many threads.
+
+A product of great depth or a reduction of many elements to few becomes one with a batch of parts, and a reduction over
+the parts. How many there are depends on shapes alone, so that results do not depend on the number of threads. First of
+the passes that fuse, because the two halves fuse with different neighbours.
+
+Before:
+    func.func @main(%x: tensor<8x65536xi32>, %y: tensor<65536x8xi32>) -> tensor<8x8xi32> {
+      %z = array.contract(%x, %y) {left_batch = array<i64>, right_batch = array<i64>, left_contract = array<i64: 1>,
+        right_contract = array<i64: 0>} : tensor<8x8xi32>
+      func.return %z : tensor<8x8xi32>
+    }
+After:
+    func.func @main(%x: tensor<8x65536xi32>, %y: tensor<65536x8xi32>) -> tensor<8x8xi32> {
+      %xs = array.reshape(%x) : tensor<8x16x4096xi32>
+      %ys = array.reshape(%y) : tensor<16x4096x8xi32>
+      %parts = array.contract(%xs, %ys) {left_batch = array<i64: 1>, right_batch = array<i64: 0>,
+        left_contract = array<i64: 2>, right_contract = array<i64: 1>} : tensor<16x8x8xi32>
+      %z = array.reduce(%parts) {fn = "add", axes = array<i64: 0>} : tensor<8x8xi32>
+      func.return %z : tensor<8x8xi32>
+    }
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from xdsl.ir import Operation, SSAValue
+
+from tilewright.dialects import array
+from tilewright.dialects.base import array_type, tensor
+from tilewright.passes.base import Remark, Unit, blocks_of
+from tilewright.primitives import ArrayType
+
+# Results of a product that make too few tiles for many threads, and the least multiplications worth the second kernel.
+FEW_PRODUCTS = 128 * 128
+LEAST_PRODUCT_WORK = 1 << 22
+# The same of a reduction: one tile of results, and elements.
+FEW_RESULTS = 8
+LEAST_REDUCED = 1 << 17
+MOST_PARTS = 16
+LEAST_PART = 1024
+
+
+@dataclass(frozen=True)
+class ArraySplitSumsPass:
+    name: ClassVar[str] = "array-split-sums"
+
+    def apply(self, unit: Unit) -> None:
+        for block in blocks_of(unit.main):
+            for op in list(block.ops):
+                if isinstance(op, array.ContractOp):
+                    parts = _split_product(op)
+                elif isinstance(op, array.ReduceOp):
+                    parts = _split_reduction(op)
+                else:
+                    continue
+                if parts:
+                    unit.remarks.append(Remark(self.name, op.name, f"{parts} parts", "few results of long sums"))
+
+
+def _parts(size: int, least: int = LEAST_PART) -> int:
+    """Into how many equal parts of at least `least` a dim is cut; 1 if into none."""
+    return max(n for n in range(1, MOST_PARTS + 1) if n == 1 or (size % n == 0 and size // n >= least))
+
+
+def _split_product(op: array.ContractOp) -> int:
+    a = op.attributes_of()
+    left = array_type(op.operands[0])
+    result = array_type(op.results[0])
+    if a["left_batch"] or len(a["left_contract"]) != 1 or result.dtype != result.dtype.compute:
+        return 0
+    left_dim: int = a["left_contract"][0]
+    right_dim: int = a["right_contract"][0]
+    depth = left.shape[left_dim]
+    parts = _parts(depth)
+    if result.size > FEW_PRODUCTS or result.size * depth < LEAST_PRODUCT_WORK or parts == 1:
+        return 0
+    operands = [_split_dim(op, o, d, parts) for o, d in zip(op.operands, (left_dim, right_dim), strict=True)]
+    attributes = {
+        "left_batch": (left_dim,),
+        "right_batch": (right_dim,),
+        "left_contract": (left_dim + 1,),
+        "right_contract": (right_dim + 1,),
+    }
+    type = ArrayType((parts, *result.shape), result.dtype)
+    _replace(op, array.ContractOp.make(operands, attributes, [tensor(type)]), "add", result)
+    return parts
+
+
+def _split_reduction(op: array.ReduceOp) -> int:
+    a = op.attributes_of()
+    source, result = array_type(op.operands[0]), array_type(op.results[0])
+    axes: Sequence[int] = a["axes"]
+    reduced = math.prod(source.shape[d] for d in axes)
+    if result.size > FEW_RESULTS or reduced < LEAST_REDUCED or result.dtype != result.dtype.compute:
+        return 0
+    first = max(axes, key=lambda d: source.shape[d])
+    parts = _parts(source.shape[first], least=max(1, LEAST_PART * source.shape[first] // reduced))
+    if parts == 1:
+        return 0
+    inner = tuple(d + (d >= first) for d in axes)
+    kept = [d for d in range(source.rank + 1) if d not in inner]
+    split = _split_dim(op, op.operands[0], first, parts)
+    shape = tuple(array_type(split).shape[d] for d in kept)
+    partial = array.ReduceOp.make([split], {"fn": a["fn"], "axes": inner}, [tensor(ArrayType(shape, result.dtype))])
+    _replace(op, partial, a["fn"], result, kept.index(first))
+    return parts
+
+
+def _split_dim(op: Operation, value: SSAValue, dim: int, parts: int) -> SSAValue:
+    """The array with a dim cut into parts and what is in each."""
+    type = array_type(value)
+    shape = (*type.shape[:dim], parts, type.shape[dim] // parts, *type.shape[dim + 1 :])
+    reshape = array.ReshapeOp.make([value], {}, [tensor(ArrayType(shape, type.dtype))])
+    _insert(op, reshape)
+    return reshape.results[0]
+
+
+def _replace(op: Operation, partial: Operation, fn: str, result: ArrayType, axis: int = 0) -> None:
+    """Put the parts and their reduction in the place of an operation."""
+    total = array.ReduceOp.make([partial.results[0]], {"fn": fn, "axes": (axis,)}, [tensor(result)])
+    _insert(op, partial)
+    _insert(op, total)
+    op.results[0].replace_all_uses_with(total.results[0])
+    op.detach()
+    op.erase()
+
+
+def _insert(op: Operation, new: Operation) -> None:
+    block = op.parent_block()
+    if block is not None:
+        block.insert_op_before(new, op)

@@ -1,0 +1,179 @@
+"""Recognise causal masks among the operations on scores: comparisons of positions that hide keys after a query's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from xdsl.ir import Operation, SSAValue
+
+from tilewright.dialects import array
+from tilewright.dialects.base import array_type
+from tilewright.passes.fusion import ELEMENTWISE, is_splat, is_unit_reshape
+
+# The comparisons as `sign * (a - b) + constant <= 0` of integers.
+_COMPARISONS = {"less_equal": (1, 0), "less": (1, 1), "greater_equal": (-1, 0), "greater": (-1, 1)}
+
+
+@dataclass(frozen=True)
+class Causal:
+    """Scores of keys beyond `query + offset` are -inf, `query` being the coordinate `query_dim` of a score. `choice` is
+    the `select` that does this and nothing else; None if what it hides is more than that."""
+
+    query_dim: int
+    offset: int
+    choice: array.MapOp | None
+
+    def hides(self, shape: Sequence[int]) -> bool:
+        """Whether any score of a shape is hidden."""
+        return self.offset < shape[-1] - 1
+
+
+@dataclass(frozen=True)
+class _Position:
+    """`constant + sum of coefficient * coordinate` over the dimensions of an array."""
+
+    coefficients: tuple[int, ...]
+    constant: int
+
+    def plus(self, other: _Position, factor: int = 1) -> _Position:
+        sums = tuple(a + factor * b for a, b in zip(self.coefficients, other.coefficients, strict=True))
+        return _Position(sums, self.constant + factor * other.constant)
+
+    def times(self, factor: int) -> _Position:
+        return _Position(tuple(c * factor for c in self.coefficients), self.constant * factor)
+
+    def fits(self, value: SSAValue) -> bool:
+        """Whether the type of a value of this position holds all of them."""
+        type = array_type(value)
+        ends = [c * (n - 1) for c, n in zip(self.coefficients, type.shape, strict=True)]
+        low, high = (self.constant + sum(end(0, e) for e in ends) for end in (min, max))
+        return type.dtype.is_integer and type.dtype.lowest <= low and high <= type.dtype.highest
+
+
+def causal_masks(scores: SSAValue) -> list[Causal]:
+    """The causal masks that scores went through, the last first."""
+    found: list[Causal] = []
+    value = scores
+    while isinstance(value.owner, array.MapOp | array.CastOp):
+        op = value.owner
+        if isinstance(op, array.MapOp) and (op.fn.data != "select" or _splat(op.operands[2]) != float("-inf")):
+            return found
+        if isinstance(op, array.MapOp):
+            seen = _conjuncts(op.operands[0])
+            found.extend(mask for each in seen if (mask := _causal(each, op if len(seen) == 1 else None)) is not None)
+        value = op.operands[1] if isinstance(op, array.MapOp) else op.operands[0]
+    return found
+
+
+def depends_on_positions(value: SSAValue) -> bool:
+    """Whether an array is computed from its coordinates and nothing else, element by element."""
+    op = value.owner
+    if isinstance(op, array.IotaOp) or (isinstance(op, Operation) and is_splat(op)):
+        return True
+    if not isinstance(op, Operation):
+        return False
+    elementwise = isinstance(op, (*ELEMENTWISE, array.BroadcastOp, array.TransposeOp)) or is_unit_reshape(op)
+    return elementwise and all(depends_on_positions(o) for o in op.operands)
+
+
+def _splat(value: SSAValue) -> float | None:
+    """The number that an array holds everywhere."""
+    op = value.owner
+    while isinstance(op, array.BroadcastOp | array.ReshapeOp):
+        op = op.operands[0].owner
+    return op.attributes_of()["value"] if isinstance(op, array.ConstantOp) and is_splat(op) else None
+
+
+def _conjuncts(condition: SSAValue) -> list[SSAValue]:
+    """Conditions that all hold where `condition` does."""
+    op = condition.owner
+    if not isinstance(op, array.MapOp):
+        return [condition]
+    if op.fn.data == "bitwise_and":
+        return [part for operand in op.operands for part in _conjuncts(operand)]
+    if op.fn.data == "select" and _splat(op.operands[1]) == 1 and _splat(op.operands[2]) == 0:
+        return _conjuncts(op.operands[0])
+    return [condition]
+
+
+def _causal(condition: SSAValue, choice: array.MapOp | None) -> Causal | None:
+    distance = _distance(condition)
+    if distance is None or distance.coefficients[-1:] != (1,):
+        return None
+    queries = [d for d, c in enumerate(distance.coefficients[:-1]) if c]
+    if not queries and array_type(condition).shape[-2:-1] == (1,):
+        return Causal(len(distance.coefficients) - 2, -distance.constant, choice)
+    if len(queries) != 1 or distance.coefficients[queries[0]] != -1:
+        return None
+    return Causal(queries[0], -distance.constant, choice)
+
+
+def _distance(condition: SSAValue) -> _Position | None:
+    """What is at most 0 where a condition holds, a comparison of positions maybe seen through views."""
+    op = condition.owner
+    if isinstance(op, array.MapOp) and op.fn.data in _COMPARISONS:
+        left, right = (_position(o) for o in op.operands)
+        if left is None or right is None:
+            return None
+        sign, constant = _COMPARISONS[op.fn.data]
+        return left.plus(right, -1).times(sign).plus(_Position((0,) * len(left.coefficients), constant))
+    if not isinstance(op, array.ArrayOp) or len(op.operands) != 1:
+        return None
+    inner = _distance(op.operands[0])
+    if inner is None or not isinstance(op, array.MapOp):
+        return _viewed(op, inner)
+    if op.fn.data != "bitwise_not":
+        return None
+    return inner.times(-1).plus(_Position((0,) * len(inner.coefficients), 1))
+
+
+def _position(value: SSAValue) -> _Position | None:
+    """An array as a linear expression of its coordinates."""
+    found = _computed(value)
+    return found if found is not None and found.fits(value) else None
+
+
+def _computed(value: SSAValue) -> _Position | None:
+    op, rank = value.owner, array_type(value).rank
+    if isinstance(op, array.IotaOp):
+        axis = op.attributes_of()["axis"]
+        return _Position(tuple(int(d == axis) for d in range(rank)), 0)
+    if isinstance(op, array.ConstantOp):
+        number = _splat(value)
+        return _Position((0,) * rank, int(number)) if number is not None and number == int(number) else None
+    if not isinstance(op, array.ArrayOp) or not op.operands:
+        return None
+    if not isinstance(op, array.MapOp):
+        inner = _position(op.operands[0])
+        return inner if isinstance(op, array.CastOp) else _viewed(op, inner)
+    parts = [_position(o) for o in op.operands]
+    known = [p for p in parts if p is not None]
+    if len(known) != len(parts) or op.fn.data not in ("add", "subtract", "negative", "multiply"):
+        return None
+    if op.fn.data == "negative":
+        return known[0].times(-1)
+    if op.fn.data != "multiply":
+        return known[0].plus(known[1], 1 if op.fn.data == "add" else -1)
+    factors = sorted(known, key=lambda p: any(p.coefficients))
+    return None if any(factors[0].coefficients) else factors[1].times(factors[0].constant)
+
+
+def _viewed(op: Operation, inner: _Position | None) -> _Position | None:
+    """The position of a view, given that of what it shows."""
+    if inner is None:
+        return None
+    source, shape = array_type(op.operands[0]).shape, array_type(op.results[0]).shape
+    result = [0] * len(shape)
+    if isinstance(op, array.BroadcastOp):
+        axes: tuple[int, ...] = op.attributes_of()["axes"]
+        for axis, n, coefficient in zip(axes, source, inner.coefficients, strict=True):
+            result[axis] = coefficient if n != 1 else 0
+        return _Position(tuple(result), inner.constant)
+    if isinstance(op, array.TransposeOp):
+        permutation: tuple[int, ...] = op.attributes_of()["permutation"]
+        return _Position(tuple(inner.coefficients[p] for p in permutation), inner.constant)
+    if is_unit_reshape(op):
+        kept = iter(c for c, n in zip(inner.coefficients, source, strict=True) if n != 1)
+        return _Position(tuple(0 if n == 1 else next(kept) for n in shape), inner.constant)
+    return None

@@ -1,0 +1,220 @@
+"""Tile kernels of `attention` groups: online softmax, one pass over blocks of keys."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from xdsl.ir import SSAValue
+
+from tilewright.cost.register_blocks import even_split
+from tilewright.dialects import array
+from tilewright.dialects.base import array_type
+from tilewright.passes.attention_masks import Causal, causal_masks
+from tilewright.passes.indexing import Axis, Coordinates, Linear, Tile
+from tilewright.passes.lower_contract_group import operand_coordinates, squeeze, store_roots, tile_position
+from tilewright.passes.tile_builder import TileBuilder
+
+ROW, KEY, INNER, COLUMN = 0.0, 1.0, 2.0, 3.0
+
+# Rows of a tile and keys of a step, measured at 16 to 1024 queries: blocks of scores stay in near memory.
+ROWS, KEYS = 128, 256
+CAUSAL_ROWS, CAUSAL_KEYS = 64, 128
+LEAST_ROWS = 16
+# Steps start at whole panels of packed keys.
+KEY_MULTIPLE = 64
+TILES_A_THREAD = 4
+
+
+@dataclass(frozen=True)
+class AttentionParts:
+    """The values of an attention group, by role. Scores are (*batch, *rows, keys): the rows are queries, and heads that
+    share keys."""
+
+    score_product: array.ContractOp
+    scores: SSAValue
+    value_product: array.ContractOp
+    quotient: SSAValue
+
+
+@dataclass(frozen=True)
+class AttentionPlan:
+    """`shape` is that of the scores; `row_dim` is the dimension of which a tile has `row_extent` rows, and it takes
+    `key_extent` keys a step. `repeat`: the dimension of heads of which so many share keys, and how many."""
+
+    shape: tuple[int, ...]
+    row_dim: int
+    row_extent: int
+    key_extent: int
+    repeat: tuple[int, int] | None
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        """Tiles along each dimension but the keys; heads that share keys are a dimension of their own, the last."""
+        tiles = [-(-n // self.row_extent) if d == self.row_dim else n for d, n in enumerate(self.shape[:-1])]
+        if self.repeat is None:
+            return tuple(tiles)
+        dim, times = self.repeat
+        tiles[dim] //= times
+        return (*tiles, times)
+
+
+def plan_attention(parts: AttentionParts, threads: int) -> AttentionPlan:
+    """Blocks of queries; of the heads that share keys where there is one query. The keys of a step do not depend on the
+    number of threads, nor do then the sums."""
+    shape = array_type(parts.scores).shape
+    batch = len(parts.score_product.attributes_of()["left_batch"])
+    row_dim = len(shape) - 2
+    if shape[row_dim] == 1:
+        row_dim = max(range(batch, len(shape) - 1), key=lambda d: (shape[d], d))
+    # Small steps waste few keys at the end of what a causal mask lets through.
+    causal = any(mask.hides(shape) for mask in causal_masks(parts.scores))
+    rows, keys = (CAUSAL_ROWS, CAUSAL_KEYS) if causal else (ROWS, KEYS)
+    key_extent = shape[-1] if shape[-1] <= keys else even_split(shape[-1], keys, KEY_MULTIPLE)
+    others = math.prod(shape[:-1]) // max(1, shape[row_dim])
+    while others * -(-shape[row_dim] // rows) < TILES_A_THREAD * threads and rows > LEAST_ROWS:
+        rows //= 2
+    found = [repeat for op in (parts.score_product, parts.value_product) if (repeat := repeat_of(op)) is not None]
+    return AttentionPlan(shape, row_dim, even_split(shape[row_dim], rows), key_extent, found[0] if found else None)
+
+
+def repeat_of(product: array.ContractOp) -> tuple[int, int] | None:
+    """The batch dimension along which each matrix of a right operand is repeated, and how often: a broadcast to one
+    more dimension, merged with the one before it."""
+    merged = product.operands[1].owner
+    if not isinstance(merged, array.ReshapeOp) or not isinstance(merged.operands[0].owner, array.BroadcastOp):
+        return None
+    spread = merged.operands[0].owner
+    source, shape = array_type(spread.results[0]).shape, array_type(merged.results[0]).shape
+    for dim in range(len(product.attributes_of()["right_batch"])):
+        split = (*shape[:dim], *source[dim : dim + 2], *shape[dim + 1 :])
+        if source == split and dim + 1 not in spread.attributes_of()["axes"]:
+            return dim, source[dim + 1]
+    return None
+
+
+def lower_attention_group(
+    group: array.FusedOp,
+    parts: AttentionParts,
+    plan: AttentionPlan,
+    builder: TileBuilder,
+    indices: Sequence[SSAValue],
+    outputs: Sequence[SSAValue],
+) -> None:
+    """Online softmax (Milakov and Gimelshein, 2018): a running maximum and sum. Blocks of keys that a causal mask hides
+    from all rows of a tile are left out."""
+    kernel = _Kernel(parts, plan, builder, indices)
+    quotient = kernel.attend()
+    width = kernel.column.extent
+    at = (*kernel.rows_at, Linear.of(kernel.column) if width > 1 else Linear())
+    result = squeeze(builder, quotient, at)
+    builder.define(parts.quotient, at, builder.cast(result, array_type(parts.quotient).dtype))
+    store_roots(group, parts.quotient, builder, at, outputs)
+
+
+class _Kernel:
+    def __init__(
+        self, parts: AttentionParts, plan: AttentionPlan, builder: TileBuilder, indices: Sequence[SSAValue]
+    ) -> None:
+        self.parts, self.plan, self.builder = parts, plan, builder
+        first, second = parts.score_product, parts.value_product
+        self.dtype = array_type(first.results[0]).dtype.compute
+        self.keys = plan.shape[-1]
+        self.row, self.key = Axis(plan.row_extent, ROW, "q"), Axis(plan.key_extent, KEY, "k")
+        self.inner = Axis(array_type(first.operands[0]).shape[-1], INNER, "d")
+        self.column = Axis(array_type(second.results[0]).shape[-1], COLUMN, "e")
+        at = [tile_position(None, index, 1, n) for index, n in zip(indices, plan.shape[:-1], strict=False)]
+        queries = plan.shape[plan.row_dim]
+        at[plan.row_dim] = tile_position(self.row, indices[plan.row_dim], plan.row_extent, queries)
+        if plan.repeat is not None:
+            dim, times = plan.repeat
+            at[dim] = Linear.of(indices[dim], times) + Linear.of(indices[-1])
+        self.rows_at = tuple(at)
+        self.masks = causal_masks(parts.scores)
+
+    def attend(self) -> Tile:
+        """The quotient of the tile."""
+        builder, dtype = self.builder, self.dtype
+        trips = -(-self.keys // self.plan.key_extent)
+        if trips == 1:
+            _, total, result = self._step(None, None)
+            return builder.map("divide", result, total)
+        start = [
+            builder.full(float("-inf"), dtype, (self.row,)),
+            builder.full(0.0, dtype, (self.row,)),
+            builder.full(0.0, dtype, (self.row, self.column)),
+        ]
+        _, total, result = builder.loop(trips, start, self._step, self._end())
+        return builder.map("divide", result, total)
+
+    def _end(self) -> tuple[Linear, int] | None:
+        """The first key that no row of the tile sees, and the keys of a step."""
+        masks = [mask for mask in self.masks if mask.hides(self.plan.shape)]
+        if not masks:
+            return None
+        last = min(masks, key=lambda mask: mask.offset)
+        query = self.rows_at[last.query_dim]
+        highest = Linear(query.constant, tuple((t, c) for t, c in query.terms if not isinstance(t, Axis)))
+        return highest + sum(axis.extent - 1 for axis in query.axes) + (last.offset + 1), self.plan.key_extent
+
+    def _step(self, counter: SSAValue | None, carried: Sequence[Tile] | None) -> list[Tile]:
+        """The maximum, sum and result of a block of keys, together with those before it."""
+        builder, dtype = self.builder, self.dtype
+        key_at = Linear.of(self.key) + (Linear.of(counter, self.plan.key_extent) if counter is not None else 0)
+        scores = self._scores(key_at)
+        highest = builder.reduce(scores, "maximum", [self.key])
+        if carried is not None:
+            highest = builder.map("maximum", carried[0], highest)
+        # A row without any key so far has maximum -inf; subtracting 0 instead keeps its terms at exp(-inf) = 0.
+        lowest = builder.full(float("-inf"), dtype)
+        shift = builder.map("select", builder.map("equal", highest, lowest), builder.full(0.0, dtype), highest)
+        weights = builder.map("exp", builder.map("subtract", scores, shift))
+        sums = builder.reduce(weights, "add", [self.key])
+        start = builder.full(0.0, dtype, (self.row, self.column))
+        correction = builder.map("exp", builder.map("subtract", carried[0], shift)) if carried is not None else None
+        if carried is not None and correction is not None:
+            start = builder.map("multiply", carried[2], correction)
+        values = self._operand(self.parts.value_product, 1, [Linear.of(self.column)], key_at)
+        if self.keys % self.plan.key_extent:
+            values = builder.fill_padding(values, key_at, self.keys, 0)
+        result = builder.dot(weights, values, start, (self.row, self.column, self.key))
+        # After the product, so that the correction is computed once, for both.
+        if carried is not None and correction is not None:
+            sums = builder.map("add", builder.map("multiply", carried[1], correction), sums)
+        return [highest, sums, result]
+
+    def _scores(self, key_at: Linear) -> Tile:
+        """The scores of a block of keys, -inf beyond the last key."""
+        builder, dtype, first = self.builder, self.dtype, self.parts.score_product
+        batch = len(first.attributes_of()["left_batch"])
+        query = self._operand(first, 0, self.rows_at[batch:], Linear.of(self.inner))
+        keys = self._operand(first, 1, [key_at], Linear.of(self.inner))
+        axes = (self.row, self.key)
+        product = builder.dot(query, keys, builder.full(0, dtype, axes), (*axes, self.inner))
+        at = (*self.rows_at, key_at if self.keys > 1 else Linear())
+        product = builder.cast(squeeze(builder, product, at), array_type(first.results[0]).dtype)
+        builder.define(first.results[0], at, product)
+        for mask in reversed(self.masks):
+            self._apply(mask, at)
+        scores = builder.cast(builder.pull(self.parts.scores, at), dtype)
+        scores = Tile(builder.expand(scores, axes), axes)
+        return builder.fill_padding(scores, key_at, self.keys, float("-inf")) if self.keys % self.key.extent else scores
+
+    def _apply(self, mask: Causal, at: Coordinates) -> None:
+        """State what the scores behind a causal mask are, those before it being stated."""
+        if mask.choice is None:
+            return
+        seen = self.builder.pull(mask.choice.operands[1], at)
+        if mask.hides(self.plan.shape):
+            beyond = at[-1] + at[mask.query_dim] * -1
+            seen = self.builder.fill_padding(seen, beyond, mask.offset + 1, float("-inf"))
+        self.builder.define(mask.choice.results[0], at, seen)
+
+    def _operand(self, op: array.ContractOp, side: int, free: Sequence[Linear], contracted: Linear) -> Tile:
+        """An operand of a product as a tile of its compute type."""
+        a = op.attributes_of()
+        summed, paired = (a["left_contract"], a["left_batch"]) if side == 0 else (a["right_contract"], a["right_batch"])
+        batch = self.rows_at[: len(paired)]
+        at = operand_coordinates(len(batch) + len(free) + 1, paired, summed, batch, [contracted], free)
+        return self.builder.cast(self.builder.pull(op.operands[side], at), self.dtype)

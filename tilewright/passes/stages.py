@@ -1,0 +1,30 @@
+"""A group of operations is lowered to one kernel, or to several that run after each other: its stages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from xdsl.ir import SSAValue
+
+from tilewright.passes.tile_builder import TileBuilder
+from tilewright.primitives import ArrayType
+
+Values = Sequence[SSAValue]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One kernel of a group.
+
+    Attributes:
+        grid: its grid.
+        fill: writes its body: `fill(builder, grid indices, refs of its results, refs of what earlier stages computed)`.
+        name: what it computes; the last stage of a group is named by the group.
+        results: types of its results; none stands for those of the group.
+    """
+
+    grid: tuple[int, ...]
+    fill: Callable[[TileBuilder, Values, Values, Values], None]
+    name: str = ""
+    results: tuple[ArrayType, ...] = ()

@@ -1,0 +1,232 @@
+"""Print sorts: of elements alone by their ranks, of elements with others or their indices by records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from llvmlite import ir
+
+from tilewright.dialects import tile
+from tilewright.errors import CompilerBug
+from tilewright.targets.cpu.elements import Elements, Mask, first_lanes, vector_loop
+from tilewright.targets.cpu.loops import I64, add, broadcast, entry_alloca, i64, lane_numbers, loop, offset_pointer
+from tilewright.targets.cpu.ordered_keys import LAST, element_of_rank, rank, rank_bits
+from tilewright.targets.cpu.ordered_nest import Index, OrderedNest, element_at
+from tilewright.targets.cpu.records import Records
+from tilewright.targets.cpu.sorting_network import MemorySort, Record
+from tilewright.targets.cpu.vector_math_common import Builder, Value, intrinsic, splat, with_element
+
+
+def emit_sort(nest: OrderedNest, op: tile.SortOp) -> None:
+    """Append the loops of a sort."""
+    source = nest.sources[0]
+    if source is None:
+        raise CompilerBug("a sort reads its keys from memory")
+    descending = bool(op.descending.value.data)
+    if any(target is not None for target in nest.targets[1:]):
+        sort = RecordSort(nest, source, descending)
+
+        def line(index: Index) -> None:
+            write_results(nest, index, sort.sorted(index), nest.sources, nest.shape[nest.axis])
+
+        nest.for_each(nest.beside, line)
+    elif nest.targets[0] is not None:
+        nest.for_each(nest.beside, _RankSort(nest, source, nest.targets[0], descending).line)
+
+
+def write_results(
+    nest: OrderedNest, index: Index, records: Records, sources: Sequence[Elements | None], count: int
+) -> None:
+    """Write the elements, or the indices where there is no source, that the first records stand for."""
+    builder, axis = nest.builder, nest.axis
+    wanted = [(None if s is None else element_at(s, index), t) for s, t in zip(sources, nest.targets, strict=True)]
+    pairs = [(source, element_at(target, index)) for source, target in wanted if target is not None]
+    adjacent = all(target.is_adjacent(axis) for _, target in pairs)
+    lanes = min(nest.context.machine.vector.bytes // 8, count) if adjacent else 1
+    lanes = 1 << (lanes.bit_length() - 1)
+
+    def body(at: Value, mask: Mask | None) -> None:
+        place = records.at(at).index(lanes)
+        if mask is not None:
+            place = intrinsic(builder, "smin", [place, splat(place.type, nest.shape[axis] - 1)])
+        for source, target in pairs:
+            value = place if source is None else source.gather(axis, place)
+            target.at(axis, at).store_vector(value, mask)
+
+    vector_loop(builder, i64(count), lanes, body, "result")
+
+
+def line_vector(builder: Builder, line: Elements, axis: int, at: Value, lanes: int, mask: Mask | None) -> Value:
+    """The elements of a line from a place on, in register form."""
+    if line.is_adjacent(axis) or lanes == 1:
+        return line.at(axis, at).load_vector(lanes, mask)
+    numbers = builder.add(broadcast(builder, at, lanes), lane_numbers(I64, lanes))
+    if mask is not None:
+        first = splat(numbers.type, 0)
+        numbers = builder.select(mask.lanes, numbers, first)
+    return line.gather(axis, numbers)
+
+
+def size_for(count: int, lanes: int) -> int:
+    """How many places a network needs for a number of records."""
+    return max(lanes, 1 << (count - 1).bit_length())
+
+
+class RecordSort:
+    """Sorts the records of lines."""
+
+    def __init__(self, nest: OrderedNest, source: Elements, descending: bool) -> None:
+        self.nest = nest
+        self.builder: Builder = nest.builder
+        self.source = source
+        self.descending = descending
+        self.dtype = nest.dtype
+        self.count = nest.shape[nest.axis]
+        self.lanes = nest.context.machine.vector.bytes // 8
+        self.size = size_for(self.count, self.lanes)
+        self.records = Records.temporary(nest.context, self.dtype, self.count, self.size)
+
+    def sorted(self, index: Index) -> Records:
+        """The records of a line in order, in memory that the next line overwrites."""
+        line = element_at(self.source, index)
+        sorting = self.records.sorting(self.nest.context.machine)
+        if self.size <= sorting.block:
+            vectors = [self.vector_at(line, start) for start in range(0, self.size, self.lanes)]
+            for number, one in enumerate(sorting.network(self.builder).sorted(vectors)):
+                sorting.store(self.builder, self.records.planes, i64(number * self.lanes), one)
+            return self.records
+
+        def body(at: Value, mask: Mask | None) -> None:
+            sorting.store(self.builder, self.records.planes, at, self.vector(line, at, mask))
+
+        vector_loop(self.builder, i64(self.count), self.lanes, body, "records")
+        written = -(-self.count // self.lanes) * self.lanes
+        if written < self.size:
+            self.records.at(i64(written)).clear(i64(0), i64(self.size - written), self.lanes)
+        sorting.sort(self.builder, self.records.planes, i64(self.size))
+        return self.records
+
+    def vector_at(self, line: Elements, start: int) -> Record:
+        """A vector of records from a known place on; beyond the end, of those behind all others."""
+        left = self.count - start
+        if left <= 0:
+            return (splat(ir.VectorType(I64, self.lanes), LAST),) * len(self.records.planes)
+        mask = first_lanes(self.builder, i64(left), self.lanes) if left < self.lanes else None
+        return self.vector(line, i64(start), mask)
+
+    def vector(self, line: Elements, at: Value, mask: Mask | None) -> Record:
+        builder = self.builder
+        value = line_vector(builder, line, self.nest.axis, at, self.lanes, mask)
+        order = rank(builder, value, self.dtype.compute, self.descending, nan_first=self.descending)
+        index = broadcast(builder, at, self.lanes)
+        index = builder.add(index, lane_numbers(I64, self.lanes))
+        result = self.records.values(order, index)
+        if mask is None:
+            return result
+        return tuple(builder.select(mask.lanes, v, splat(v.type, LAST)) for v in result)
+
+
+class _RankSort:
+    """Sorts lines of which nothing but the elements is wanted, which their ranks tell. Zeros of both signs have one
+    rank: where there are negative ones, zeros are written again in the order that they had. NaN are all alike."""
+
+    def __init__(self, nest: OrderedNest, source: Elements, target: Elements, descending: bool) -> None:
+        self.nest = nest
+        self.builder: Builder = nest.builder
+        self.source, self.target = source, target
+        self.descending = descending
+        self.dtype = nest.dtype
+        self.count = nest.shape[nest.axis]
+        self.bits = rank_bits(self.dtype)
+        self.sorting = MemorySort(nest.context.machine, 1, self.bits)
+        self.lanes = self.sorting.lanes
+        self.size = size_for(self.count, self.lanes)
+        self.fits = self.size <= self.sorting.block and target.is_adjacent(nest.axis)
+        room = max(self.size, self.sorting.block) * self.bits // 8
+        self.memory = nest.context.temporary(room) if not self.fits else None
+        self.signs = entry_alloca(self.builder, ir.IntType(self.lanes)) if self.dtype.is_float else None
+
+    def line(self, index: Index) -> None:
+        """One line."""
+        builder = self.builder
+        source, target = element_at(self.source, index), element_at(self.target, index)
+        if self.signs is not None:
+            builder.store(ir.Constant(ir.IntType(self.lanes), 0), self.signs)
+        if self.memory is None:
+            self.in_registers(source, target)
+        else:
+            self.in_memory(source, target, self.memory)
+        if self.signs is not None:
+            signs = builder.load(self.signs, typ=ir.IntType(self.lanes))
+            with builder.if_then(builder.icmp_unsigned("!=", signs, signs.type(0)), likely=False):
+                self.write_zeros(source, target)
+
+    def in_registers(self, source: Elements, target: Elements) -> None:
+        builder, axis = self.builder, self.nest.axis
+        starts = range(0, self.size, self.lanes)
+        left = [max(0, self.count - start) for start in starts]
+        masks = [None if n >= self.lanes else first_lanes(builder, i64(n), self.lanes) for n in left]
+        ranks = [(self.ranks(source, i64(start), mask),) for start, mask in zip(starts, masks, strict=True)]
+        for start, mask, (order,) in zip(starts, masks, self.sorting.network(builder).sorted(ranks), strict=True):
+            if start < self.count:
+                value = element_of_rank(builder, order, self.dtype.compute, self.descending)
+                target.at(axis, i64(start)).store_vector(value, mask)
+
+    def in_memory(self, source: Elements, target: Elements, memory: Value) -> None:
+        builder, axis = self.builder, self.nest.axis
+        size = max(self.size, self.sorting.block)
+
+        def read(at: Value, mask: Mask | None) -> None:
+            self.sorting.store(builder, [memory], at, (self.ranks(source, at, mask),))
+
+        vector_loop(builder, i64(self.count), self.lanes, read, "ranks")
+        written = -(-self.count // self.lanes) * self.lanes
+        if written < size:
+            with loop(builder, i64(written), i64(size), self.lanes, "clear") as at:
+                self.sorting.store(builder, [memory], at, (self.behind_all(),))
+        self.sorting.sort(builder, [memory], i64(size))
+        lanes = self.lanes if target.is_adjacent(axis) else 1
+
+        def write(at: Value, mask: Mask | None) -> None:
+            shape = with_element(ir.VectorType(I64, lanes) if lanes > 1 else I64, ir.IntType(self.bits))
+            order = builder.load(offset_pointer(builder, memory, at, self.bits // 8), typ=shape, align=self.bits // 8)
+            value = element_of_rank(builder, order, self.dtype.compute, self.descending)
+            target.at(axis, at).store_vector(value, mask)
+
+        vector_loop(builder, i64(self.count), lanes, write, "result")
+
+    def ranks(self, source: Elements, at: Value, mask: Mask | None) -> Value:
+        """Ranks of a line from a place on; lanes that are masked out come last."""
+        builder = self.builder
+        if mask is not None and mask.count == 0:
+            return self.behind_all()
+        value = line_vector(builder, source, self.nest.axis, at, self.lanes, mask)
+        if self.signs is not None:
+            pattern = builder.bitcast(value, ir.VectorType(ir.IntType(self.bits), self.lanes))
+            negative = builder.icmp_unsigned("==", pattern, splat(pattern.type, 1 << (self.bits - 1)))
+            seen = builder.load(self.signs, typ=ir.IntType(self.lanes))
+            builder.store(builder.or_(seen, builder.bitcast(negative, seen.type)), self.signs)
+        order = rank(builder, value, self.dtype.compute, self.descending, nan_first=self.descending)
+        return order if mask is None else builder.select(mask.lanes, order, self.behind_all())
+
+    def behind_all(self) -> Value:
+        return splat(ir.VectorType(ir.IntType(self.bits), self.lanes), 2 ** (self.bits - 1) - 1)
+
+    def write_zeros(self, source: Elements, target: Elements) -> None:
+        """Zeros begin behind what comes before them."""
+        builder, axis = self.builder, self.nest.axis
+        place = entry_alloca(builder, I64)
+        builder.store(i64(0), place)
+        with loop(builder, i64(0), i64(self.count), 1, "before") as at:
+            value = source.at(axis, at).load()
+            zero = splat(value.type, 0.0)
+            before = builder.fcmp_ordered("<", value, zero)
+            if self.descending:
+                before = builder.fcmp_unordered(">", value, zero)
+            builder.store(add(builder, builder.load(place, typ=I64), builder.zext(before, I64)), place)
+        with loop(builder, i64(0), i64(self.count), 1, "zeros") as at:
+            value = source.at(axis, at).load()
+            with builder.if_then(builder.fcmp_ordered("==", value, splat(value.type, 0.0))):
+                here = builder.load(place, typ=I64)
+                target.at(axis, here).store(value)
+                builder.store(add(builder, here, i64(1)), place)

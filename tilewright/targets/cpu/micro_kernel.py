@@ -1,0 +1,176 @@
+"""Print the middle of a matrix product: a block of the accumulator stays in vector registers over the whole depth."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llvmlite import ir
+
+from tilewright.dtypes import DType
+from tilewright.targets.cpu.conversions import register_form
+from tilewright.targets.cpu.loops import I1, I64, add, broadcast, i64, multiply, offset_pointer, prefetch, static
+from tilewright.targets.cpu.masked_memory import masked_load, masked_store
+from tilewright.targets.cpu.vector_math_common import Builder, Value, intrinsic, splat
+
+DEPTH_UNROLL = 4
+
+
+@dataclass(frozen=True)
+class Walk:
+    """Where an operand of a block lies: a pointer, and elements from row to row (of a left operand) and from depth to
+    depth."""
+
+    pointer: Value
+    depth_stride: int
+    row_stride: int = 1
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """The next panel of the right operand, asked for while this one is in use: each trip of a block's depth loop takes
+    `lines` cache lines, the block's first from `pointer`."""
+
+    pointer: Value
+    lines: int
+    line_bytes: int
+
+
+@dataclass(frozen=True)
+class MicroKernel:
+    """`rows` x `columns` accumulators, of which the last vector is partly written if `columns` is no multiple of the
+    vector width; of the right operand only `present` columns may be read, and the others are zeros."""
+
+    builder: Builder
+    dtype: DType
+    rows: int
+    columns: int
+    present: int
+    lanes: int
+    ahead: Ahead | None
+
+    def emit(self, left: Walk, right: Walk, acc: Value, acc_stride: int, depth: Value, *, accumulate: bool) -> None:
+        vectors = -(-self.columns // self.lanes)
+        used = -(-self.present // self.lanes)
+        # Sums of one block of the depth start from zero: added to the others' sum at the end, their rounding errors
+        # grow with the number of blocks plus the depth of one, not with the whole depth.
+        totals: list[Value] = [splat(self._shape, 0) for _ in range(self.rows * used)]
+        known = static(depth)
+        whole: Value
+        if known is not None:
+            whole = i64(known // DEPTH_UNROLL * DEPTH_UNROLL)
+        else:
+            whole = self.builder.and_(depth, i64(-DEPTH_UNROLL))
+        totals = self._depth_loop(left, right, i64(0), whole, DEPTH_UNROLL, totals)
+        totals = self._depth_loop(left, right, whole, depth, 1, totals)
+        for row in range(self.rows):
+            for vector in range(vectors):
+                if vector >= used and accumulate:
+                    continue
+                pointer = self._at(acc, row * acc_stride + vector * self.lanes)
+                total = totals[row * used + vector] if vector < used else splat(self._shape, 0)
+                if accumulate:
+                    earlier = self.builder.load(pointer, align=self.dtype.itemsize, typ=self._shape)
+                    total = self._sum(earlier, total)
+                self._store(total, pointer, self.columns - vector * self.lanes)
+
+    def _store(self, total: Value, pointer: Value, columns: int) -> None:
+        if columns >= self.lanes:
+            self.builder.store(total, pointer, align=self.dtype.itemsize)
+        else:
+            masked_store(self.builder, total, pointer, self._mask(columns), self.dtype.itemsize)
+
+    def _mask(self, columns: int) -> Value:
+        """The first lanes."""
+        bits = [ir.Constant(I1, int(lane < columns)) for lane in range(self.lanes)]
+        return ir.Constant(ir.VectorType(I1, self.lanes), bits)
+
+    @property
+    def _shape(self) -> ir.VectorType:
+        return ir.VectorType(register_form(self.dtype), self.lanes)
+
+    def _sum(self, x: Value, y: Value) -> Value:
+        return self.builder.fadd(x, y) if self.dtype.is_float else self.builder.add(x, y)
+
+    def _at(self, base: Value, elements: int) -> Value:
+        return offset_pointer(self.builder, base, i64(elements), self.dtype.itemsize)
+
+    def _depth_loop(
+        self, left: Walk, right: Walk, start: Value, end: Value, step: int, totals: list[Value]
+    ) -> list[Value]:
+        """`step` rank-one updates a trip; the totals live in registers across trips."""
+        builder = self.builder
+        first, last = static(start), static(end)
+        if first is not None and first == last:
+            return totals
+        before = builder.block
+        body, after = builder.append_basic_block("depth"), builder.append_basic_block("depth.end")
+        if first is not None and last is not None:
+            builder.branch(body)
+        else:
+            builder.cbranch(builder.icmp_signed("<", start, end), body, after)
+        builder.position_at_end(body)
+        index = builder.phi(I64, "k")
+        index.add_incoming(start, before)
+        running: list[Value] = []
+        for total in totals:
+            phi = builder.phi(self._shape)
+            phi.add_incoming(total, before)
+            running.append(phi)
+        a = offset_pointer(builder, left.pointer, multiply(builder, index, left.depth_stride), self.dtype.itemsize)
+        b = offset_pointer(builder, right.pointer, multiply(builder, index, right.depth_stride), self.dtype.itemsize)
+        if step == DEPTH_UNROLL and self.ahead is not None:
+            self._prefetch(self.ahead, index)
+        updated: list[Value] = list(running)
+        for position in range(step):
+            updated = self._rank_one(
+                self._at(a, position * left.depth_stride),
+                left.row_stride,
+                self._at(b, position * right.depth_stride),
+                updated,
+            )
+        following = builder.add(index, i64(step), flags=["nsw"])
+        index.add_incoming(following, builder.block)
+        for phi, value in zip(running, updated, strict=True):
+            phi.add_incoming(value, builder.block)
+        latch = builder.block
+        builder.cbranch(builder.icmp_signed("<", following, end), body, after)
+        builder.position_at_end(after)
+        if first is not None and last is not None:
+            return updated
+        joined: list[Value] = []
+        for total, value in zip(totals, updated, strict=True):
+            phi = builder.phi(self._shape)
+            phi.add_incoming(total, before)
+            phi.add_incoming(value, latch)
+            joined.append(phi)
+        return joined
+
+    def _prefetch(self, ahead: Ahead, index: Value) -> None:
+        """Ask the second-level cache for the next panel's lines that belong to the trip at `index`."""
+        bytes_a_trip = ahead.lines * ahead.line_bytes
+        offset = multiply(self.builder, index, bytes_a_trip // DEPTH_UNROLL)
+        for line in range(ahead.lines):
+            position = add(self.builder, offset, i64(line * ahead.line_bytes))
+            prefetch(self.builder, offset_pointer(self.builder, ahead.pointer, position, 1))
+
+    def _rank_one(self, a: Value, row_stride: int, b: Value, totals: list[Value]) -> list[Value]:
+        columns = [self._columns(b, first) for first in range(0, self.present, self.lanes)]
+        result: list[Value] = []
+        for r in range(self.rows):
+            scalar = self.builder.load(self._at(a, r * row_stride), typ=register_form(self.dtype))
+            spread = broadcast(self.builder, scalar, self.lanes)
+            for v, column in enumerate(columns):
+                result.append(self._multiply_add(spread, column, totals[r * len(columns) + v]))
+        return result
+
+    def _columns(self, b: Value, first: int) -> Value:
+        """A vector of the right operand, zeros where it has no columns."""
+        pointer = self._at(b, first)
+        if first + self.lanes <= self.present:
+            return self.builder.load(pointer, align=self.dtype.itemsize, typ=self._shape)
+        return masked_load(self.builder, pointer, self._mask(self.present - first), self._shape, self.dtype.itemsize)
+
+    def _multiply_add(self, x: Value, y: Value, total: Value) -> Value:
+        if self.dtype.is_float:
+            return intrinsic(self.builder, "fma", [x, y, total])
+        return self.builder.add(total, self.builder.mul(x, y))

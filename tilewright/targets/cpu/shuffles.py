@@ -1,0 +1,52 @@
+"""Moves between the lanes of vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from llvmlite import ir
+
+from tilewright.targets.cpu.loops import I32
+from tilewright.targets.cpu.vector_math_common import Builder, Value, intrinsic, lanes_of, undefined
+
+
+def shuffled(builder: Builder, first: Value, second: Value | None, lanes: Sequence[int]) -> Value:
+    """The numbered lanes of two vectors, the second's numbered after the first's."""
+    numbers = ir.Constant(ir.VectorType(I32, len(lanes)), [ir.Constant(I32, n) for n in lanes])
+    return builder.shuffle_vector(first, undefined(first.type) if second is None else second, numbers)
+
+
+def shifted(builder: Builder, value: Value, fill: Value, distance: int) -> Value:
+    """Each lane takes that `distance` before it; lanes that have none take `fill`."""
+    lanes = lanes_of(value.type)
+    places = [lane - distance for lane in range(lanes)]
+    chosen = [place if 0 <= place < lanes else lanes + lane for lane, place in enumerate(places)]
+    return shuffled(builder, value, fill, chosen)
+
+
+def repeated(builder: Builder, value: Value, lane: int) -> Value:
+    """One lane in all."""
+    lanes = lanes_of(value.type)
+    return value if lanes == 1 else shuffled(builder, value, None, [lane] * lanes)
+
+
+def halves(builder: Builder, value: Value) -> tuple[Value, Value]:
+    """The lower and the upper half of a vector; scalars of a vector of two."""
+    lanes = lanes_of(value.type)
+    if lanes == 2:
+        first, second = (builder.extract_element(value, ir.Constant(I32, n)) for n in range(2))
+        return first, second
+    half = lanes // 2
+    return shuffled(builder, value, None, range(half)), shuffled(builder, value, None, range(half, lanes))
+
+
+def smallest_lane(builder: Builder, value: Value) -> Value:
+    """The smallest lane of a vector of signed integers, as a scalar."""
+    while lanes_of(value.type) > 1:
+        value = intrinsic(builder, "smin", list(halves(builder, value)))
+    return value
+
+
+def exchanged(builder: Builder, value: Value, distance: int) -> Value:
+    """Each lane takes that whose number differs by the bits of `distance`."""
+    return shuffled(builder, value, None, [lane ^ distance for lane in range(lanes_of(value.type))])

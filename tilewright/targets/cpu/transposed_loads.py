@@ -1,0 +1,57 @@
+"""Load a square block of memory transposed: the vectors loaded run along rows, those that result across them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from llvmlite import ir
+
+from tilewright.targets.cpu.loops import i64, offset_pointer
+from tilewright.targets.cpu.shuffles import shuffled
+from tilewright.targets.cpu.vector_math_common import Builder, Value, element_of, lanes_of
+
+# Interleaving lanes is cheap within so many bytes, on x86 and on Arm.
+PIECE_BYTES = 16
+
+
+def can_transpose(lanes: int, itemsize: int) -> bool:
+    """Whether there is code for blocks of `lanes` rows: vectors of whole pieces."""
+    return lanes * itemsize >= PIECE_BYTES and lanes >= PIECE_BYTES // itemsize
+
+
+def load_transposed(builder: Builder, rows: Sequence[Value], shape: ir.Type, itemsize: int) -> list[Value]:
+    """As many vectors of `shape` as there are rows, given by pointers: the n-th holds each row's n-th element."""
+    lanes = lanes_of(shape)
+    width = PIECE_BYTES // itemsize
+    piece = ir.VectorType(element_of(shape), width)
+    result: list[Value] = []
+    for first in range(0, lanes, width):
+        # Pieces of rows `width` apart side by side: what remains is transposing within each piece's place.
+        vectors: list[Value] = []
+        for row in range(width):
+            pointers = [offset_pointer(builder, pointer, i64(first), itemsize) for pointer in rows[row::width]]
+            vectors.append(_joined(builder, [builder.load(p, align=itemsize, typ=piece) for p in pointers]))
+        result.extend(_turned(builder, vectors, width))
+    return result
+
+
+def _joined(builder: Builder, parts: list[Value]) -> Value:
+    """Vectors one after the other."""
+    while len(parts) > 1:
+        lanes = range(2 * lanes_of(parts[0].type))
+        parts = [shuffled(builder, a, b, lanes) for a, b in zip(parts[::2], parts[1::2], strict=True)]
+    return parts[0]
+
+
+def _turned(builder: Builder, vectors: list[Value], width: int) -> list[Value]:
+    """Transpose in each run of `width` lanes: interleaving the first half of the vectors with the second moves one
+    bit of a vector's number to the lane's."""
+    lanes = lanes_of(vectors[0].type)
+    starts = range(0, lanes, width)
+    low = [place for start in starts for n in range(start, start + width // 2) for place in (n, lanes + n)]
+    high = [place + width // 2 for place in low]
+    for _ in range(width.bit_length() - 1):
+        half = width // 2
+        pairs = list(zip(vectors[:half], vectors[half:], strict=True))
+        vectors = [shuffled(builder, a, b, places) for a, b in pairs for places in (low, high)]
+    return vectors
