@@ -66,7 +66,7 @@ def axis_of(op: array.ArrayOp) -> int:
 
 def plan_ordered(op: array.ArrayOp, threads: int) -> OrderedPlan:
     """Lines side by side: short ones until a tile has some thousand elements; of those that run across vectors as many
-    as there are, as long as every thread gets a tile."""
+    as there are, as long as every thread gets a tile, or as many as share lines of memory where each is sorted."""
     shape = array_type(op.operands[0]).shape
     axis, last = axis_of(op), len(shape) - 1
     extents = {d: 1 for d in range(len(shape)) if d != axis}
@@ -74,11 +74,13 @@ def plan_ordered(op: array.ArrayOp, threads: int) -> OrderedPlan:
         if axis != last:
             extents[last] = even_split(shape[last], PART_COLUMNS, COLUMNS)
         return OrderedPlan(shape, axis, part, extents)
-    if axis != last and not isinstance(op, array.SortOp):
+    if axis != last and isinstance(op, array.SortOp):
+        extents[last] = even_split(shape[last], COLUMNS)
+    elif axis != last:
         outer = math.prod(shape[d] for d in extents if d != last)
         blocks = -(-threads // max(1, outer))
         extents[last] = even_split(shape[last], max(COLUMNS, shape[last] // blocks), COLUMNS)
-    elif axis == last and len(shape) > 1:
+    elif len(shape) > 1:
         extents[last - 1] = even_split(shape[last - 1], max(1, TILE_ELEMENTS // max(1, shape[axis])))
     return OrderedPlan(shape, axis, shape[axis], extents)
 

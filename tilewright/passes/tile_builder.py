@@ -491,10 +491,16 @@ def _pull_reduce(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
     return b.cast(nest(looped, {}, start), dtype)
 
 
+# Elements of a row that is read in one go, and rows of that length that are added up at a time.
+LONG_ROW = 256
+ROWS_ADDED = 16
+
+
 def reduce_extents(shape: tuple[int, ...], axes: Sequence[int], limit: int = REDUCE_ELEMENTS) -> dict[int, int]:
-    """Tile extents of reduced dimensions: innermost whole first, up to `limit` elements in all."""
+    """Tile extents of reduced dimensions: innermost whole first, up to `limit` elements in all. Long rows that are added
+    up lie side by side, a few at a time, so that memory is read along them."""
     extents: dict[int, int] = {}
-    room = limit
+    room = limit if len(shape) - 1 in axes or shape[-1] < LONG_ROW else ROWS_ADDED
     for d in sorted(axes, reverse=True):
         chunks = -(-shape[d] // max(1, room))
         extents[d] = -(-shape[d] // chunks)

@@ -357,17 +357,20 @@ class NestMemory:
         return self._filled(widen(self.builder, raw, dtype), guard, fill)
 
     def _ask_ahead(self, found: Access, pointer: Value) -> None:
-        """Ask for what the loop around the vectors comes to some trips later, where it jumps farther than the hardware
+        """Ask for what the loop next to the vectors' comes to some trips later, where it jumps farther than the hardware
         looks ahead, from one short run of memory to another."""
         plan, item = self.plan, found.type.dtype.itemsize
-        place = plan.order.index(plan.vector_dim) if plan.vector_dim is not None else 0
-        if found.type.space.data or place == 0:
+        if found.type.space.data or plan.vector_dim is None:
             return
-        around = plan.order[place - 1]
-        step = item * (found.stride_along(around, lanes_vary(plan, found)) or 0)
-        run = item * plan.space[plan.order[place]]
-        if step >= JUMP_BYTES and run <= RUN_BYTES and run < step and plan.space[around] > TRIPS_AHEAD:
-            prefetch(self.builder, offset_pointer(self.builder, pointer, i64(TRIPS_AHEAD * step), 1))
+        place = plan.order.index(plan.vector_dim)
+        # What is read between two jumps: all vectors of a row, or a few where the jumps are inside.
+        inside = plan.order[place + 1 : place + 2]
+        neighbour = inside or plan.order[max(0, place - 1) : place]
+        run = 0 if inside else item * plan.space[plan.vector_dim]
+        for dim in neighbour:
+            step = item * (found.stride_along(dim, lanes_vary(plan, found)) or 0)
+            if step >= JUMP_BYTES and run <= min(RUN_BYTES, step) and plan.space[dim] > TRIPS_AHEAD:
+                prefetch(self.builder, offset_pointer(self.builder, pointer, i64(TRIPS_AHEAD * step), 1))
 
     def _gather(self, found: Access, dtype: DType, guard: Value | None, fill: float | int) -> Value:
         pointers = self._lane_pointers(found)
