@@ -497,8 +497,8 @@ ROWS_ADDED = 16
 
 
 def reduce_extents(shape: tuple[int, ...], axes: Sequence[int], limit: int = REDUCE_ELEMENTS) -> dict[int, int]:
-    """Tile extents of reduced dimensions: innermost whole first, up to `limit` elements in all. Long rows that are added
-    up lie side by side, a few at a time, so that memory is read along them."""
+    """Tile extents of reduced dimensions: innermost whole first, up to `limit` elements in all. Of long rows that are
+    added up a few are taken at a time, so that memory is read along them."""
     extents: dict[int, int] = {}
     room = limit if len(shape) - 1 in axes or shape[-1] < LONG_ROW else ROWS_ADDED
     for d in sorted(axes, reverse=True):

@@ -161,7 +161,12 @@ class MemorySort:
     @property
     def block(self) -> int:
         """Records that are in registers at a time. What is sorted is a power of two of blocks."""
-        return BLOCK_VECTORS * self.lanes
+        return self.vectors * self.lanes
+
+    @property
+    def vectors(self) -> int:
+        """Vectors of a plane that are in registers at a time, with as many left for what they are compared with."""
+        return max(2, self.machine.vector.registers // 2 // self.planes // (64 // self.bits) * 1) if False else (16 if self.bits == 32 and self.machine.vector.registers >= 32 else 8)
 
     def sort(self, builder: Builder, planes: Sequence[Value], count: Value) -> None:
         """Put `count` records in order."""
@@ -280,7 +285,7 @@ class MemorySort:
         is_block = builder.icmp_signed("==", count, i64(self.block))
         with builder.if_else(is_block) as (then, otherwise):
             with then:
-                places = [i64(n * self.lanes) for n in range(BLOCK_VECTORS)]
+                places = [i64(n * self.lanes) for n in range(self.vectors)]
                 records = change(self.network(builder), [self.load(builder, planes, place) for place in places])
                 for place, one in zip(places, records, strict=True):
                     self.store(builder, planes, place, one)
