@@ -357,7 +357,7 @@ class NestMemory:
         return self._filled(widen(self.builder, raw, dtype), guard, fill)
 
     def _ask_ahead(self, found: Access, pointer: Value) -> None:
-        """Ask for what the loop next to the vectors' comes to some trips later, where it jumps farther than the hardware
+        """Ask for what the loop next to the vectors comes to some trips later, where it jumps farther than the hardware
         looks ahead, from one short run of memory to another."""
         plan, item = self.plan, found.type.dtype.itemsize
         if found.type.space.data or plan.vector_dim is None:
