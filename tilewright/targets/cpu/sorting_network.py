@@ -161,12 +161,7 @@ class MemorySort:
     @property
     def block(self) -> int:
         """Records that are in registers at a time. What is sorted is a power of two of blocks."""
-        return self.vectors * self.lanes
-
-    @property
-    def vectors(self) -> int:
-        """Vectors of a plane that are in registers at a time, with as many left for what they are compared with."""
-        return max(2, self.machine.vector.registers // 2 // self.planes // (64 // self.bits) * 1) if False else (16 if self.bits == 32 and self.machine.vector.registers >= 32 else 8)
+        return BLOCK_VECTORS * self.lanes
 
     def sort(self, builder: Builder, planes: Sequence[Value], count: Value) -> None:
         """Put `count` records in order."""
@@ -209,38 +204,22 @@ class MemorySort:
         return function
 
     def _sort(self, builder: Builder, this: ir.Function, planes: Sequence[Value], count: Value) -> None:
-        """Both halves, folded onto each other, and what rises and falls after that."""
+        """Both halves, folded onto each other, then each half of that."""
+        merge = self._function(builder, "merge", self._merge)
         with self._unless_block(builder, planes, count, lambda network, records: network.sorted(records)):
             half = builder.lshr(count, i64(1))
+            upper = [self._at(builder, plane, half) for plane in planes]
             builder.call(this, [*planes, half])
-            builder.call(this, [*(self._at(builder, plane, half) for plane in planes), half])
-            is_two_blocks = builder.icmp_signed("==", count, i64(2 * self.block))
-            with builder.if_else(is_two_blocks) as (then, otherwise):
-                with then:
-                    self._fold(builder, planes, count, 1)
-                with otherwise:
-                    self._fold(builder, planes, count, 2)
-
-    def _fold(self, builder: Builder, planes: Sequence[Value], count: Value, parts: int) -> None:
-        """Put places in order that are equally far from both ends, with `parts` vectors from each end at a time: those
-        are put in order too. Then each part."""
-        network, merge = self.network(builder), self._function(builder, "merge", self._merge)
-        size = builder.udiv(count, i64(2 * parts))
-        with loop(builder, i64(0), size, self.lanes, "fold") as at:
-            lows = [builder.add(at, builder.mul(size, i64(n))) for n in range(parts)]
-            highs = [builder.sub(count, builder.add(low, i64(self.lanes))) for low in lows]
-            first = [self.load(builder, planes, low) for low in lows]
-            second = [network.turned(self.load(builder, planes, high)) for high in highs]
-            for n in range(parts):
-                first[n], second[n] = network.in_order(first[n], second[n])
-            if parts == 2:
-                first[0], first[1] = network.in_order(first[0], first[1])
-                second[1], second[0] = network.in_order(second[1], second[0])
-            for n in range(parts):
-                self.store(builder, planes, lows[n], first[n])
-                self.store(builder, planes, highs[n], network.turned(second[n]))
-        for n in range(2 * parts):
-            builder.call(merge, [*(self._at(builder, p, builder.mul(size, i64(n))) for p in planes), size])
+            builder.call(this, [*upper, half])
+            network = self.network(builder)
+            with loop(builder, i64(0), half, self.lanes, "fold") as at:
+                mirrored = builder.sub(count, builder.add(at, i64(self.lanes)))
+                first, second = self.load(builder, planes, at), self.load(builder, planes, mirrored)
+                first, second = network.in_order(first, network.turned(second))
+                self.store(builder, planes, at, first)
+                self.store(builder, planes, mirrored, network.turned(second))
+            builder.call(merge, [*planes, half])
+            builder.call(merge, [*upper, half])
 
     def _merge(self, builder: Builder, this: ir.Function, planes: Sequence[Value], count: Value) -> None:
         """Records half the run apart, then a quarter, while they are in registers; then each quarter."""
@@ -285,7 +264,7 @@ class MemorySort:
         is_block = builder.icmp_signed("==", count, i64(self.block))
         with builder.if_else(is_block) as (then, otherwise):
             with then:
-                places = [i64(n * self.lanes) for n in range(self.vectors)]
+                places = [i64(n * self.lanes) for n in range(BLOCK_VECTORS)]
                 records = change(self.network(builder), [self.load(builder, planes, place) for place in places])
                 for place, one in zip(places, records, strict=True):
                     self.store(builder, planes, place, one)
