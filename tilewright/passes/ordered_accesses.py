@@ -69,7 +69,9 @@ def direct_store(op: tile.TileOp, result: SSAValue, conflicts: Collection[SSAVal
 
 
 def is_position(op: tile.TileOp, value: SSAValue) -> bool:
-    """Whether an operand holds each element's index along the axis, as i64."""
+    """Whether what a sort carries along is each element's index along the axis, as i64."""
+    if not isinstance(op, tile.SortOp) or value is op.operands[0]:
+        return False
     owner, dim = value.owner, axis_of(op)
     if isinstance(owner, tile.BroadcastOp):
         axes: tuple[int, ...] = owner.attributes_of()["axes"]
