@@ -77,7 +77,7 @@ from xdsl.ir.affine import AffineExpr, AffineMap
 from tilewright import dtypes, ops
 from tilewright.cost.tiles import ROWS_ALONG_DEPTH, ROWS_WORTH_PACKING, reads_in_place
 from tilewright.dialects import array, scheduled, tile
-from tilewright.dialects.base import tensor
+from tilewright.dialects.base import array_type, tensor
 from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug
 from tilewright.layout import Iter, Layout
@@ -171,30 +171,35 @@ def _pack_words(
     constants = _constant_operands(dot.right, calls)
     group, width = instruction.group, dot.micro_tile[1]
     depth_dim, column_dim = operand_dims(dot.right_map.data)
-    symbols = list(dot.symbols)
     if constants is not None and len(list(dot.right.uses)) == 1:
         shape = tile.ref_type(dot.right).shape
         _pack_constants(unit, constants, depth_dim, column_dim, width, tile.ref_type(dot.right).dtype, group)
         words = tuple(n // group if d == depth_dim else n for d, n in enumerate(shape))
         layout = panel_layout(words, depth_dim, column_dim, width)
-        dot.right._type = tile.ref(ArrayType(words, dtypes.u32), "", str(layout))  # type: ignore[attr-defined]  block arguments have no setter
+        new_type = tile.ref(ArrayType(words, dtypes.u32), "", str(layout))
+        dot.right._type = new_type  # type: ignore[attr-defined]  block arguments have no setter
         dot.right_map = AffineMapAttr(_in_words(dot.right_map.data, depth_dim, group))
         return
     depth, columns = dot.shape[2] // group, -(-dot.shape[1] // width) * width
     type = ArrayType((depth, columns), dtypes.u32)
+    body = Block()
+    _store_panels(dot, body, _words(body, dot, group, type), width)
+
+
+def _store_panels(dot: scheduled.DotOp, body: Block, value: SSAValue, width: int) -> None:
+    """Make a nest of `body`, which computes a product's own part of its right operand, write it to panels right before
+    the product, and the product read those."""
+    type = array_type(value)
     layout = panel_layout(type.shape, 0, 1, width)
     alloc = scheduled.AllocOp.make([], {}, [tile.ref(type, scheduled.WORKER, str(layout))])
-    body = Block()
-    value = _words(body, dot, group, type)
     body.add_op(tile.StoreOp.make([value, alloc.result], {"map": AffineMapAttr(_PLAIN)}, []))
     body.add_op(scheduled.EndOp.make([], {}, []))
-    nest = scheduled.NestOp.make([], {}, [], [Region(body)])
     block = dot.parent_block()
     if block is not None:
         block.insert_op_before(alloc, dot)
-        block.insert_op_before(nest, dot)
+        block.insert_op_before(scheduled.NestOp.make([], {}, [], [Region(body)]), dot)
     dot.operands[1] = alloc.result
-    dot.right_map = AffineMapAttr(AffineMap(2, len(symbols), _PLAIN.results))
+    dot.right_map = AffineMapAttr(AffineMap(2, len(dot.symbols), _PLAIN.results))
 
 
 def _words(body: Block, dot: scheduled.DotOp, group: int, type: ArrayType) -> SSAValue:
@@ -245,22 +250,12 @@ def _pack_in_tile(dot: scheduled.DotOp, dtype: DType, width: int) -> None:
     """Panels of a product's own part of its right operand, made right before it."""
     _, columns, depth = dot.shape
     shape = (depth, -(-columns // width) * width)
-    layout = panel_layout(shape, 0, 1, width)
-    alloc = scheduled.AllocOp.make([], {}, [tile.ref(ArrayType(shape, dtype), scheduled.WORKER, str(layout))])
-    source, symbols = dot.right, list(dot.symbols)
     load = tile.LoadOp.make(
-        [source, *symbols],
+        [dot.right, *dot.symbols],
         {"map": dot.right_map, "fill": 0.0 if dtype.is_float else 0},
         [tensor(ArrayType(shape, dtype))],
     )
-    store = tile.StoreOp.make([load.result, alloc.result], {"map": AffineMapAttr(_PLAIN)}, [])
-    nest = scheduled.NestOp.make([], {}, [], [Region(Block([load, store, scheduled.EndOp.make([], {}, [])]))])
-    block = dot.parent_block()
-    if block is not None:
-        block.insert_op_before(alloc, dot)
-        block.insert_op_before(nest, dot)
-    dot.operands[1] = alloc.result
-    dot.right_map = AffineMapAttr(AffineMap(2, len(symbols), _PLAIN.results))
+    _store_panels(dot, Block([load]), load.result, width)
 
 
 def _reads_along_depth(dot: scheduled.DotOp, depth_dim: int) -> bool:
