@@ -29,7 +29,7 @@ ARENA_SLOTS = 8
 
 MAX_THREADS = 256
 CHUNK_BITS = 26
-"""The claim word holds threads, chunks and the next chunk: 12 + 26 + 26 bits."""
+"""A claim word holds threads, the end of a range of chunks and the next chunk: 12 + 26 + 26 bits."""
 
 SPIN_NS = 1_000_000
 """A worker without work spins this long before it sleeps."""
@@ -89,24 +89,25 @@ class PoolState(ctypes.Structure):
         ("started", ctypes.c_int32),
         ("home_cpu", ctypes.c_int32),
         ("_0", ctypes.c_char * 52),
-        ("claim", ctypes.c_int64),
-        ("_1", ctypes.c_char * 56),
         ("done", ctypes.c_int64),
-        ("_2", ctypes.c_char * 56),
+        ("_1", ctypes.c_char * 56),
         ("function", ctypes.c_void_p),
         ("context", ctypes.c_void_p),
-        ("_3", ctypes.c_char * 48),
+        ("_2", ctypes.c_char * 48),
     )
 
 
 class WorkerLine(ctypes.Structure):
-    """One worker's line after the pool's state. `cpu` is 1 + the CPU it is pinned to, 0 for none."""
+    """One worker's lines after the pool's state. `cpu` is 1 + the CPU it is pinned to, 0 for none. `claim` is the word
+    of the range of chunks that is the worker's own."""
 
     _fields_ = (
         ("sleeping", ctypes.c_int32),
         ("cpu", ctypes.c_int32),
         ("thread_id", ctypes.c_int32),
         ("_0", ctypes.c_char * 52),
+        ("claim", ctypes.c_int64),
+        ("_1", ctypes.c_char * 56),
     )
 
 

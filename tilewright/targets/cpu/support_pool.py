@@ -1,12 +1,15 @@
 """LLVM IR of the thread pool: `tw_parallel(function, context, chunks, threads)`.
 
-Callers wait for chunks, not for workers. One word holds (threads, chunks, next chunk); whoever moves it on by
-compare-and-swap owns that chunk, and only then reads the function and its context, so a late or missing worker never
-blocks or corrupts a job: until its chunk is reported the job cannot end, and without a chunk it touches nothing. The
-swap, unlike a fetch-and-add, also leaves a worker that the current job did not invite without a chunk.
+Callers wait for chunks, not for workers. Each thread of a job has a range of chunks, the same one every time, so that
+what it left in its caches is there when the next job, or the next call, touches it; when its own range is used up, it
+takes from the others'. A word a thread holds (threads, end, next chunk); whoever moves it on by compare-and-swap owns
+that chunk, and only then reads the function and its context, so a late or missing worker never blocks or corrupts a
+job: until its chunk is reported the job cannot end, and without a chunk it touches nothing. The swap, unlike a
+fetch-and-add, also leaves a worker that the current job did not invite without a chunk.
 
-A worker spins for a while, then sets its `sleeping` flag, looks once more and sleeps on the flag. A caller publishes
-the word, then looks at the flags. Both sides are sequentially consistent, so one of them sees the other.
+A worker spins on its own word for a while, then sets its `sleeping` flag, looks once more and sleeps on the flag. A
+caller publishes the words, then looks at the flags. Both sides are sequentially consistent, so one of them sees the
+other.
 
 All state is in memory that a fork wipes in the child (see `runtime/pool.py`): the child has a pool without workers.
 """
@@ -24,7 +27,7 @@ _FAULT_SIGNALS = (4, 5, 6, 7, 8, 11, 31)
 _AFFINITY_BYTES = 128
 _SPINS_BETWEEN_CLOCK_READS = 64
 _SPINS_BEFORE_YIELD = 4096
-_CLAIMS_PER_THREAD = 4
+_CLAIMS_PER_RANGE = 4
 
 _IR = Template("""
 @tw_pool = global { ptr, ptr, i64 } zeroinitializer, align 8
@@ -60,23 +63,28 @@ define internal i64 @now_ns() {
   ret i64 %now
 }
 
+define internal ptr @claim_of(ptr %state, i64 %worker) alwaysinline {
+  %line = call ptr @worker_line(ptr %state, i64 %worker)
+  %claim = getelementptr i8, ptr %line, i64 $worker_claim
+  ret ptr %claim
+}
+
 ; Whether the word has a chunk left for this worker.
 define internal i1 @claimable(i64 %word, i64 %worker) alwaysinline {
   %index = and i64 %word, $chunk_mask
   %shifted = lshr i64 %word, $chunk_bits
-  %chunks = and i64 %shifted, $chunk_mask
+  %end = and i64 %shifted, $chunk_mask
   %threads = lshr i64 %word, $threads_shift
-  %left = icmp ult i64 %index, %chunks
+  %left = icmp ult i64 %index, %end
   %invited = icmp ult i64 %worker, %threads
   %yes = and i1 %left, %invited
   ret i1 %yes
 }
 
-; Run chunks of the current job until none is left for this worker, then report how many were run. A claim takes a share
-; of what is left, single chunks at the end, so that many small chunks do not mean as many claims.
-define internal void @run_chunks(ptr %state, i64 %worker) {
+; Run chunks of one range of the current job until none is left for this worker, then report how many were run. A claim
+; takes a share of what is left, single chunks at the end, so that many small chunks do not mean as many claims.
+define internal void @run_range(ptr %state, ptr %claim, i64 %worker) {
 entry:
-  %claim = getelementptr i8, ptr %state, i64 $state_claim
   %done = getelementptr i8, ptr %state, i64 $state_done
   %function_at = getelementptr i8, ptr %state, i64 $state_function
   %context_at = getelementptr i8, ptr %state, i64 $state_context
@@ -90,11 +98,9 @@ look:
 try:
   %index = and i64 %word, $chunk_mask
   %shifted = lshr i64 %word, $chunk_bits
-  %chunks = and i64 %shifted, $chunk_mask
-  %threads = lshr i64 %word, $threads_shift
-  %left = sub i64 %chunks, %index
-  %shares = mul i64 %threads, $claims_per_thread
-  %share = udiv i64 %left, %shares
+  %end_of_range = and i64 %shifted, $chunk_mask
+  %left = sub i64 %end_of_range, %index
+  %share = udiv i64 %left, $claims_per_range
   %batch = call i64 @llvm.umax.i64(i64 %share, i64 1)
   %next = add i64 %word, %batch
   %swapped = cmpxchg ptr %claim, i64 %word, i64 %next acq_rel monotonic, align 8
@@ -119,6 +125,53 @@ report:
   %before = atomicrmw add ptr %done, i64 %count acq_rel, align 8
   br label %end
 end:
+  ret void
+}
+
+; The worker's own range, then what is left of the others'. Threads of an earlier job than the words looked at only mean
+; that fewer of them are looked at.
+define internal void @run_chunks(ptr %state, i64 %worker) {
+entry:
+  %own = call ptr @claim_of(ptr %state, i64 %worker)
+  %own_word = load atomic i64, ptr %own acquire, align 8
+  %threads = lshr i64 %own_word, $threads_shift
+  br label %look
+look:
+  %distance = phi i64 [ 0, %entry ], [ %further, %range ]
+  %more = icmp ult i64 %distance, %threads
+  br i1 %more, label %range, label %end
+range:
+  %sum = add i64 %worker, %distance
+  %beyond = icmp uge i64 %sum, %threads
+  %round = select i1 %beyond, i64 %threads, i64 0
+  %owner = sub i64 %sum, %round
+  %claim = call ptr @claim_of(ptr %state, i64 %owner)
+  call void @run_range(ptr %state, ptr %claim, i64 %worker)
+  %further = add i64 %distance, 1
+  br label %look
+end:
+  ret void
+}
+
+; A range for each thread, equal but for one chunk.
+define internal void @publish(ptr %state, i64 %chunks, i64 %threads) {
+entry:
+  %threads_field = shl i64 %threads, $threads_shift
+  br label %one
+one:
+  %owner = phi i64 [ 0, %entry ], [ %next_owner, %one ]
+  %start = phi i64 [ 0, %entry ], [ %end, %one ]
+  %next_owner = add i64 %owner, 1
+  %product = mul i64 %next_owner, %chunks
+  %end = udiv i64 %product, %threads
+  %end_field = shl i64 %end, $chunk_bits
+  %upper = or i64 %threads_field, %end_field
+  %word = or i64 %upper, %start
+  %claim = call ptr @claim_of(ptr %state, i64 %owner)
+  store atomic i64 %word, ptr %claim seq_cst, align 8
+  %more = icmp ult i64 %next_owner, %threads
+  br i1 %more, label %one, label %end_of_publication
+end_of_publication:
   ret void
 }
 
@@ -188,7 +241,7 @@ entry:
   %line = call ptr @worker_line(ptr %state, i64 %worker)
   %sleeping = getelementptr i8, ptr %line, i64 $worker_sleeping
   %cpu_at = getelementptr i8, ptr %line, i64 $worker_cpu
-  %claim = getelementptr i8, ptr %state, i64 $state_claim
+  %claim = getelementptr i8, ptr %line, i64 $worker_claim
   %thread_id_at = getelementptr i8, ptr %line, i64 $worker_thread_id
   %cpu = load i32, ptr %cpu_at, align 4
   call void @pin(i32 0, i32 %cpu)
@@ -395,15 +448,11 @@ publish:
   %there = phi i64 [ %started, %staff ], [ %hired, %hire ]
   %function_at = getelementptr i8, ptr %state, i64 $state_function
   %context_at = getelementptr i8, ptr %state, i64 $state_context
-  %claim = getelementptr i8, ptr %state, i64 $state_claim
   %done = getelementptr i8, ptr %state, i64 $state_done
   store ptr %function, ptr %function_at, align 8
   store ptr %context, ptr %context_at, align 8
   store atomic i64 0, ptr %done monotonic, align 8
-  %threads_field = shl i64 %threads, $threads_shift
-  %chunks_field = shl i64 %chunks, $chunk_bits
-  %word = or i64 %threads_field, %chunks_field
-  store atomic i64 %word, ptr %claim seq_cst, align 8
+  call void @publish(ptr %state, i64 %chunks, i64 %threads)
   %invited = call i64 @llvm.smin.i64(i64 %wanted, i64 %there)
   call void @wake_workers(ptr %state, i64 %invited)
   call void @run_chunks(ptr %state, i64 0)
@@ -447,7 +496,7 @@ def pool_ir(pause_intrinsic: str, pause_call: str, futex_number: int, gettid_num
         spins_between_clock_reads=_SPINS_BETWEEN_CLOCK_READS,
         spins_before_yield=_SPINS_BEFORE_YIELD,
         spin_ns=abi.SPIN_NS,
-        claims_per_thread=_CLAIMS_PER_THREAD,
+        claims_per_range=_CLAIMS_PER_RANGE,
         chunk_bits=abi.CHUNK_BITS,
         chunk_mask=(1 << abi.CHUNK_BITS) - 1,
         threads_shift=2 * abi.CHUNK_BITS,
