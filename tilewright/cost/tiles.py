@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from tilewright.cost.register_blocks import best_block, even_split
+from tilewright.cost.products import MatmulTile, dividing_split
+from tilewright.cost.register_blocks import even_split
 from tilewright.dtypes import DType
 from tilewright.machines.machine import Machine, MatrixAtom
 
@@ -20,15 +19,6 @@ TILES_A_THREAD = 2
 STREAMED_DEPTH = 32
 STREAMED_ROWS = 4
 STREAMED_ROW_BYTES = 2048
-
-
-@dataclass(frozen=True)
-class MatmulTile:
-    """Block sizes of a matrix product."""
-
-    rows: int
-    columns: int
-    depth: int
 
 
 def is_streamed(rows: int, columns: int, dtype: DType) -> bool:
@@ -48,30 +38,6 @@ def streaming_tile(rows: int, columns: int, depth: int, dtype: DType, machine: M
     )
 
 
-def matmul_tile(
-    rows: int, columns: int, depth: int, dtype: DType, machine: Machine, threads: int, *, copies_left: bool = False
-) -> MatmulTile:
-    """Blocks for an M x N x K product: a few panels of B, packed, and the block of the accumulator stay in the
-    second-level cache while rows of A stream by (after Goto and van de Geijn, 2008, with the operands exchanged: A is
-    read where it lies). Where a block of A has to be copied first, blocks have more columns and fewer rows. The depth
-    does not depend on the number of threads, nor do then the sums."""
-    block = best_block(rows, columns, depth, dtype, machine)
-    item = dtype.compute.itemsize
-    row_bytes, column_bytes = (ROW_BYTES // 2, COLUMN_BYTES * 4) if copies_left else (ROW_BYTES, COLUMN_BYTES)
-    block_columns = even_split(columns, max(block.columns, column_bytes // item), block.columns)
-    block_rows = even_split(rows, max(block.rows, row_bytes // item), block.rows)
-
-    def tiles() -> int:
-        return -(-rows // block_rows) * -(-columns // block_columns)
-
-    while tiles() < TILES_A_THREAD * threads and block_columns > block.columns:
-        block_columns = even_split(columns, block_columns // 2, block.columns)
-    # Every block of rows packs its panels anew, so rows are split only where there is nothing else to share.
-    while tiles() < threads and block_rows > 4 * block.rows:
-        block_rows = even_split(rows, block_rows // 2, block.rows)
-    return MatmulTile(block_rows, block_columns, _dividing_split(depth, DEPTH_BYTES // item))
-
-
 def matrix_tile(rows: int, columns: int, depth: int, atom: MatrixAtom, machine: Machine, threads: int) -> MatmulTile:
     """Blocks for a product by a matrix instruction: like `matmul_tile`, in blocks of 2 x 2 of its accumulators."""
     height, width = 2 * atom.rows, 2 * atom.columns
@@ -86,28 +52,12 @@ def matrix_tile(rows: int, columns: int, depth: int, atom: MatrixAtom, machine: 
         block_columns = even_split(columns, block_columns // 2, width)
     while tiles() < TILES_A_THREAD * threads and block_rows > 4 * height:
         block_rows = even_split(rows, block_rows // 2, height)
-    steps = _dividing_split(depth // atom.depth, DEPTH_BYTES // item // atom.depth)
+    steps = dividing_split(depth // atom.depth, DEPTH_BYTES // item // atom.depth)
     return MatmulTile(block_rows, block_columns, steps * atom.depth)
 
 
-def _dividing_split(size: int, most: int) -> int:
-    """Equal blocks of at most `most` that divide `size`, where there are any of half that size or more: then no block
-    reaches beyond the end. Else blocks as equal as can be."""
-    blocks = -(-size // most)
-    exact = next((n for n in range(blocks, 2 * blocks + 1) if size % n == 0), blocks)
-    return -(-size // exact) if exact else 0
-
-
-# Packing the right operand costs as much as it saves so many rows.
-ROWS_WORTH_PACKING = 64
 # Rows of which each reads a right operand that lies with its depth inside, as it lies.
 ROWS_ALONG_DEPTH = 4
-
-
-def reads_in_place(rows: int) -> bool:
-    """Whether a product of so many rows is quicker when it reads its right operand where it lies, its columns side by
-    side, than from panels made for it."""
-    return rows <= ROWS_WORTH_PACKING
 
 
 def loop_tile(shape: tuple[int, ...], elements: int, square: bool = False) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+import math
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
@@ -17,6 +18,7 @@ class Memory:
     """One level: capacity in bytes, sustained bytes per second of one core, latency in seconds.
 
     Attributes:
+        ways: lines whose addresses differ by a multiple of `period_bytes` that a cache holds at once; 0 for no cache.
         banks: words of `bank_bytes` that it serves at once; 0 where it has no banks that software sees.
         widest_bytes: the widest access of one lane.
     """
@@ -26,9 +28,20 @@ class Memory:
     line_bytes: int
     bytes_per_second: float
     latency_s: float
+    ways: int = 0
     banks: int = 0
     bank_bytes: int = 4
     widest_bytes: int = 16
+
+    @property
+    def period_bytes(self) -> int:
+        """How far apart lines are that go to the same set of a cache."""
+        return self.bytes // self.ways if self.ways else self.line_bytes
+
+    def lines_at(self, pitch_bytes: int) -> int:
+        """Lines at a pitch that the cache holds at once."""
+        sets = self.period_bytes // math.gcd(max(pitch_bytes, self.line_bytes), self.period_bytes)
+        return sets * self.ways
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Protocol
 
-from tilewright.cost.register_blocks import even_split, product_seconds, register_blocks
+from tilewright.cost.products import tile_seconds
+from tilewright.cost.register_blocks import even_split, register_blocks
 from tilewright.errors import LayoutError, TargetError
 from tilewright.layout import Iter, Layout, row_major
 from tilewright.layout.catalogue import (
@@ -254,7 +255,7 @@ class VectorSpace:
                 spread_rows(left.shape, line),
                 packed_panels_b(right.shape, block.columns),
                 row_major(accumulator.shape),
-                product_seconds(rows, right.shape[1], depth, block, self.machine),
+                tile_seconds(rows, right.shape[1], depth, block, dtype, self.machine),
                 register_block((height, block.columns), block.lanes),
             )
 

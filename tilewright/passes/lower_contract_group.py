@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from xdsl.ir import BlockArgument, SSAValue
 
 from tilewright import dtypes
-from tilewright.cost.tiles import is_streamed, matmul_tile, matrix_tile, streaming_tile
+from tilewright.cost.products import Product, Right, matmul_tile
+from tilewright.cost.tiles import is_streamed, matrix_tile, streaming_tile
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.dtypes import DType
@@ -70,15 +71,59 @@ def plan_contract(group: array.FusedOp, machine: Machine, threads: int) -> Contr
     if atom is not None and last_rows >= atom.rows:
         tile = matrix_tile(last_rows, last_columns, last_depth, atom, machine, share)
     else:
-        sizes = (last_rows, last_columns, last_depth, result.dtype, machine, share)
-        in_place = bool(summed) and _lies_along(op.operands[0], summed[-1]) and left.dtype == _accumulator(result.dtype)
-        tile, atom = streaming_tile(*sizes) if streamed else matmul_tile(*sizes, copies_left=not in_place), None
+        atom = None
+        if streamed:
+            tile = streaming_tile(last_rows, last_columns, last_depth, result.dtype, machine, share)
+        else:
+            tile = matmul_tile(_product(group, op, others), machine, threads)
     extents = [1] * result.rank
     if rows:
         extents[rows[-1]] = max(1, min(tile.rows, last_rows))
     if columns:
         extents[columns[-1]] = max(1, min(tile.columns, last_columns))
     return ContractPlan(result.shape, tuple(extents), depth_sizes, max(1, tile.depth), widened=atom is None)
+
+
+def _product(group: array.FusedOp, op: array.ContractOp, batches: int) -> Product:
+    """What the cost model has to know: of `batches` products over the last rows, columns and contracted dimension."""
+    a = op.attributes_of()
+    left, right, result = (array_type(value) for value in (*op.operands, op.results[0]))
+    _, rows, columns = _dims(op)
+    summed: tuple[int, ...] = a["left_contract"]
+    dtype = _accumulator(result.dtype)
+    in_place = bool(summed) and _lies_along(op.operands[0], summed[-1]) and left.dtype == dtype
+    depth = left.shape[summed[-1]] if summed else 1
+    width = result.shape[columns[-1]] if columns else 1
+    return Product(
+        rows=max(1, result.shape[rows[-1]] if rows else 1),
+        columns=max(1, width),
+        depth=depth,
+        dtype=dtype,
+        batches=max(1, batches),
+        pitch_bytes=right.shape[-1] * right.dtype.itemsize if right.rank else 0,
+        choices=_right_choices(group, op),
+        copies_left=not in_place,
+        buffered=len(summed) > 1 or _has_more(group, op),
+    )
+
+
+def _right_choices(group: array.FusedOp, op: array.ContractOp) -> tuple[Right, ...]:
+    """What can be done with the right operand: an array of the group, seen through transposes, is packed as a whole, or
+    as the product's own columns where those are side by side; what the group computes is packed by each tile."""
+    value = op.operands[1]
+    while isinstance(value.owner, array.TransposeOp):
+        value = value.owner.operands[0]
+    if not isinstance(value, BlockArgument):
+        return (Right.ALONE,)
+    if isinstance(group.operands[value.index].owner, array.ConstantOp):
+        return (Right.READY,)
+    return (Right.IN_PLACE, Right.ALONE, Right.TOGETHER) if _reads_array(group, op) else (Right.TOGETHER,)
+
+
+def _has_more(group: array.FusedOp, op: array.ContractOp) -> bool:
+    """Whether a group does more with a product's result than to store it."""
+    roots = array.yielded(group.body.block)
+    return len(roots) > 1 or roots[0] is not op.results[0]
 
 
 def _lies_along(value: SSAValue, dim: int) -> bool:
@@ -243,7 +288,10 @@ def plan_convolve(group: array.FusedOp, machine: Machine, threads: int) -> Contr
     op = convolve_of(group)
     result, kernel = array_type(op.results[0]), array_type(op.operands[1])
     per_group = kernel.shape[0] // op.attributes_of()["groups"]
-    tile = matmul_tile(per_group, result.shape[-1], kernel.shape[1], result.dtype, machine, 1)
+    product = Product(
+        max(1, per_group), max(1, result.shape[-1]), kernel.shape[1], _accumulator(result.dtype), copies_left=True
+    )
+    tile = matmul_tile(product, machine, 1)
     rows = max(1, tile.rows)
     while per_group % rows:
         rows -= 1

@@ -65,6 +65,7 @@ After:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -75,7 +76,9 @@ from xdsl.ir import Block, BlockArgument, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from tilewright import dtypes, ops
-from tilewright.cost.tiles import ROWS_ALONG_DEPTH, ROWS_WORTH_PACKING, reads_in_place
+from tilewright.cost.products import MatmulTile, Product, Right, right_seconds
+from tilewright.cost.register_blocks import RegisterBlock
+from tilewright.cost.tiles import ROWS_ALONG_DEPTH
 from tilewright.dialects import array, scheduled, tile
 from tilewright.dialects.base import array_type, tensor
 from tilewright.dtypes import DType
@@ -139,7 +142,8 @@ def _pack(
     if constants is None and _reads_along_depth(dot, depth_dim):
         return
     contiguous = column_dim == len(shape) - 1 and tile.ref_type(source).dtype == dtype
-    if constants is None and contiguous and reads_in_place(_rows(dot)):
+    place = _place(unit, dot, shape, depth_dim) if contiguous else Right.TOGETHER
+    if constants is None and place == Right.IN_PLACE:
         return
     subject = f"operand {source.index} of {kernel.sym_name.data}"  # type: ignore[attr-defined]  a block argument
     if constants is not None and len(list(source.uses)) == 1:
@@ -148,13 +152,30 @@ def _pack(
         source._type = new_type  # type: ignore[attr-defined]  block arguments have no setter
         unit.remarks.append(Remark("scheduled-pack-operands", subject, "packed at compile time", "a captured array"))
         return
-    if contiguous and (_rows(dot) <= dot.shape[0] or dot.shape[0] >= ROWS_WORTH_PACKING):
+    if place == Right.ALONE:
         _pack_in_tile(dot, dtype, width)
         unit.remarks.append(Remark("scheduled-pack-operands", subject, "packed for each tile", "its rows are enough"))
         return
     packed[key] = _pack_at_run_time(kernel, source, dtype, depth_dim, column_dim, width)
     dot.operands[1] = packed[key]
     unit.remarks.append(Remark("scheduled-pack-operands", subject, "packed by all threads", "known at run time only"))
+
+
+def _place(unit: Unit, dot: scheduled.DotOp, shape: tuple[int, ...], depth_dim: int) -> Right:
+    """Where a product best reads a right operand whose columns are side by side, as far as its own operands say."""
+    dtype = tile.ref_type(dot.accumulator).dtype
+    height, width = dot.micro_tile
+    lanes = unit.machine.lanes(dtype)
+    batches = math.prod(n for d, n in enumerate(shape) if d not in (depth_dim, len(shape) - 1))
+    product = Product(
+        _rows(dot), shape[-1], shape[depth_dim], dtype, max(1, batches), shape[-1] * dtype.itemsize
+    )
+    block = RegisterBlock(height, max(1, width // lanes), lanes)
+    tile_sizes = MatmulTile(*dot.shape)
+    return min(
+        (Right.IN_PLACE, Right.ALONE, Right.TOGETHER),
+        key=lambda right: right_seconds(product, tile_sizes, block, right, unit.machine, unit.threads),
+    )
 
 
 def _instruction(dot: scheduled.DotOp, machine: Machine) -> MatrixAtom | None:
