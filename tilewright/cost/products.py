@@ -24,17 +24,18 @@ from tilewright.machines.machine import Machine
 # second-level one in panels, in rows so near each other that the hardware follows, in rows farther apart, and from
 # the third-level one where rows fall on the same sets of the second.
 LEFT = 1.0
-RIGHT_L1, RIGHT_PANELS, RIGHT_NEAR, RIGHT_FAR, RIGHT_COLLIDING = 0.3, 0.22, 0.25, 0.35, 0.6
-# Reading a right operand for the first time, in rows near each other and farther apart.
-FIRST_NEAR, FIRST_FAR = 0.35, 0.75
+RIGHT_L1, RIGHT_PANELS, RIGHT_NEAR, RIGHT_FAR, RIGHT_COLLIDING = 0.3, 0.26, 0.25, 0.6, 0.7
+# Reading a right operand for the first time, in rows near each other and farther apart; and the first touch of a page by
+# a tile, of the latency of the second-level cache.
+FIRST_NEAR, FIRST_FAR, PAGE_LATENCIES, PAGE_BYTES = 0.25, 0.45, 1.2, 4096
 # Packing, of third-level bandwidth: by the thread that reads the panels, and by all for all, read by others.
-PACKED_ALONE, PACKED_TOGETHER = 2.5, 4.4
+PACKED_ALONE, PACKED_TOGETHER = 2.2, 4.75
 # Writing a short run of a row of the result far from the one before, of the latency of the second-level cache.
-RUN_LATENCIES = 0.35
+RUN_LATENCIES = 0.3
 NEAR_BYTES = 2048
 # Threads that wait for each other between packing and multiplying; a tile's own overhead.
-TOGETHER_S = 8e-6
-TILE_S = 0.18e-6
+TOGETHER_S = 7e-6
+TILE_S = 0.16e-6
 # The fractions of a cache that are left for what a schedule keeps there.
 L1_SHARE, L2_LEFT_SHARE, L2_RIGHT_SHARE = 0.6, 0.6, 0.75
 
@@ -185,7 +186,8 @@ def right_seconds(
     if right == Right.READY:
         return 0.0
     if right == Right.ALONE:
-        return taken * tile.columns * product.depth * item * PACKED_ALONE / l3
+        packed = tile.columns * product.depth * item * PACKED_ALONE / l3
+        return taken * (packed + _pages_seconds(product, machine))
     if right == Right.TOGETHER:
         whole = product.batches * product.columns * product.depth * item
         return whole / min(threads, tiles) * PACKED_TOGETHER / l3 + (TOGETHER_S if threads > 1 else 0.0)
@@ -211,7 +213,14 @@ def _in_place_seconds(product: Product, tile: MatmulTile, block: RegisterBlock, 
         each = (RIGHT_NEAR if near else RIGHT_FAR) / l2.bytes_per_second
     packed = RIGHT_L1 / l1.bytes_per_second if small else RIGHT_PANELS / l2.bytes_per_second
     first = tile.columns * tile.depth * item * (FIRST_NEAR if near else FIRST_FAR) / l3.bytes_per_second
-    return -(-product.depth // tile.depth) * (read * (each - packed) + first)
+    steps = -(-product.depth // tile.depth)
+    return steps * (read * (each - packed) + first) + _pages_seconds(product, machine)
+
+
+def _pages_seconds(product: Product, machine: Machine) -> float:
+    """A tile's first touch of the pages that the rows of a right operand are on."""
+    pages = product.depth * min(1.0, product.pitch_bytes / PAGE_BYTES)
+    return pages * PAGE_LATENCIES * machine.memory("l2").latency_s
 
 
 def _result_seconds(

@@ -73,7 +73,7 @@ from typing import Any, ClassVar
 import numpy as np
 from xdsl.dialects.builtin import AffineMapAttr, IndexType
 from xdsl.ir import Block, BlockArgument, Operation, Region, SSAValue
-from xdsl.ir.affine import AffineExpr, AffineMap
+from xdsl.ir.affine import AffineExpr, AffineMap, AffineSymExpr
 
 from tilewright import dtypes, ops
 from tilewright.cost.products import MatmulTile, Product, Right, right_seconds
@@ -162,7 +162,7 @@ def _pack(
 
 
 def _place(unit: Unit, dot: scheduled.DotOp, shape: tuple[int, ...], depth_dim: int) -> Right:
-    """Where a product best reads a right operand whose columns are side by side, as far as its own operands say."""
+    """Where a product best reads a right operand whose columns are side by side."""
     dtype = tile.ref_type(dot.accumulator).dtype
     height, width = dot.micro_tile
     lanes = unit.machine.lanes(dtype)
@@ -287,11 +287,17 @@ def _reads_along_depth(dot: scheduled.DotOp, depth_dim: int) -> bool:
 
 
 def _rows(dot: scheduled.DotOp) -> int:
-    """Rows that a product and those beside it have in all, as far as its left operand says."""
-    for position, expression in enumerate(dot.left_map.data.results):
-        if any(e == AffineExpr.dimension(0) for e in expression.dfs()):
-            return tile.ref_type(dot.left).shape[position]
-    return dot.shape[0]
+    """Rows that meet the same part of the right operand: those of a tile, for each point of the grid that it does not
+    move with."""
+    used = {e.position for result in dot.right_map.data.results for e in result.dfs() if isinstance(e, AffineSymExpr)}
+    moving = {symbol for position, symbol in enumerate(dot.symbols) if position in used}
+    region = dot.parent_op()
+    while region is not None and not isinstance(region, scheduled.ParallelOp):
+        region = region.parent_op()
+    if region is None:
+        return dot.shape[0]
+    indices = zip(region.body.block.args, region.shape, strict=True)
+    return dot.shape[0] * math.prod(extent for index, extent in indices if index not in moving)
 
 
 def operand_dims(map: AffineMap) -> tuple[int, int]:
