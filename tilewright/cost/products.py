@@ -29,10 +29,11 @@ RIGHT_L1, RIGHT_PANELS, RIGHT_NEAR, RIGHT_FAR, RIGHT_COLLIDING = 0.3, 0.26, 0.25
 # a tile, of the latency of the second-level cache.
 FIRST_NEAR, FIRST_FAR, PAGE_LATENCIES, PAGE_BYTES = 0.25, 0.45, 1.2, 4096
 # Packing, of third-level bandwidth: by the thread that reads the panels, and by all for all, read by others.
-PACKED_ALONE, PACKED_TOGETHER = 2.2, 4.75
+# Reading panels of a right operand that is packed as a whole and larger than what is near, again for each tile.
+PACKED_ALONE, PACKED_TOGETHER, PANELS_AFAR = 2.3, 3.8, 0.95
 # Writing a short run of a row of the result far from the one before, of the latency of the second-level cache.
 RUN_LATENCIES = 0.3
-NEAR_BYTES = 2048
+NEAR_BYTES, NEAR_LINES = 2048, 32
 # Threads that wait for each other between packing and multiplying; a tile's own overhead.
 TOGETHER_S = 7e-6
 TILE_S = 0.16e-6
@@ -183,14 +184,16 @@ def right_seconds(
     taken = -(-tiles // threads)
     item = product.dtype.compute.itemsize
     l3 = machine.memory("l3").bytes_per_second
+    own = tile.columns * product.depth * item
+    made = tile.columns * tile.depth * item if right == Right.ALONE else product.columns * product.depth * item
+    afar = taken * own * PANELS_AFAR / l3 if made > machine.memory("l2").bytes // 2 else 0.0
     if right == Right.READY:
-        return 0.0
+        return afar
     if right == Right.ALONE:
-        packed = tile.columns * product.depth * item * PACKED_ALONE / l3
-        return taken * (packed + _pages_seconds(product, machine))
+        return afar + taken * (own * PACKED_ALONE / l3 + _pages_seconds(product, machine))
     if right == Right.TOGETHER:
         whole = product.batches * product.columns * product.depth * item
-        return whole / min(threads, tiles) * PACKED_TOGETHER / l3 + (TOGETHER_S if threads > 1 else 0.0)
+        return afar + whole / min(threads, tiles) * PACKED_TOGETHER / l3 + (TOGETHER_S if threads > 1 else 0.0)
     return taken * _in_place_seconds(product, tile, block, machine)
 
 
@@ -202,7 +205,7 @@ def _in_place_seconds(product: Product, tile: MatmulTile, block: RegisterBlock, 
     read = _panel_bytes(rows, tile.columns, tile.depth, block, item)
     panel = block.columns * tile.depth * item
     small = panel <= L1_SHARE * l1.bytes
-    near = product.pitch_bytes <= NEAR_BYTES
+    near = product.pitch_bytes <= NEAR_BYTES and l1.lines_at(product.pitch_bytes) >= NEAR_LINES
     if small and tile.depth <= l1.lines_at(product.pitch_bytes):
         each = RIGHT_L1 / l1.bytes_per_second
     elif tile.columns * tile.depth * item > L2_RIGHT_SHARE * l2.bytes or (
@@ -233,9 +236,9 @@ def _result_seconds(
     if product.columns * item > NEAR_BYTES:
         runs = -(-columns // block.columns) * rows * RUN_LATENCIES * l2.latency_s
     passes = 2 * (steps - 1) + (2 if product.buffered or steps > 1 else 0)
-    bytes = rows * columns * item
-    memory = l2 if bytes <= l2.bytes // 2 else l3
-    return runs + passes * bytes * LEFT / memory.bytes_per_second
+    written, left = rows * columns * item, rows * min(product.depth, DEPTH) * item
+    memory = l2 if written + left <= L2_RIGHT_SHARE * l2.bytes else l3
+    return runs + passes * written * LEFT / memory.bytes_per_second
 
 
 def dividing_split(size: int, most: int) -> int:
