@@ -1,8 +1,8 @@
 """How long a matrix product in blocks takes, and the blocks with which it is quickest.
 
-A tile of the result is computed panel by panel of the right operand, and each panel block by block of rows, in registers
-(after Goto and van de Geijn, 2008, with the operands exchanged: the left one is read where it lies). A panel stays in
-the second-level cache while the rows stream by, so each panel reads all rows of the tile again.
+A tile of the result is computed panel by panel of the right operand, and each panel block by block of rows, in
+registers (after Goto and van de Geijn, 2008, with the operands exchanged: the left one is read where it lies). A panel
+stays in the second-level cache while the rows stream by, so each panel reads all rows of the tile again.
 
 The constants say how much of the time that bytes take at a memory's bandwidth shows beside the arithmetic. They are the
 non-negative least squares of 2,000 measured schedules of 100 random products on two cores of an AVX-512 server, whose
@@ -25,8 +25,8 @@ from tilewright.machines.machine import Machine
 # the third-level one where rows fall on the same sets of the second.
 LEFT = 1.0
 RIGHT_L1, RIGHT_PANELS, RIGHT_NEAR, RIGHT_FAR, RIGHT_COLLIDING = 0.3, 0.26, 0.25, 0.6, 0.7
-# Reading a right operand for the first time, in rows near each other and farther apart; and the first touch of a page by
-# a tile, of the latency of the second-level cache.
+# Reading a right operand for the first time, in rows near each other and farther apart; and the first touch of a page
+# by a tile, of the latency of the second-level cache.
 FIRST_NEAR, FIRST_FAR, PAGE_LATENCIES, PAGE_BYTES = 0.25, 0.45, 1.2, 4096
 # Packing, of third-level bandwidth: by the thread that reads the panels, and by all for all, read by others.
 # Reading panels of a right operand that is packed as a whole and larger than what is near, again for each tile.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import tomllib
 import math
+import tomllib
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources

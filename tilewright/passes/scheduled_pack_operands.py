@@ -167,9 +167,7 @@ def _place(unit: Unit, dot: scheduled.DotOp, shape: tuple[int, ...], depth_dim: 
     height, width = dot.micro_tile
     lanes = unit.machine.lanes(dtype)
     batches = math.prod(n for d, n in enumerate(shape) if d not in (depth_dim, len(shape) - 1))
-    product = Product(
-        _rows(dot), shape[-1], shape[depth_dim], dtype, max(1, batches), shape[-1] * dtype.itemsize
-    )
+    product = Product(_rows(dot), shape[-1], shape[depth_dim], dtype, max(1, batches), shape[-1] * dtype.itemsize)
     block = RegisterBlock(height, max(1, width // lanes), lanes)
     tile_sizes = MatmulTile(*dot.shape)
     return min(
