@@ -22,6 +22,7 @@ def array_to_tile() -> Sequence[Pass]:
     from tilewright.passes.array_lower_to_tile import ArrayLowerToTilePass
     from tilewright.passes.array_simplify import ArraySimplifyPass
     from tilewright.passes.array_split_sums import ArraySplitSumsPass
+    from tilewright.passes.array_update_in_place import ArrayUpdateInPlacePass
 
     return [
         ArraySimplifyPass(),  # fold, share and drop before anything is grouped
@@ -29,6 +30,7 @@ def array_to_tile() -> Sequence[Pass]:
         ArrayDuplicateViewsPass(),  # views must not tie groups together
         ArrayFuseAttentionPass(),  # first: it spans two products and a softmax, which the others would take apart
         ArrayFuseContractPass(),  # products take their epilogues before loops do
+        ArrayUpdateInPlacePass(),  # updates of arrays that are not used again write the window alone
         ArrayFuseLoopsPass(),  # what remains: elementwise chains and reductions
         ArrayLowerToTilePass(),  # tile sizes are chosen here, from the machine
     ]

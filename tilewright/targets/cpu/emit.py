@@ -23,7 +23,8 @@ from tilewright.errors import CompilerBug, UnsupportedOnTargetError
 from tilewright.machines.machine import Machine
 from tilewright.passes.affine_access import storage_elements
 from tilewright.passes.base import Unit
-from tilewright.passes.scheduled_plan_memory import ARENA, CONSTANT, INPUT, OUTPUT, MemoryPlan, storage
+from tilewright.passes.lifetimes import storage
+from tilewright.passes.scheduled_plan_memory import ARENA, CONSTANT, INPUT, OUTPUT, MemoryPlan
 from tilewright.targets.cpu.context import FunctionContext, Scratch, round_up
 from tilewright.targets.cpu.emit_dot import emit_dot
 from tilewright.targets.cpu.emit_nest import emit_nest
@@ -317,6 +318,11 @@ class _Driver:
     def _entry(self, index: int) -> Value:
         return self.builder.load(offset_pointer(self.builder, self.buffers, i64(index), 8), typ=POINTER)
 
+    def assign(self, source: SSAValue, target: SSAValue) -> None:
+        """Copy an array to the place of another, unless it lies there."""
+        if not self._shares_memory(source, target):
+            self.copy(self.pointer(source), self.pointer(target), array_type(source).nbytes)
+
     def copy(self, source: Value, target: Value, nbytes: int) -> None:
         if nbytes == 0:
             return
@@ -347,16 +353,14 @@ class _Driver:
         outputs = iter(op.results)
         inputs = iter(op.operands)
         entries: list[Value] = []
-        for ref, effect in zip(kernel.refs, kernel.effect_names, strict=True):
+        for effect in kernel.effect_names:
             if effect == tile.IN:
                 entries.append(self.pointer(next(inputs)))
                 continue
             output = next(outputs)
             result = self.pointer(output)
-            if effect == tile.INOUT and not self._shares_memory(source := next(inputs), output):
-                type = tile.ref_type(ref)
-                nbytes = math.prod(type.shape) * type.dtype.itemsize
-                self.copy(self.pointer(source), result, nbytes)
+            if effect == tile.INOUT:
+                self.assign(next(inputs), output)
             entries.append(result)
         entries += [self.shared, self.scratch]
         table = self._table(entries)
@@ -364,10 +368,11 @@ class _Driver:
         self.builder.call(emitted.function, [table, self.parallel, self.threads])
 
     def _shares_memory(self, source: SSAValue, result: SSAValue) -> bool:
-        """Whether a result is written to the input that was donated for it."""
+        """Whether a result is written over an array, such as the input that was donated for it."""
         places = self.emitter.plan.places
         a, b = places[storage(source)], places[storage(result)]
-        return a.kind == INPUT and b.kind == OUTPUT and self.emitter.unit.donated.get(a.index) == b.index
+        donated = a.kind == INPUT and b.kind == OUTPUT and self.emitter.unit.donated.get(a.index) == b.index
+        return a == b or donated
 
     def _table(self, entries: Sequence[Value]) -> Value:
         with self.builder.goto_entry_block():
@@ -378,7 +383,7 @@ class _Driver:
 
     def _while(self, op: array.WhileOp) -> None:
         for source, target in zip(op.operands, op.results, strict=True):
-            self.copy(self.pointer(source), self.pointer(target), array_type(source).nbytes)
+            self.assign(source, target)
         check = self.builder.append_basic_block("while")
         body = self.builder.append_basic_block("while.body")
         end = self.builder.append_basic_block("while.end")
@@ -405,7 +410,8 @@ class _Driver:
                 pointer = spare
             sources.append(pointer)
         for source, (value, target) in zip(sources, pairs, strict=True):
-            self.copy(source, self.pointer(target), array_type(value).nbytes)
+            if not self._shares_memory(value, target):
+                self.copy(source, self.pointer(target), array_type(value).nbytes)
 
     def _if(self, op: array.IfOp) -> None:
         with self.builder.if_else(self._truth(op.operands[0])) as (then, otherwise):
@@ -413,7 +419,7 @@ class _Driver:
                 with branch:
                     self.run(region.block)
                     for value, target in zip(array.yielded(region.block), op.results, strict=True):
-                        self.copy(self.pointer(value), self.pointer(target), array_type(value).nbytes)
+                        self.assign(value, target)
 
     def _truth(self, value: SSAValue) -> Value:
         raw = self.builder.load(self.pointer(value), typ=I8)
