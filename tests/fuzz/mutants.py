@@ -173,8 +173,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "constant panels in the wrong order",
         "passes.scheduled_pack_operands:pack_array",
-        "np.moveaxis(np.moveaxis(split, -2, -4), -2, -1)",
-        "np.moveaxis(split, -3, -1)",
+        "np.swapaxes(steps, -1, -2)",
+        "np.swapaxes(steps[..., ::-1, :], -1, -2)",
     ),
     Mutant(
         "last panel not packed",

@@ -37,10 +37,12 @@ class Alias(msgspec.Struct, frozen=True):
 
 
 class Constant(msgspec.Struct, frozen=True):
-    """Where one constant lies in the file's section of constants, in bytes; offsets are multiples of 64."""
+    """Where one constant lies in the file's section of constants, in bytes; offsets are multiples of 64. One with a
+    `key` lies in that entry of the compile cache instead."""
 
     offset: int
     nbytes: int
+    key: str = ""
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -87,13 +89,14 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return sum(spec.nbytes for index, spec in enumerate(self.outputs) if index not in aliased)
 
 
-def place_constants(sizes: Sequence[int]) -> tuple[Constant, ...]:
-    """Lay constants of these sizes in bytes out one after the other, each at a multiple of 64."""
+def place_constants(sizes: Sequence[int], keys: Sequence[str] = ()) -> tuple[Constant, ...]:
+    """Lay constants of these sizes in bytes out one after the other, each at a multiple of 64; those with a key lie in
+    the compile cache."""
     placed: list[Constant] = []
     offset = 0
-    for nbytes in sizes:
-        placed.append(Constant(offset, nbytes))
-        offset = round_up(offset + nbytes)
+    for nbytes, key in zip(sizes, keys or [""] * len(sizes), strict=True):
+        placed.append(Constant(0 if key else offset, nbytes, key))
+        offset = offset if key else round_up(offset + nbytes)
     return tuple(placed)
 
 
@@ -141,6 +144,8 @@ def check(manifest: Manifest) -> None:
         raise CompilerBug(f"`{manifest.name}` declares a negative arena")
     end = 0
     for constant in manifest.constants:
+        if constant.key:
+            continue
         if constant.offset != round_up(end) or constant.nbytes < 0:
             raise CompilerBug(f"the constants of `{manifest.name}` are not one after the other at multiples of 64")
         end = constant.offset + constant.nbytes

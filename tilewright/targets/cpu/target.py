@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -20,6 +20,7 @@ from tilewright.primitives import ArrayType
 from tilewright.runtime.files import dump
 from tilewright.runtime.manifest import Alias, ArraySpec, Manifest, place_constants
 from tilewright.runtime.program import Program
+from tilewright.runtime.shared_constants import KeptConstant
 from tilewright.targets.base import Tensor
 from tilewright.targets.cpu.codegen import compile_assembly, compile_object, triple_of
 from tilewright.targets.cpu.emit import NativeModule, emit_program
@@ -45,12 +46,14 @@ class NativeProgram:
     def program(self) -> Program:
         """The runnable program, built on first use."""
         if self._program is None:
-            self._program = self._build()
+            self._program = self.link(_keep_in_memory)
         return self._program
 
-    def _build(self) -> Program:
+    def link(self, keep: Callable[[str, Tensor], KeptConstant]) -> Program:
+        """The runnable program with each constant as `keep`, given its name, keeps it."""
         machine = self._unit.machine
-        constants = [np.ascontiguousarray(self._unit.constants[name]) for name in self._module.constants]
+        kept = [keep(name, np.ascontiguousarray(self._unit.constants[name])) for name in self._module.constants]
+        constants = [each.content for each in kept]
         if events.listening(4):
             events.emit("compile.source", level=4, text=self._module.text)
         if (folder := current().dump_dir) is not None:
@@ -60,7 +63,8 @@ class NativeProgram:
             events.emit("compile.assembly", level=7, text=self.asm())
         object_bytes = compile_object(self._module.text, machine)
         manifest = self._manifest([c.nbytes for c in constants])
-        return Program(manifest, object_bytes, _support(triple_of(machine)), constants)
+        keys = [each.key for each in kept]
+        return Program(manifest, object_bytes, _support(triple_of(machine)), constants, keys=keys)
 
     def _manifest(self, constant_sizes: list[int]) -> Manifest:
         machine = self._unit.machine
@@ -114,6 +118,10 @@ class NativeProgram:
 
     def save(self, path: str) -> None:
         self.program.save(path)
+
+
+def _keep_in_memory(name: str, array: Tensor) -> KeptConstant:
+    return KeptConstant(array, "")
 
 
 def _spec(name: str, type: ArrayType) -> ArraySpec:
