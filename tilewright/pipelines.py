@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -91,11 +92,13 @@ def run_passes(unit: Unit, keep_stages: bool = True) -> dict[str, str]:
     border("array")
     for phase, passes in (("tile", array_to_tile()), ("scheduled", tile_to_scheduled())):
         for each in passes:
+            start = time.perf_counter()
             each.apply(unit)
+            seconds = time.perf_counter() - start
             if verify > 1:
                 unit.module.verify()
             if events.listening(6):
-                events.emit("compile.pass", level=6, name=each.name, text=str(unit.module))
+                events.emit("compile.pass", level=6, name=each.name, seconds=seconds, text=str(unit.module))
         if verify:
             unit.module.verify()
         border(phase)

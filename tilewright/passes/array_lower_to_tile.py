@@ -90,7 +90,9 @@ def _replace(unit: Unit, group: array.FusedOp, known: dict[tuple[object, ...], l
     key = (group.kind.data, structural_key(group.body))
     kernels = known.get(key)
     if kernels is None:
-        kernels = _lower(unit, group, f"{group.kind.data}_{len(known)}")
+        name = f"{group.kind.data}_{len(known)}"
+        with unit.timed(name, ArrayLowerToTilePass.name):
+            kernels = _lower(unit, group, name)
         known[key] = kernels
     values = list(group.operands)
     for kernel in kernels:

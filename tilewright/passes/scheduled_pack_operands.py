@@ -95,7 +95,7 @@ class ScheduledPackOperandsPass:
 
     def apply(self, unit: Unit) -> None:
         calls = _calls(unit)
-        for kernel in unit.kernels():
+        for kernel in unit.timed_kernels(self.name):
             packed: dict[tuple[SSAValue, int, int, int], SSAValue] = {}
             for op in list(kernel.walk()):
                 if not isinstance(op, scheduled.DotOp):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -58,7 +59,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Everything about a program but its code and constants.
 
     `cpu` and `features` are LLVM's names; only `features` must be present to run. `estimated_seconds` is the cost
-    model's; above a microsecond the interpreter's lock is released. `metadata["memory_report"]`, where given, is the
+    model's; above a microsecond the interpreter's lock is released. The code is one object, or several one after the
+    other of `object_sizes` bytes. `metadata["memory_report"]`, where given, is the
     table that an out-of-memory error shows.
     """
 
@@ -70,6 +72,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     outputs: tuple[ArraySpec, ...]
     aliases: tuple[Alias, ...] = ()
     constants: tuple[Constant, ...] = ()
+    object_sizes: tuple[int, ...] = ()
     arena_bytes: int = 0
     worker_scratch_bytes: int = 0
     estimated_seconds: float = 1.0
@@ -98,6 +101,21 @@ def place_constants(sizes: Sequence[int], keys: Sequence[str] = ()) -> tuple[Con
         placed.append(Constant(0 if key else offset, nbytes, key))
         offset = offset if key else round_up(offset + nbytes)
     return tuple(placed)
+
+
+def split_objects(manifest: Manifest, content: bytes) -> list[bytes]:
+    """The objects in a program's code.
+
+    Raises:
+        ProgramFileError: they are not as long as the code.
+    """
+    ends = list(itertools.accumulate(manifest.object_sizes or (len(content),)))
+    if ends[-1] != len(content):
+        raise ProgramFileError(
+            "the program's objects are not of the sizes in its manifest",
+            help="compile the program again with this version of Tilewright",
+        )
+    return [content[end - size : end] for size, end in zip(manifest.object_sizes or (len(content),), ends, strict=True)]
 
 
 def encode(manifest: Manifest) -> bytes:

@@ -37,7 +37,7 @@ from tilewright.options import Options, current
 from tilewright.runtime import container, cpu_features, elf
 from tilewright.runtime.abi import ALIGNMENT_BYTES, MAX_THREADS
 from tilewright.runtime.container import Bytes, Find
-from tilewright.runtime.manifest import ArraySpec, Manifest, check, place_constants
+from tilewright.runtime.manifest import ArraySpec, Manifest, check, place_constants, split_objects
 from tilewright.runtime.native import MISMATCH, Binding, memory_error
 from tilewright.runtime.pool import load_support
 
@@ -226,7 +226,7 @@ class Program:
         self.verify()
         start = time.perf_counter()
         if self._library is None:
-            self._library = elf.load(self._object_bytes)
+            self._library = elf.load(*split_objects(self.manifest, self._object_bytes))
         support = load_support(self._support_bytes)
         binding = Binding(self.manifest, self._library, support, self._constants, threads)
         emit("runtime.bind", name=self.manifest.name, threads=threads, seconds=time.perf_counter() - start)
