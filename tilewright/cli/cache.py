@@ -38,7 +38,7 @@ def list_entries(*, flags: Flags | None = None) -> Report:
 
 
 def show_entry(key: str, /, *, flags: Flags | None = None) -> Report:
-    """Show one compiled program, its inputs, outputs and what it needs, or a constant that programs share.
+    """Show one compiled program, its inputs, outputs and what it needs, or constants that programs share.
 
     For example:
 
@@ -50,11 +50,11 @@ def show_entry(key: str, /, *, flags: Flags | None = None) -> Report:
         The entry's key, or as many of its first digits as tell it from others.
     """
     from tilewright.runtime.program import load
-    from tilewright.runtime.shared_constants import CONSTANT, SharedConstants
+    from tilewright.runtime.shared_constants import CONSTANTS, SharedConstants
 
     cache = _cache()
     entry = _find(cache, key)
-    if entry.record.get("target") == CONSTANT:
+    if entry.record.get("target") == CONSTANTS:
         document = _document(entry)
         return Report(document, lambda console: show_pairs(console, document))
     manifest = load(entry.path, SharedConstants(cache).find).manifest

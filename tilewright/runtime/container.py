@@ -142,12 +142,13 @@ def read(path: Path, find: Find | None = None) -> Contents:
 def _view(section: Bytes, constant: Constant, find: Find | None) -> Bytes:
     if constant.key:
         found = find(constant.key) if find is not None else None
-        if found is None or len(found) != constant.nbytes:
+        part = None if found is None else found[constant.offset : constant.offset + constant.nbytes]
+        if part is None or len(part) != constant.nbytes:
             raise ProgramFileError(
                 "a constant of the program lies in a compile cache that no longer has it",
                 help="compile the program again, and `save` it to move it",
             )
-        return found
+        return part
     view = section[constant.offset : constant.offset + constant.nbytes]
     if len(view) != constant.nbytes:
         raise _damaged("its constants are shorter than its manifest says")

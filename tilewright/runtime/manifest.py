@@ -14,6 +14,9 @@ from tilewright.runtime.abi import ABI_VERSION, MAX_THREADS, round_up
 
 FORMAT_VERSION = 1
 
+# An entry of the compile cache, or nothing, and an offset in it in bytes.
+Place = tuple[str, int]
+
 
 class ArraySpec(msgspec.Struct, frozen=True):
     """One input or output: `dtype` is a name of `tilewright.dtypes`."""
@@ -39,7 +42,7 @@ class Alias(msgspec.Struct, frozen=True):
 
 class Constant(msgspec.Struct, frozen=True):
     """Where one constant lies in the file's section of constants, in bytes; offsets are multiples of 64. One with a
-    `key` lies in that entry of the compile cache instead."""
+    `key` lies in that entry of the compile cache instead, at that offset."""
 
     offset: int
     nbytes: int
@@ -92,13 +95,13 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return sum(spec.nbytes for index, spec in enumerate(self.outputs) if index not in aliased)
 
 
-def place_constants(sizes: Sequence[int], keys: Sequence[str] = ()) -> tuple[Constant, ...]:
-    """Lay constants of these sizes in bytes out one after the other, each at a multiple of 64; those with a key lie in
-    the compile cache."""
+def place_constants(sizes: Sequence[int], elsewhere: Sequence[Place] = ()) -> tuple[Constant, ...]:
+    """Lay constants of these sizes in bytes out one after the other, each at a multiple of 64, but for those that have
+    a key in the compile cache."""
     placed: list[Constant] = []
     offset = 0
-    for nbytes, key in zip(sizes, keys or [""] * len(sizes), strict=True):
-        placed.append(Constant(0 if key else offset, nbytes, key))
+    for nbytes, (key, at) in zip(sizes, elsewhere or [("", 0)] * len(sizes), strict=True):
+        placed.append(Constant(at if key else offset, nbytes, key))
         offset = offset if key else round_up(offset + nbytes)
     return tuple(placed)
 

@@ -37,7 +37,7 @@ from tilewright.options import Options, current
 from tilewright.runtime import container, cpu_features, elf
 from tilewright.runtime.abi import ALIGNMENT_BYTES, MAX_THREADS
 from tilewright.runtime.container import Bytes, Find
-from tilewright.runtime.manifest import ArraySpec, Manifest, check, place_constants, split_objects
+from tilewright.runtime.manifest import ArraySpec, Manifest, Place, check, place_constants, split_objects
 from tilewright.runtime.native import MISMATCH, Binding, memory_error
 from tilewright.runtime.pool import load_support
 
@@ -50,8 +50,8 @@ Buffer = Array | bytes | bytearray | memoryview
 class Program:
     """Native code with its manifest and constants. Programs are re-entrant: several threads may call one.
 
-    `verify_constants` is called before the first use of the constants, where nothing has checked them. `keys` are those
-    of the entries of the compile cache that hold constants, or nothing.
+    `verify_constants` is called before the first use of the constants, where nothing has checked them. `elsewhere`
+    says which entries of the compile cache hold constants, and where.
 
     Raises:
         CpuFeatureError: this machine lacks the architecture or a feature that the program needs.
@@ -65,7 +65,7 @@ class Program:
         support_bytes: bytes,
         constants: Sequence[Buffer] = (),
         verify_constants: Callable[[], None] | None = None,
-        keys: Sequence[str] = (),
+        elsewhere: Sequence[Place] = (),
     ) -> None:
         check(manifest)
         _check_machine(manifest)
@@ -78,7 +78,7 @@ class Program:
         self._support_bytes = support_bytes
         self._constants = views
         self._verify = verify_constants
-        self._keys = tuple(keys)
+        self._elsewhere = tuple(elsewhere)
         self._library: elf.Library | None = None
         self._bindings: dict[int, Binding] = {}
         self._lock = threading.Lock()
@@ -189,10 +189,10 @@ class Program:
         Raises:
             OSError: the file cannot be written.
         """
-        self._write(path, self._keys)
+        self._write(path, self._elsewhere)
 
-    def _write(self, path: Path, keys: Sequence[str]) -> None:
-        placed = place_constants([len(constant) for constant in self._constants], keys)
+    def _write(self, path: Path, elsewhere: Sequence[Place]) -> None:
+        placed = place_constants([len(constant) for constant in self._constants], elsewhere)
         manifest = msgspec.structs.replace(self.manifest, constants=placed)
         container.write(path, manifest, self._object_bytes, self._support_bytes, self._constants)
 
@@ -359,7 +359,7 @@ def load(path: str | Path, find: Find | None = None) -> Program:
         contents.support_bytes,
         contents.constants,
         contents.verify_constants,
-        [constant.key for constant in contents.manifest.constants],
+        [(constant.key, constant.offset) for constant in contents.manifest.constants],
     )
 
 

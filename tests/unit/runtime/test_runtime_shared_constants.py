@@ -12,7 +12,7 @@ import tilewright as tw
 from tilewright.errors import ArgumentError, ProgramFileError
 from tilewright.runtime.cache import CompileCache
 from tilewright.runtime.program import load
-from tilewright.runtime.shared_constants import CONSTANT, SHARED_BYTES, SharedConstants
+from tilewright.runtime.shared_constants import CONSTANTS, SHARED_BYTES, SharedConstants
 
 ROWS = 512
 
@@ -36,7 +36,7 @@ def check(program: Any, w: np.ndarray[Any, Any], rows: int) -> None:
 
 
 def constants(directory: Path) -> list[Path]:
-    return [e.path for e in CompileCache(directory).entries() if e.record["target"] == CONSTANT]
+    return [e.path for e in CompileCache(directory).entries() if e.record["target"] == CONSTANTS]
 
 
 @pytest.fixture
@@ -55,6 +55,19 @@ def test_programs_with_the_same_weights_keep_them_once(folder: Path) -> None:
     assert [p.executable.cache_state for p in again] == ["hit", "hit"]
     for program, rows in zip(again, (24, 48), strict=True):
         check(program, w, rows)
+
+
+def test_what_a_later_program_adds_is_all_that_it_stores(folder: Path) -> None:
+    w, other = weights(), weights(1)
+    product(w, 24)
+    x = drawn(24)
+    both = tw.jit(lambda x: (x @ other.T, x @ w.T)).lower(x)
+    for state in ("miss", "hit"):
+        program = both.compile()
+        assert program.executable.cache_state == state
+        for got, of in zip(program(x), (other, w), strict=True):
+            np.testing.assert_allclose(got, x.astype(np.float64) @ of.T, rtol=1e-4, atol=1e-3)
+    assert [path.stat().st_size for path in constants(folder)] == [w.nbytes, w.nbytes]
 
 
 def test_other_weights_are_other_constants(folder: Path) -> None:
@@ -91,6 +104,20 @@ def test_a_damaged_constant_is_written_again(folder: Path, keeps_time: bool) -> 
     assert product(w, 24).executable.cache_state == "hit"
 
 
+def test_nothing_of_a_damaged_pack_is_used(folder: Path) -> None:
+    w, other, x = weights(), weights(1), drawn(24)
+    both = tw.jit(lambda x: (x @ other.T, x @ w.T)).lower(x)
+    both.compile()
+    (path,) = constants(folder)
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 0xFF
+    path.write_bytes(content)
+    for state in ("miss", "hit"):
+        program = both.compile()
+        assert program.executable.cache_state == state
+        np.testing.assert_allclose(program(x)[1], x.astype(np.float64) @ w.T, rtol=1e-4, atol=1e-3)
+
+
 def test_a_constant_that_was_removed_is_made_again(folder: Path) -> None:
     w = weights()
     product(w, 24)
@@ -103,7 +130,7 @@ def test_a_constant_that_was_removed_is_made_again(folder: Path) -> None:
 
 def test_an_entry_is_not_read_without_its_constants(folder: Path) -> None:
     product(weights(), 24)
-    (entry,) = [e for e in CompileCache(folder).entries() if e.record["target"] != CONSTANT]
+    (entry,) = [e for e in CompileCache(folder).entries() if e.record["target"] != CONSTANTS]
     with pytest.raises(ProgramFileError, match="compile cache"):
         load(entry.path)
     check(load(entry.path, SharedConstants(CompileCache(folder)).find), weights(), 24)

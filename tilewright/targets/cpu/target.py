@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -20,7 +20,7 @@ from tilewright.primitives import ArrayType
 from tilewright.runtime.files import dump
 from tilewright.runtime.manifest import Alias, ArraySpec, Manifest, place_constants
 from tilewright.runtime.program import Program
-from tilewright.runtime.shared_constants import KeptConstant
+from tilewright.runtime.shared_constants import Keep, keep_in_memory
 from tilewright.targets.base import Tensor
 from tilewright.targets.cpu.codegen import compile_assembly, triple_of
 from tilewright.targets.cpu.compile_pool import CompilePool
@@ -54,14 +54,14 @@ class NativeProgram:
     def program(self) -> Program:
         """The runnable program, built on first use."""
         if self._program is None:
-            self._program = self.link(_keep_in_memory)
+            self._program = self.link(keep_in_memory)
         return self._program
 
-    def link(self, keep: Callable[[str, Tensor], KeptConstant]) -> Program:
-        """The runnable program with each constant as `keep`, given its name, keeps it."""
+    def link(self, keep: Keep) -> Program:
+        """The runnable program with its constants as `keep` has them."""
         machine = self._unit.machine
         objects = self._compile()
-        kept = [keep(name, np.ascontiguousarray(self._unit.constants[name])) for name in self._module.constants]
+        kept = keep({name: np.ascontiguousarray(self._unit.constants[name]) for name in self._module.constants})
         constants = [each.content for each in kept]
         if events.listening(4):
             events.emit("compile.source", level=4, text=self._module.text)
@@ -71,8 +71,8 @@ class NativeProgram:
         if events.listening(7):
             events.emit("compile.assembly", level=7, text=self.asm())
         manifest = self._manifest([c.nbytes for c in constants], [len(each) for each in objects])
-        keys = [each.key for each in kept]
-        return Program(manifest, b"".join(objects), _support(triple_of(machine)), constants, keys=keys)
+        elsewhere = [(each.key, each.offset) for each in kept]
+        return Program(manifest, b"".join(objects), _support(triple_of(machine)), constants, elsewhere=elsewhere)
 
     def _compile(self) -> list[bytes]:
         """The objects of all modules; those that are not emitted yet are compiled as they come."""
@@ -151,10 +151,6 @@ class NativeProgram:
 
     def save(self, path: str) -> None:
         self.program.save(path)
-
-
-def _keep_in_memory(name: str, array: Tensor) -> KeptConstant:
-    return KeptConstant(array, "")
 
 
 def _spec(name: str, type: ArrayType) -> ArraySpec:
