@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ def array_to_tile() -> Sequence[Pass]:
     from tilewright.passes.array_lower_to_tile import ArrayLowerToTilePass
     from tilewright.passes.array_simplify import ArraySimplifyPass
     from tilewright.passes.array_split_sums import ArraySplitSumsPass
+    from tilewright.passes.array_update_in_place import ArrayUpdateInPlacePass
 
     return [
         ArraySimplifyPass(),  # fold, share and drop before anything is grouped
@@ -29,6 +31,7 @@ def array_to_tile() -> Sequence[Pass]:
         ArrayDuplicateViewsPass(),  # views must not tie groups together
         ArrayFuseAttentionPass(),  # first: it spans two products and a softmax, which the others would take apart
         ArrayFuseContractPass(),  # products take their epilogues before loops do
+        ArrayUpdateInPlacePass(),  # updates of arrays that are not used again write the window alone
         ArrayFuseLoopsPass(),  # what remains: elementwise chains and reductions
         ArrayLowerToTilePass(),  # tile sizes are chosen here, from the machine
     ]
@@ -89,11 +92,13 @@ def run_passes(unit: Unit, keep_stages: bool = True) -> dict[str, str]:
     border("array")
     for phase, passes in (("tile", array_to_tile()), ("scheduled", tile_to_scheduled())):
         for each in passes:
+            start = time.perf_counter()
             each.apply(unit)
+            seconds = time.perf_counter() - start
             if verify > 1:
                 unit.module.verify()
             if events.listening(6):
-                events.emit("compile.pass", level=6, name=each.name, text=str(unit.module))
+                events.emit("compile.pass", level=6, name=each.name, seconds=seconds, text=str(unit.module))
         if verify:
             unit.module.verify()
         border(phase)

@@ -104,7 +104,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _pull("reverse off by one", "_pull_reverse", "shape[d] - 1", "shape[d] - 2"),
     _pull("padding mask without upper end", "_pull_pad", "if low + n != total or interior:", "if False:"),
     _pull("concat off by one", "_pull_concat", "position, start + size)", "position, start + size - 1)"),
-    _pull("negative indices not clipped", "_clamp", 'b.map("maximum", limited, b.full(0, dtypes.i64))', "limited"),
+    _pull("negative indices not clipped", "clamp", 'b.map("maximum", limited, b.full(0, dtypes.i64))', "limited"),
     _pull(
         "update written before its start",
         "_pull_dynamic_update_slice",
@@ -143,7 +143,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "scan direction ignored", "passes.lower_ordered_group:_apply", '"reverse": a["reverse"]', '"reverse": False'
     ),
-    Mutant("scatter overwrites", "passes.lower_scatter_group:lower_scatter_group", 'if a["fn"] != "set":', "if False:"),
+    Mutant("scatter overwrites", "passes.lower_scatter_group:combine_updates", 'if a["fn"] != "set":', "if False:"),
     # scheduling
     Mutant(
         "product starts from zero",
@@ -173,8 +173,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "constant panels in the wrong order",
         "passes.scheduled_pack_operands:pack_array",
-        "np.moveaxis(np.moveaxis(split, -2, -4), -2, -1)",
-        "np.moveaxis(split, -3, -1)",
+        "np.swapaxes(steps, -1, -2)",
+        "np.swapaxes(steps[..., ::-1, :], -1, -2)",
     ),
     Mutant(
         "last panel not packed",
@@ -191,10 +191,11 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "views do not keep memory alive",
-        "passes.scheduled_plan_memory:_all_users",
+        "passes.lifetimes:all_users",
         "isinstance(use.operation, array.ReshapeOp)",
         "False",
     ),
+    Mutant("update of an array that is used again", "passes.lifetimes:ends_with", "top.is_before_in_block(op)", "True"),
     Mutant(
         "donated array overwritten before it is read",
         "passes.scheduled_plan_memory:reads_where_it_writes",

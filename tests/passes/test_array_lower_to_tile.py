@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from typing import Any
+
 import numpy as np
 import pytest
 from pass_support import Make, Tensor, expect, random_inputs, run, run_through, unit_of
 
+import tilewright as tw
 from tests.programs import Program, build
 from tilewright import dtypes
 from tilewright.dialects import tile
@@ -47,6 +52,35 @@ def test_layers_share_one_kernel_and_another_constant_makes_another() -> None:
         """,
     )
     assert [kernel.sym_name.data for kernel in unit.kernels()] == ["loop_0", "sort_1", "loop_2"]
+
+
+@pytest.mark.parametrize("layers", [2, 6])
+def test_equal_layers_have_the_kernels_of_one(layers: int) -> None:
+    """Wherever a layer's operations stand: what the first one reads is there before, what the others read is not."""
+    generator = np.random.default_rng(0)
+    weights = [[generator.standard_normal((48, 48), dtype=np.float32) for _ in range(6)] for _ in range(layers)]
+    angles = generator.standard_normal((5, 12), dtype=np.float32)
+
+    def turn(x: Any, cosine: Any, sine: Any) -> Any:
+        return tw.concat([x[..., :6] * cosine - x[..., 6:] * sine, x[..., 6:] * cosine + x[..., :6] * sine], axis=-1)
+
+    def model(x: Any, angles: Any) -> Any:
+        rotation = tw.cos(angles[:, :6]), tw.sin(angles[:, 6:])
+        for query, key, value, output, up, down in weights:
+            heads = [tw.permute_dims((x @ w).reshape(5, 4, 12), (1, 0, 2)) for w in (query, key, value)]
+            mixed = tw.nn.attention(turn(heads[0], *rotation), turn(heads[1], *rotation), heads[2])
+            x = tw.nn.layer_norm(x + tw.permute_dims(mixed, (1, 0, 2)).reshape(5, 48) @ output)
+            x = tw.nn.layer_norm(x + tw.nn.gelu(x @ up) @ down)
+        return x
+
+    x = generator.standard_normal((5, 48), dtype=np.float32)
+    text = tw.jit(model).lower(x, angles).compile("null").ir("tile")
+    kernels = set(re.findall(r'sym_name = "(\w+)"', text)) - {"main"}
+    calls = Counter(re.findall(r'callee = "(\w+)"', text))
+    assert set(calls) == kernels
+    once = [name for name, count in calls.items() if count % layers]
+    assert len(once) <= 2, calls  # the sines and cosines
+    assert len(kernels) - len(once) == 6, calls
 
 
 def test_an_odd_size_is_cut_evenly_and_masked_by_the_access_alone() -> None:

@@ -10,6 +10,7 @@ from tilewright import events
 
 FIRST_LEVEL = {
     "compile.remark": 3,
+    "compile.kernel": 3,
     "compile.source": 4,
     "compile.phase": 5,
     "compile.pass": 6,

@@ -25,7 +25,7 @@ For example:
 
 
 def list_entries(*, flags: Flags | None = None) -> Report:
-    """List the compiled programs, the most recently used first.
+    """List the compiled programs and the constants that they share, the most recently used first.
 
     For example:
 
@@ -38,7 +38,7 @@ def list_entries(*, flags: Flags | None = None) -> Report:
 
 
 def show_entry(key: str, /, *, flags: Flags | None = None) -> Report:
-    """Show one compiled program: its inputs, outputs and what it needs.
+    """Show one compiled program, its inputs, outputs and what it needs, or constants that programs share.
 
     For example:
 
@@ -50,9 +50,14 @@ def show_entry(key: str, /, *, flags: Flags | None = None) -> Report:
         The entry's key, or as many of its first digits as tell it from others.
     """
     from tilewright.runtime.program import load
+    from tilewright.runtime.shared_constants import CONSTANTS, SharedConstants
 
-    entry = _find(_cache(), key)
-    manifest = load(entry.path).manifest
+    cache = _cache()
+    entry = _find(cache, key)
+    if entry.record.get("target") == CONSTANTS:
+        document = _document(entry)
+        return Report(document, lambda console: show_pairs(console, document))
+    manifest = load(entry.path, SharedConstants(cache).find).manifest
     document = _document(entry) | {
         "cpu": manifest.cpu,
         "features": list(manifest.features),

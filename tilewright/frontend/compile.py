@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tilewright import events
+from tilewright.errors import CpuFeatureError, ProgramFileError, TilewrightError
 from tilewright.frontend.trace import Graph, digest
 from tilewright.options import current
 from tilewright.runtime.cache import CompileCache, default_cache
 from tilewright.runtime.cpu_features import default_threads
 from tilewright.runtime.program import Program, load
+from tilewright.runtime.shared_constants import SharedConstants
 from tilewright.runtime.sources import source_digest
 from tilewright.targets.base import Executable, Tensor, target_named
 
@@ -25,6 +27,7 @@ _COMPILING_LEVEL = 3
 """The lowest level of the `debug` ladder that shows what happens while a program is compiled."""
 
 Donations = Sequence[tuple[int, int]]
+Constants = Mapping[str, Tensor]
 
 
 def compile_graph(graph: Graph, target: str, donate: Donations = ()) -> Executable:
@@ -40,12 +43,16 @@ def compile_graph(graph: Graph, target: str, donate: Donations = ()) -> Executab
     return build_executable(graph, target, donate)
 
 
-def build_executable(graph: Graph, target: str, donate: Donations, *, keep_stages: bool = True) -> Any:
-    """Run the whole compiler. The texts of the stages cost time: only looking at them needs them."""
+def build_executable(
+    graph: Graph, target: str, donate: Donations, *, keep_stages: bool = True, constants: Constants | None = None
+) -> Any:
+    """Run the whole compiler. The texts of the stages cost time: only looking at them needs them. `constants` are the
+    captured arrays, by default safe copies."""
     from tilewright import pipelines
     from tilewright.frontend.build import build_module
 
-    return pipelines.compile_module(build_module(graph), graph.snapshot(), target, donate, graph.name, keep_stages)
+    captured = graph.snapshot() if constants is None else constants
+    return pipelines.compile_module(build_module(graph), captured, target, donate, graph.name, keep_stages)
 
 
 class CompiledGraph:
@@ -90,32 +97,47 @@ class CompiledGraph:
         if cache is None or is_watched:
             return self._timed_build()
         key = self._key(cache)
-        found = self._from_cache(cache, key)
+        shared = SharedConstants(cache)
+        found = self._from_cache(cache, key, shared)
         if found is not None:
             return found
         with cache.lock(key):
-            found = self._from_cache(cache, key)
+            found = self._from_cache(cache, key, shared)
             if found is not None:
                 return found
             self.cache_state = "miss"
-            program = self._timed_build()
-            cache.put(key, program.save, {"name": self._graph.name, "target": self._target})
+            program = self._timed_build(shared)
+            cache.put(key, program.save_beside_constants, {"name": self._graph.name, "target": self._target})
             return program
 
-    def _from_cache(self, cache: CompileCache, key: str) -> Program | None:
+    def _from_cache(self, cache: CompileCache, key: str, shared: SharedConstants) -> Program | None:
         path = cache.get(key)
         if path is None:
             return None
-        program = _load_or_drop(cache, key, path)
+        program = _load_or_drop(cache, key, path, shared)
         if program is not None:
             self.cache_state = "hit"
         return program
 
-    def _timed_build(self) -> Program:
+    def _timed_build(self, shared: SharedConstants | None = None) -> Program:
         start = time.perf_counter()
-        built = build_executable(self._graph, self._target, self._donate, keep_stages=False)
-        program = built.program
+        program = self._build() if shared is None else self._build_beside(shared)
         events.emit("compile", name=self._graph.name, target=self._target, seconds=time.perf_counter() - start)
+        return program
+
+    def _build(self) -> Program:
+        return build_executable(self._graph, self._target, self._donate, keep_stages=False).program
+
+    def _build_beside(self, shared: SharedConstants) -> Program:
+        """Compile with the captured arrays as they lie: whether they were written to is seen when all is read."""
+        constants = self._graph.constants
+        built = build_executable(self._graph, self._target, self._donate, keep_stages=False, constants=constants)
+        program = built.link(shared.keep)
+        try:
+            self._graph.check_unchanged(constants)
+        except TilewrightError:
+            shared.discard()
+            raise
         return program
 
     def _key(self, cache: CompileCache) -> str:
@@ -130,12 +152,10 @@ class CompiledGraph:
         return hashlib.blake2b("\n".join(parts).encode(), digest_size=20).hexdigest()
 
 
-def _load_or_drop(cache: CompileCache, key: str, path: Path) -> Program | None:
+def _load_or_drop(cache: CompileCache, key: str, path: Path, shared: SharedConstants) -> Program | None:
     """A program that cannot be read counts as a miss and is removed."""
-    from tilewright.errors import CpuFeatureError, ProgramFileError
-
     try:
-        program = load(path)
+        program = load(path, shared.find)
         program.verify()
         return program
     except (ProgramFileError, CpuFeatureError, OSError) as error:

@@ -110,15 +110,24 @@ class Graph:
         Raises:
             ArgumentError: an array was written to since it was captured.
         """
-        copies: dict[str, np.ndarray[Any, Any]] = {}
-        for digest, array in self.constants.items():
-            copy = array.copy(order="K") if array.flags.writeable else array
-            if digest_array(copy) != digest:
+        copies = {
+            digest: array.copy(order="K") if array.flags.writeable else array
+            for digest, array in self.constants.items()
+        }
+        self.check_unchanged(copies)
+        return copies
+
+    def check_unchanged(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
+        """Compare captured arrays with what they held when they were traced.
+
+        Raises:
+            ArgumentError: one was written to.
+        """
+        for digest, array in arrays.items():
+            if digest_array(array) != digest:
                 type = ArrayType(array.shape, as_dtype(array.dtype))
                 message = f"an array of type {type}, captured by `{self.name}`, was written to since it was traced"
                 raise ArgumentError(message, help="pass it as an argument, or trace the function again")
-            copies[digest] = copy
-        return copies
 
     def walk(self) -> Iterator[Node]:
         """All nodes, those of nested graphs included, outer before inner."""

@@ -84,7 +84,8 @@ class _Group:
         return [op for op in self.ops if isinstance(op, array.ReduceOp)]
 
 
-def _loops(op: Operation) -> bool:
+def loops(op: Operation) -> bool:
+    """Whether an operation is computed element by element, in a loop that others may share."""
     return isinstance(op, array.ArrayOp) and op.primitive in PULLABLE and not is_inline(op) and not _is_array(op)
 
 
@@ -97,7 +98,7 @@ def _fuse_block(unit: Unit, block: Block) -> None:
     group_of: dict[Operation, _Group] = {}
     order = BlockOrder(block)
     for op in order.ops:
-        if not _loops(op):
+        if not loops(op):
             continue
         group = _Group({op})
         group_of[op] = group

@@ -56,6 +56,7 @@ from tilewright.passes.lower_contract_group import (
 from tilewright.passes.lower_loop_group import lower_loop_group, plan_loop
 from tilewright.passes.lower_ordered_group import ordered_stages
 from tilewright.passes.lower_scatter_group import lower_scatter_group
+from tilewright.passes.lower_update_group import update_stage
 from tilewright.passes.stages import Stage
 from tilewright.passes.tile_builder import TileBuilder, locate
 from tilewright.primitives import ArrayType
@@ -89,7 +90,9 @@ def _replace(unit: Unit, group: array.FusedOp, known: dict[tuple[object, ...], l
     key = (group.kind.data, structural_key(group.body))
     kernels = known.get(key)
     if kernels is None:
-        kernels = _lower(unit, group, f"{group.kind.data}_{len(known)}")
+        name = f"{group.kind.data}_{len(known)}"
+        with unit.timed(name, ArrayLowerToTilePass.name):
+            kernels = _lower(unit, group, name)
         known[key] = kernels
     values = list(group.operands)
     for kernel in kernels:
@@ -119,11 +122,15 @@ def _lower(unit: Unit, group: array.FusedOp, name: str) -> list[_Kernel]:
 
 
 def _kernel(group: array.FusedOp, stage: Stage, name: _Kernel, inputs: Sequence[ArrayType]) -> tile.KernelOp:
-    effects = [*[tile.IN] * len(inputs), *[tile.OUT] * len(name.results)]
-    kernel = tile.kernel(name.name, stage.grid, [tile.ref(t) for t in (*inputs, *name.results)], effects)
+    written = name.results if stage.updates is None else ()
+    effects = [*[tile.IN] * len(inputs), *[tile.OUT] * len(written)]
+    if stage.updates is not None:
+        effects[stage.updates] = tile.INOUT
+    kernel = tile.kernel(name.name, stage.grid, [tile.ref(t) for t in (*inputs, *written)], effects)
     refs: dict[SSAValue, SSAValue] = dict(zip(group.body.block.args, kernel.refs, strict=False))
     builder = TileBuilder(kernel.body.block, refs)
-    earlier, outputs = kernel.refs[len(refs) : len(inputs)], kernel.refs[len(inputs) :]
+    earlier = kernel.refs[len(refs) : len(inputs)]
+    outputs = kernel.refs[len(inputs) :] if stage.updates is None else [kernel.refs[stage.updates]]
     stage.fill(builder, kernel.indices, outputs, earlier)
     kernel.body.block.add_op(tile.YieldOp.make([], {}, []))
     for block in (region.block for op in kernel.walk() for region in op.regions):
@@ -171,6 +178,10 @@ def _scatter(unit: Unit, group: array.FusedOp) -> list[Stage]:
     return _only((), lambda builder, indices, outputs: lower_scatter_group(group, builder, outputs))
 
 
+def _update(unit: Unit, group: array.FusedOp) -> list[Stage]:
+    return [update_stage(group)]
+
+
 _GROUPS: dict[str, Callable[[Unit, Any], list[Stage]]] = {
     "loop": _loop,
     "contract": _contract,
@@ -181,4 +192,5 @@ _GROUPS: dict[str, Callable[[Unit, Any], list[Stage]]] = {
     "arg_reduce": _ordered,
     "top_k": _ordered,
     "scatter": _scatter,
+    "update": _update,
 }

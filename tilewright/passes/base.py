@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import time
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
@@ -40,6 +42,7 @@ class Unit:
     donated: dict[int, int] = field(default_factory=dict)  # input index -> output index that may take its memory
     name: str = "main"
     remarks: list[Remark] = field(default_factory=list)
+    seconds: dict[str, dict[str, float]] = field(default_factory=dict)  # spent on each kernel, by step
 
     @property
     def main(self) -> FuncOp:
@@ -52,6 +55,19 @@ class Unit:
         for op in list(self.module.body.block.ops):
             if isinstance(op, tile.KernelOp):
                 yield op
+
+    def timed_kernels(self, step: str) -> Iterator[tile.KernelOp]:
+        """The kernels; what the caller does with each counts as the time of a step."""
+        for kernel in self.kernels():
+            with self.timed(kernel.sym_name.data, step):
+                yield kernel
+
+    @contextlib.contextmanager
+    def timed(self, kernel: str, step: str) -> Generator[None]:
+        start = time.perf_counter()
+        yield
+        steps = self.seconds.setdefault(kernel, {})
+        steps[step] = steps.get(step, 0.0) + time.perf_counter() - start
 
     def kernel(self, name: str) -> tile.KernelOp:
         return next(k for k in self.kernels() if k.sym_name.data == name)

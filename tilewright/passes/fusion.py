@@ -108,13 +108,21 @@ def structural_key(region: Region) -> tuple[object, ...]:
 
 
 def make_group(block: Block, members: set[Operation], kind: str, why: str) -> array.FusedOp:
-    """Move the operations of a set into one `array.fused`. The set must not create a cycle."""
-    ordered = [op for op in block.ops if op in members]
+    """Move the operations of a set into one `array.fused`. The set must not create a cycle.
+
+    Inside they stand in the order in which their results need them, so that equal sets become equal groups wherever
+    their operations stood: equal groups share a kernel.
+    """
+    in_program_order = [op for op in block.ops if op in members]
+    anchor = in_program_order[-1]
     results = [
-        r for op in ordered for r in op.results if any(in_block(use.operation, block) not in members for use in r.uses)
+        r
+        for op in in_program_order
+        for r in op.results
+        if any(in_block(use.operation, block) not in members for use in r.uses)
     ]
+    ordered = _in_order_of_need(results, members)
     inputs = list(dict.fromkeys(o for op in ordered for o in op.operands if _outside(o, members)))
-    anchor = ordered[-1]
     late = _dependents_before(block, members, anchor)
     region = Region(Block(arg_types=[i.type for i in inputs]))
     group = array.FusedOp.make(inputs, {"kind": kind, "why": why}, [r.type for r in results], [region])
@@ -136,6 +144,22 @@ def make_group(block: Block, members: set[Operation], kind: str, why: str) -> ar
     for old, new in zip(results, group.results, strict=True):
         old.replace_uses_with_if(new, lambda use: not _within(use.operation, group))
     return group
+
+
+def _in_order_of_need(results: Iterable[SSAValue], members: set[Operation]) -> list[Operation]:
+    """The operations of a set that lead to values, each after those that it reads."""
+    found: dict[Operation, None] = {}
+
+    def visit(op: Operation) -> None:
+        for operand in _reads(op):
+            if isinstance(operand.owner, Operation) and operand.owner in members and operand.owner not in found:
+                visit(operand.owner)
+        found[op] = None
+
+    for result in results:
+        if isinstance(result.owner, Operation) and result.owner not in found:
+            visit(result.owner)
+    return list(found)
 
 
 def _within(op: Operation, ancestor: Operation) -> bool:

@@ -1,4 +1,4 @@
-"""Tile kernels for `scatter` (group kind `scatter`)."""
+"""Tile kernels for `scatter` (group kind `scatter`; `update` where it writes over the array that it updates)."""
 
 from __future__ import annotations
 
@@ -19,13 +19,17 @@ def scatter_of(group: array.FusedOp) -> array.ScatterOp:
 
 
 def lower_scatter_group(group: array.FusedOp, builder: TileBuilder, outputs: Sequence[SSAValue]) -> None:
-    """Copy the operand, then combine updates one index at a time: later updates must see earlier ones."""
+    """Copy the operand, then combine updates with the copy."""
     op = scatter_of(group)
+    _copy(builder, op.operands[0], outputs[0])
+    combine_updates(op, builder, outputs[0])
+
+
+def combine_updates(op: array.ScatterOp, builder: TileBuilder, out: SSAValue) -> None:
+    """Combine updates with what `out` holds, one index at a time: later updates must see earlier ones."""
     a = op.attributes_of()
     source, updates, *index_arrays = op.operands
     shape = array_type(source).shape
-    (out,) = outputs
-    _copy(builder, source, out)
     index_shape = array_type(index_arrays[0]).shape
     rest = [d for d in range(len(shape)) if d not in a["axes"]]
 

@@ -98,7 +98,7 @@ class ScheduledPackOperandsPass:
 
     def apply(self, unit: Unit) -> None:
         calls = _calls(unit)
-        for kernel in unit.kernels():
+        for kernel in unit.timed_kernels(self.name):
             packed: dict[tuple[SSAValue, int, int, int], SSAValue] = {}
             for op in list(kernel.walk()):
                 if not isinstance(op, scheduled.DotOp):
@@ -332,13 +332,13 @@ def pack_array(
     depth where it is more than 1."""
     moved = np.moveaxis(ops.cast(value, dtype), (depth_dim, column_dim), (-2, -1))
     *batch, depth, columns = moved.shape
-    panels = -(-columns // width)
-    padded = np.zeros((*batch, depth, panels * width), dtype.numpy)
-    padded[..., :columns] = moved
-    split = padded.reshape(*batch, depth // group, group, panels, width)
-    # Batch, panels, depth, columns, and the steps of a word.
-    ordered = np.moveaxis(np.moveaxis(split, -2, -4), -2, -1)
-    flat = np.ascontiguousarray(ordered).reshape(-1)
+    panels = np.zeros((*batch, -(-columns // width), depth // group, width, group), dtype.numpy)
+    # One panel at a time: what is read and what is written stay in near memory, whatever the order of the source.
+    for n in range(-(-columns // width)):
+        part = moved[..., n * width : (n + 1) * width]
+        steps = part.reshape(*batch, depth // group, group, part.shape[-1])
+        panels[..., n, :, : part.shape[-1], :] = np.swapaxes(steps, -1, -2)
+    flat = panels.reshape(-1)
     return flat if group == 1 else flat.view(np.uint32)
 
 

@@ -1,7 +1,8 @@
 """Give every array of the program a place: an input, an output, a constant, or an offset in the arena.
 
 Arrays whose lifetimes do not meet share memory; a result is computed where it is returned from; reshapes are views; a
-donated input's memory takes the output that replaces it. An analysis, for the targets that run a program as one call:
+donated input's memory takes the output that replaces it; what a kernel writes over lies where its operand does, if
+nothing else reads that. An analysis, for the targets that run a program as one call:
 the program stays as it is, and the plan stands beside it.
 
 Before:
@@ -9,20 +10,29 @@ Before:
       %a = array.call(%x) {callee = "loop_0"} : tensor<16xf32>
       %b = array.call(%a) {callee = "loop_0"} : tensor<16xf32>
       %c = array.call(%b) {callee = "loop_0"} : tensor<16xf32>
-      %y = array.call(%c) {callee = "loop_0"} : tensor<16xf32>
+      %d = array.call(%c, %x) {callee = "update_1"} : tensor<16xf32>
+      %y = array.call(%d) {callee = "loop_0"} : tensor<16xf32>
       func.return %y : tensor<16xf32>
+    }
+    tile.kernel() {sym_name = "loop_0", grid = array<i64>, effects = ["in", "out"]} do {
+    ^bb0(%in: !tile.ref<tensor<16xf32>>, %out: !tile.ref<tensor<16xf32>>):
+      tile.yield()
+    }
+    tile.kernel() {sym_name = "update_1", grid = array<i64>, effects = ["inout", "in"]} do {
+    ^bb0(%out: !tile.ref<tensor<16xf32>>, %in: !tile.ref<tensor<16xf32>>):
+      tile.yield()
     }
 After:
     %x: input 0
     %a: arena byte 0
     %b: arena byte 64
     %c: arena byte 0
+    %d: arena byte 0
     %y: output 0
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from xdsl.dialects.func import ReturnOp
@@ -32,6 +42,7 @@ from tilewright.dialects import array, tile
 from tilewright.dialects.base import array_type
 from tilewright.passes.base import Unit
 from tilewright.passes.fusion import in_block
+from tilewright.passes.lifetimes import all_users, ends_with, storage
 from tilewright.primitives import ArrayType
 
 ALIGNMENT_BYTES = 64
@@ -85,13 +96,6 @@ def plan_memory(unit: Unit) -> MemoryPlan:
     return _Planner(unit).plan()
 
 
-def storage(value: SSAValue) -> SSAValue:
-    """The value whose memory a view shares."""
-    while isinstance(value.owner, array.ReshapeOp):
-        value = value.owner.operands[0]
-    return value
-
-
 class _Planner:
     def __init__(self, unit: Unit) -> None:
         self.unit = unit
@@ -118,34 +122,74 @@ class _Planner:
         last = self.block.last_op
         if not isinstance(last, ReturnOp):
             return
-        taken: set[SSAValue] = set()
         for i, value in enumerate(last.operands):
             root = storage(value)
-            owner = root.owner
-            fresh = isinstance(owner, array.CallOp) and owner.parent_block() is self.block and root not in taken
-            if fresh and isinstance(owner, array.CallOp) and self._may_be_written_early(owner, root, i):
-                taken.add(root)
-                self.result.places[root] = Place(OUTPUT, i)
+            if root not in self.result.places and self._may_be_computed_in(root, i):
+                self._place_result(root, i)
             else:
                 self.result.copies.append((value, i))
         self._spare_results(last)
 
-    def _may_be_written_early(self, call: array.CallOp, root: SSAValue, output: int) -> bool:
-        """Whether writing an output where it is computed spoils no donated input that shares its memory."""
+    def _place_result(self, root: SSAValue, output: int) -> None:
+        """Place an array in an output, and before it what it is written over, as far back as nothing is spoiled."""
+        self.result.places[root] = Place(OUTPUT, output)
+        source = self._written_over(root)
+        if source is not None and source not in self.result.places and self._may_be_computed_in(source, output):
+            self._place_result(source, output)
+
+    def _written_over(self, result: SSAValue) -> SSAValue | None:
+        """The array whose memory a kernel's result takes over: the kernel writes over it, and it is not used again."""
+        call = result.owner
+        if not isinstance(call, array.CallOp):
+            return None
+        operand_refs, result_refs = _refs(self.unit.kernel(call.callee.data))
+        written = result_refs[_position(result, call)]
+        if written not in operand_refs:
+            return None
+        source = storage(call.operands[operand_refs.index(written)])
+        return source if ends_with(source, call) else None
+
+    def _may_take_over(self, source: SSAValue, result: SSAValue) -> bool:
+        """Whether the memory of `source`, which a kernel writes over, may hold `result` as long as that lives."""
+        block = source.owner
+        if not isinstance(block, Block):
+            return source in self.buffer_of
+        # A carried array: its memory must hold the next trip's when the body ends.
+        parent = block.parent_op()
+        if not isinstance(parent, array.WhileOp) or block is not parent.body.block:
+            return False
+        homes = [storage(value) for value in array.yielded(block)]
+        home: SSAValue | None = homes[_position(source, block)]
+        if sum(other is home for other in homes) != 1:
+            return False
+        while home is not None and home is not result:
+            home = self._written_over(home)
+        return home is result
+
+    def _may_be_computed_in(self, root: SSAValue, output: int) -> bool:
+        """Whether an array is computed by a top-level operation that spoils no donated input by writing the output."""
+        op = root.owner
+        if not isinstance(op, array.CallOp | array.WhileOp) or op.parent_block() is not self.block:
+            return False
         donors = [i for i, o in self.unit.donated.items() if o == output]
         if not donors:
             return True
         source = self.block.args[donors[0]]
-        step = self.steps[call]
-        readers = [in_block(u, self.block) for u in _all_users(source) if not isinstance(u, array.ReshapeOp)]
-        if any(self.steps[r] > step for r in readers):
+        readers = [u for u in all_users(source) if not isinstance(u, array.ReshapeOp)]
+        if any(self.steps[in_block(r, self.block)] > self.steps[op] for r in readers):
             return False
+        if isinstance(op, array.CallOp):
+            return self._writes_behind_its_reads(op, root, source)
+        # A loop starts with its carried arrays, which are then written.
+        inside = [r for r in readers if r is not op and in_block(r, self.block) is op]
+        carried = [o for o in op.operands if storage(o) is source]
+        return not inside and all(o is op.operands[_position(root, op)] for o in carried)
+
+    def _writes_behind_its_reads(self, call: array.CallOp, root: SSAValue, source: SSAValue) -> bool:
         kernel = self.unit.kernel(call.callee.data)
-        inputs = [position for position, o in enumerate(call.operands) if storage(o) is source]
-        operand_refs = [n for n, effect in enumerate(kernel.effect_names) if effect != tile.OUT]
-        result_refs = [n for n, effect in enumerate(kernel.effect_names) if effect != tile.IN]
-        written = result_refs[[r is root for r in call.results].index(True)]
-        read = [operand_refs[position] for position in inputs]
+        operand_refs, result_refs = _refs(kernel)
+        written = result_refs[_position(root, call)]
+        read = [ref for ref, o in zip(operand_refs, call.operands, strict=True) if storage(o) is source]
         return all(ref == written or reads_where_it_writes(kernel, ref, written) for ref in read)
 
     def _visit(self, block: Block) -> None:
@@ -200,7 +244,13 @@ class _Planner:
         top = in_block(op, self.block)
         start = self.steps[top]
         inside = op.parent_block() is not self.block
-        end = start if inside else max([start, *(self.steps[in_block(u, self.block)] for u in _all_users(value))])
+        end = start if inside else max([start, *(self.steps[in_block(u, self.block)] for u in all_users(value))])
+        source = self._written_over(value)
+        if source is not None and self._may_take_over(source, value):
+            self._share(value, source)
+            if source in self.buffer_of:
+                self.buffer_of[source].end = max(self.buffer_of[source].end, end)
+            return
         what = op.callee.data if isinstance(op, array.CallOp) else op.name
         self.buffer_of[value] = Buffer(array_type(value), start, end, what=what)
 
@@ -219,6 +269,17 @@ class _Planner:
             buffer.offset = offset
             placed.append(buffer)
             self.result.arena_bytes = max(self.result.arena_bytes, offset + buffer.bytes)
+
+
+def _refs(kernel: tile.KernelOp) -> tuple[list[int], list[int]]:
+    """The refs of a kernel that its calls have operands for, and those that they have results for."""
+    effects = kernel.effect_names
+    return [n for n, e in enumerate(effects) if e != tile.OUT], [n for n, e in enumerate(effects) if e != tile.IN]
+
+
+def _position(value: SSAValue, owner: Operation | Block) -> int:
+    values = owner.args if isinstance(owner, Block) else owner.results
+    return next(n for n, v in enumerate(values) if v is value)
 
 
 def reads_where_it_writes(kernel: tile.KernelOp, source: int, target: int) -> bool:
@@ -250,11 +311,3 @@ def _moves_elements(nest: Block | None) -> bool:
 
 def _meet(a: Buffer, b: Buffer) -> bool:
     return a.start <= b.end and b.start <= a.end
-
-
-def _all_users(value: SSAValue) -> Iterable[Operation]:
-    """Users of a value and of its views."""
-    for use in value.uses:
-        yield use.operation
-        if isinstance(use.operation, array.ReshapeOp):
-            yield from _all_users(use.operation.results[0])

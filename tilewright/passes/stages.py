@@ -22,9 +22,11 @@ class Stage:
         fill: writes its body: `fill(builder, grid indices, refs of its results, refs of what earlier stages computed)`.
         name: what it computes; the last stage of a group is named by the group.
         results: types of its results; none stands for those of the group.
+        updates: the operand of the group that it writes its one result over.
     """
 
     grid: tuple[int, ...]
     fill: Callable[[TileBuilder, Values, Values, Values], None]
     name: str = ""
     results: tuple[ArrayType, ...] = ()
+    updates: int | None = None

@@ -334,7 +334,7 @@ def _pull_concat(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
     return result
 
 
-def _clamp(b: TileBuilder, index: Tile, high: int) -> Linear:
+def clamp(b: TileBuilder, index: Tile, high: int) -> Linear:
     """An integer tile clamped to 0..high as a coordinate."""
     if array_type(index.value).dtype.kind == "u":
         wide = array_type(index.value).dtype
@@ -350,7 +350,7 @@ def _pull_gather(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
     axes: tuple[int, ...] = op.attributes_of()["axes"]
     shape = array_type(source).shape
     rank = array_type(indices[0]).rank
-    lanes = {axis: _clamp(b, b.pull(i, at[:rank]), shape[axis] - 1) for i, axis in zip(indices, axes, strict=True)}
+    lanes = {axis: clamp(b, b.pull(i, at[:rank]), shape[axis] - 1) for i, axis in zip(indices, axes, strict=True)}
     rest = iter(at[rank:])
     return b.pull(source, tuple(lanes[d] if d in lanes else next(rest) for d in range(len(shape))))
 
@@ -360,7 +360,7 @@ def _pull_dynamic_slice(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> T
     sizes = op.attributes_of()["sizes"]
     inner: list[Linear] = []
     for c, start, n, size in zip(at, starts, array_type(source).shape, sizes, strict=True):
-        inner.append(c if n == size else c + _clamp(b, b.pull(start, ()), n - size))
+        inner.append(c if n == size else c + clamp(b, b.pull(start, ()), n - size))
     return b.pull(source, tuple(inner))
 
 
@@ -372,7 +372,7 @@ def _pull_dynamic_update_slice(b: TileBuilder, op: array.ArrayOp, at: Coordinate
         if n == size:
             inner.append(c)
             continue
-        offset = c + _clamp(b, b.pull(start, ()), n - size) * -1
+        offset = c + clamp(b, b.pull(start, ()), n - size) * -1
         inner.append(offset)
         conditions.append(_compare(b, "greater_equal", b.position(offset), 0))
         conditions.append(_compare(b, "less", b.position(offset), size))

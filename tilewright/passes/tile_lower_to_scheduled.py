@@ -97,7 +97,7 @@ class TileLowerToScheduledPass:
     name: ClassVar[str] = "tile-lower-to-scheduled"
 
     def apply(self, unit: Unit) -> None:
-        for kernel in unit.kernels():
+        for kernel in unit.timed_kernels(self.name):
             inferred = infer_layouts(kernel, space_of(unit.machine))
             for product in inferred.products:
                 chosen = Remark(self.name, kernel.sym_name.data, str(inferred.atom(product)), "quickest for its size")

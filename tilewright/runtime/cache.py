@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import mmap
 import os
 import sqlite3
 import stat
@@ -24,10 +25,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 
 from tilewright.errors import ArgumentError
 from tilewright.events import emit
 from tilewright.options import current
+from tilewright.runtime.container import constants_digest
 from tilewright.runtime.files import replacing
 
 if TYPE_CHECKING:
@@ -100,14 +103,17 @@ class CompileCache:
         when their size or time changed; their own format carries checksums too.
         """
         _check_key(key)
-        path = self._find(key)
+        path = self.find(key)
         self._hits += path is not None
         self._misses += path is None
         emit("cache.hit" if path else "cache.miss", key=key)
         return path
 
-    def put(self, key: str, write: Callable[[Path], object], record: Mapping[str, object]) -> Path | None:
-        """Let `write` write a temporary file and make it the entry; `record` must be what JSON can hold.
+    def put(
+        self, key: str, write: Callable[[Path], object], record: Mapping[str, object], *, sync: bool = True
+    ) -> Path | None:
+        """Let `write` write a temporary file and make it the entry; `record` must be what JSON can hold. Without `sync`
+        the reader must notice contents that were lost with the machine's power.
 
         None when the cache cannot be written. What `write` raises, other than OSError, comes through.
         """
@@ -116,7 +122,7 @@ class CompileCache:
         if index.connection is None or index.read_only:
             return None
         try:
-            path, row = self._write_file(key, write)
+            path, row = self._write_file(key, write, sync)
         except OSError as error:
             emit("cache.write_failed", key=key, reason=str(error))
             return None
@@ -180,7 +186,8 @@ class CompileCache:
         usable = self._open().connection is not None
         return CacheStats(self.directory, usable, count, nbytes, self._hits, self._misses)
 
-    def _find(self, key: str) -> Path | None:
+    def find(self, key: str) -> Path | None:
+        """`get` that counts and reports neither hits nor misses."""
         # Twice: a concurrent `put` may replace the file between the look at the index and the look at the file.
         for _ in range(2):
             rows = self._execute("SELECT file, nbytes, modified_ns, digest, used_s FROM entries WHERE key = ?", key)
@@ -205,11 +212,13 @@ class CompileCache:
             self.remove(key)
         return None
 
-    def _write_file(self, key: str, write: Callable[[Path], object]) -> tuple[Path, tuple[str, int, int, bytes]]:
+    def _write_file(
+        self, key: str, write: Callable[[Path], object], sync: bool
+    ) -> tuple[Path, tuple[str, int, int, bytes]]:
         """Write the entry's file under a name of its own, so that readers of an older one are not disturbed."""
         self._files.mkdir(mode=0o700, exist_ok=True)
         path = self._files / f"{key}-{os.urandom(4).hex()}.twp"
-        with replacing(path) as temporary:
+        with replacing(path, sync=sync) as temporary:
             write(temporary)
             digest = _digest(temporary)
         status = path.stat()
@@ -352,7 +361,11 @@ def _check_key(key: str) -> None:
 
 
 def _digest(path: Path) -> bytes:
+    """Large files get a checksum that runs at memory speed."""
     with open(path, "rb") as file:
+        if path.stat().st_size > _ALWAYS_HASHED_BYTES:
+            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            return constants_digest([np.frombuffer(content, np.uint8)])
         return hashlib.file_digest(file, functools.partial(hashlib.blake2b, digest_size=32)).digest()
 
 

@@ -16,7 +16,7 @@ import hashlib
 import mmap
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -38,6 +38,7 @@ _HEADER_BYTES = _TABLE_END + _DIGEST_BYTES
 _BLOCK_WORDS = 8192
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+Find = Callable[[str], Bytes | None]
 
 
 @dataclass(frozen=True)
@@ -52,13 +53,13 @@ class Contents:
     _digest: bytes
 
     def verify_constants(self) -> None:
-        """Read all constants and compare their checksum.
+        """Read all constants, wherever they lie, and compare their checksum.
 
         Raises:
             ProgramFileError: they are damaged.
         """
         end = 0
-        for constant in self.manifest.constants:
+        for constant in _own(self.manifest):
             if self._section[end : constant.offset].any():
                 raise _damaged("its constants do not match their checksum")
             end = constant.offset + constant.nbytes
@@ -75,7 +76,7 @@ def write(
         OSError: the file cannot be written.
     """
     small = (encode(manifest), object_bytes, support_bytes)
-    constants_bytes = max((c.offset + c.nbytes for c in manifest.constants), default=0)
+    constants_bytes = max((c.offset + c.nbytes for c in _own(manifest)), default=0)
     sizes = (*map(len, small), constants_bytes)
     digests = (*map(_digest_of, small), constants_digest(constants))
     offsets: list[int] = []
@@ -90,6 +91,8 @@ def write(
         for offset, content in zip(offsets, small, strict=False):
             _write_at(file, offset, content)
         for placed, content in zip(manifest.constants, constants, strict=True):
+            if placed.key:
+                continue
             _write_at(file, offsets[-1] + placed.offset, content.data)
         _write_at(file, end, b"")
 
@@ -99,11 +102,17 @@ def _write_at(file: BinaryIO, offset: int, content: bytes | memoryview) -> None:
     file.write(content)
 
 
-def read(path: Path) -> Contents:
-    """Open a program file. The file must not change in place while the contents are in use.
+def _own(manifest: Manifest) -> list[Constant]:
+    """The constants that lie in the program's file."""
+    return [constant for constant in manifest.constants if not constant.key]
+
+
+def read(path: Path, find: Find | None = None) -> Contents:
+    """Open a program file. The file must not change in place while the contents are in use. `find` gives the constants
+    that lie elsewhere, by their keys.
 
     Raises:
-        ProgramFileError: it is damaged, truncated or from another version.
+        ProgramFileError: it is damaged, truncated or from another version; a constant is not found.
         OSError: it cannot be opened.
     """
     with open(path, "rb") as file:
@@ -126,11 +135,20 @@ def read(path: Path) -> Contents:
     check(manifest)
     offset, nbytes, digest = entries[-1]
     section = np.frombuffer(content, np.uint8, nbytes, offset)
-    views = tuple(_view(section, constant) for constant in manifest.constants)
+    views = tuple(_view(section, constant, find) for constant in manifest.constants)
     return Contents(manifest, sections[1], sections[2], views, section, digest)
 
 
-def _view(section: Bytes, constant: Constant) -> Bytes:
+def _view(section: Bytes, constant: Constant, find: Find | None) -> Bytes:
+    if constant.key:
+        found = find(constant.key) if find is not None else None
+        part = None if found is None else found[constant.offset : constant.offset + constant.nbytes]
+        if part is None or len(part) != constant.nbytes:
+            raise ProgramFileError(
+                "a constant of the program lies in a compile cache that no longer has it",
+                help="compile the program again, and `save` it to move it",
+            )
+        return part
     view = section[constant.offset : constant.offset + constant.nbytes]
     if len(view) != constant.nbytes:
         raise _damaged("its constants are shorter than its manifest says")

@@ -1,6 +1,6 @@
 """Load relocatable ELF64 objects into this process in plain Python.
 
-An object's code, read-only data and writable data go to three runs of pages of one mapping, in that order, so that
+The objects' code, read-only data and writable data go to three runs of pages of one mapping, in that order, so that
 every reference between them is in reach. Code is never writable and executable at once. Calls of functions out of reach
 go through a stub at the end of the code, references to data through a table of addresses after the read-only data.
 
@@ -39,12 +39,12 @@ Resolver = Callable[[str], int | None]
 
 @dataclass(frozen=True)
 class Section:
-    """One section that occupies memory. `offset` is its place in the image, `relocations` its raw entries."""
+    """One section that occupies memory."""
 
     name: str
     content: bytes
     size: int
-    offset: int
+    alignment: int
 
 
 @dataclass(frozen=True)
@@ -65,12 +65,9 @@ class LinkedImage:
     addresses: dict[str, int]
 
 
-class Object:
-    """A parsed object with its memory layout: link it for any base address with `link`.
-
-    Raises:
-        ProgramFileError: the bytes are no relocatable ELF64 object of a known machine, or use a feature not supported.
-    """
+class _Part:
+    """One parsed object. `offsets` are the places of its sections in the image, `stubs_at` and `slots_at` those of its
+    stubs and addresses: who lays the image out sets them."""
 
     def __init__(self, content: bytes | memoryview) -> None:
         self._bytes = bytes(content)
@@ -80,6 +77,12 @@ class Object:
         self.machine: int = header[2]
         if header[1] != _RELOCATABLE or self.machine not in RELOCATIONS:
             raise _unloadable(f"it is of ELF type {header[1]} for machine {self.machine}")
+        self.sections: dict[int, Section] = {}
+        self.groups: tuple[list[int], list[int], list[int]] = ([], [], [])
+        self.symbols: list[_Symbol] = []
+        self.offsets: dict[int, int] = {}
+        self.stubs_at = self.slots_at = 0
+        self._relocations: list[tuple[int, int, int]] = []
         try:
             self._read(section_table=header[6], section_count=header[12], names_index=header[13])
         except (struct.error, IndexError, ValueError) as error:
@@ -90,21 +93,19 @@ class Object:
             _SECTION.unpack_from(self._bytes, section_table + i * _SECTION.size) for i in range(section_count)
         ]
         names = headers[names_index][4]
-        self._relocations: list[tuple[int, int, int]] = []
-        self._symbols: list[_Symbol] = []
-        groups: tuple[list[int], list[int], list[int]] = ([], [], [])
-        for index, (name_at, kind, flags, _, offset, size, _, info, _, _) in enumerate(headers):
+        for index, (name_at, kind, flags, _, offset, size, _, info, alignment, _) in enumerate(headers):
             name = self._text(names + name_at)
             if kind == _SYMTAB:
-                self._symbols = self._read_symbols(offset, size, headers[headers[index][6]][4])
+                self.symbols = self._read_symbols(offset, size, headers[headers[index][6]][4])
             elif kind == _RELA:
                 self._relocations.append((info, offset, size))
             # Nothing unwinds through this code: unwind tables would only cost load time.
             elif flags & _ALLOC and name != ".eh_frame":
                 if name.startswith(_CONSTRUCTOR_SECTIONS) or flags & _THREAD_LOCAL:
                     raise _unloadable(f"section `{name}` needs a loader with constructors or thread-local storage")
-                groups[0 if flags & _EXECUTE else 2 if flags & _WRITE else 1].append(index)
-        self._place(headers, groups, names)
+                content = self._bytes[offset : offset + (0 if kind == _NOBITS else size)]
+                self.sections[index] = Section(name, content, size, max(alignment, 1))
+                self.groups[0 if flags & _EXECUTE else 2 if flags & _WRITE else 1].append(index)
 
     def _read_symbols(self, offset: int, size: int, names: int) -> list[_Symbol]:
         symbols: list[_Symbol] = []
@@ -118,24 +119,102 @@ class Object:
     def _text(self, at: int) -> str:
         return self._bytes[at : self._bytes.index(0, at)].decode()
 
-    def _place(self, headers: list[tuple[int, ...]], groups: tuple[list[int], ...], names: int) -> None:
+    def defined(self, base: int) -> dict[str, int]:
+        """Addresses of the names that the object defines."""
+        return {s.name: self._own(s, base) for s in self.symbols if s.name and s.section_index != _UNDEFINED}
+
+    def _own(self, symbol: _Symbol, base: int) -> int:
+        if symbol.section_index in self.offsets:
+            return base + self.offsets[symbol.section_index] + symbol.value
+        return symbol.value
+
+    def link(self, image: bytearray, base: int, resolve: Resolver) -> None:
+        """Write the object's sections, stubs and addresses to the image."""
+        for index, section in self.sections.items():
+            image[self.offsets[index] : self.offsets[index] + len(section.content)] = section.content
+        targets = [self._address(symbol, base, resolve) for symbol in self.symbols]
+        struct.pack_into(f"<{len(targets)}Q", image, self.slots_at, *targets)
+        table = RELOCATIONS[self.machine]
+        for index, symbol in enumerate(self.symbols):
+            if symbol.section_index == _UNDEFINED and symbol.name:
+                stub, slot = self.stubs_at + index * _STUB_BYTES, self.slots_at + index * _SLOT_BYTES
+                table.write_stub(image, stub, slot - stub, base + stub)
+        for section_index, offset, size in self._relocations:
+            if section_index in self.sections:
+                self._relocate(image, base, section_index, self._bytes[offset : offset + size], targets)
+
+    def _address(self, symbol: _Symbol, base: int, resolve: Resolver) -> int:
+        if symbol.section_index != _UNDEFINED or not symbol.name:
+            return self._own(symbol, base)
+        address = resolve(symbol.name)
+        if address is None and not symbol.weak:
+            raise _unloadable(f"it needs `{symbol.name}`, which neither this process nor its C library has")
+        return address or 0
+
+    def _relocate(self, image: bytearray, base: int, section_index: int, entries: bytes, targets: list[int]) -> None:
+        section, start = self.sections[section_index], self.offsets[section_index]
+        appliers = RELOCATIONS[self.machine].appliers
+        relocations: Iterator[tuple[int, int, int, int]] = _RELOCATION.iter_unpack(entries)
+        for at, kind, symbol, addend in relocations:
+            apply = appliers.get(kind)
+            name = self.symbols[symbol].name or section.name
+            if apply is None:
+                raise _unloadable(f"relocation {kind} of `{name}` in `{section.name}` is not supported")
+            if at >= section.size:
+                raise _unloadable(f"a relocation of `{name}` lies outside `{section.name}`")
+            place = Place(
+                image,
+                start + at,
+                base + start + at,
+                targets[symbol],
+                addend,
+                base + self.slots_at + symbol * _SLOT_BYTES,
+                base + self.stubs_at + symbol * _STUB_BYTES
+                if self.symbols[symbol].section_index == _UNDEFINED
+                else None,
+            )
+            if not apply(place):
+                raise _unloadable(f"`{name}` is out of reach of relocation {kind} in `{section.name}`")
+
+
+class Object:
+    """Parsed objects with the memory layout of one image: link them for any base address with `link`.
+
+    What object number n defines as `name` is `name.n` to the others. The image's own names are those of the last.
+
+    Raises:
+        ProgramFileError: the bytes are no relocatable ELF64 object of a known machine, or use a feature not supported.
+    """
+
+    def __init__(self, *contents: bytes | memoryview) -> None:
+        self._parts = [_Part(content) for content in contents]
+        self.machine = self._parts[-1].machine
+        if any(part.machine != self.machine for part in self._parts):
+            raise _unloadable("its objects are for different machines")
+        self._place()
+
+    def _place(self) -> None:
         """Give each section its offset in the image; stubs follow the code, the address table the read-only data."""
         page = os.sysconf("SC_PAGE_SIZE")
-        self._sections: dict[int, Section] = {}
         ends: list[int] = []
         at = 0
-        for group, tail_bytes in zip(groups, (_STUB_BYTES, _SLOT_BYTES, 0), strict=True):
-            for index in group:
-                name_at, kind, _, _, offset, size, _, _, alignment, _ = headers[index]
-                at = _round_up(at, max(alignment, 1))
-                content = self._bytes[offset : offset + (0 if kind == _NOBITS else size)]
-                self._sections[index] = Section(self._text(names + name_at), content, size, at)
-                at += size
+        for group in range(3):
+            for part in self._parts:
+                for index in part.groups[group]:
+                    at = _round_up(at, part.sections[index].alignment)
+                    part.offsets[index] = at
+                    at += part.sections[index].size
             at = _round_up(at, _STUB_BYTES)
+            for part in self._parts:
+                if group == 0:
+                    part.stubs_at = at
+                    at += _STUB_BYTES * len(part.symbols)
+                elif group == 1:
+                    part.slots_at = at
+                    at += _SLOT_BYTES * len(part.symbols)
+            at = _round_up(at, page)
             ends.append(at)
-            at = _round_up(at + tail_bytes * len(self._symbols), page)
-            ends.append(at)
-        self._stubs_at, self._code_bytes, self._slots_at, read_only_end, _, self.image_bytes = ends
+        self._code_bytes, read_only_end, self.image_bytes = ends
         self._read_only_bytes = read_only_end - self._code_bytes
 
     def link(self, base: int, resolve: Resolver) -> LinkedImage:
@@ -145,60 +224,15 @@ class Object:
             ProgramFileError: a name that `resolve` does not know, an unknown relocation, or a target out of reach.
         """
         image = bytearray(self.image_bytes)
-        for section in self._sections.values():
-            image[section.offset : section.offset + len(section.content)] = section.content
-        targets = [self._address(symbol, base, resolve) for symbol in self._symbols]
-        struct.pack_into(f"<{len(targets)}Q", image, self._slots_at, *targets)
-        table = RELOCATIONS[self.machine]
-        for index, symbol in enumerate(self._symbols):
-            if symbol.section_index == _UNDEFINED and symbol.name:
-                stub, slot = self._stubs_at + index * _STUB_BYTES, self._slots_at + index * _SLOT_BYTES
-                table.write_stub(image, stub, slot - stub, base + stub)
-        for section_index, offset, size in self._relocations:
-            if section_index in self._sections:
-                self._relocate(image, base, self._sections[section_index], offset, size, targets)
-        addresses = {
-            symbol.name: target
-            for symbol, target in zip(self._symbols, targets, strict=True)
-            if symbol.name and symbol.section_index != _UNDEFINED
-        }
-        return LinkedImage(image, self._code_bytes, self._read_only_bytes, addresses)
+        defined = [part.defined(base) for part in self._parts]
+        shared = {f"{name}.{n}": address for n, names in enumerate(defined) for name, address in names.items()}
 
-    def _address(self, symbol: _Symbol, base: int, resolve: Resolver) -> int:
-        if symbol.section_index in self._sections:
-            return base + self._sections[symbol.section_index].offset + symbol.value
-        if symbol.section_index != _UNDEFINED or not symbol.name:
-            return symbol.value
-        address = resolve(symbol.name)
-        if address is None and not symbol.weak:
-            raise _unloadable(f"it needs `{symbol.name}`, which neither this process nor its C library has")
-        return address or 0
+        def look_up(name: str) -> int | None:
+            return shared[name] if name in shared else resolve(name)
 
-    def _relocate(
-        self, image: bytearray, base: int, section: Section, offset: int, size: int, targets: list[int]
-    ) -> None:
-        appliers = RELOCATIONS[self.machine].appliers
-        entries: Iterator[tuple[int, int, int, int]] = _RELOCATION.iter_unpack(self._bytes[offset : offset + size])
-        for at, kind, symbol, addend in entries:
-            apply = appliers.get(kind)
-            name = self._symbols[symbol].name or section.name
-            if apply is None:
-                raise _unloadable(f"relocation {kind} of `{name}` in `{section.name}` is not supported")
-            if at >= section.size:
-                raise _unloadable(f"a relocation of `{name}` lies outside `{section.name}`")
-            place = Place(
-                image,
-                section.offset + at,
-                base + section.offset + at,
-                targets[symbol],
-                addend,
-                base + self._slots_at + symbol * _SLOT_BYTES,
-                base + self._stubs_at + symbol * _STUB_BYTES
-                if self._symbols[symbol].section_index == _UNDEFINED
-                else None,
-            )
-            if not apply(place):
-                raise _unloadable(f"`{name}` is out of reach of relocation {kind} in `{section.name}`")
+        for part in self._parts:
+            part.link(image, base, look_up)
+        return LinkedImage(image, self._code_bytes, self._read_only_bytes, defined[-1])
 
 
 class Library:
@@ -230,14 +264,15 @@ class Library:
             unmap(self._mapping, self._size)
 
 
-def load(content: bytes | memoryview, resolve: Resolver | None = None) -> Library:
-    """Map and link an object. `resolve` gives the address of an external name, by default from this process.
+def load(*contents: bytes | memoryview, resolve: Resolver | None = None) -> Library:
+    """Map objects and link them with each other. `resolve` gives the address of an external name, by default from this
+    process.
 
     Raises:
         ProgramFileError: the object is malformed, needs something unsupported, or needs a name that is not found.
         ResourceExhausted: no memory for it.
     """
-    parsed = Object(content)
+    parsed = Object(*contents)
     size = parsed.image_bytes
     mapping = map_pages(size)
     try:

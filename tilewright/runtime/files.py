@@ -13,8 +13,10 @@ TEMPORARY_SUFFIX = ".tmp"
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Generator[Path]:
+def replacing(path: Path, *, sync: bool = True) -> Generator[Path]:
     """Write the yielded temporary file; on leaving it is synced and renamed to `path`, on an error it is removed.
+
+    Without `sync` a machine that loses power may keep the name and lose the contents.
 
     A process killed in between leaves a file that ends in `TEMPORARY_SUFFIX`, and `path` as it was.
 
@@ -24,12 +26,14 @@ def replacing(path: Path) -> Generator[Path]:
     temporary = path.with_name(f"{path.name}.{os.getpid()}.{os.urandom(4).hex()}{TEMPORARY_SUFFIX}")
     try:
         yield temporary
-        _sync(temporary)
+        if sync:
+            _sync(temporary)
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    _sync(path.parent)
+    if sync:
+        _sync(path.parent)
 
 
 def dump(folder: Path, name: str, text: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -12,6 +13,9 @@ from tilewright.errors import CompilerBug, ProgramFileError
 from tilewright.runtime.abi import ABI_VERSION, MAX_THREADS, round_up
 
 FORMAT_VERSION = 1
+
+# An entry of the compile cache, or nothing, and an offset in it in bytes.
+Place = tuple[str, int]
 
 
 class ArraySpec(msgspec.Struct, frozen=True):
@@ -37,10 +41,12 @@ class Alias(msgspec.Struct, frozen=True):
 
 
 class Constant(msgspec.Struct, frozen=True):
-    """Where one constant lies in the file's section of constants, in bytes; offsets are multiples of 64."""
+    """Where one constant lies in the file's section of constants, in bytes; offsets are multiples of 64. One with a
+    `key` lies in that entry of the compile cache instead, at that offset."""
 
     offset: int
     nbytes: int
+    key: str = ""
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -56,7 +62,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Everything about a program but its code and constants.
 
     `cpu` and `features` are LLVM's names; only `features` must be present to run. `estimated_seconds` is the cost
-    model's; above a microsecond the interpreter's lock is released. `metadata["memory_report"]`, where given, is the
+    model's; above a microsecond the interpreter's lock is released. The code is one object, or several one after the
+    other of `object_sizes` bytes. `metadata["memory_report"]`, where given, is the
     table that an out-of-memory error shows.
     """
 
@@ -68,6 +75,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     outputs: tuple[ArraySpec, ...]
     aliases: tuple[Alias, ...] = ()
     constants: tuple[Constant, ...] = ()
+    object_sizes: tuple[int, ...] = ()
     arena_bytes: int = 0
     worker_scratch_bytes: int = 0
     estimated_seconds: float = 1.0
@@ -87,14 +95,30 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return sum(spec.nbytes for index, spec in enumerate(self.outputs) if index not in aliased)
 
 
-def place_constants(sizes: Sequence[int]) -> tuple[Constant, ...]:
-    """Lay constants of these sizes in bytes out one after the other, each at a multiple of 64."""
+def place_constants(sizes: Sequence[int], elsewhere: Sequence[Place] = ()) -> tuple[Constant, ...]:
+    """Lay constants of these sizes in bytes out one after the other, each at a multiple of 64, but for those that have
+    a key in the compile cache."""
     placed: list[Constant] = []
     offset = 0
-    for nbytes in sizes:
-        placed.append(Constant(offset, nbytes))
-        offset = round_up(offset + nbytes)
+    for nbytes, (key, at) in zip(sizes, elsewhere or [("", 0)] * len(sizes), strict=True):
+        placed.append(Constant(at if key else offset, nbytes, key))
+        offset = offset if key else round_up(offset + nbytes)
     return tuple(placed)
+
+
+def split_objects(manifest: Manifest, content: bytes) -> list[bytes]:
+    """The objects in a program's code.
+
+    Raises:
+        ProgramFileError: they are not as long as the code.
+    """
+    ends = list(itertools.accumulate(manifest.object_sizes or (len(content),)))
+    if ends[-1] != len(content):
+        raise ProgramFileError(
+            "the program's objects are not of the sizes in its manifest",
+            help="compile the program again with this version of Tilewright",
+        )
+    return [content[end - size : end] for size, end in zip(manifest.object_sizes or (len(content),), ends, strict=True)]
 
 
 def encode(manifest: Manifest) -> bytes:
@@ -141,6 +165,8 @@ def check(manifest: Manifest) -> None:
         raise CompilerBug(f"`{manifest.name}` declares a negative arena")
     end = 0
     for constant in manifest.constants:
+        if constant.key:
+            continue
         if constant.offset != round_up(end) or constant.nbytes < 0:
             raise CompilerBug(f"the constants of `{manifest.name}` are not one after the other at multiples of 64")
         end = constant.offset + constant.nbytes

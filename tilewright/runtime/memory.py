@@ -34,6 +34,7 @@ def libc() -> ctypes.CDLL:
     library.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     library.dlsym.restype = ctypes.c_void_p
     library.dlsym.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+    library.memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
     library.free.restype = None
     library.free.argtypes = [ctypes.c_void_p]
     return library

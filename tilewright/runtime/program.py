@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from tilewright.dtypes import by_name
@@ -35,8 +36,8 @@ from tilewright.events import capturing, emit, listening
 from tilewright.options import Options, current
 from tilewright.runtime import container, cpu_features, elf
 from tilewright.runtime.abi import ALIGNMENT_BYTES, MAX_THREADS
-from tilewright.runtime.container import Bytes
-from tilewright.runtime.manifest import ArraySpec, Manifest, check
+from tilewright.runtime.container import Bytes, Find
+from tilewright.runtime.manifest import ArraySpec, Manifest, Place, check, place_constants, split_objects
 from tilewright.runtime.native import MISMATCH, Binding, memory_error
 from tilewright.runtime.pool import load_support
 
@@ -49,7 +50,8 @@ Buffer = Array | bytes | bytearray | memoryview
 class Program:
     """Native code with its manifest and constants. Programs are re-entrant: several threads may call one.
 
-    `verify_constants` is called before the first use of the constants, where nothing has checked them.
+    `verify_constants` is called before the first use of the constants, where nothing has checked them. `elsewhere`
+    says which entries of the compile cache hold constants, and where.
 
     Raises:
         CpuFeatureError: this machine lacks the architecture or a feature that the program needs.
@@ -63,6 +65,7 @@ class Program:
         support_bytes: bytes,
         constants: Sequence[Buffer] = (),
         verify_constants: Callable[[], None] | None = None,
+        elsewhere: Sequence[Place] = (),
     ) -> None:
         check(manifest)
         _check_machine(manifest)
@@ -75,6 +78,7 @@ class Program:
         self._support_bytes = support_bytes
         self._constants = views
         self._verify = verify_constants
+        self._elsewhere = tuple(elsewhere)
         self._library: elf.Library | None = None
         self._bindings: dict[int, Binding] = {}
         self._lock = threading.Lock()
@@ -177,7 +181,20 @@ class Program:
         Raises:
             OSError: the file cannot be written.
         """
-        container.write(Path(path), self.manifest, self._object_bytes, self._support_bytes, self._constants)
+        self._write(Path(path), ())
+
+    def save_beside_constants(self, path: Path) -> None:
+        """Write the program to a file that is read where the compile cache has its large constants.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        self._write(path, self._elsewhere)
+
+    def _write(self, path: Path, elsewhere: Sequence[Place]) -> None:
+        placed = place_constants([len(constant) for constant in self._constants], elsewhere)
+        manifest = msgspec.structs.replace(self.manifest, constants=placed)
+        container.write(path, manifest, self._object_bytes, self._support_bytes, self._constants)
 
     def _invoke(self, binding: Binding, arrays: tuple[Any, ...], out: Any) -> Any:
         if binding.function is not None and len(arrays) == self._inputs:
@@ -209,7 +226,7 @@ class Program:
         self.verify()
         start = time.perf_counter()
         if self._library is None:
-            self._library = elf.load(self._object_bytes)
+            self._library = elf.load(*split_objects(self.manifest, self._object_bytes))
         support = load_support(self._support_bytes)
         binding = Binding(self.manifest, self._library, support, self._constants, threads)
         emit("runtime.bind", name=self.manifest.name, threads=threads, seconds=time.perf_counter() - start)
@@ -326,21 +343,23 @@ def _mismatch(*_: Any) -> Any:
     return MISMATCH
 
 
-def load(path: str | Path) -> Program:
-    """Load a program that `Program.save` wrote. The constants are mapped; the file must not be changed in place.
+def load(path: str | Path, find: Find | None = None) -> Program:
+    """Load a program that `Program.save` wrote. The constants are mapped; the file must not be changed in place. `find`
+    gives those that lie in the compile cache, by their keys.
 
     Raises:
         ProgramFileError: the file is damaged, truncated or from another version.
         CpuFeatureError: this machine lacks the architecture or a feature that the program needs.
         OSError: the file cannot be opened.
     """
-    contents = container.read(Path(path))
+    contents = container.read(Path(path), find)
     return Program(
         contents.manifest,
         contents.object_bytes,
         contents.support_bytes,
         contents.constants,
         contents.verify_constants,
+        [(constant.key, constant.offset) for constant in contents.manifest.constants],
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import re
 import struct
 import time
 
@@ -219,6 +220,47 @@ def test_aarch64_objects_are_linked():
     assert ArmWalk(linked, BASE).run(addresses["second_word"]) == 22
     assert ArmWalk(linked, BASE).run(addresses["leave"]) == 0x5555_0000_1230
     assert struct.unpack_from("<Q", linked.content, addresses["hidden"] - BASE)[0] == 5
+
+
+def test_objects_that_call_each_other_are_linked() -> None:
+    parts = [
+        f"""
+        @counter = internal global i64 {start}
+        define i64 @next() {{
+          %old = load i64, ptr @counter
+          %new = add i64 %old, 1
+          store i64 %new, ptr @counter
+          ret i64 %new
+        }}"""
+        for start in (10, 20)
+    ]
+    main = """
+    declare i64 @next.0()
+    declare i64 @next.1()
+    declare double @cos(double)
+    define i64 @next() {
+      %a = call i64 @next.0()
+      %b = call i64 @next.1()
+      %c = mul i64 %a, 1000
+      %d = add i64 %c, %b
+      ret i64 %d
+    }
+    define double @cosine(double %x) {
+      %y = call double @cos(double %x)
+      ret double %y
+    }"""
+    library = elf.load(*(compile_ir(ir) for ir in (*parts, main)))
+    call = function(library, "next")
+    assert [call(), call()] == [11021, 12022]
+    assert function(library, "cosine", ctypes.c_double, ctypes.c_double)(1.0) == math.cos(1.0)
+    with pytest.raises(ProgramFileError, match=re.escape("next.2")):
+        elf.load(compile_ir(parts[0]), compile_ir(main.replace("next.1", "next.2")))
+
+
+def test_objects_for_different_machines_are_refused() -> None:
+    ir = "define i64 @one() { ret i64 1 }"
+    with pytest.raises(ProgramFileError, match="different machines"):
+        elf.load(compile_ir(ir, ARM_TRIPLE), compile_ir(ir, X86_TRIPLE))
 
 
 def test_a_name_that_nobody_has_is_refused():

@@ -1,16 +1,19 @@
-"""Print a scheduled program as one LLVM module: a function per parallel region, a driver per kernel, and `tw_main`.
+"""Print a scheduled program as LLVM modules: one per kernel, a driver and a function per parallel region, and `main`.
 
     i32 tw_main(ptr buffers, ptr arena, ptr parallel, i32 threads)
 
 `buffers` is a table of pointers: inputs, outputs, constants. A region's function gets a table of its own: the kernel's
-refs, the kernel's shared memory, the workers' scratch memory.
+refs, the kernel's shared memory, the workers' scratch memory, and how many bytes each worker has of that. A kernel's
+module does not say what it is called: equal kernels are equal texts.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from llvmlite import ir
 from xdsl.dialects.func import ReturnOp
@@ -23,7 +26,8 @@ from tilewright.errors import CompilerBug, UnsupportedOnTargetError
 from tilewright.machines.machine import Machine
 from tilewright.passes.affine_access import storage_elements
 from tilewright.passes.base import Unit
-from tilewright.passes.scheduled_plan_memory import ARENA, CONSTANT, INPUT, OUTPUT, MemoryPlan, storage
+from tilewright.passes.lifetimes import storage
+from tilewright.passes.scheduled_plan_memory import ARENA, CONSTANT, INPUT, OUTPUT, MemoryPlan
 from tilewright.targets.cpu.context import FunctionContext, Scratch, round_up
 from tilewright.targets.cpu.emit_dot import emit_dot
 from tilewright.targets.cpu.emit_nest import emit_nest
@@ -40,18 +44,26 @@ CHUNK_SECONDS = 4e-6
 REGION = ir.FunctionType(ir.VoidType(), [POINTER, I64, I32])
 PARALLEL = ir.FunctionType(ir.VoidType(), [POINTER, POINTER, I64, I32])
 MAIN = ir.FunctionType(I32, [POINTER, POINTER, POINTER, I32])
+# What a kernel's driver is called in the object of each kernel.
+KERNEL = "tw_kernel"
 
 
 @dataclass(eq=False)
 class NativeModule:
-    """What emission gives: LLVM text, constants in the order of the buffer table, memory needs, predicted work."""
+    """What emission gives: LLVM texts by name, those of kernels and last that of `main`; constants in the order of the
+    buffer table, memory needs, predicted work."""
 
-    text: str
+    texts: dict[str, str]
     constants: list[str]
     arena_bytes: int
     worker_bytes: int
     messages: list[str] = field(default_factory=list)
     work: dict[str, Work] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        """All modules, to be looked at."""
+        return "\n".join(f"; ---- {name}\n{text}" for name, text in self.texts.items())
 
 
 @dataclass(eq=False)
@@ -60,46 +72,66 @@ class _Kernel:
     shared_bytes: int
 
 
-def emit_program(unit: Unit, plan: MemoryPlan, triple: str) -> NativeModule:
-    """Emit `main` and its kernels."""
-    return _Emitter(unit, plan, triple).emit()
+# Takes the name and the text of a module; gives the number of its object.
+Submit = Callable[[str, str], int]
+
+
+def emit_program(unit: Unit, plan: MemoryPlan, triple: str, submit: Submit | None = None) -> NativeModule:
+    """Emit the kernels and `main`; each module goes to `submit` as soon as it is there."""
+    numbers = itertools.count()
+    return _Emitter(unit, plan, triple, submit or (lambda name, text: next(numbers))).emit()
 
 
 class _Emitter:
-    def __init__(self, unit: Unit, plan: MemoryPlan, triple: str) -> None:
+    def __init__(self, unit: Unit, plan: MemoryPlan, triple: str, submit: Submit) -> None:
         self.unit = unit
+        self.triple = triple
+        self.submit = submit
+        self.texts: dict[str, str] = {}
+        self.declared: dict[str, ir.Function] = {}
         self.machine: Machine = unit.machine
         self.plan = plan
-        self.module = ir.Module("program")
-        self.module.triple = triple
-        declare_features(self.module, unit.machine.llvm_features)
+        self.module = self._new_module()
         self.scratch = Scratch()
         self.kernels: dict[str, _Kernel] = {}
         self.constants: list[str] = []
         self.messages: list[str] = []
         self.work: dict[str, Work] = {}
-        self.worker_bytes = ir.GlobalVariable(self.module, I64, "worker_bytes")
-        self.worker_bytes.linkage = "internal"
-        self.worker_bytes.global_constant = True
 
     def emit(self) -> NativeModule:
-        for kernel in self.unit.kernels():
-            self.kernels[kernel.sym_name.data] = self._emit_kernel(kernel)
+        main = self.module
+        for kernel in self.unit.timed_kernels("emission"):
+            self.kernels[kernel.sym_name.data] = self._emit_kernel(kernel, main)
+        self.module = main
         shared = max((k.shared_bytes for k in self.kernels.values()), default=0)
         shared_start = round_up(self.plan.arena_bytes)
         arena_bytes = shared_start + shared
         self._emit_main(shared_start, arena_bytes)
-        self.worker_bytes.initializer = i64(self.scratch.bytes)  # type: ignore[assignment]  untyped in llvmlite
-        return NativeModule(str(self.module), self.constants, arena_bytes, self.scratch.bytes, self.messages, self.work)
+        self._finish_module("main")
+        return NativeModule(self.texts, self.constants, arena_bytes, self.scratch.bytes, self.messages, self.work)
+
+    def _new_module(self) -> ir.Module:
+        module = ir.Module("program")
+        module.triple = self.triple
+        declare_features(module, self.machine.llvm_features)
+        return module
+
+    def _finish_module(self, name: str) -> int:
+        """Hand the module over; gives the number of its object."""
+        self.texts[name] = str(self.module)
+        return self.submit(name, self.texts[name])
 
     # ---- kernels ------------------------------------------------------------------------------------------------
 
-    def _emit_kernel(self, kernel: tile.KernelOp) -> _Kernel:
-        """`void kernel(ptr table, ptr parallel, i32 threads)`: its regions in order; the end of each is a barrier."""
+    def _emit_kernel(self, kernel: tile.KernelOp, main: ir.Module) -> _Kernel:
+        """`void tw_kernel(ptr table, ptr parallel, i32 threads)`: its regions in order; the end of each is a barrier.
+
+        Gives its declaration in the module of `main`.
+        """
         name = kernel.sym_name.data
         type = ir.FunctionType(ir.VoidType(), [POINTER, POINTER, I32])
-        function = ir.Function(self.module, type, name)
-        function.linkage = "internal"
+        self.module = self._new_module()
+        function = ir.Function(self.module, type, KERNEL)
         builder = builder_of(function)
         table, parallel, threads = function.args
         shared: dict[SSAValue, int] = {}
@@ -110,13 +142,16 @@ class _Emitter:
                 shared[op.result] = shared_bytes
                 shared_bytes += _ref_bytes(op.result)
             elif isinstance(op, scheduled.ParallelOp):
-                region = self._emit_region(kernel, op, shared, f"{name}.{len(shared)}")
+                region = self._emit_region(kernel, op, shared)
                 total += self._launch(builder, op, region, table, parallel, threads)
             elif not isinstance(op, scheduled.BarrierOp | tile.YieldOp):
                 raise CompilerBug(f"{op.name} outside a parallel region")
         builder.ret_void()
         self.work[name] = total
-        return _Kernel(function, shared_bytes)
+        symbol = f"{KERNEL}.{self._finish_module(name)}"
+        if symbol not in self.declared:
+            self.declared[symbol] = ir.Function(main, type, symbol)
+        return _Kernel(self.declared[symbol], shared_bytes)
 
     def _launch(
         self,
@@ -139,16 +174,14 @@ class _Emitter:
         builder.call(_Callable(parallel), [region, table, i64(chunks), threads])
         return total
 
-    def _emit_region(
-        self, kernel: tile.KernelOp, op: scheduled.ParallelOp, shared: dict[SSAValue, int], name: str
-    ) -> ir.Function:
+    def _emit_region(self, kernel: tile.KernelOp, op: scheduled.ParallelOp, shared: dict[SSAValue, int]) -> ir.Function:
         """`void region(ptr table, i64 chunk, i32 worker)`: the points of one chunk."""
-        function = ir.Function(self.module, REGION, self.module.get_unique_name(name))
+        function = ir.Function(self.module, REGION, self.module.get_unique_name("region"))
         function.linkage = "internal"
         builder = builder_of(function)
         table, chunk, worker = function.args
         refs = len(kernel.refs)
-        size = builder.load(self.worker_bytes, typ=I64)
+        size = builder.load(offset_pointer(builder, table, i64(refs + 2), 8), typ=I64)
         base = self._table_entry(builder, table, refs + 1)
         scratch = builder.gep(base, [builder.mul(builder.zext(worker, I64), size)], source_etype=I8)
         context = FunctionContext(builder, self.machine, scratch, self.scratch, 0, self._effect)
@@ -317,6 +350,11 @@ class _Driver:
     def _entry(self, index: int) -> Value:
         return self.builder.load(offset_pointer(self.builder, self.buffers, i64(index), 8), typ=POINTER)
 
+    def assign(self, source: SSAValue, target: SSAValue) -> None:
+        """Copy an array to the place of another, unless it lies there."""
+        if not self._shares_memory(source, target):
+            self.copy(self.pointer(source), self.pointer(target), array_type(source).nbytes)
+
     def copy(self, source: Value, target: Value, nbytes: int) -> None:
         if nbytes == 0:
             return
@@ -347,27 +385,27 @@ class _Driver:
         outputs = iter(op.results)
         inputs = iter(op.operands)
         entries: list[Value] = []
-        for ref, effect in zip(kernel.refs, kernel.effect_names, strict=True):
+        for effect in kernel.effect_names:
             if effect == tile.IN:
                 entries.append(self.pointer(next(inputs)))
                 continue
             output = next(outputs)
             result = self.pointer(output)
-            if effect == tile.INOUT and not self._shares_memory(source := next(inputs), output):
-                type = tile.ref_type(ref)
-                nbytes = math.prod(type.shape) * type.dtype.itemsize
-                self.copy(self.pointer(source), result, nbytes)
+            if effect == tile.INOUT:
+                self.assign(next(inputs), output)
             entries.append(result)
-        entries += [self.shared, self.scratch]
+        scratch_bytes: Any = i64(self.emitter.scratch.bytes)
+        entries += [self.shared, self.scratch, scratch_bytes.inttoptr(POINTER)]
         table = self._table(entries)
         emitted = self.emitter.kernels[op.callee.data]
         self.builder.call(emitted.function, [table, self.parallel, self.threads])
 
     def _shares_memory(self, source: SSAValue, result: SSAValue) -> bool:
-        """Whether a result is written to the input that was donated for it."""
+        """Whether a result is written over an array, such as the input that was donated for it."""
         places = self.emitter.plan.places
         a, b = places[storage(source)], places[storage(result)]
-        return a.kind == INPUT and b.kind == OUTPUT and self.emitter.unit.donated.get(a.index) == b.index
+        donated = a.kind == INPUT and b.kind == OUTPUT and self.emitter.unit.donated.get(a.index) == b.index
+        return a == b or donated
 
     def _table(self, entries: Sequence[Value]) -> Value:
         with self.builder.goto_entry_block():
@@ -378,7 +416,7 @@ class _Driver:
 
     def _while(self, op: array.WhileOp) -> None:
         for source, target in zip(op.operands, op.results, strict=True):
-            self.copy(self.pointer(source), self.pointer(target), array_type(source).nbytes)
+            self.assign(source, target)
         check = self.builder.append_basic_block("while")
         body = self.builder.append_basic_block("while.body")
         end = self.builder.append_basic_block("while.end")
@@ -405,7 +443,8 @@ class _Driver:
                 pointer = spare
             sources.append(pointer)
         for source, (value, target) in zip(sources, pairs, strict=True):
-            self.copy(source, self.pointer(target), array_type(value).nbytes)
+            if not self._shares_memory(value, target):
+                self.copy(source, self.pointer(target), array_type(value).nbytes)
 
     def _if(self, op: array.IfOp) -> None:
         with self.builder.if_else(self._truth(op.operands[0])) as (then, otherwise):
@@ -413,7 +452,7 @@ class _Driver:
                 with branch:
                     self.run(region.block)
                     for value, target in zip(array.yielded(region.block), op.results, strict=True):
-                        self.copy(self.pointer(value), self.pointer(target), array_type(value).nbytes)
+                        self.assign(value, target)
 
     def _truth(self, value: SSAValue) -> Value:
         raw = self.builder.load(self.pointer(value), typ=I8)

@@ -20,8 +20,10 @@ from tilewright.primitives import ArrayType
 from tilewright.runtime.files import dump
 from tilewright.runtime.manifest import Alias, ArraySpec, Manifest, place_constants
 from tilewright.runtime.program import Program
+from tilewright.runtime.shared_constants import Keep, keep_in_memory
 from tilewright.targets.base import Tensor
-from tilewright.targets.cpu.codegen import compile_assembly, compile_object, triple_of
+from tilewright.targets.cpu.codegen import compile_assembly, triple_of
+from tilewright.targets.cpu.compile_pool import CompilePool
 from tilewright.targets.cpu.emit import NativeModule, emit_program
 from tilewright.targets.cpu.support import support_object
 
@@ -38,19 +40,29 @@ class NativeProgram:
         self._unit = unit
         self._stages = stages
         self._plan: MemoryPlan = plan_memory(unit)
-        self._module: NativeModule = emit_program(unit, self._plan, triple_of(unit.machine))
+        self._emitted: NativeModule | None = None
         self._program: Program | None = None
+
+    @property
+    def _module(self) -> NativeModule:
+        """The program as LLVM text, made on first use: making it can be part of compiling it."""
+        if self._emitted is None:
+            self._emitted = emit_program(self._unit, self._plan, triple_of(self._unit.machine))
+        return self._emitted
 
     @property
     def program(self) -> Program:
         """The runnable program, built on first use."""
         if self._program is None:
-            self._program = self._build()
+            self._program = self.link(keep_in_memory)
         return self._program
 
-    def _build(self) -> Program:
+    def link(self, keep: Keep) -> Program:
+        """The runnable program with its constants as `keep` has them."""
         machine = self._unit.machine
-        constants = [np.ascontiguousarray(self._unit.constants[name]) for name in self._module.constants]
+        objects = self._compile()
+        kept = keep({name: np.ascontiguousarray(self._unit.constants[name]) for name in self._module.constants})
+        constants = [each.content for each in kept]
         if events.listening(4):
             events.emit("compile.source", level=4, text=self._module.text)
         if (folder := current().dump_dir) is not None:
@@ -58,11 +70,34 @@ class NativeProgram:
             dump(folder / self._unit.name, "5.assembly.s", self.asm())
         if events.listening(7):
             events.emit("compile.assembly", level=7, text=self.asm())
-        object_bytes = compile_object(self._module.text, machine)
-        manifest = self._manifest([c.nbytes for c in constants])
-        return Program(manifest, object_bytes, _support(triple_of(machine)), constants)
+        manifest = self._manifest([c.nbytes for c in constants], [len(each) for each in objects])
+        elsewhere = [(each.key, each.offset) for each in kept]
+        return Program(manifest, b"".join(objects), _support(triple_of(machine)), constants, elsewhere=elsewhere)
 
-    def _manifest(self, constant_sizes: list[int]) -> Manifest:
+    def _compile(self) -> list[bytes]:
+        """The objects of all modules; those that are not emitted yet are compiled as they come."""
+        with CompilePool(self._unit.machine, self._unit.threads) as pool:
+            if self._emitted is None:
+                numbers: dict[str, int] = {}
+
+                def submit(name: str, text: str) -> int:
+                    return numbers.setdefault(name, pool.submit(name, text))
+
+                self._emitted = emit_program(self._unit, self._plan, triple_of(self._unit.machine), submit)
+            else:
+                numbers = {name: pool.submit(name, text) for name, text in self._emitted.texts.items()}
+            compiled = pool.finish()
+        for name, steps in self._unit.seconds.items():
+            if name in numbers and events.listening(3):
+                module = compiled[numbers[name]]
+                seconds = {f"{step.replace('-', '_')}_s": spent for step, spent in steps.items()}
+                code_bytes = len(module.object_bytes)
+                events.emit(
+                    "compile.kernel", level=3, name=name, **seconds, llvm_s=module.seconds, code_bytes=code_bytes
+                )
+        return [each.object_bytes for each in compiled]
+
+    def _manifest(self, constant_sizes: list[int], object_sizes: list[int]) -> Manifest:
         machine = self._unit.machine
         types = self._unit.main.function_type
         inputs = [_spec(f"in{i}", array_type(t)) for i, t in enumerate(types.inputs)]
@@ -76,6 +111,7 @@ class NativeProgram:
             outputs=tuple(outputs),
             aliases=tuple(Alias(output=o, input=i) for i, o in self._unit.donated.items()),
             constants=place_constants(constant_sizes),
+            object_sizes=tuple(object_sizes),
             arena_bytes=self._module.arena_bytes,
             worker_scratch_bytes=self._module.worker_bytes,
             estimated_seconds=sum(w.seconds(machine) for w in self._module.work.values()),
@@ -97,7 +133,8 @@ class NativeProgram:
         return known[phase]
 
     def asm(self) -> str:
-        return compile_assembly(self._module.text, self._unit.machine)
+        texts = self._module.texts.items()
+        return "\n".join(f"# ---- {name}\n{compile_assembly(text, self._unit.machine)}" for name, text in texts)
 
     def cost(self) -> dict[str, Any]:
         machine = self._unit.machine
