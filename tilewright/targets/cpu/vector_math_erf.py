@@ -15,6 +15,7 @@ from tilewright.targets.cpu.vector_math_common import (
     through_double,
 )
 from tilewright.targets.cpu.vector_math_exp import Reduced, reduce
+from tilewright.targets.cpu.vector_math_pieces import by_pieces
 from tilewright.targets.cpu.vector_math_tables import TABLES
 
 # Where erf rounds to 1, and where erfc rounds to 0.
@@ -26,6 +27,8 @@ ERF_TAIL_CENTRE, ERFC_TAIL_CENTRE = 2.5, 0.140625
 
 
 def erf(x: Lanes) -> Lanes:
+    if x.can_look_up():
+        return by_pieces(x, "ERF")
     a = x.absolute()
     square = a * a
     near = a.times_plus(polynomial(square, TABLES["ERF"][x.element]), a)
