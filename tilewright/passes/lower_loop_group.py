@@ -16,6 +16,7 @@ from tilewright.passes.indexing import Axis, Coordinates, Linear
 from tilewright.passes.tile_builder import TileBuilder, reduce_extents
 
 ROW_ELEMENTS = 4096
+REDUCED_ELEMENTS = 1024
 COLUMNS = 512
 
 
@@ -54,7 +55,7 @@ def plan_loop(group: array.FusedOp, machine: Machine) -> LoopPlan:
         if kept[-1] == len(space) - 1:
             extents[kept[-1]] = even_split(space[kept[-1]], COLUMNS)
         else:
-            extents[kept[-1]] = even_split(space[kept[-1]], max(1, ROW_ELEMENTS // row))
+            extents[kept[-1]] = even_split(space[kept[-1]], max(1, REDUCED_ELEMENTS // row))
     return LoopPlan(space, extents, reduced)
 
 

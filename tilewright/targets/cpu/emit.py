@@ -200,6 +200,7 @@ class _Emitter:
     def _emit_block(self, context: FunctionContext, block: Block) -> None:
         for op in block.ops:
             if isinstance(op, scheduled.NestOp):
+                context.upcoming = _stores_after(op)
                 ordered = ordered_op(op)
                 if ordered is not None:
                     emit_ordered(context, op, ordered)
@@ -418,6 +419,18 @@ class _Driver:
     def _truth(self, value: SSAValue) -> Value:
         raw = self.builder.load(self.pointer(value), typ=I8)
         return self.builder.icmp_unsigned("!=", raw, ir.Constant(I8, 0))
+
+
+def _stores_after(nest: scheduled.NestOp) -> list[tile.StoreOp]:
+    """What the nests after one in its block store to arrays."""
+    found: list[tile.StoreOp] = []
+    op = nest.next_op
+    while op is not None:
+        if isinstance(op, scheduled.NestOp):
+            stores = [inner for inner in op.body.block.ops if isinstance(inner, tile.StoreOp)]
+            found += [store for store in stores if not tile.ref_type(store.destination).space.data]
+        op = op.next_op
+    return found
 
 
 def _ref_bytes(ref: SSAValue) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -48,6 +49,8 @@ SMALL = 2**30
 JUMP_BYTES = 1024
 RUN_BYTES = 2048
 TRIPS_AHEAD = 8
+# How far ahead of a stream of stores the lines are asked for, which a store otherwise waits for when it is done.
+STORED_AHEAD_BYTES = 1024
 
 
 @dataclass(eq=False)
@@ -372,6 +375,39 @@ class NestMemory:
             if step >= JUMP_BYTES and run <= min(RUN_BYTES, step) and plan.space[dim] > TRIPS_AHEAD:
                 prefetch(self.builder, offset_pointer(self.builder, pointer, i64(TRIPS_AHEAD * step), 1))
 
+    def _claim_ahead(self, op: tile.StoreOp, at: Indices, found: Access, pointer: Value) -> None:
+        """Ask for lines that a stream of stores comes to. What a later nest stores is asked for here, by the nest that
+        fills the buffer it is computed from, which computes meanwhile."""
+        context = self.context
+        if not found.type.space.data:
+            if op not in context.claimed and self._streams(found):
+                self._claim(pointer)
+            return
+        later = next((s for s in context.upcoming if array_type(s.value).shape == self.plan.space), None)
+        if later is None or context.claimed.get(later, op) is not op or len(at) != len(self.plan.space):
+            return
+        target = access(later, at)
+        if not target.lanes and self._streams(target):
+            context.claimed[later] = op
+            self._claim(self._pointer(target, [self._first_lane(target, i) for i in range(len(target.type.shape))]))
+
+    def _streams(self, found: Access) -> bool:
+        """Whether vectors fill lines one after the other, in an array that does not stay in the second-level cache: in
+        runs that are long, or go on where they end."""
+        plan, item = self.plan, found.type.dtype.itemsize
+        if (
+            found.type.space.data
+            or plan.vector_dim is None
+            or not found.is_contiguous(plan.vector_dim, plan.lanes, False)
+        ):
+            return False
+        extent = plan.space[plan.vector_dim]
+        long = item * extent >= 2 * STORED_AHEAD_BYTES or extent >= found.type.shape[-1]
+        return long and item * math.prod(found.type.shape) > self.context.machine.memory("l2").bytes
+
+    def _claim(self, pointer: Value) -> None:
+        prefetch(self.builder, offset_pointer(self.builder, pointer, i64(STORED_AHEAD_BYTES), 1), 1, to_write=True)
+
     def _gather(self, found: Access, dtype: DType, guard: Value | None, fill: float | int) -> Value:
         pointers = self._lane_pointers(found)
         mask = self._both(guard, self.position.mask)
@@ -401,6 +437,7 @@ class NestMemory:
         if vector_dim is not None and found.is_contiguous(vector_dim, self.plan.lanes, vary):
             pointer = self._pointer(found, [self._first_lane(found, i) for i in range(len(found.type.shape))])
             if mask is None:
+                self._claim_ahead(op, at, found, pointer)
                 self.builder.store(raw, pointer, align=dtype.itemsize)
             elif guard is None and self.position.tail == 1:
                 # LLVM 22 on AVX-512 turns a truncation and a masked store of one lane into a store of the wide type.
