@@ -42,9 +42,10 @@ class Scratch:
 
 @dataclass(eq=False)
 class FunctionContext:
-    """One function: `pointers` of refs, `scalars` of index values and how many values each may take (`bounds`);
-    `upcoming` stores to arrays, of the nests that come after the current one in its block, and the stores of
-    earlier nests that ask for the lines of one of them (`claimed`)."""
+    """One function: `pointers` of refs, `scalars` of index values and how many values each may take (`bounds`).
+
+    Of the block that is being emitted: what earlier nests have `loaded` from arrays, the `upcoming` stores to arrays of
+    later nests, and the stores of earlier nests that ask for the lines of one of those (`claimed`)."""
 
     builder: Builder
     machine: Machine
@@ -55,6 +56,7 @@ class FunctionContext:
     pointers: dict[SSAValue, Value] = field(default_factory=dict)
     scalars: dict[SSAValue, Value] = field(default_factory=dict)
     bounds: dict[SSAValue, int] = field(default_factory=dict)
+    loaded: Sequence[tile.LoadOp] = ()
     upcoming: Sequence[tile.StoreOp] = ()
     claimed: dict[tile.StoreOp, tile.StoreOp] = field(default_factory=dict)
 
