@@ -322,6 +322,49 @@ FITS = (
 )
 
 
+@dataclass(frozen=True)
+class Pieces:
+    """An odd `function` on 16 intervals of one width, from 0 on: in f32 polynomials of `degree` in the distance from
+    the points k * `spacing`, the first of `function` less that distance. `spacing` has few bits, so that these points
+    are exact; at the last of them the function rounds to 1."""
+
+    name: str
+    formula: str
+    function: Real
+    slope: mpf
+    spacing: mpf
+    degree: int
+
+    def fit(self, piece: int) -> Fit:
+        reach, centre = self.spacing / 2 * mpf("1.001"), piece * self.spacing
+        name, formula, degrees = self.name, self.formula, {"f32": self.degree - (piece == 0)}
+        if piece == 0:
+            rest = _series_safe(lambda t: self.function(t) / t - 1, self.slope - 1)
+            return Fit(name, formula, rest, lambda t: 1 / (rest(t) + 1), mpf(0), reach, degrees)
+
+        def moved(t: mpf) -> mpf:
+            return self.function(centre + t)
+
+        return Fit(name, formula, moved, lambda t: 1 / moved(t), -reach, reach if piece < 15 else mpf(0), degrees)
+
+    def polynomials(self) -> list[list[float]]:
+        """The coefficients of each piece, constant first."""
+        found: list[list[float]] = []
+        for piece in range(16):
+            fit = self.fit(piece)
+            values = rounded_coefficients(fit, fit.degrees["f32"], "f32")
+            bits = error_bits(fit, [mpf(value) for value in values])
+            print(f"{self.name:12} piece {piece:2} relative error 2^{bits:.1f}", flush=True)
+            found.append(values if piece else [0.0, *values])
+        return found
+
+
+PIECES = (
+    Pieces("ERF", "erf, to 3.93", mpmath.erf, 2 / mpmath.sqrt(PI), mpf(67) / 256, 6),
+    Pieces("TANH", "tanh, to 9.02", mpmath.tanh, mpf(1), mpf(77) / 128, 7),
+)
+
+
 # Constants as the sum of that many floats, each the rest rounded to the type.
 CONSTANTS = (
     ("LOG_2", LN2, 2),
@@ -388,7 +431,25 @@ def table_text() -> str:
             lines += [f"            {value!r}," for value in values]
             lines.append("        ),")
         lines.append("    },")
-    return "\n".join([*lines, "}", ""])
+    return "\n".join([*lines, "}", "", *piece_lines(), ""])
+
+
+def piece_lines() -> list[str]:
+    lines = [
+        "# Width of an interval, then one coefficient of all intervals after the other, constant terms first.",
+        "PIECES: dict[str, tuple[float, tuple[tuple[float, ...], ...]]] = {",
+    ]
+    for pieces in PIECES:
+        lines += [
+            f"    # {pieces.formula}",
+            f'    "{pieces.name}": (',
+            f"        {float(pieces.spacing)!r},",
+            "        (",
+        ]
+        for coefficients in zip(*pieces.polynomials(), strict=True):
+            lines += ["            (", *(f"                {value!r}," for value in coefficients), "            ),"]
+        lines += ["        ),", "    ),"]
+    return [*lines, "}"]
 
 
 def main() -> None:

@@ -21,6 +21,16 @@ INSPECTED_MACHINES = {
 }
 
 
+def host_features() -> list[str]:
+    """LLVM's names of what this processor has."""
+    return [name for name, on in llvm.get_host_cpu_features().items() if on]
+
+
+def inspected_features(machine: str) -> list[str]:
+    """The features of one of the inspected machines."""
+    return [name.removeprefix("+") for name in INSPECTED_MACHINES[machine][2].split(",")]
+
+
 @dataclass
 class ElementwiseModule:
     """Functions `name(result pointer, operand pointers..., element count)`, each a loop by `lanes` elements a step."""

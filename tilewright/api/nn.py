@@ -15,7 +15,7 @@ import numpy as np
 from tilewright.api import lifting
 from tilewright.api.array import Array, Axis, located
 from tilewright.api.functions_creation import iota
-from tilewright.api.functions_elementwise import abs, divide, maximum, minimum, where
+from tilewright.api.functions_elementwise import abs, divide, maximum, minimum, reciprocal, where
 from tilewright.api.functions_linalg import Labels, join
 from tilewright.api.functions_math import erf, exp, expm1, log, log1p, rsqrt, sigmoid, tanh
 from tilewright.api.indexing import take
@@ -119,7 +119,7 @@ def softmax(x: ArrayLike, /, axis: Axis = -1) -> Array:
     """`exp(x) / sum(exp(x))` along `axis`, without overflow. Elements of -inf give 0; all -inf give NaN."""
     array, wide = _wide(x)
     weights = exp(wide - _largest(wide, axis))
-    return cast(weights / weights.sum(axis, keepdims=True), array.dtype)
+    return cast(weights * reciprocal(weights.sum(axis, keepdims=True)), array.dtype)
 
 
 def log_softmax(x: ArrayLike, /, axis: Axis = -1) -> Array:

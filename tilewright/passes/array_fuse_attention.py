@@ -1,8 +1,8 @@
 """Recognise softmax attention and make it one group, whose kernel never stores the score matrix.
 
 The pattern is what `softmax(f(q @ k^T)) @ v` traces to: scores from a product through elementwise operations, their row
-maximum subtracted, the exponential, its row sum divided out, and a product with the values. Before the other fusions,
-which would make each product a group of its own.
+maximum subtracted, the exponential, its row sum divided out (or its inverse multiplied), and a product with the values.
+Before the other fusions, which would make each product a group of its own.
 
 Before:
     func.func @main(%q: tensor<5x4xf32>, %k: tensor<6x4xf32>, %v: tensor<6x3xf32>) -> tensor<5x3xf32> {
@@ -90,7 +90,7 @@ def _try(unit: Unit, block: Block, product: array.ContractOp) -> None:
         reason = f"{leak.name} also needs an inner value"
         unit.remarks.append(Remark("array-fuse-attention", subject, "not fused", reason))
         return
-    if any(is_inline(op) and any(_is_scored(o, inside) for o in op.operands) for op in inside):
+    if any(is_inline(op) and any(_is_scored(o, parts, inside) for o in op.operands) for op in inside):
         reason = "the scores are also read at other coordinates"
         unit.remarks.append(Remark("array-fuse-attention", subject, "not fused", reason))
         return
@@ -154,12 +154,11 @@ def _erase_unused(value: SSAValue) -> None:
         op.erase()
 
 
-def _is_scored(value: SSAValue, members: set[Operation]) -> bool:
-    """Whether a member computes a value for every score (a reduction is computed for every row), and not from the
-    position alone."""
-    owner = value.owner
-    computed = isinstance(owner, (array.ContractOp, *ELEMENTWISE)) and owner in members
-    return computed and not depends_on_positions(value)
+def _is_scored(value: SSAValue, parts: AttentionParts, members: set[Operation]) -> bool:
+    """Whether a member computes a value for every score, and not from the position alone."""
+    computed = isinstance(value.owner, (array.ContractOp, *ELEMENTWISE)) and value.owner in members
+    every = array_type(value).shape == array_type(parts.scores).shape
+    return computed and every and not depends_on_positions(value)
 
 
 def _leak(block: Block, members: set[Operation], root: SSAValue) -> Operation | None:
@@ -205,18 +204,31 @@ def _last_axis_reduce(value: SSAValue, fn: str, operand: SSAValue) -> array.Redu
     return op if op.attributes_of()["axes"] == (array_type(operand).rank - 1,) else None
 
 
+def _quotient(value: SSAValue) -> tuple[SSAValue, SSAValue, set[Operation]] | None:
+    """Dividend, divisor and operations of a division, or of a product with the inverse of what a row shares."""
+    divide = _map_of(value, "divide")
+    if divide is not None:
+        return divide.operands[0], divide.operands[1], {divide}
+    multiply = _map_of(value, "multiply")
+    inverse = None if multiply is None else _map_of(_behind_row_views(multiply.operands[1]), "reciprocal")
+    if multiply is None or inverse is None:
+        return None
+    return multiply.operands[0], inverse.operands[0], {multiply, inverse}
+
+
 def match_attention(product: array.ContractOp) -> tuple[AttentionParts, set[Operation]] | None:
     """The parts of the attention that ends in `product`, and its operations without inline ones."""
     rank = array_type(product.operands[0]).rank
     if not _plain_product(product, rank) or product.attributes_of()["left_contract"] != (rank - 1,):
         return None
-    divide = _map_of(product.operands[0], "divide")
-    if divide is None:
+    found = _quotient(product.operands[0])
+    if found is None:
         return None
-    exponential = _map_of(divide.operands[0], "exp")
+    dividend, divisor, dividing = found
+    exponential = _map_of(dividend, "exp")
     if exponential is None:
         return None
-    total = _last_axis_reduce(divide.operands[1], "add", exponential.results[0])
+    total = _last_axis_reduce(divisor, "add", exponential.results[0])
     subtract = _map_of(exponential.operands[0], "subtract")
     if total is None or subtract is None:
         return None
@@ -233,7 +245,7 @@ def match_attention(product: array.ContractOp) -> tuple[AttentionParts, set[Oper
     if first.attributes_of()["left_batch"] != product.attributes_of()["left_batch"]:
         return None
     parts = AttentionParts(first, scores, product, product.results[0])
-    return parts, {product, divide, exponential, total, subtract, highest, first, *between}
+    return parts, {product, *dividing, exponential, total, subtract, highest, first, *between}
 
 
 def _one_compute_type(first: array.ContractOp, scores: SSAValue, product: array.ContractOp) -> bool:

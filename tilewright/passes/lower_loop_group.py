@@ -16,6 +16,7 @@ from tilewright.passes.indexing import Axis, Coordinates, Linear
 from tilewright.passes.tile_builder import TileBuilder, reduce_extents
 
 ROW_ELEMENTS = 4096
+REREAD_ELEMENTS = 1024
 COLUMNS = 512
 
 
@@ -54,7 +55,10 @@ def plan_loop(group: array.FusedOp, machine: Machine) -> LoopPlan:
         if kept[-1] == len(space) - 1:
             extents[kept[-1]] = even_split(space[kept[-1]], COLUMNS)
         else:
-            extents[kept[-1]] = even_split(space[kept[-1]], max(1, ROW_ELEMENTS // row))
+            # Where elements of a row are computed again, the row stays in the first-level cache with what is stored.
+            again = any(array_type(value).shape == space for value in array.yielded(group.body.block))
+            elements = REREAD_ELEMENTS if again else ROW_ELEMENTS
+            extents[kept[-1]] = even_split(space[kept[-1]], max(1, elements // row))
     return LoopPlan(space, extents, reduced)
 
 

@@ -10,15 +10,15 @@ pointers to the inputs, the outputs and the constants, all C-contiguous; `arena`
 `threads` and unique among the chunks of this call that run at one time; the caller is worker 0. With one thread, inside
 another job or while another caller has the pool, it runs all chunks in the caller as worker 0.
 
-The support object defines the thread pool (`tw_parallel`), one run with a leased arena (`tw_run`) and the function that
-Python calls (`tw_call`), over the structures below.
+The support object defines the thread pool (`tw_parallel`), one run with a leased arena (`tw_run`), the function that
+Python calls (`tw_call`) and the memory of large outputs (`tw_new_array`), over the structures below.
 """
 
 from __future__ import annotations
 
 import ctypes
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 ENTRY = "tw_main"
 ALIGNMENT_BYTES = 64
 STATUS_NO_MEMORY = -1
@@ -26,6 +26,10 @@ STATUS_NO_MEMORY = -1
 
 ARENA_SLOTS = 8
 """Arenas that a program keeps between calls: as many threads run it at one time without allocating."""
+
+BLOCK_SLOTS = 8  # a power of two
+LEAST_BLOCK_BYTES, MOST_KEPT_BYTES = 1 << 20, 1 << 28
+"""The memory of outputs that die is kept for new ones: blocks from one size on, as many bytes together."""
 
 MAX_THREADS = 256
 CHUNK_BITS = 26
@@ -78,6 +82,48 @@ class PoolAnchor(ctypes.Structure):
     _fields_ = (("state", ctypes.c_void_p), ("cpus", ctypes.c_void_p), ("cpu_count", ctypes.c_int64))
 
 
+class BlocksAnchor(ctypes.Structure):
+    """The support object's `tw_blocks`: NumPy's `PyArray_NewFromDescr` and `PyDataMem_SetHandler`, and the capsule of
+    the memory handler."""
+
+    _fields_ = (("new_array", ctypes.c_void_p), ("set_handler", ctypes.c_void_p), ("handler", ctypes.c_void_p))
+
+
+class BlockSlot(ctypes.Structure):
+    """A block that no array uses, or null and 0."""
+
+    _fields_ = (("block", ctypes.c_void_p), ("nbytes", ctypes.c_int64))
+
+
+class BlocksState(ctypes.Structure):
+    """The blocks that are kept: a ring, `next` counts the blocks that were put into it. `busy` while one looks."""
+
+    _fields_ = (
+        ("busy", ctypes.c_int32),
+        ("_0", ctypes.c_char * 4),
+        ("next", ctypes.c_int64),
+        ("kept_bytes", ctypes.c_int64),
+        ("slots", BlockSlot * BLOCK_SLOTS),
+    )
+
+
+class MemoryHandler(ctypes.Structure):
+    """NumPy's `PyDataMem_Handler`."""
+
+    _fields_ = (
+        ("name", ctypes.c_char * 127),
+        ("version", ctypes.c_uint8),
+        ("context", ctypes.c_void_p),
+        ("functions", ctypes.c_void_p * 4),
+    )
+
+
+class BlocksMemory(ctypes.Structure):
+    """What a memory handler needs, in one piece."""
+
+    _fields_ = (("state", BlocksState), ("handler", MemoryHandler), ("capsule_name", ctypes.c_char * 16))
+
+
 class PoolState(ctypes.Structure):
     """The pool's state, each word that threads fight over on a line of its own. All zero is a pool without workers.
 
@@ -118,8 +164,8 @@ ARRAY_DATA, ARRAY_RANK, ARRAY_SHAPE, ARRAY_DESCRIPTOR, ARRAY_FLAGS = 16, 24, 32,
 DTYPE_BYTE_ORDER, DTYPE_NUMBER = 26, 28
 OBJECT_TYPE = 8
 FLAG_C_CONTIGUOUS, FLAG_ALIGNED, FLAG_WRITEABLE = 0x1, 0x100, 0x400
-NEW_ARRAY_SLOT = 94
-"""Where `PyArray_NewFromDescr` is in the `_ARRAY_API` table."""
+NEW_ARRAY_SLOT, SET_HANDLER_SLOT = 94, 304
+"""Where `PyArray_NewFromDescr` and `PyDataMem_SetHandler` are in the `_ARRAY_API` table."""
 
 
 def round_up(nbytes: int, multiple: int = ALIGNMENT_BYTES) -> int:

@@ -16,7 +16,7 @@ from tilewright.errors import CompilerBug, ResourceExhausted, TilewrightError
 from tilewright.runtime import abi, elf
 from tilewright.runtime.container import Bytes
 from tilewright.runtime.manifest import ArraySpec, Manifest
-from tilewright.runtime.memory import libc
+from tilewright.runtime.memory import libc, map_pages
 from tilewright.runtime.pool import Support
 
 MISMATCH = object()
@@ -101,7 +101,7 @@ class _Memory:
             specs=ctypes.addressof(self._specs),
             constants=ctypes.addressof(self.constants),
             array_type=id(np.ndarray),
-            new_array=_new_array_function() if _knows_arrays() else None,
+            new_array=_new_array_function(manifest, support) if _knows_arrays() else None,
             mismatch=id(MISMATCH),
             fail=id(self._fail),
         )
@@ -139,13 +139,10 @@ def _make_function(memory: _Memory, support: Support) -> Callable[..., Any]:
     Its module slot holds `memory`: the function then keeps alive all that it points at, and nothing there refers back.
     """
     api = ctypes.pythonapi
-    new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)(
-        ("PyCapsule_New", api)
-    )
     new_function = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.py_object)(
         ("PyCFunction_NewEx", api)
     )
-    capsule = new_capsule(ctypes.addressof(memory.descriptor), None, None)
+    capsule = _new_capsule(ctypes.addressof(memory.descriptor), None)
     return new_function(ctypes.addressof(_method_definition(support.call)), capsule, memory)
 
 
@@ -178,16 +175,47 @@ def _knows_arrays() -> bool:
     )
 
 
+def _new_array_function(manifest: Manifest, support: Support) -> int:
+    """The address of what makes outputs: NumPy's function, or the support object's where some are large."""
+    if all(spec.nbytes < abi.LEAST_BLOCK_BYTES for spec in manifest.outputs):
+        return _numpy_function(abi.NEW_ARRAY_SLOT)
+    _place_handler(support)
+    return support.new_array
+
+
 @functools.cache
-def _new_array_function() -> int:
-    """The address of `PyArray_NewFromDescr`."""
+def _place_handler(support: Support) -> object:
+    """The capsule of a support object's memory handler, which is given to it, with NumPy's functions."""
+    # Arrays read the handler when they die, some of them after all modules are gone: its memory is never given back.
+    place = map_pages(ctypes.sizeof(abi.BlocksMemory))
+    memory = abi.BlocksMemory.from_address(place)
+    memory.capsule_name = b"mem_handler"
+    memory.handler.name, memory.handler.version = b"tilewright", 1
+    memory.handler.context = place + abi.BlocksMemory.state.offset
+    memory.handler.functions[:] = (ctypes.c_void_p * 4).from_address(support.block_functions)[:]
+    capsule = _new_capsule(place + abi.BlocksMemory.handler.offset, place + abi.BlocksMemory.capsule_name.offset)
+    anchor = abi.BlocksAnchor.from_address(support.blocks)
+    anchor.new_array = _numpy_function(abi.NEW_ARRAY_SLOT)
+    anchor.set_handler = _numpy_function(abi.SET_HANDLER_SLOT)
+    anchor.handler = id(capsule)
+    return capsule
+
+
+def _new_capsule(address: int, name: int | None) -> object:
+    new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+    return new(("PyCapsule_New", ctypes.pythonapi))(address, name, None)
+
+
+@functools.cache
+def _numpy_function(slot: int) -> int:
+    """The address of a function of NumPy's interface for C."""
     umath = importlib.import_module("numpy._core._multiarray_umath")
     get_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)(
         ("PyCapsule_GetPointer", ctypes.pythonapi)
     )
     table = get_pointer(umath._ARRAY_API, None)
     pointer_bytes = ctypes.sizeof(ctypes.c_void_p)
-    return ctypes.c_size_t.from_address(table + abi.NEW_ARRAY_SLOT * pointer_bytes).value
+    return ctypes.c_size_t.from_address(table + slot * pointer_bytes).value
 
 
 def _raise_status(manifest: Manifest, threads: int, status: int) -> None:

@@ -1,4 +1,5 @@
-"""The support library of this process: the thread pool and the entry from Python, loaded once per support object."""
+"""The support library of this process, loaded once per support object: the thread pool, the entry from Python and the
+memory of outputs."""
 
 from __future__ import annotations
 
@@ -15,12 +16,16 @@ from tilewright.runtime.memory import map_pages, map_wiped_on_fork
 
 @dataclass(frozen=True)
 class Support:
-    """Addresses of `tw_parallel`, `tw_run` and `tw_call`, and of the state of the pool behind them."""
+    """Addresses of `tw_parallel`, `tw_run` and `tw_call`, of the state of the pool behind them, and of `tw_new_array`,
+    `tw_blocks` and `tw_block_functions`."""
 
     parallel: int
     run: int
     call: int
     state: int
+    new_array: int
+    blocks: int
+    block_functions: int
 
 
 _loaded: dict[bytes, Support] = {}
@@ -52,4 +57,12 @@ def _load(support_object: bytes) -> Support:
     ctypes.memmove(kept_table, cpu_table, ctypes.sizeof(cpu_table))
     anchor = PoolAnchor.from_address(library.address("tw_pool"))
     anchor.state, anchor.cpus, anchor.cpu_count = state, kept_table, len(cpus)
-    return Support(library.address("tw_parallel"), library.address("tw_run"), library.address("tw_call"), state)
+    return Support(
+        parallel=library.address("tw_parallel"),
+        run=library.address("tw_run"),
+        call=library.address("tw_call"),
+        state=state,
+        new_array=library.address("tw_new_array"),
+        blocks=library.address("tw_blocks"),
+        block_functions=library.address("tw_block_functions"),
+    )

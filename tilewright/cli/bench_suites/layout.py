@@ -114,7 +114,7 @@ def _attention(q: Any, k: Any, v: Any) -> Any:
 
 
 def _softmax_kernel() -> Any:
-    return _tiled(_softmax, tw.ShapeDtype((512, 1024), tw.f32))
+    return _tiled(_softmax, tw.ShapeDtype((512, 256), tw.f32))
 
 
 def _attention_kernel() -> Any:

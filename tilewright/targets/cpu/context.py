@@ -10,6 +10,7 @@ from xdsl.ir.affine import AffineExpr
 from xdsl.ir.affine.affine_expr import AffineBinaryOpExpr, AffineBinaryOpKind, AffineConstantExpr
 
 from tilewright import dtypes
+from tilewright.dialects import tile
 from tilewright.machines.machine import Machine
 from tilewright.passes.affine_access import Form
 from tilewright.targets.cpu.functions import emit_function
@@ -41,7 +42,10 @@ class Scratch:
 
 @dataclass(eq=False)
 class FunctionContext:
-    """One function: `pointers` of refs, `scalars` of index values and how many values each may take (`bounds`)."""
+    """One function: `pointers` of refs, `scalars` of index values and how many values each may take (`bounds`).
+
+    Of the block that is being emitted: what earlier nests have `loaded` from arrays, the `upcoming` stores to arrays of
+    later nests, and the stores of earlier nests that ask for the lines of one of those (`claimed`)."""
 
     builder: Builder
     machine: Machine
@@ -52,6 +56,9 @@ class FunctionContext:
     pointers: dict[SSAValue, Value] = field(default_factory=dict)
     scalars: dict[SSAValue, Value] = field(default_factory=dict)
     bounds: dict[SSAValue, int] = field(default_factory=dict)
+    loaded: Sequence[tile.LoadOp] = ()
+    upcoming: Sequence[tile.StoreOp] = ()
+    claimed: dict[tile.StoreOp, tile.StoreOp] = field(default_factory=dict)
 
     def bound(self, symbol: SSAValue) -> int:
         return self.bounds[symbol]

@@ -233,6 +233,7 @@ class _Emitter:
     def _emit_block(self, context: FunctionContext, block: Block) -> None:
         for op in block.ops:
             if isinstance(op, scheduled.NestOp):
+                context.loaded, context.upcoming = _loads_before(op), _stores_after(op)
                 ordered = ordered_op(op)
                 if ordered is not None:
                     emit_ordered(context, op, ordered)
@@ -457,6 +458,30 @@ class _Driver:
     def _truth(self, value: SSAValue) -> Value:
         raw = self.builder.load(self.pointer(value), typ=I8)
         return self.builder.icmp_unsigned("!=", raw, ir.Constant(I8, 0))
+
+
+def _loads_before(nest: scheduled.NestOp) -> list[tile.LoadOp]:
+    """What the nests before one in its block load from arrays."""
+    found: list[tile.LoadOp] = []
+    op = nest.prev_op
+    while op is not None:
+        if isinstance(op, scheduled.NestOp):
+            loads = [inner for inner in op.body.block.ops if isinstance(inner, tile.LoadOp)]
+            found += [load for load in loads if not tile.ref_type(load.source).space.data]
+        op = op.prev_op
+    return found
+
+
+def _stores_after(nest: scheduled.NestOp) -> list[tile.StoreOp]:
+    """What the nests after one in its block store to arrays."""
+    found: list[tile.StoreOp] = []
+    op = nest.next_op
+    while op is not None:
+        if isinstance(op, scheduled.NestOp):
+            stores = [inner for inner in op.body.block.ops if isinstance(inner, tile.StoreOp)]
+            found += [store for store in stores if not tile.ref_type(store.destination).space.data]
+        op = op.next_op
+    return found
 
 
 def _ref_bytes(ref: SSAValue) -> int:

@@ -89,14 +89,14 @@ def vector(element: ir.Type, lanes: int) -> ir.Type:
     return element if lanes == 1 else ir.VectorType(element, lanes)
 
 
-def prefetch(builder: Builder, pointer: Value, level: int = 2) -> None:
+def prefetch(builder: Builder, pointer: Value, level: int = 2, *, to_write: bool = False) -> None:
     """Ask the first- or second-level cache for the line that holds `pointer`, which need not be mapped."""
     name = "llvm.prefetch.p0"
     function = builder.module.globals.get(name)
     if function is None:
         function = ir.Function(builder.module, ir.FunctionType(ir.VoidType(), [POINTER, I32, I32, I32]), name)
-    read, locality, data = ir.Constant(I32, 0), ir.Constant(I32, 4 - level), ir.Constant(I32, 1)
-    builder.call(function, [pointer, read, locality, data])
+    intent, locality, data = ir.Constant(I32, int(to_write)), ir.Constant(I32, 4 - level), ir.Constant(I32, 1)
+    builder.call(function, [pointer, intent, locality, data])
 
 
 def broadcast(builder: Builder, value: Value, lanes: int) -> Value:

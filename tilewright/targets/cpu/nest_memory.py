@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -48,6 +49,9 @@ SMALL = 2**30
 JUMP_BYTES = 1024
 RUN_BYTES = 2048
 TRIPS_AHEAD = 8
+# How far ahead of a stream of stores the lines are asked for, which a store otherwise waits for when it is done.
+STORED_AHEAD_BYTES = 1024
+WINDOWS_AHEAD = 2
 
 
 @dataclass(eq=False)
@@ -293,6 +297,7 @@ class NestMemory:
             return self._load_scalar(found, dtype, guard, fill)
         vary = lanes_vary(self.plan, found)
         if found.is_contiguous(self.plan.vector_dim, self.plan.lanes, vary):
+            self._ask_for_next_window(op, found)
             return self._load_vector(found, dtype, guard, fill)
         return self._gather(found, dtype, guard, fill)
 
@@ -372,6 +377,53 @@ class NestMemory:
             if step >= JUMP_BYTES and run <= min(RUN_BYTES, step) and plan.space[dim] > TRIPS_AHEAD:
                 prefetch(self.builder, offset_pointer(self.builder, pointer, i64(TRIPS_AHEAD * step), 1))
 
+    def _ask_for_next_window(self, op: tile.LoadOp, found: Access) -> None:
+        """What a nest reads for the second time is in a cache: it asks for what the first one will come to next."""
+        step_bytes = found.type.dtype.itemsize * _step_of_windows(found) * WINDOWS_AHEAD
+        earlier = [load for load in self.context.loaded if _same_window(load, op)]
+        machine = self.context.machine
+        if len(earlier) != 1 or not step_bytes or not self._outgrows_cache(found):
+            return
+        level = next((n for n in (1, 2) if 4 * step_bytes <= machine.memory(f"l{n}").bytes), None)
+        if level is not None:
+            pointer = self._pointer(found, [self._first_lane(found, i) for i in range(len(found.type.shape))])
+            prefetch(self.builder, offset_pointer(self.builder, pointer, i64(step_bytes), 1), level)
+
+    def _outgrows_cache(self, found: Access) -> bool:
+        """Whether an array does not stay in the second-level cache."""
+        nbytes = found.type.dtype.itemsize * math.prod(found.type.shape)
+        return not found.type.space.data and nbytes > self.context.machine.memory("l2").bytes
+
+    def _claim_ahead(self, op: tile.StoreOp, at: Indices, found: Access, pointer: Value) -> None:
+        """Ask for lines that a stream of stores comes to. What a later nest stores is asked for here, by the nest that
+        fills the buffer it is computed from, which computes meanwhile."""
+        context = self.context
+        if not found.type.space.data:
+            if op not in context.claimed and self._streams(found):
+                self._claim(pointer)
+            return
+        later = next((s for s in context.upcoming if array_type(s.value).shape == self.plan.space), None)
+        if later is None or context.claimed.get(later, op) is not op or len(at) != len(self.plan.space):
+            return
+        target = access(later, at)
+        if not target.lanes and self._streams(target):
+            context.claimed[later] = op
+            self._claim(self._pointer(target, [self._first_lane(target, i) for i in range(len(target.type.shape))]))
+
+    def _streams(self, found: Access) -> bool:
+        """Whether vectors fill lines one after the other, in an array that does not stay in the second-level cache: in
+        runs that are long, or go on where they end."""
+        plan = self.plan
+        if plan.vector_dim is None or not found.is_contiguous(plan.vector_dim, plan.lanes, False):
+            return False
+        extent = plan.space[plan.vector_dim]
+        run_bytes = found.type.dtype.itemsize * extent
+        long = run_bytes >= 2 * STORED_AHEAD_BYTES or extent >= found.type.shape[-1]
+        return long and self._outgrows_cache(found)
+
+    def _claim(self, pointer: Value) -> None:
+        prefetch(self.builder, offset_pointer(self.builder, pointer, i64(STORED_AHEAD_BYTES), 1), 1, to_write=True)
+
     def _gather(self, found: Access, dtype: DType, guard: Value | None, fill: float | int) -> Value:
         pointers = self._lane_pointers(found)
         mask = self._both(guard, self.position.mask)
@@ -401,6 +453,7 @@ class NestMemory:
         if vector_dim is not None and found.is_contiguous(vector_dim, self.plan.lanes, vary):
             pointer = self._pointer(found, [self._first_lane(found, i) for i in range(len(found.type.shape))])
             if mask is None:
+                self._claim_ahead(op, at, found, pointer)
                 self.builder.store(raw, pointer, align=dtype.itemsize)
             elif guard is None and self.position.tail == 1:
                 # LLVM 22 on AVX-512 turns a truncation and a masked store of one lane into a store of the wide type.
@@ -422,3 +475,23 @@ class NestMemory:
             return
         with self.builder.if_then(guard):
             self.builder.store(raw, pointer)
+
+
+def _same_window(first: tile.LoadOp, second: tile.LoadOp) -> bool:
+    """Whether two loads read the same elements."""
+    if first.source is not second.source or first.map != second.map:
+        return False
+    pairs = zip(first.symbols, second.symbols, strict=True)
+    return array_type(first.result).shape == array_type(second.result).shape and all(a is b for a, b in pairs)
+
+
+def _step_of_windows(found: Access) -> int:
+    """Elements from a window of an array to the one that follows; 0 when that is not constant."""
+    steps: dict[int, int] = {}
+    for term in address_terms(found.type):
+        form = found.forms[term.dim]
+        if form is None or found.varying_lanes(term.dim) or term.divisor != 1 or term.modulus is not None:
+            return 0
+        for symbol, coefficient in form.symbols:
+            steps[symbol] = steps.get(symbol, 0) + coefficient * term.stride
+    return min((step for step in steps.values() if step > 0), default=0)

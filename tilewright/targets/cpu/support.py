@@ -1,4 +1,5 @@
-"""The support object: the thread pool and the entry from Python, one relocatable object per kind of machine.
+"""The support object: the thread pool, the entry from Python and the memory of outputs, one relocatable object per kind
+of machine.
 
 It is compiled for the baseline of its architecture, so that it serves every program for that architecture, and travels
 inside saved programs, so that running one needs no compiler.
@@ -13,6 +14,7 @@ from typing import Any
 import llvmlite.binding
 
 from tilewright.errors import UnsupportedOnTargetError
+from tilewright.targets.cpu.support_blocks import blocks_ir
 from tilewright.targets.cpu.support_call import call_ir
 from tilewright.targets.cpu.support_pool import pool_ir
 
@@ -50,7 +52,7 @@ def support_ir(triple: str) -> str:
         architecture.futex_number,
         architecture.gettid_number,
     )
-    return f'target triple = "{triple}"\n{pool}{call_ir()}'
+    return f'target triple = "{triple}"\n{pool}{call_ir()}{blocks_ir()}'
 
 
 @functools.cache

@@ -14,7 +14,6 @@ from string import Template
 from tilewright.runtime import abi
 
 _IR = Template("""
-declare i32 @posix_memalign(ptr, i64, i64)
 declare void @free(ptr)
 declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 declare ptr @PyCapsule_GetPointer(ptr, ptr)
@@ -31,7 +30,6 @@ declare void @Py_DecRef(ptr)
 ; Take an arena from the program's slots, or allocate one; null when there is no memory.
 define internal ptr @lease_arena(ptr %descriptor, i64 %size) {
 entry:
-  %fresh = alloca ptr, align 8
   %slots = getelementptr i8, ptr %descriptor, i64 $program_arenas
   br label %look
 look:
@@ -49,10 +47,7 @@ next:
 found:
   ret ptr %there
 allocate:
-  %error = call i32 @posix_memalign(ptr %fresh, i64 $alignment, i64 %size)
-  %failed = icmp ne i32 %error, 0
-  %allocated = load ptr, ptr %fresh, align 8
-  %arena = select i1 %failed, ptr null, ptr %allocated
+  %arena = call ptr @fresh_block(i64 %size)
   ret ptr %arena
 }
 
@@ -427,13 +422,12 @@ give_tuple:
 
 
 def call_ir() -> str:
-    """The IR of `tw_run` and `tw_call`. It refers to `tw_parallel`, which the same module defines."""
+    """The IR of `tw_run` and `tw_call`. It refers to `tw_parallel` and `fresh_block`, which the same module defines."""
     return _IR.substitute(
         abi.offsets(abi.Descriptor, "program"),
         **abi.offsets(abi.BufferSpec, "spec"),
         spec_size=ctypes.sizeof(abi.BufferSpec),
         arena_slots=abi.ARENA_SLOTS,
-        alignment=abi.ALIGNMENT_BYTES,
         status_no_memory=abi.STATUS_NO_MEMORY,
         object_type=abi.OBJECT_TYPE,
         array_data=abi.ARRAY_DATA,

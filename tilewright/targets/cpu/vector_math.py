@@ -1,4 +1,4 @@
-"""Transcendental functions as straight-line code on scalars and vectors: no calls, no tables in memory but one.
+"""Transcendental functions as straight-line code on scalars and vectors: no calls, tables of coefficients alone.
 
 `emit_math` appends to the builder's block. sin, cos and tan also append blocks (a branch for huge arguments that is
 hardly ever taken) and leave the builder at the end of the last one, so a caller that needs the current block for a

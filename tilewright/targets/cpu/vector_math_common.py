@@ -271,15 +271,15 @@ class Lanes:
         """Whether the processor multiplies by powers of two in one step."""
         return has_features(self.builder, "avx512f", "avx512vl") and self.element in ("f32", "f64")
 
-    def scaled_by(self, exponent: Lanes, vanishes: Lanes) -> Lanes:
-        """This value times 2^exponent, an integer held as a float, rounded once; 0 in lanes where it `vanishes`."""
+    def scaled_by(self, exponent: Lanes, counts: Lanes) -> Lanes:
+        """This value times 2^exponent, an integer held as a float, rounded once; 0 in lanes that do not count."""
         lanes = lanes_of(self.type)
         element = element_of(self.type)
         width = next(n for n in (128, 256, 512, lanes * _BITS[element]) if n >= lanes * _BITS[element])
         held = ir.VectorType(element, width // _BITS[element])
         arguments = [_in_lanes(self.builder, value, held) for value in (self.value, exponent.value)]
         bits = max(8, lanes_of(held))
-        mask = _in_lanes(self.builder, self.builder.not_(vanishes.value), ir.VectorType(ir.IntType(1), bits))
+        mask = _in_lanes(self.builder, counts.value, ir.VectorType(ir.IntType(1), bits))
         arguments += [splat(held, 0), self.builder.bitcast(mask, ir.IntType(bits))]
         if width == 512:
             arguments.append(ir.Constant(ir.IntType(32), 4))  # round as set
@@ -289,6 +289,21 @@ class Lanes:
             type = ir.FunctionType(held, [a.type for a in arguments])
             function = ir.Function(self.builder.module, type, name)
         return self.wrap(_in_lanes(self.builder, self.builder.call(function, arguments), self.type))
+
+    def can_look_up(self) -> bool:
+        """Whether the processor looks values up in a register of 16."""
+        return has_features(self.builder, "avx512f") and self.element == "f32" and lanes_of(self.type) <= 16
+
+    def looked_up(self, table: Sequence[float]) -> Lanes:
+        """Of 16 values the one with the number that stands in the last four bits of each lane."""
+        held, numbers = ir.VectorType(FLOAT, 16), ir.VectorType(ir.IntType(32), 16)
+        index = self.builder.bitcast(_in_lanes(self.builder, self.value, held), numbers)
+        name = "llvm.x86.avx512.permvar.sf.512"
+        function = self.builder.module.globals.get(name)
+        if function is None:
+            function = ir.Function(self.builder.module, ir.FunctionType(held, [held, numbers]), name)
+        found = self.builder.call(function, [ir.Constant(held, [ir.Constant(FLOAT, v) for v in table]), index])
+        return self.wrap(_in_lanes(self.builder, found, self.type))
 
     def times_plus(self, factor: Lanes | float, term: Lanes | float) -> Lanes:
         """`self * factor + term`, rounded once."""

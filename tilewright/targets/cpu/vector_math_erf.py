@@ -1,7 +1,8 @@
 """erf and erfc.
 
-Up to 1, erf(x) = x + x P(x^2). Beyond, `f32` needs one polynomial more; `f64` takes erfc(x) = exp(-x^2) g(x), with g a
-polynomial in q = 1 / (x + 3) (after Schonfelder, "Chebyshev expansions for the error and related functions").
+Where a register holds a table, `f32` has erf by pieces. Elsewhere, up to 1, erf(x) = x + x P(x^2). Beyond, `f32` needs
+one polynomial more; `f64` takes erfc(x) = exp(-x^2) g(x), with g a polynomial in q = 1 / (x + 3) (after Schonfelder,
+"Chebyshev expansions for the error and related functions").
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from tilewright.targets.cpu.vector_math_common import (
     through_double,
 )
 from tilewright.targets.cpu.vector_math_exp import Reduced, reduce
+from tilewright.targets.cpu.vector_math_pieces import by_pieces
 from tilewright.targets.cpu.vector_math_tables import TABLES
 
 # Where erf rounds to 1, and where erfc rounds to 0.
@@ -26,6 +28,8 @@ ERF_TAIL_CENTRE, ERFC_TAIL_CENTRE = 2.5, 0.140625
 
 
 def erf(x: Lanes) -> Lanes:
+    if x.can_look_up():
+        return by_pieces(x, "ERF")
     a = x.absolute()
     square = a * a
     near = a.times_plus(polynomial(square, TABLES["ERF"][x.element]), a)

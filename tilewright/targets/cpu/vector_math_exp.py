@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 
 from tilewright.targets.cpu.vector_math_common import Lanes, exact_sum, polynomial
+from tilewright.targets.cpu.vector_math_pieces import by_pieces
 from tilewright.targets.cpu.vector_math_tables import CONSTANTS, TABLES
 
 LOG2_E = math.log2(math.e)
@@ -124,7 +125,9 @@ def exp(x: Lanes) -> Lanes:
     reduced = reduce(below if x.can_scale() else below.at_least(1.5 * layout.underflow))
     r = reduced.r
     value = (r * r).times_plus(polynomial(r, TABLES["EXP"][x.element]), r) + 1.0
-    return value.scaled_by(reduced.n, x < layout.underflow) if x.can_scale() else reduced.scaled(value)
+    if x.can_scale():
+        return value.scaled_by(reduced.n, x.unordered_or(">=", layout.underflow))
+    return reduced.scaled(value)
 
 
 def exp2(x: Lanes) -> Lanes:
@@ -167,6 +170,8 @@ def sigmoid(x: Lanes) -> Lanes:
 
 def tanh(x: Lanes) -> Lanes:
     """m / (m + 2) for m = expm1(2|x|), as m/2 - m/2 m/(m + 2) where m is small, which rounds better."""
+    if x.can_look_up():
+        return by_pieces(x, "TANH")
     layout = FORMATS[x.element]
     reduced = reduce((x.absolute() * 2.0).at_most(layout.saturated))
     scale = reduced.scale()

@@ -1,0 +1,24 @@
+"""Odd functions that level off at 1, by polynomials on 16 intervals whose coefficients are looked up in registers."""
+
+from __future__ import annotations
+
+from tilewright.targets.cpu.vector_math_common import Lanes
+from tilewright.targets.cpu.vector_math_tables import PIECES
+
+# Adding it leaves the nearest integer in the last bits of an `f32`.
+ROUND = 1.5 * 2.0**23
+
+
+def by_pieces(x: Lanes, name: str) -> Lanes:
+    """The function of the table `name`, where `x.can_look_up()`."""
+    spacing, coefficients = PIECES[name]
+    inside = x.absolute().at_most(spacing * 15)
+    shifted = inside.times_plus(1 / spacing, ROUND)
+    n = shifted - ROUND
+    t = n.times_plus(-spacing, inside)
+    total = shifted.looked_up(coefficients[-1])
+    for coefficient in reversed(coefficients[1:-1]):
+        total = total.times_plus(t, shifted.looked_up(coefficient))
+    # Around 0 the function is t and a little more, which rounds better than a product.
+    start = (n > 0.0).choose(shifted.looked_up(coefficients[0]), t)
+    return total.times_plus(t, start).with_sign_of(x)
