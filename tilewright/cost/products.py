@@ -34,6 +34,8 @@ PACKED_ALONE, PACKED_TOGETHER, PANELS_AFAR = 2.3, 3.8, 0.95
 # Writing a short run of a row of the result far from the one before, of the latency of the second-level cache.
 RUN_LATENCIES = 0.3
 NEAR_BYTES, NEAR_LINES = 2048, 32
+# Where two threads write the same row, the lines that the hardware fetches ahead for the one are the other's.
+EDGE_S = 70e-9
 # Threads that wait for each other between packing and multiplying; a tile's own overhead.
 TOGETHER_S = 7e-6
 TILE_S = 0.16e-6
@@ -173,7 +175,10 @@ def schedule_seconds(
     if product.copies_left:
         copied = rows * product.depth * product.dtype.compute.itemsize
         one += copied * PACKED_ALONE / machine.memory("l3").bytes_per_second
-    return taken * one + right_seconds(product, tile, block, right, machine, threads)
+    # Threads begin with ranges of tiles, a row of tiles after the other.
+    edges = threads > 1 and columns < product.columns and -(-product.rows // rows) * product.batches < threads
+    shared = rows * EDGE_S if edges else 0.0
+    return taken * one + shared + right_seconds(product, tile, block, right, machine, threads)
 
 
 def right_seconds(
@@ -208,7 +213,7 @@ def _in_place_seconds(product: Product, tile: MatmulTile, block: RegisterBlock, 
     near = product.pitch_bytes <= NEAR_BYTES and l1.lines_at(product.pitch_bytes) >= NEAR_LINES
     if small and tile.depth <= l1.lines_at(product.pitch_bytes):
         each = RIGHT_L1 / l1.bytes_per_second
-    elif tile.columns * tile.depth * item > L2_RIGHT_SHARE * l2.bytes or (
+    elif (rows + tile.columns) * tile.depth * item > L2_RIGHT_SHARE * l2.bytes or (
         2 * tile.depth > l2.lines_at(product.pitch_bytes)
     ):
         each = RIGHT_COLLIDING / l3.bytes_per_second

@@ -8,7 +8,9 @@ pointers to the inputs, the outputs and the constants, all C-contiguous; `arena`
 `parallel` is `void parallel(ptr function, ptr context, i64 chunks, i32 threads)`. It runs
 `function(ptr context, i64 chunk, i32 worker)` for every chunk and returns when all are done. `worker` is below
 `threads` and unique among the chunks of this call that run at one time; the caller is worker 0. With one thread, inside
-another job or while another caller has the pool, it runs all chunks in the caller as worker 0.
+another job or while another caller has the pool, it runs all chunks in the caller as worker 0. A job of few microseconds
+says so by a negative number of chunks: waking a worker takes longer than that, so it is shared only with workers that
+are awake, and only one such job in `BRIEF_JOBS_A_WAKE` that found one asleep wakes it, for those that may follow.
 
 The support object defines the thread pool (`tw_parallel`), one run with a leased arena (`tw_run`), the function that
 Python calls (`tw_call`) and the memory of large outputs (`tw_new_array`), over the structures below.
@@ -37,6 +39,10 @@ CHUNK_BITS = 26
 
 SPIN_NS = 1_000_000
 """A worker without work spins this long before it sleeps."""
+
+
+BRIEF_JOBS_A_WAKE = 16
+"""Of brief jobs that find a worker asleep, so many pass before one wakes it."""
 
 
 class BufferSpec(ctypes.Structure):
@@ -127,14 +133,16 @@ class BlocksMemory(ctypes.Structure):
 class PoolState(ctypes.Structure):
     """The pool's state, each word that threads fight over on a line of its own. All zero is a pool without workers.
 
-    `home_cpu` is 1 + the CPU that is left to the caller, 0 before there are workers.
+    `home_cpu` is 1 + the CPU that is left to the caller, 0 before there are workers. `brief_misses` counts brief jobs
+    that found a worker asleep.
     """
 
     _fields_ = (
         ("busy", ctypes.c_int32),
         ("started", ctypes.c_int32),
         ("home_cpu", ctypes.c_int32),
-        ("_0", ctypes.c_char * 52),
+        ("brief_misses", ctypes.c_int32),
+        ("_0", ctypes.c_char * 48),
         ("done", ctypes.c_int64),
         ("_1", ctypes.c_char * 56),
         ("function", ctypes.c_void_p),

@@ -37,8 +37,9 @@ from tilewright.targets.cpu.loops import I1, I8, I32, I64, POINTER, i64, loop, m
 from tilewright.targets.cpu.ordered_nest import ordered_op
 from tilewright.targets.cpu.vector_math_common import Builder, Value, builder_of, declare_features
 
-# Less work than this is not worth waking a second thread for.
-PARALLEL_SECONDS = 10e-6
+# Less work than this is not worth a second thread, and less than that is not worth waking one.
+PARALLEL_SECONDS = 3.5e-6
+BRIEF_SECONDS = 12e-6
 CHUNK_SECONDS = 4e-6
 
 REGION = ir.FunctionType(ir.VoidType(), [POINTER, I64, I32])
@@ -171,7 +172,8 @@ class _Emitter:
         if chunks == 1:
             builder.call(region, [table, i64(0), ir.Constant(I32, 0)])
             return total
-        builder.call(_Callable(parallel), [region, table, i64(chunks), threads])
+        brief = total.seconds(self.machine) < BRIEF_SECONDS
+        builder.call(_Callable(parallel), [region, table, i64(-chunks if brief else chunks), threads])
         return total
 
     def _emit_region(self, kernel: tile.KernelOp, op: scheduled.ParallelOp, shared: dict[SSAValue, int]) -> ir.Function:

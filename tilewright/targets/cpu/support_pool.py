@@ -397,6 +397,50 @@ end:
   ret void
 }
 
+; Whether the workers up to `wanted` run and spin.
+define internal i1 @all_awake(ptr %state, i64 %wanted) {
+entry:
+  %started_at = getelementptr i8, ptr %state, i64 $state_started
+  %started_32 = load i32, ptr %started_at, align 4
+  %started = zext i32 %started_32 to i64
+  %enough = icmp uge i64 %started, %wanted
+  br i1 %enough, label %look, label %no
+look:
+  %worker = phi i64 [ 1, %entry ], [ %next_worker, %inspect ]
+  %more = icmp ule i64 %worker, %wanted
+  br i1 %more, label %inspect, label %yes
+inspect:
+  %line = call ptr @worker_line(ptr %state, i64 %worker)
+  %sleeping = getelementptr i8, ptr %line, i64 $worker_sleeping
+  %flag = load atomic i32, ptr %sleeping monotonic, align 4
+  %next_worker = add i64 %worker, 1
+  %awake = icmp eq i32 %flag, 0
+  br i1 %awake, label %look, label %no
+yes:
+  ret i1 true
+no:
+  ret i1 false
+}
+
+; Whether a brief job is shared: with workers that are awake, or now and then to wake them.
+define internal i1 @share_brief(ptr %state, i64 %wanted) {
+entry:
+  %misses_at = getelementptr i8, ptr %state, i64 $state_brief_misses
+  %awake = call i1 @all_awake(ptr %state, i64 %wanted)
+  br i1 %awake, label %yes, label %missed
+missed:
+  %misses = load i32, ptr %misses_at, align 4
+  %count = add i32 %misses, 1
+  %often = icmp uge i32 %count, $brief_jobs_a_wake
+  br i1 %often, label %yes, label %no
+yes:
+  store i32 0, ptr %misses_at, align 4
+  ret i1 true
+no:
+  store i32 %count, ptr %misses_at, align 4
+  ret i1 false
+}
+
 define internal void @wait_for_chunks(ptr %done, i64 %chunks) {
 entry:
   br label %look
@@ -417,8 +461,10 @@ end:
   ret void
 }
 
-define void @tw_parallel(ptr %function, ptr %context, i64 %chunks, i32 %threads_32) {
+define void @tw_parallel(ptr %function, ptr %context, i64 %signed_chunks, i32 %threads_32) {
 entry:
+  %brief = icmp slt i64 %signed_chunks, 0
+  %chunks = call i64 @llvm.abs.i64(i64 %signed_chunks, i1 false)
   %state = load ptr, ptr @tw_pool, align 8
   %threads_given = sext i32 %threads_32 to i64
   %below_limit = call i64 @llvm.smin.i64(i64 %threads_given, i64 $max_threads)
@@ -433,9 +479,17 @@ enter:
   %busy = getelementptr i8, ptr %state, i64 $state_busy
   %taken = cmpxchg ptr %busy, i32 0, i32 1 acquire monotonic, align 4
   %mine = extractvalue { i32, i1 } %taken, 1
-  br i1 %mine, label %staff, label %serial
-staff:
+  br i1 %mine, label %weigh, label %serial
+weigh:
   %wanted = sub i64 %threads, 1
+  br i1 %brief, label %weigh_brief, label %staff
+weigh_brief:
+  %shared = call i1 @share_brief(ptr %state, i64 %wanted)
+  br i1 %shared, label %staff, label %leave
+leave:
+  store atomic i32 0, ptr %busy release, align 4
+  br label %serial
+staff:
   %started_at = getelementptr i8, ptr %state, i64 $state_started
   %started_32 = load i32, ptr %started_at, align 4
   %started = zext i32 %started_32 to i64
@@ -460,7 +514,7 @@ publish:
   store atomic i32 0, ptr %busy release, align 4
   ret void
 serial:
-  %i = phi i64 [ 0, %entry ], [ 0, %enter ], [ %next_i, %chunk ]
+  %i = phi i64 [ 0, %entry ], [ 0, %enter ], [ 0, %leave ], [ %next_i, %chunk ]
   %more = icmp slt i64 %i, %chunks
   br i1 %more, label %chunk, label %end
 chunk:
@@ -470,6 +524,7 @@ chunk:
 end:
   ret void
 }
+declare i64 @llvm.abs.i64(i64, i1)
 declare i64 @llvm.smin.i64(i64, i64)
 declare i64 @llvm.umax.i64(i64, i64)
 """)
@@ -496,6 +551,7 @@ def pool_ir(pause_intrinsic: str, pause_call: str, futex_number: int, gettid_num
         spins_between_clock_reads=_SPINS_BETWEEN_CLOCK_READS,
         spins_before_yield=_SPINS_BEFORE_YIELD,
         spin_ns=abi.SPIN_NS,
+        brief_jobs_a_wake=abi.BRIEF_JOBS_A_WAKE,
         claims_per_range=_CLAIMS_PER_RANGE,
         chunk_bits=abi.CHUNK_BITS,
         chunk_mask=(1 << abi.CHUNK_BITS) - 1,
