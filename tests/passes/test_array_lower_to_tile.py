@@ -126,12 +126,12 @@ def test_a_reduction_that_fits_a_tile_needs_no_loop_and_no_padding() -> None:
 
 
 def test_both_operands_of_a_product_are_zero_beyond_the_depth() -> None:
-    unit = lowered(lambda p: [p.dot(p.array(4, 1031), p.array(1031, 20), 0, 1, 0)])
+    unit = lowered(lambda p: [p.dot(p.array(4, 2063), p.array(2063, 20), 0, 1, 0)])
     expect(
         unit,
         """
         CHECK: tile.for({{.*}}) {trips = 2 : index}
-        CHECK-COUNT-2: limit = 1031 : index, value = 0.0
+        CHECK-COUNT-2: limit = 2063 : index, value = 0.0
         CHECK: tile.dot
         """,
     )

@@ -77,16 +77,16 @@ def test_a_captured_operand_that_is_transposed_has_the_panels_of_its_columns() -
 
 
 def test_an_array_whose_columns_lie_apart_is_packed_by_all_threads_before_a_barrier() -> None:
-    unit = packed(lambda p: [p.dot(p.array(8, 4), p.array(100, 4), 0, 1, 1)])
+    unit = packed(lambda p: [p.dot(p.array(8, 4), p.array(200, 4), 0, 1, 1)])
     expect(
         unit,
         """
-        CHECK: [[P:%[0-9]+]] = scheduled.alloc() : !tile.ref<tensor<112x4xf32>, "shared", "(112, 4) : [7@mem*64 16@mem
-        CHECK-NEXT: scheduled.parallel() {extents = array<i64: 7>, grain = 1 : index}
+        CHECK: [[P:%[0-9]+]] = scheduled.alloc() : !tile.ref<tensor<208x4xf32>, "shared", "(208, 4) : [13@mem*64 16@mem
+        CHECK-NEXT: scheduled.parallel() {extents = array<i64: 13>, grain = 1 : index}
         CHECK: [[PART:%[0-9]+]] = tile.load(%1, [[I:%[0-9]+]]) {{.*}} : tensor<4x16xf32>
         CHECK-NEXT: tile.store([[PART]], [[P]], [[I]])
         CHECK: scheduled.barrier() {scope = "team"}
-        CHECK-NEXT: scheduled.parallel() {extents = array<i64: 1, 4>
+        CHECK-NEXT: scheduled.parallel() {extents = array<i64: 1, 2>
         CHECK: scheduled.dot(%0, [[P]],
         """,
     )
@@ -102,15 +102,15 @@ def test_an_array_whose_columns_lie_side_by_side_is_read_where_it_lies_by_few_ro
 
 def test_each_tile_packs_its_part_for_many_rows() -> None:
     """Its own columns, in a buffer of its own that no other tile waits for."""
-    unit = packed(lambda p: [p.dot(p.array(2000, 4), p.array(4, 600), 0, 1, 0)])
+    unit = packed(lambda p: [p.dot(p.array(64, 512), p.array(512, 600), 0, 1, 0)])
     expect(
         unit,
         """
-        CHECK: scheduled.parallel() {extents = array<i64: 4, 5>, grain = 1 : index}
-        CHECK-NEXT: ^{{.*}}([[I:%[0-9]+]]: index, [[J:%[0-9]+]]: index):
-        CHECK: [[P:%[0-9]+]] = scheduled.alloc() : !tile.ref<tensor<4x128xf32>, "worker", "(4, 128) : [4@mem*16 | 8@mem
-        CHECK: [[PART:%[0-9]+]] = tile.load(%1, [[I]], [[J]]
-        CHECK-SAME: map = affine_map<(d0, d1){{.*}} -> (d0, (d1 + (s1 * 128)))>, fill = 0.0
+        CHECK: scheduled.parallel() {extents = array<i64: 1, 2>, grain = 1 : index}
+        CHECK-NEXT: ^{{.*}}(%{{[0-9]+}}: index, [[J:%[0-9]+]]: index):
+        CHECK: [[P:%[0-9]+]] = scheduled.alloc() : !tile.ref<tensor<512x304xf32>, "worker", "(512, 304) : [512@mem*16
+        CHECK: [[PART:%[0-9]+]] = tile.load(%1, [[J]], [[J]]
+        CHECK-SAME: map = affine_map<(d0, d1){{.*}} -> (d0, (d1 + (s0 * 304)))>, fill = 0.0
         CHECK-NEXT: tile.store([[PART]], [[P]]) {map = affine_map<(d0, d1) -> (d0, d1)>}
         CHECK: scheduled.dot(%0, [[P]],
         CHECK-SAME: right_map = affine_map<(d0, d1){{[^>]*}} -> (d0, d1)>
@@ -122,7 +122,7 @@ def test_each_tile_packs_its_part_for_many_rows() -> None:
 
 def test_what_each_tile_packed_is_multiplied() -> None:
     """The last tile has columns that the array lacks, and the last trip of the depth has depths that it lacks."""
-    unit = packed(lambda p: [p.dot(p.array(1030, 1031), p.array(1031, 530), 0, 1, 0)])
+    unit = packed(lambda p: [p.dot(p.array(64, 2063), p.array(2063, 600), 0, 1, 0)])
     assert decisions(unit) == [IN_EACH_TILE]
     x, w = random_inputs(unit)
     np.testing.assert_allclose(run(unit, [x, w])[0], x @ w, rtol=1e-4, atol=1e-3)
@@ -135,9 +135,9 @@ def test_panels_hold_the_type_that_is_multiplied() -> None:
     expect(
         packed(program),
         """
-        CHECK: scheduled.alloc() : !tile.ref<tensor<4x24xf32>, "shared"
-        CHECK: tile.load(%1{{.*}} : tensor<4x24xbf16>
-        CHECK-NEXT: tile.cast(%{{[0-9]+}}) : tensor<4x24xf32>
+        CHECK: scheduled.alloc() : !tile.ref<tensor<4x32xf32>, "shared"
+        CHECK: tile.load(%1{{.*}} : tensor<4x16xbf16>
+        CHECK-NEXT: tile.cast(%{{[0-9]+}}) : tensor<4x16xf32>
         CHECK-NEXT: tile.store
         """,
     )

@@ -75,17 +75,17 @@ def test_a_cheap_value_that_two_nests_need_is_computed_twice() -> None:
 
 def test_a_product_accumulates_in_place_and_skips_the_depth_beyond_the_end() -> None:
     def program(p: Program) -> list[Value]:
-        return [p.dot(p.array(4, 1031), p.array(1031, 20), 0, 1, 0)]
+        return [p.dot(p.array(4, 2063), p.array(2063, 20), 0, 1, 0)]
 
     expect(
         run_through(program, TileLowerToScheduledPass),
         """
-        CHECK: [[TOTAL:%[0-9]+]] = scheduled.alloc() : !tile.ref<tensor<4x24xf32>, "worker">
+        CHECK: [[TOTAL:%[0-9]+]] = scheduled.alloc() : !tile.ref<tensor<4x16xf32>, "worker">
         CHECK: tile.store(%{{[0-9]+}}, [[TOTAL]])
         CHECK: tile.for() {trips = 2 : index}
-        CHECK: scheduled.dot(%0, %1, [[TOTAL]], %{{[0-9]+}}, %{{[0-9]+}}, %{{[0-9]+}})
-        CHECK-SAME: block = "(2, 24) : [2@reg*3 | 3@reg 8@simd]"
-        CHECK-SAME: depth_limit = 1031 : index
+        CHECK: scheduled.dot(%0, %1, [[TOTAL]], {{%[0-9]+(, %[0-9]+)*}})
+        CHECK-SAME: block = "(4, 16) : [4@reg*2 | 2@reg 8@simd]"
+        CHECK-SAME: depth_limit = 2063 : index
         CHECK-SAME: accumulate = true
         CHECK-NEXT: tile.yield()
         CHECK: tile.load([[TOTAL]])
@@ -126,15 +126,15 @@ def test_a_right_operand_is_read_from_its_array_unless_it_is_computed(computed: 
         return [p.dot(p.array(2, 4), w, 0, 1, 1)]
 
     panels = """
-        CHECK: [[PANELS:%[0-9]+]] = scheduled.alloc() : !tile.ref<tensor<4x24xf32>, "worker", "(4, 24) : [4@mem*24
-        CHECK: tile.load(%0) {map = affine_map<(d0, d1) -> (d0, ((d1 * -1) + 3))>}
+        CHECK: [[PANELS:%[0-9]+]] = scheduled.alloc() : !tile.ref<tensor<4x16xf32>, "worker", "(4, 16) : [4@mem*16
+        CHECK: tile.load(%0, [[J:%[0-9]+]]) {map = affine_map<(d0, d1)[s0] -> ((d0 + (s0 * 16)), ((d1 * -1) + 3))>}
         CHECK: tile.store(%{{[0-9]+}}, [[PANELS]])
         CHECK: scheduled.dot(%{{[0-9]+}}, [[PANELS]],
         """
     array = """
         CHECK-NOT: @mem
         CHECK: scheduled.dot(%{{[0-9]+}}, %1,
-        CHECK-SAME: right_map = affine_map<(d0, d1) -> (d1, d0)>
+        CHECK-SAME: right_map = affine_map<(d0, d1){{.*}} -> ((d1 + (s0 * 16)), d0)>
         """
     expect(run_through(program, TileLowerToScheduledPass), panels if computed else array)
 
@@ -144,15 +144,15 @@ def test_a_left_operand_is_read_from_its_array_if_its_depth_runs_inside(kind: st
     """That is where a product finds a row's elements side by side; a copy would only cost time."""
 
     def program(p: Program) -> list[Value]:
-        x = p.array(20, 4, dtype=dtypes.bf16 if kind == "of another type" else dtypes.f32)
-        w = p.array(20 if kind == "transposed" else 4, 24, dtype=x.dtype)
+        x = p.array(40, 4, dtype=dtypes.bf16 if kind == "of another type" else dtypes.f32)
+        w = p.array(40 if kind == "transposed" else 4, 16, dtype=x.dtype)
         x = p.add("reverse", [x], axes=(1,))[0] if kind == "computed" else x
         return [p.dot(x, w, 0, 0 if kind == "transposed" else 1, 0)]
 
     array = """
         CHECK-NOT: tile.load(%0
         CHECK: scheduled.dot(%0, %1,
-        CHECK-SAME: left_map = affine_map<(d0, d1){{.*}} -> ((d0 + (s0 * 12)), d1)>, right_map
+        CHECK-SAME: left_map = affine_map<(d0, d1){{.*}} -> ((d0 + (s0 * 20)), d1)>, right_map
         """
     buffer = """
         CHECK: tile.load(%0

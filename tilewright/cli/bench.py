@@ -61,7 +61,8 @@ def bench(
     Parameters
     ----------
     suite
-        gemm, ops, attention, models, or layout (the compiler's own time, without peers).
+        gemm, ops, attention, models, or, without peers, layout (the compiler's own time) and schedules (those that
+        the cost model chooses, against others).
     case
         Only the cases whose name contains this.
     vs
@@ -120,6 +121,7 @@ def _request(suite: str, case: str | None, peers: tuple[str, ...], repeat: int, 
 
 
 def _measure(request: Request, *, quiet: bool) -> dict[str, Any]:
+    from tilewright.cli.bench_schedules import schedule_summary
     from tilewright.cli.doctor import versions
 
     load = list(os.getloadavg())
@@ -132,7 +134,7 @@ def _measure(request: Request, *, quiet: bool) -> dict[str, Any]:
         "load": load,
         "versions": versions(),
         "cases": cases,
-        "summary": summary(cases),
+        "summary": schedule_summary(cases) if request.suite == "schedules" else summary(cases),
     }
 
 
@@ -228,7 +230,33 @@ def _show_compiler(console: Console, document: dict[str, Any]) -> None:
     _show_failures(console, document)
 
 
+def _show_schedules(console: Console, document: dict[str, Any]) -> None:
+    rows = [
+        [
+            case["case"],
+            seconds_text(case["ours_s"]),
+            seconds_text(case["best_s"]),
+            f"{case['ratio']:.2f}",
+            case["chosen"],
+            case["best"],
+        ]
+        for case in document["cases"]
+        if "error" not in case
+    ]
+    title = f"schedules: threads {document['threads']}, load {document['load'][0]:.1f} at the start"
+    console.print(make_table(title, ["case", "chosen", "best", "ratio", "chosen schedule", "best schedule"], rows))
+    found = document["summary"]
+    if found["compared"]:
+        text = f"{found['near_the_best']} of {found['compared']} within 10 % of the best, geometric mean "
+        text += f"{found['geometric_mean']:.3f}, worst {found['worst_ratio']:.2f} ({found['worst']})"
+        console.print(text, markup=False, soft_wrap=True)
+    _show_failures(console, document)
+
+
 def _show(console: Console, document: dict[str, Any], peers: tuple[str, ...]) -> None:
+    if document["suite"] == "schedules":
+        _show_schedules(console, document)
+        return
     if any("figures" in case for case in document["cases"]):
         _show_compiler(console, document)
         return
@@ -277,6 +305,9 @@ def _show_failures(console: Console, document: dict[str, Any]) -> None:
     for case in document["cases"]:
         if "error" in case:
             console.print(f"FAILED {case['case']}: {case['error']}", markup=False, soft_wrap=True)
+        elif case.get("wrong"):
+            text = f"MISMATCH in {case['case']}: by {'; '.join(case['wrong'])}"
+            console.print(text, markup=False, soft_wrap=True)
         elif not case["agrees"] and "limit_s" in case:
             console.print(f"SLOW {case['case']}: over its limit", markup=False, soft_wrap=True)
         elif not case["agrees"]:

@@ -20,7 +20,7 @@ from tilewright.errors import ArgumentError, TilewrightError
 
 if TYPE_CHECKING:
     from tilewright.cli.bench_peers import Runner
-    from tilewright.cli.bench_suites.case import Array, Case, CompilerCase
+    from tilewright.cli.bench_suites.case import AnyCase, Array, Case, CompilerCase
 
 IDLE_GAP_S = 0.25
 """Between libraries: the worker threads of one spin for a while after a call and would slow the next."""
@@ -68,7 +68,7 @@ def main() -> int:
     return 0
 
 
-def selected(request: Request) -> list[Case | CompilerCase]:
+def selected(request: Request) -> list[AnyCase]:
     """The cases whose name contains the requested text.
 
     Raises:
@@ -84,12 +84,17 @@ def selected(request: Request) -> list[Case | CompilerCase]:
     return found
 
 
-def measured_or_failed(case: Case | CompilerCase, request: Request) -> dict[str, Any]:
+def measured_or_failed(case: AnyCase, request: Request) -> dict[str, Any]:
     """The record of a case; one that we cannot compile or run is a result too, and the others still count."""
-    from tilewright.cli.bench_suites.case import CompilerCase
+    from tilewright.cli.bench_schedules import measure_schedules
+    from tilewright.cli.bench_suites.case import CompilerCase, ScheduleCase
 
     try:
-        return measure_compiler(case, request) if isinstance(case, CompilerCase) else measure(case, request)
+        if isinstance(case, CompilerCase):
+            return measure_compiler(case, request)
+        if isinstance(case, ScheduleCase):
+            return measure_schedules(case, request)
+        return measure(case, request)
     except TilewrightError as error:
         return {"case": case.name, "error": str(error), "agrees": False, "peers": {}, "absent": {}}
 
@@ -161,11 +166,12 @@ def alternate(calls: Mapping[Key, Callable[[], Any]], request: Request) -> dict[
     for _ in range(request.repeat):
         for key, call in calls.items():
             time.sleep(request.gap_s)
-            times[key] += _block(call, request.block_s)
+            times[key] += block_times(call, request.block_s)
     return {key: median(found) for key, found in times.items()}
 
 
-def _block(call: Callable[[], Any], block_s: float) -> list[float]:
+def block_times(call: Callable[[], Any], block_s: float) -> list[float]:
+    """Seconds of single calls, made for `block_s` after some to warm up."""
     clock = time.perf_counter
     begin = clock()
     call()

@@ -44,11 +44,6 @@ def block_work(block: Block, machine: Machine) -> Work:
     return total
 
 
-def kernel_work(kernel: tile.KernelOp, machine: Machine) -> Work:
-    """Work of a scheduled kernel over all its points."""
-    return block_work(kernel.body.block, machine)
-
-
 def _op_work(op: Operation, machine: Machine) -> Work:
     if isinstance(op, scheduled.ParallelOp):
         return block_work(op.body.block, machine).times(math.prod(op.shape))

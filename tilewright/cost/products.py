@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
 
+from tilewright.cost.given import given
 from tilewright.cost.register_blocks import RegisterBlock, even_split, product_seconds, register_blocks
 from tilewright.dtypes import DType
 from tilewright.machines.machine import Machine
@@ -92,28 +93,31 @@ class Schedule:
     seconds: float = field(compare=False)
 
 
-@cache
 def best_schedule(product: Product, machine: Machine, threads: int) -> Schedule:
     """The schedule of the least predicted time; of equals the first, with the largest tiles."""
+    return given().product or _predicted_schedule(product, machine, threads)
+
+
+@cache
+def _predicted_schedule(product: Product, machine: Machine, threads: int) -> Schedule:
     return min(schedules(product, machine, threads), key=lambda schedule: schedule.seconds)
 
 
-def matmul_tile(product: Product, machine: Machine, threads: int) -> MatmulTile:
-    return best_schedule(product, machine, threads).tile
-
-
-def schedules(product: Product, machine: Machine, threads: int) -> Iterator[Schedule]:
-    """All that are considered: tiles of some sizes by what can be done with the right operand."""
+def schedules(product: Product, machine: Machine, threads: int, any_block: bool = False) -> Iterator[Schedule]:
+    """All that are considered: tiles of some sizes by what can be done with the right operand. `any_block`: with each
+    register block, not only the one with which a tile is quickest."""
     depth = dividing_split(product.depth, DEPTH)
-    for block, rows, columns in _tiles(product, depth, machine):
+    for block, rows, columns in _tiles(product, machine):
+        if not any_block and best_tile_block(rows, columns, depth, product.dtype, machine) != block:
+            continue
         for right in product.choices:
             tile = MatmulTile(rows, columns, depth)
             seconds = schedule_seconds(product, tile, block, right, machine, threads)
             yield Schedule(tile, block, right, seconds)
 
 
-def _tiles(product: Product, depth: int, machine: Machine) -> Iterator[tuple[RegisterBlock, int, int]]:
-    """Tile sizes, with the register block that a tile of such sizes gets."""
+def _tiles(product: Product, machine: Machine) -> Iterator[tuple[RegisterBlock, int, int]]:
+    """Tile sizes in whole register blocks."""
     heights = dict.fromkeys(even_split(product.rows, target) for target in reversed(ROW_TARGETS))
     for block in register_blocks(product.dtype, machine):
         widths = dict.fromkeys(
@@ -122,8 +126,14 @@ def _tiles(product: Product, depth: int, machine: Machine) -> Iterator[tuple[Reg
         )
         for rows in heights:
             for columns in widths:
-                if best_tile_block(rows, columns, depth, product.dtype, machine) == block:
-                    yield block, rows, columns
+                yield block, rows, columns
+
+
+def tile_blocks(dtype: DType, machine: Machine) -> tuple[RegisterBlock, ...]:
+    """The register blocks that a tile may be computed with, preferred ones first."""
+    found = register_blocks(dtype, machine)
+    wanted = given().product
+    return found if wanted is None else tuple(block for block in found if block.vectors == wanted.block.vectors)
 
 
 @cache
@@ -179,6 +189,14 @@ def schedule_seconds(
     edges = threads > 1 and columns < product.columns and -(-product.rows // rows) * product.batches < threads
     shared = rows * EDGE_S if edges else 0.0
     return taken * one + shared + right_seconds(product, tile, block, right, machine, threads)
+
+
+def best_right(product: Product, tile: MatmulTile, block: RegisterBlock, machine: Machine, threads: int) -> Right:
+    """Where the tiles of a product best read its right operand."""
+    wanted = given().product
+    if wanted is not None and wanted.right in product.choices:
+        return wanted.right
+    return min(product.choices, key=lambda right: right_seconds(product, tile, block, right, machine, threads))
 
 
 def right_seconds(
@@ -247,7 +265,7 @@ def _result_seconds(
 
 
 def dividing_split(size: int, most: int) -> int:
-    """Equal blocks of at most `most` that divide `size`, where there are any of half that size or more: then no block
+    """Equal blocks of at most `most` that divide `size`, where at most twice as many as it takes do: then no block
     reaches beyond the end. Else blocks as equal as can be."""
     blocks = -(-size // most)
     exact = next((n for n in range(blocks, 2 * blocks + 1) if size % n == 0), blocks)

@@ -53,11 +53,6 @@ def _step_cycles(rows: int, vectors: int, machine: Machine) -> float:
     return max(streams) + EXPOSED * (sum(streams) - max(streams))
 
 
-def best_block(rows: int, columns: int, depth: int, dtype: DType, machine: Machine) -> RegisterBlock:
-    """The block with which a product is quickest."""
-    return min(register_blocks(dtype, machine), key=lambda block: product_seconds(rows, columns, depth, block, machine))
-
-
 def even_split(size: int, target: int, multiple: int = 1) -> int:
     """The block size near `target` that cuts `size` into equal blocks, rounded up to `multiple`."""
     blocks = max(1, -(-size // target))

@@ -40,8 +40,8 @@ class Memory:
 
     def lines_at(self, pitch_bytes: int) -> int:
         """Lines at a pitch that the cache holds at once."""
-        sets = self.period_bytes // math.gcd(max(pitch_bytes, self.line_bytes), self.period_bytes)
-        return sets * self.ways
+        apart = max(self.line_bytes, math.gcd(pitch_bytes, self.period_bytes))
+        return self.period_bytes // apart * self.ways
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from xdsl.ir import BlockArgument, SSAValue
 
 from tilewright import dtypes
-from tilewright.cost.products import Product, Right, matmul_tile
+from tilewright.cost.products import Product, Right, best_schedule
 from tilewright.cost.tiles import is_streamed, matrix_tile, streaming_tile
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
@@ -63,8 +63,7 @@ def plan_contract(group: array.FusedOp, machine: Machine, threads: int) -> Contr
     depth_sizes = tuple(left.shape[d] for d in summed)
     last_rows = result.shape[rows[-1]] if rows else 1
     last_columns = result.shape[columns[-1]] if columns else 1
-    others = math.prod(result.shape) // max(1, last_rows * last_columns)
-    share = 1 if others >= 2 * threads else threads
+    share = 1 if _batches(op) >= 2 * threads else threads
     last_depth = depth_sizes[-1] if depth_sizes else 1
     streamed = is_streamed(last_rows, last_columns, result.dtype) and _reads_array(group, op)
     atom = machine.matrix_atom(left.dtype, array_type(op.operands[1]).dtype, _accumulator(result.dtype), last_depth)
@@ -75,7 +74,7 @@ def plan_contract(group: array.FusedOp, machine: Machine, threads: int) -> Contr
         if streamed:
             tile = streaming_tile(last_rows, last_columns, last_depth, result.dtype, machine, share)
         else:
-            tile = matmul_tile(_product(group, op, others), machine, threads)
+            tile = best_schedule(product_of(group), machine, threads).tile
     extents = [1] * result.rank
     if rows:
         extents[rows[-1]] = max(1, min(tile.rows, last_rows))
@@ -84,8 +83,16 @@ def plan_contract(group: array.FusedOp, machine: Machine, threads: int) -> Contr
     return ContractPlan(result.shape, tuple(extents), depth_sizes, max(1, tile.depth), widened=atom is None)
 
 
-def _product(group: array.FusedOp, op: array.ContractOp, batches: int) -> Product:
-    """What the cost model has to know: of `batches` products over the last rows, columns and contracted dimension."""
+def _batches(op: array.ContractOp) -> int:
+    """Products over the last rows, columns and contracted dimension."""
+    shape = array_type(op.results[0]).shape
+    _, rows, columns = _dims(op)
+    return math.prod(n for d, n in enumerate(shape) if d not in (*rows[-1:], *columns[-1:]))
+
+
+def product_of(group: array.FusedOp) -> Product:
+    """What the cost model has to know of a `contract` group."""
+    op = contract_of(group)
     a = op.attributes_of()
     left, right, result = (array_type(value) for value in (*op.operands, op.results[0]))
     _, rows, columns = _dims(op)
@@ -99,7 +106,7 @@ def _product(group: array.FusedOp, op: array.ContractOp, batches: int) -> Produc
         columns=max(1, width),
         depth=depth,
         dtype=dtype,
-        batches=max(1, batches),
+        batches=max(1, _batches(op)),
         pitch_bytes=right.shape[-1] * right.dtype.itemsize if right.rank else 0,
         choices=_right_choices(group, op),
         copies_left=not in_place,
@@ -291,7 +298,7 @@ def plan_convolve(group: array.FusedOp, machine: Machine, threads: int) -> Contr
     product = Product(
         max(1, per_group), max(1, result.shape[-1]), kernel.shape[1], _accumulator(result.dtype), copies_left=True
     )
-    tile = matmul_tile(product, machine, 1)
+    tile = best_schedule(product, machine, 1).tile
     rows = max(1, tile.rows)
     while per_group % rows:
         rows -= 1

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from xdsl.ir import SSAValue
 
+from tilewright.cost.given import given
 from tilewright.cost.register_blocks import even_split
 from tilewright.cost.tiles import loop_tile
 from tilewright.dialects import array
@@ -46,6 +47,9 @@ def plan_loop(group: array.FusedOp, machine: Machine) -> LoopPlan:
         extents = loop_tile(space, ROW_ELEMENTS, square=transposes)
         return LoopPlan(space, dict(enumerate(extents)), {})
     reduced = reduce_extents(space, reduced_dims)
+    wanted = given().reductions.get(space)
+    if wanted is not None:
+        return LoopPlan(space, {d: n for d, n in enumerate(wanted) if d not in reduced}, reduced)
     kept = [d for d in range(len(space)) if d not in reduced_dims]
     extents = dict.fromkeys(kept, 1)
     if kept:

@@ -1,8 +1,9 @@
 """Put the right operands of products into panels of the register block's width.
 
-A captured array is packed once, when the program is compiled. Any other is read where it lies if its columns are side
-by side and few rows meet it; packed by each tile for itself if its columns are side by side and many rows meet it
-there; else packed at the start of the kernel by all threads together, into a shared buffer, before a team barrier.
+A captured array is packed once, when the program is compiled. Any other whose columns are side by side is read where it
+lies, packed by each tile for itself, or packed at the start of the kernel by all threads together, into a shared
+buffer, before a team barrier: what is predicted to be quickest for the rows that meet it. One whose columns lie apart
+or of another type is packed by all threads, but for a few rows that read it along its depth.
 Last, because it needs the register blocks of the products.
 
 Before:
@@ -76,7 +77,7 @@ from xdsl.ir import Block, BlockArgument, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap, AffineSymExpr
 
 from tilewright import dtypes, ops
-from tilewright.cost.products import MatmulTile, Product, Right, right_seconds
+from tilewright.cost.products import MatmulTile, Product, Right, best_right
 from tilewright.cost.register_blocks import RegisterBlock
 from tilewright.cost.tiles import ROWS_ALONG_DEPTH
 from tilewright.dialects import array, scheduled, tile
@@ -167,13 +168,11 @@ def _place(unit: Unit, dot: scheduled.DotOp, shape: tuple[int, ...], depth_dim: 
     height, width = dot.micro_tile
     lanes = unit.machine.lanes(dtype)
     batches = math.prod(n for d, n in enumerate(shape) if d not in (depth_dim, len(shape) - 1))
-    product = Product(_rows(dot), shape[-1], shape[depth_dim], dtype, max(1, batches), shape[-1] * dtype.itemsize)
+    choices = (Right.IN_PLACE, Right.ALONE, Right.TOGETHER)
+    pitch_bytes = shape[-1] * dtype.itemsize
+    product = Product(_rows(dot), shape[-1], shape[depth_dim], dtype, max(1, batches), pitch_bytes, choices)
     block = RegisterBlock(height, max(1, width // lanes), lanes)
-    tile_sizes = MatmulTile(*dot.shape)
-    return min(
-        (Right.IN_PLACE, Right.ALONE, Right.TOGETHER),
-        key=lambda right: right_seconds(product, tile_sizes, block, right, unit.machine, unit.threads),
-    )
+    return best_right(product, MatmulTile(*dot.shape), block, unit.machine, unit.threads)
 
 
 def _instruction(dot: scheduled.DotOp, machine: Machine) -> MatrixAtom | None:

@@ -17,6 +17,7 @@ from xdsl.ir import Attribute, Block, BlockArgument, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineMap
 
 from tilewright import dtypes, ops
+from tilewright.cost.given import given
 from tilewright.dialects import array, tile
 from tilewright.dialects.base import array_type, tensor
 from tilewright.dtypes import DType
@@ -499,6 +500,9 @@ ROWS_ADDED = 16
 def reduce_extents(shape: tuple[int, ...], axes: Sequence[int], limit: int = REDUCE_ELEMENTS) -> dict[int, int]:
     """Tile extents of reduced dimensions: innermost whole first, up to `limit` elements in all. Of long rows that are
     added up a few are taken at a time, so that memory is read along them."""
+    wanted = given().reductions.get(shape)
+    if wanted is not None:
+        return {d: wanted[d] for d in sorted(axes, reverse=True)}
     extents: dict[int, int] = {}
     room = limit if len(shape) - 1 in axes or shape[-1] < LONG_ROW else ROWS_ADDED
     for d in sorted(axes, reverse=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ from cli_support import CommandLine
 import tilewright as tw
 from tilewright.cli import bench_worker
 from tilewright.cli.bench import summary
+from tilewright.cli.bench_schedules import measure_schedules
 from tilewright.cli.bench_suites import load_cases
-from tilewright.cli.bench_suites.case import Case, error_bound, exact_erf
+from tilewright.cli.bench_suites.case import Case, ScheduleCase, error_bound, exact_erf
 from tilewright.cli.bench_suites.ops import numpy_erf
 from tilewright.cli.bench_worker import Request, footprint
 from tilewright.dtypes import by_name
@@ -77,6 +79,56 @@ def test_the_compilers_own_time_is_shown_with_its_figures(tilewright: CommandLin
         assert case["ours_s"] > 0
     shown = tilewright("bench", "layout", "--quick", "--case", "softmax")
     assert "variables" in shown.stdout
+
+
+def test_chosen_schedules_are_measured_beside_others(tilewright: CommandLine):
+    run = tilewright("bench", "schedules", "--quick", "--threads", "1", "--case", "00", "--json")
+    assert run.exit_code == 0, run.stderr
+    cases = run.document["cases"]
+    assert [case["case"].partition(":")[0] for case in cases] == [
+        *(f"product {n:03}" for n in range(3)),
+        *(f"reduction {n:03}" for n in range(2)),
+    ]
+    for case in cases:
+        named = {each["schedule"]: each["seconds"] for each in case["schedules"]}
+        assert len(named) == len(case["schedules"]) > 1
+        assert case["chosen"] in named
+        assert case["best"] in named
+        assert case["best_s"] == min(case["ours_s"], *named.values())
+        assert case["ratio"] == pytest.approx(case["best_s"] / case["ours_s"])
+        assert case["agrees"]
+    found = run.document["summary"]
+    ratios = [case["ratio"] for case in cases]
+    assert found["compared"] == len(cases)
+    assert found["near_the_best"] == sum(ratio >= 1 / 1.1 for ratio in ratios)
+    assert found["worst_ratio"] == min(ratios)
+    assert found["geometric_mean"] == pytest.approx(math.prod(ratios) ** (1 / len(ratios)))
+    shown = tilewright("bench", "schedules", "--quick", "--threads", "1", "--case", "product 000")
+    for word in ("chosen schedule", "in place", "of 1 within 10 % of the best"):
+        assert word in shown.stdout
+
+
+def test_a_schedule_with_a_wrong_result_is_named():
+    (case, *_) = load_cases("schedules", quick=True)
+    assert isinstance(case, ScheduleCase)
+    wrong = replace(case, reference=lambda a, b: a @ b * 1.5)
+    record = measure_schedules(wrong, request(suite="schedules"))
+    assert not record["agrees"]
+    assert case.alternatives(1).keys() <= set(record["wrong"])
+
+
+def test_random_cases_are_within_their_bounds():
+    cases = load_cases("schedules", quick=False)
+    assert len({case.name for case in cases}) == len(cases) == 200
+    for case in cases:
+        assert isinstance(case, ScheduleCase)
+        if len(case.shapes) == 2:
+            (rows, depth), (_, columns) = case.shapes
+            assert all(16 <= side <= 2048 for side in (rows, columns, depth))
+            assert 2 * rows * columns * depth <= 4e9
+            assert case.result == (rows, columns)
+        else:
+            assert 2**12 <= 4 * math.prod(case.shapes[0]) <= 2**25
 
 
 def test_table_compares_with_an_earlier_run(tilewright: CommandLine, tmp_path: Path):

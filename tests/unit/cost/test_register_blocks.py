@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tilewright import dtypes
-from tilewright.cost.register_blocks import RegisterBlock, best_block, even_split, product_seconds, register_blocks
+from tilewright.cost.register_blocks import RegisterBlock, even_split, product_seconds, register_blocks
 from tilewright.machines.machine import Machine, load
 
 MACHINES = ("x86-64-v3", "x86-64-v4", "aarch64-neon")
@@ -97,47 +97,7 @@ def test_padding_is_paid_for() -> None:
     assert three < four
 
 
-# ---- which is the best ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "rows", "columns", "vectors"),
-    [
-        ("x86-64-v4", 64, 16, 1),  # two vectors would be half padding
-        ("x86-64-v4", 64, 1, 1),
-        ("x86-64-v4", 64, 17, 2),
-        ("x86-64-v4", 64, 48, 3),
-        ("x86-64-v4", 1024, 1024, 4),
-        ("x86-64-v3", 64, 8, 1),
-        ("x86-64-v3", 64, 16, 2),
-        ("x86-64-v3", 4, 20, 3),  # one panel of 24 columns instead of two of 16
-        ("x86-64-v3", 1024, 1024, 2),
-        ("x86-64-v3", 1, 1000, 4),  # a row alone has too few accumulators: the widest hides most of the latency
-    ],
-)
-def test_best_blocks(name: str, rows: int, columns: int, vectors: int) -> None:
-    assert best_block(rows, columns, 64, dtypes.f32, load(name)).vectors == vectors
-
-
-@pytest.mark.parametrize("name", MACHINES)
-def test_no_block_is_quicker_than_the_best(name: str) -> None:
-    machine = load(name)
-    for rows in (1, 2, 5, 13, 16, 29, 64):
-        for columns in (1, 4, 16, 20, 33, 48, 100, 512):
-            best = best_block(rows, columns, 5, dtypes.f32, machine)
-            costs = {b: counted_cycles(rows, columns, 5, b, machine) for b in register_blocks(dtypes.f32, machine)}
-            assert costs[best] <= min(costs.values()) * (1 + 1e-12)
-
-
-@pytest.mark.parametrize(
-    ("columns", "vectors"), [(1, 2), (16, 2), (17, 3), (24, 3), (25, 4), (32, 4), (33, 3), (48, 3)]
-)
-def test_of_equals_the_first_is_taken(columns: int, vectors: int) -> None:
-    """Where waiting for an accumulator is all there is, only the number of panels counts: 2, 3, 4, then 1 vector."""
-    waiting = replace(
-        with_vector("x86-64-v3", fma_latency_cycles=4096.0, fma_per_cycle=float("inf")), cycles={"move": 0.0}
-    )
-    assert best_block(1, columns, 3, dtypes.f32, waiting).vectors == vectors
+# ---- blocks of a size ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,12 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tilewright.cli.bench_suites.case import Case, CompilerCase
+    from tilewright.cli.bench_suites.case import AnyCase
 
-SUITES = ("gemm", "ops", "attention", "models", "layout")
+SUITES = ("gemm", "ops", "attention", "models", "layout", "schedules")
 PEERS = ("numpy", "torch", "onnxruntime", "jax")
 
 
-def load_cases(suite: str, quick: bool) -> tuple[Case | CompilerCase, ...]:
+def load_cases(suite: str, quick: bool) -> tuple[AnyCase, ...]:
     """The cases of a suite in `SUITES`; tiny ones if `quick`."""
     return importlib.import_module(f"{__name__}.{suite}").cases(quick)

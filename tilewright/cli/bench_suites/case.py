@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from tilewright.dtypes import by_name
 from tilewright.errors import CompilerBug
+
+if TYPE_CHECKING:
+    from tilewright.cost.given import Given
 
 Array = np.ndarray[Any, Any]
 
@@ -69,6 +72,24 @@ class CompilerCase:
     name: str
     run: Callable[[], Mapping[str, float]]
     limit_s: float
+
+
+@dataclass(frozen=True)
+class ScheduleCase:
+    """A program of f32 arrays whose schedule the cost model chooses. `alternatives`, of a number of threads, are by
+    description the schedules to measure, the chosen one first. `ours` goes to worker processes: a function of a module,
+    or one with arguments bound. `reference` is called with NumPy's f64."""
+
+    name: str
+    ours: Callable[..., Any]
+    shapes: tuple[tuple[int, ...], ...]
+    result: tuple[int, ...]
+    reference: Callable[..., Any]
+    alternatives: Callable[[int], Mapping[str, Given]]
+    tolerance: float
+
+
+AnyCase: TypeAlias = Case | CompilerCase | ScheduleCase
 
 
 def _widened(array: Array) -> Array:

@@ -1,0 +1,174 @@
+"""Measuring the schedule that the cost model chooses beside others, all compiled before by worker processes."""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import random
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from statistics import fmean, median
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from tilewright.cost.given import Given
+
+if TYPE_CHECKING:
+    from tilewright.cli.bench_suites.case import Array, ScheduleCase
+    from tilewright.cli.bench_worker import Request
+    from tilewright.runtime.program import Program
+
+TURN_S = 0.006
+"""How long a schedule runs in one turn."""
+
+NEAR = 1.1
+"""A time up to this many times the best one is as good as that."""
+
+# Turns of one schedule that are further apart than this were disturbed, and schedules whose times are within the other
+# are measured once more to tell which is the best.
+_DISTURBED = 1.2
+_CLOSE = 1.2
+
+_CHOSEN = ""
+
+
+@dataclass
+class Candidate:
+    """A schedule and the medians of its turns."""
+
+    call: Callable[[], Any]
+    turns_s: list[float]
+
+    @property
+    def seconds(self) -> float:
+        return median(self.turns_s)
+
+    @property
+    def is_disturbed(self) -> bool:
+        return max(self.turns_s) > _DISTURBED * min(self.turns_s)
+
+
+def measure_schedules(case: ScheduleCase, request: Request) -> dict[str, Any]:
+    """The record of a case: time of the chosen schedule and of the best, and of all that were tried. The chosen one is
+    compiled without being given, so that the record shows what users get; it is among the given ones too."""
+    import numpy as np
+
+    alternatives = case.alternatives(request.threads)
+    with TemporaryDirectory() as folder:
+        programs = _compiled(case, {_CHOSEN: Given(), **alternatives}, request.threads, Path(folder))
+        generator = np.random.default_rng(0)
+        inputs = tuple(generator.random(shape, dtype=np.float32) for shape in case.shapes)
+        differences = _differences(case, programs, inputs, request.threads)
+        result = np.empty(case.result, np.float32)
+        candidates = {
+            text: Candidate(partial(program, *inputs, out=result, threads=request.threads), [])
+            for text, program in programs.items()
+        }
+        _measure(candidates, request)
+    best = min(candidates, key=lambda text: candidates[text].seconds)
+    ours_s, best_s = candidates[_CHOSEN].seconds, candidates[best].seconds
+    chosen = next(iter(alternatives))
+    wrong = [text or chosen for text, difference in differences.items() if not difference <= case.tolerance]
+    return {
+        "case": case.name,
+        "ours_s": ours_s,
+        "best_s": best_s,
+        "ratio": best_s / ours_s,
+        "chosen": chosen,
+        "best": best or chosen,
+        "schedules": [
+            {
+                "schedule": text,
+                "seconds": candidates[text].seconds,
+                "predicted_s": given.product.seconds if given.product is not None else None,
+            }
+            for text, given in alternatives.items()
+        ],
+        "wrong": wrong,
+        "tolerance": case.tolerance,
+        "agrees": not wrong,
+        "peers": {},
+        "absent": {},
+    }
+
+
+@cache
+def _workers(threads: int) -> ProcessPoolExecutor:
+    """Processes that compile, kept from case to case: each has the compiler to import."""
+    return ProcessPoolExecutor(threads, multiprocessing.get_context("spawn"))
+
+
+def _compiled(case: ScheduleCase, schedules: Mapping[str, Given], threads: int, folder: Path) -> dict[str, Program]:
+    from tilewright.runtime.program import load
+
+    paths = [folder / f"{n}.twp" for n in range(len(schedules))]
+    compile_one = partial(_compile, case.ours, case.shapes, threads)
+    list(_workers(threads).map(compile_one, schedules.values(), paths))
+    return dict(zip(schedules, map(load, paths), strict=True))
+
+
+def _compile(
+    function: Callable[..., Any], shapes: Sequence[tuple[int, ...]], threads: int, given: Given, path: Path
+) -> None:
+    """Compile a function of f32 arrays by a schedule, into a file."""
+    import tilewright as tw
+    from tilewright.cost.given import schedules_given
+
+    with tw.options(threads=threads), schedules_given(given):
+        arguments = (tw.ShapeDtype(shape, tw.f32) for shape in shapes)
+        tw.jit(function).lower(*arguments).compile("cpu").save(str(path))
+
+
+def _differences(
+    case: ScheduleCase, programs: Mapping[str, Program], inputs: tuple[Array, ...], threads: int
+) -> dict[str, float]:
+    import numpy as np
+
+    from tilewright.cli.check import relative_difference
+
+    expected = np.asarray(case.reference(*(x.astype(np.float64) for x in inputs)))
+    return {
+        text: relative_difference(np.asarray(program(*inputs, threads=threads)).astype(np.float64), expected)
+        for text, program in programs.items()
+    }
+
+
+def _measure(candidates: Mapping[str, Candidate], request: Request) -> None:
+    """All in turns; again those that something disturbed; then, anew, the chosen one and those close to the best."""
+    everyone = list(candidates.values())
+    _take_turns(everyone, request)
+    _take_turns([each for each in everyone if each.is_disturbed], request)
+    least = min(each.seconds for each in everyone)
+    last = [each for text, each in candidates.items() if text == _CHOSEN or each.seconds <= _CLOSE * least]
+    for each in last:
+        each.turns_s.clear()
+    for _ in range(2):
+        _take_turns(last, request)
+
+
+def _take_turns(candidates: Sequence[Candidate], request: Request) -> None:
+    from tilewright.cli.bench_worker import block_times
+
+    order = random.Random(0)
+    for _ in range(request.repeat):
+        for each in order.sample(candidates, len(candidates)):
+            each.turns_s.append(median(block_times(each.call, min(TURN_S, request.block_s))))
+
+
+def schedule_summary(cases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """How near the chosen schedules come to the best; failed cases count in nothing but the failures."""
+    ratios = {case["case"]: case["ratio"] for case in cases if case["agrees"]}
+    near = sum(ratio * NEAR >= 1 for ratio in ratios.values())
+    worst = min(ratios, key=lambda name: ratios[name], default=None)
+    return {
+        "compared": len(ratios),
+        "near_the_best": near,
+        "share_near": near / len(ratios) if ratios else None,
+        "worst": worst,
+        "worst_ratio": ratios[worst] if worst is not None else None,
+        "failed": [case["case"] for case in cases if not case["agrees"]],
+        "geometric_mean": math.exp(fmean(map(math.log, ratios.values()))) if ratios else None,
+    }

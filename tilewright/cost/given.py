@@ -1,0 +1,45 @@
+"""Schedules that are given instead of chosen: to measure how good the choices are, and for a search of better ones."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tilewright.options import options
+
+if TYPE_CHECKING:
+    from tilewright.cost.products import Schedule
+
+
+@dataclass(frozen=True)
+class Given:
+    """`product` is for all matrix products; `reductions` has a tile for each shape that a loop reduces, with an extent
+    for each dimension."""
+
+    product: Schedule | None = None
+    reductions: Mapping[tuple[int, ...], tuple[int, ...]] = field(
+        default_factory=dict[tuple[int, ...], tuple[int, ...]]
+    )
+
+
+_NOTHING = Given()
+_given: ContextVar[Given] = ContextVar("given", default=_NOTHING)
+
+
+def given() -> Given:
+    """What the compiler has to do instead of what the cost model says."""
+    return _given.get()
+
+
+@contextmanager
+def schedules_given(schedules: Given) -> Generator[None]:
+    """Compile by these schedules. The compile cache, which knows nothing of them, is off."""
+    token = _given.set(schedules)
+    try:
+        with options(cache=False):
+            yield
+    finally:
+        _given.reset(token)
