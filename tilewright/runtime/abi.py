@@ -8,9 +8,10 @@ pointers to the inputs, the outputs and the constants, all C-contiguous; `arena`
 `parallel` is `void parallel(ptr function, ptr context, i64 chunks, i32 threads)`. It runs
 `function(ptr context, i64 chunk, i32 worker)` for every chunk and returns when all are done. `worker` is below
 `threads` and unique among the chunks of this call that run at one time; the caller is worker 0. With one thread, inside
-another job or while another caller has the pool, it runs all chunks in the caller as worker 0. A job of few microseconds
-says so by a negative number of chunks: waking a worker takes longer than that, so it is shared only with workers that
-are awake, and only one such job in `BRIEF_JOBS_A_WAKE` that found one asleep wakes it, for those that may follow.
+another job or while another caller has the pool, it runs all chunks in the caller as worker 0. A job of a few
+microseconds says so by a negative number of chunks: waking a worker takes longer than that, so it is shared only with
+workers that are awake, and only one such job in `BRIEF_JOBS_A_WAKE` that found one asleep wakes it, for those that may
+follow.
 
 The support object defines the thread pool (`tw_parallel`), one run with a leased arena (`tw_run`), the function that
 Python calls (`tw_call`) and the memory of large outputs (`tw_new_array`), over the structures below.

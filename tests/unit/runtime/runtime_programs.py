@@ -179,16 +179,20 @@ define i32 @tw_main(ptr %buffers, ptr %arena, ptr %parallel, i32 %threads) {
   store ptr %buffers, ptr %context
   %second = getelementptr ptr, ptr %context, i64 1
   store ptr %arena, ptr %second
-  call void %parallel(ptr @body, ptr %context, i64 $chunks, i32 %threads)
+  call void %parallel(ptr @body, ptr %context, i64 $given, i32 %threads)
   ret i32 0
 }
 """)
 
 
-def make_record(chunks: int, sleep_us: int = 0) -> Program:
+def make_record(chunks: int, sleep_us: int = 0, brief: bool = False) -> Program:
     """Returns i32[chunks] each: how often each chunk ran, on which worker, and whether that worker was busy then."""
     ir = _RECORD.substitute(
-        buffers=_buffers("runs", "workers", "clashes"), chunks=chunks, bytes=4 * chunks, sleep_us=sleep_us
+        buffers=_buffers("runs", "workers", "clashes"),
+        chunks=chunks,
+        bytes=4 * chunks,
+        sleep_us=sleep_us,
+        given=-chunks if brief else chunks,
     )
     outputs = tuple(spec(name, chunks, dtype="i32") for name in ("runs", "workers", "clashes"))
     return make_program(ir, inputs=(), outputs=outputs, worker_scratch_bytes=64)

@@ -18,7 +18,7 @@ from runtime_programs import make_add, make_meeting, make_nested, make_record
 
 from tilewright.errors import UnsupportedOnTargetError
 from tilewright.runtime import elf
-from tilewright.runtime.abi import SPIN_NS, PoolState, WorkerLine
+from tilewright.runtime.abi import BRIEF_JOBS_A_WAKE, SPIN_NS, PoolState, WorkerLine
 from tilewright.runtime.pool import load_support
 from tilewright.targets.cpu.support import support_ir, support_object
 
@@ -32,10 +32,11 @@ def add():
     return make_add(SIZE)
 
 
+@pytest.mark.parametrize("brief", [False, True])
 @pytest.mark.parametrize("threads", [1, 2, 3, 8])
 @pytest.mark.parametrize("chunks", [1, 2, 3, 17, 300])
-def test_every_chunk_runs_once_on_a_worker_that_nobody_else_uses(threads, chunks):
-    record = make_record(chunks)
+def test_every_chunk_runs_once_on_a_worker_that_nobody_else_uses(threads, chunks, brief):
+    record = make_record(chunks, brief=brief)
     for _ in range(20):
         runs, workers, clashes = record(threads=threads)
         assert (runs == 1).all()
@@ -50,6 +51,17 @@ def test_workers_run_at_the_same_time(threads):
     for pause_s in (0, 0, 5 * SPIN_NS / 1e9):
         time.sleep(pause_s)
         assert sorted(meeting(threads=threads)) == list(range(threads))
+
+
+def test_a_brief_job_does_without_workers_that_sleep_until_many_have_come():
+    brief = make_record(8, sleep_us=200, brief=True)
+    make_record(8, sleep_us=200)(threads=2)
+    assert set(brief(threads=2)[1]) == {0, 1}, "the worker is still awake"
+    time.sleep(5 * SPIN_NS / 1e9)
+    alone = [set(brief(threads=2)[1]) == {0} for _ in range(BRIEF_JOBS_A_WAKE - 1)]
+    assert all(alone)
+    assert set(brief(threads=2)[1]) == {0, 1}, "this one wakes the worker"
+    assert set(brief(threads=2)[1]) == {0, 1}, "now it is awake"
 
 
 def test_a_worker_beyond_the_number_of_threads_gets_no_chunk():
