@@ -86,7 +86,7 @@ def test_an_array_whose_columns_lie_apart_is_packed_by_all_threads_before_a_barr
         CHECK: [[PART:%[0-9]+]] = tile.load(%1, [[I:%[0-9]+]]) {{.*}} : tensor<4x16xf32>
         CHECK-NEXT: tile.store([[PART]], [[P]], [[I]])
         CHECK: scheduled.barrier() {scope = "team"}
-        CHECK-NEXT: scheduled.parallel() {extents = array<i64: 1, 2>
+        CHECK-NEXT: scheduled.parallel() {extents = array<i64: 1, 1>
         CHECK: scheduled.dot(%0, [[P]],
         """,
     )
@@ -106,7 +106,7 @@ def test_each_tile_packs_its_part_for_many_rows() -> None:
     expect(
         unit,
         """
-        CHECK: scheduled.parallel() {extents = array<i64: 1, 2>, grain = 1 : index}
+        CHECK: scheduled.parallel() {extents = array<i64: 1, 1>, grain = 1 : index}
         CHECK-NEXT: ^{{.*}}(%{{[0-9]+}}: index, [[J:%[0-9]+]]: index):
         CHECK: [[P:%[0-9]+]] = scheduled.alloc() : !tile.ref<tensor<512x304xf32>, "worker", "(512, 304) : [512@mem*16
         CHECK: [[PART:%[0-9]+]] = tile.load(%1, [[J]], [[J]]
@@ -135,9 +135,9 @@ def test_panels_hold_the_type_that_is_multiplied() -> None:
     expect(
         packed(program),
         """
-        CHECK: scheduled.alloc() : !tile.ref<tensor<4x32xf32>, "shared"
-        CHECK: tile.load(%1{{.*}} : tensor<4x16xbf16>
-        CHECK-NEXT: tile.cast(%{{[0-9]+}}) : tensor<4x16xf32>
+        CHECK: scheduled.alloc() : !tile.ref<tensor<4x24xf32>, "shared"
+        CHECK: tile.load(%1{{.*}} : tensor<4x24xbf16>
+        CHECK-NEXT: tile.cast(%{{[0-9]+}}) : tensor<4x24xf32>
         CHECK-NEXT: tile.store
         """,
     )
