@@ -137,12 +137,13 @@ def _differences(
 
 
 def _measure(candidates: Mapping[str, Candidate], request: Request) -> None:
-    """All in turns; again those that something disturbed; then, anew, the chosen one and those close to the best."""
+    """All in turns; again those that something disturbed; then, anew, those close to the best and the chosen one, both
+    as usual and given: these come first."""
     everyone = list(candidates.values())
     _take_turns(everyone, request)
     _take_turns([each for each in everyone if each.is_disturbed], request)
     least = min(each.seconds for each in everyone)
-    last = [each for text, each in candidates.items() if text == _CHOSEN or each.seconds <= _CLOSE * least]
+    last = [each for n, each in enumerate(everyone) if n < 2 or each.seconds <= _CLOSE * least]
     for each in last:
         each.turns_s.clear()
     for _ in range(2):
