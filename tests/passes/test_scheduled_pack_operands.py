@@ -106,7 +106,7 @@ def test_each_tile_packs_its_part_for_many_rows() -> None:
     expect(
         unit,
         """
-        CHECK: scheduled.parallel() {extents = array<i64: 1, 1>, grain = 1 : index}
+        CHECK: scheduled.parallel() {extents = array<i64: 1, 2>, grain = 1 : index}
         CHECK-NEXT: ^{{.*}}(%{{[0-9]+}}: index, [[J:%[0-9]+]]: index):
         CHECK: [[P:%[0-9]+]] = scheduled.alloc() : !tile.ref<tensor<512x304xf32>, "worker", "(512, 304) : [512@mem*16
         CHECK: [[PART:%[0-9]+]] = tile.load(%1, [[J]], [[J]]

@@ -216,7 +216,7 @@ def right_seconds(
         return afar + taken * (own * PACKED_ALONE / l3 + _pages_seconds(product, machine))
     if right == Right.TOGETHER:
         whole = product.batches * product.columns * product.depth * item
-        return afar + whole / min(threads, tiles) * PACKED_TOGETHER / l3 + (TOGETHER_S if threads > 1 else 0.0)
+        return afar + whole / max(1, min(threads, tiles)) * PACKED_TOGETHER / l3 + (TOGETHER_S if threads > 1 else 0.0)
     return taken * _in_place_seconds(product, tile, block, machine)
 
 
