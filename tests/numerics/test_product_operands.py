@@ -87,6 +87,44 @@ def test_few_rows_meet_long_rows_of_a_right_operand(dtype: DType, rows: int) -> 
         products((rows, depth), [(depth, columns) for columns in (511, 512, 513, 1025, 2050, 3001)], dtype)
 
 
+@pytest.mark.parametrize("dtype", [dtypes.f32, dtypes.i32, dtypes.f16], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("left_depth", [0, 1])
+@pytest.mark.parametrize("right_depth", [0, 1])
+def test_operands_lie_with_the_depth_inside_or_outside(left_depth: int, right_depth: int, dtype: DType) -> None:
+    """From one row to many, so that each way to read the right operand is taken."""
+    sizes = [(rows, columns, depth) for rows in (1, 3, 4, 5, 33, 140) for columns, depth in ((2, 3), (37, 40))]
+
+    def make(p: Program) -> list[Value]:
+        results: list[Value] = []
+        for rows, columns, depth in sizes:
+            x = p.array(*((rows, depth) if left_depth else (depth, rows)), dtype=dtype)
+            w = p.array(*((columns, depth) if right_depth else (depth, columns)), dtype=dtype)
+            results.append(p.dot(x, w, 0, left_depth, right_depth))
+        return results
+
+    def expected(*arrays: Tensor) -> list[Tensor]:
+        wide = [a.astype(np.float64) for a in arrays]
+        pairs = zip(wide[::2], wide[1::2], strict=True)
+        return [(x if left_depth else x.T) @ (w.T if right_depth else w) for x, w in pairs]
+
+    for threads in (1, 3):
+        check(make, expected, threads)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_products_on_random_numbers_of_threads(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    sizes = [tuple(int(2 ** rng.uniform(0, top)) for top in (10, 10, 11)) for _ in range(4)]
+
+    def make(p: Program) -> list[Value]:
+        return [p.dot(p.array(m, k), p.array(k, n), 0, 1, 0) for m, n, k in sizes]
+
+    def expected(*arrays: Tensor) -> list[Tensor]:
+        return [x @ w for x, w in zip(arrays[::2], arrays[1::2], strict=True)]
+
+    check(make, expected, int(rng.integers(1, 5)))
+
+
 def test_empty_depth_gives_zeros() -> None:
     products((5, 0), [(0, 3), (0, 600)], dtypes.f32)
 

@@ -277,10 +277,12 @@ def _pack_in_tile(dot: scheduled.DotOp, dtype: DType, width: int) -> None:
 
 
 def _reads_along_depth(dot: scheduled.DotOp, depth_dim: int) -> bool:
-    """Whether a product has few rows and a right operand with the depth inside, of the type that it is computed in."""
+    """Whether a product has few rows and operands with the depth inside, the right one of the type that it is computed
+    in."""
     right = tile.ref_type(dot.right)
     same_type = right.dtype == tile.ref_type(dot.accumulator).dtype
-    return depth_dim == len(right.shape) - 1 and same_type and _rows(dot) <= ROWS_ALONG_DEPTH
+    inside = any(e == AffineExpr.dimension(1) for e in dot.left_map.data.results[-1].dfs())
+    return inside and depth_dim == len(right.shape) - 1 and same_type and _rows(dot) <= ROWS_ALONG_DEPTH
 
 
 def _rows(dot: scheduled.DotOp) -> int:

@@ -69,6 +69,8 @@ class _RowDot:
         self.shape = ir.VectorType(register_form(self.type.dtype), self.lanes)
         self.accumulate = bool(op.accumulate.value.data)
         self.left, self.right = left_of(context, op), _right(context, op)
+        if self.left.depth_stride > 1:
+            raise CompilerBug("a product of rows along the depth whose left operand has it outside")
         self.acc = accumulator_of(context, op)
         self.rows, self.columns = self.left.rows, self.right.columns
         if self.acc.rows is not None and self.acc.columns is not None:
