@@ -55,6 +55,18 @@ def scalar_bits(p: Program) -> list[Value]:
     return [p.add("bitcast", [p.array()], dtype="i32")[0]]
 
 
+def loops_on_both_sides_of_a_scan(p: Program) -> list[Value]:
+    """What is computed before the scan and what after it must not become two loops that need each other."""
+    x = p.array(40, dtype=dtypes.u8)
+    sign, same = p.map("sign", x), p.map("maximum", x, x)
+    square = p.map("square", sign)
+    padded = p.add("pad", [square, p.scalar(3, dtypes.u8)], low=(0,), high=(0,), interior=(0,))[0]
+    scanned = p.add("scan", [p.map("bitwise_not", same)], axis=0, fn="maximum", reverse=True)[0]
+    product = p.map("multiply", padded, same)
+    rest = p.map("subtract", p.map("negative", scanned), p.map("negative", sign))
+    return [product, rest, padded, sign]
+
+
 def window_at_a_loaded_start(p: Program) -> list[Value]:
     x, start, row = p.array(9, 40), p.array(dtype=dtypes.u8), p.array(7, dtype=dtypes.i32)
     rows = p.add("gather", [x, row], axes=(0,))[0]
@@ -120,6 +132,7 @@ PROGRAMS: tuple[Callable[[Program], list[Value]], ...] = (
     rounded_half_constant,
     single_lane_tail,
     scalar_bits,
+    loops_on_both_sides_of_a_scan,
     window_at_a_loaded_start,
     region_reading_outer_views,
     unused_loop,

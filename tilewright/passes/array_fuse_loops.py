@@ -27,7 +27,7 @@ After:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -96,17 +96,18 @@ def _is_array(op: Operation) -> bool:
 
 def _fuse_block(unit: Unit, block: Block) -> None:
     group_of: dict[Operation, _Group] = {}
+    members_of: dict[Operation, set[Operation]] = {}
     order = BlockOrder(block)
     for op in order.ops:
         if not loops(op):
             continue
         group = _Group({op})
-        group_of[op] = group
+        group_of[op], members_of[op] = group, group.ops
         for producer in _producers(op):
             other = group_of.get(producer)
             if other is None or other is group_of[op]:
                 continue
-            reason = _refusal(order, group_of[op], other)
+            reason = _refusal(order, group_of[op], other, members_of)
             subject = f"{describe([producer])} into {describe([op])} at {where(op)}"
             unit.remarks.append(
                 Remark("array-fuse-loops", subject, "not fused" if reason else "fused", reason or "computed once")
@@ -114,7 +115,7 @@ def _fuse_block(unit: Unit, block: Block) -> None:
             if reason is None:
                 merged = _Group(group_of[op].ops | other.ops)
                 for member in merged.ops:
-                    group_of[member] = merged
+                    group_of[member], members_of[member] = merged, merged.ops
     for group in dict.fromkeys(group_of.values()):
         members = group.ops | set(inline_closure((o for op in group.ops for o in op.operands), block))
         make_group(block, members, "loop", describe([op for op in block.ops if op in group.ops]))
@@ -149,8 +150,10 @@ def _producers(op: Operation) -> list[Operation]:
     return list(found)
 
 
-def _refusal(order: BlockOrder, consumer: _Group, producer: _Group) -> str | None:
-    """Why two groups must not merge, or None."""
+def _refusal(
+    order: BlockOrder, consumer: _Group, producer: _Group, groups: Mapping[Operation, set[Operation]]
+) -> str | None:
+    """Why two of the groups must not merge, or None."""
     merged = consumer.ops | producer.ops
     if len(merged) > LARGEST_GROUP:
         return f"the group would have more than {LARGEST_GROUP} operations"
@@ -162,7 +165,8 @@ def _refusal(order: BlockOrder, consumer: _Group, producer: _Group) -> str | Non
     problem = _recomputes(merged, roots, space, reduced)
     if problem:
         return problem
-    return "another path between them leaves the group" if order.creates_cycle(every) else None
+    leaves = order.creates_cycle(every) or order.needs_itself(merged, groups)
+    return "another path between them leaves the group" if leaves else None
 
 
 def _space(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from xdsl.dialects.builtin import LocationAttr, StringAttr, UnknownLoc
 from xdsl.ir import Block, Operation, Region, SSAValue
@@ -82,6 +82,26 @@ class BlockOrder:
                     return True
             elif any(owner in tainted or owner in members for owner in owners):
                 tainted.add(op)
+        return False
+
+    def needs_itself(self, members: set[Operation], groups: Mapping[Operation, Collection[Operation]]) -> bool:
+        """Whether what a set reads needs the set's own results, each of the `groups` being computed as a whole."""
+        first = min(self.index[m] for m in members)
+        pending = [o.owner for m in members for o in _reads(m) if o.owner not in members]
+        seen: set[object] = set()
+        while pending:
+            owner = pending.pop()
+            if owner in seen or not isinstance(owner, Operation):
+                continue
+            step = groups.get(owner, (owner,))
+            seen.update(step)
+            # What stands before the set needs nothing of it.
+            if all(self.index.get(op, -1) < first for op in step):
+                continue
+            owners = [o.owner for op in step for o in _reads(op)]
+            if any(w in members for w in owners):
+                return True
+            pending.extend(owners)
         return False
 
 
