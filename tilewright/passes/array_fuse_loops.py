@@ -165,7 +165,7 @@ def _refusal(
     problem = _recomputes(merged, roots, space, reduced)
     if problem:
         return problem
-    leaves = order.creates_cycle(every) or order.needs_itself(merged, groups)
+    leaves = order.creates_cycle(every) or order.needs_itself(merged, every - merged, groups)
     return "another path between them leaves the group" if leaves else None
 
 

@@ -84,10 +84,14 @@ class BlockOrder:
                 tainted.add(op)
         return False
 
-    def needs_itself(self, members: set[Operation], groups: Mapping[Operation, Collection[Operation]]) -> bool:
-        """Whether what a set reads needs the set's own results, each of the `groups` being computed as a whole."""
-        first = min(self.index[m] for m in members)
-        pending = [o.owner for m in members for o in _reads(m) if o.owner not in members]
+    def needs_itself(
+        self, members: set[Operation], inline: set[Operation], groups: Mapping[Operation, Collection[Operation]]
+    ) -> bool:
+        """Whether what a set reads, beyond the inline operations that it takes in, needs the set's own results, each of
+        the `groups` being computed as a whole."""
+        own = members | inline
+        first = min(self.index[m] for m in own)
+        pending = [o.owner for m in own for o in _reads(m) if o.owner not in own]
         seen: set[object] = set()
         while pending:
             owner = pending.pop()
