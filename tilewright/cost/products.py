@@ -4,9 +4,10 @@ A tile of the result is computed panel by panel of the right operand, and each p
 registers (after Goto and van de Geijn, 2008, with the operands exchanged: the left one is read where it lies). A panel
 stays in the second-level cache while the rows stream by, so each panel reads all rows of the tile again.
 
-The constants say how much of the time that bytes take at a memory's bandwidth shows beside the arithmetic. They are the
-non-negative least squares of 2,000 measured schedules of 100 random products on two cores of an AVX-512 server, whose
-median error they leave at 10 %; `tilewright bench schedules` measures how good the choices are.
+The constants say how much of the time that bytes take at a memory's bandwidth shows beside the arithmetic. They began
+as the non-negative least squares of about 2,000 measured schedules of random products on two cores of an AVX-512 server
+(median error 9 %); `RIGHT_FAR`, `RIGHT_COLLIDING`, `NEAR_LINES`, `EDGE_S` and the shares of the caches were then set by
+hand, after single products that were chosen wrongly. `tilewright bench schedules` measures how good the choices are.
 """
 
 from __future__ import annotations
