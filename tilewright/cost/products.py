@@ -4,10 +4,11 @@ A tile of the result is computed panel by panel of the right operand, and each p
 registers (after Goto and van de Geijn, 2008, with the operands exchanged: the left one is read where it lies). A panel
 stays in the second-level cache while the rows stream by, so each panel reads all rows of the tile again.
 
-The constants say how much of the time that bytes take at a memory's bandwidth shows beside the arithmetic. They began
-as the non-negative least squares of about 2,000 measured schedules of random products on two cores of an AVX-512 server
-(median error 9 %); `RIGHT_FAR`, `RIGHT_COLLIDING`, `NEAR_LINES`, `EDGE_S` and the shares of the caches were then set by
-hand, after single products that were chosen wrongly. `tilewright bench schedules` measures how good the choices are.
+The constants say how much of the time that bytes take at a memory's bandwidth shows beside the arithmetic. They were
+fitted to about 2,500 measured schedules of 136 products on two cores of an AVX-512 server, 90 of them those of
+`tilewright bench schedules`, which measures how good the choices are: to the times, and to how much slower than the
+best the schedule is that they make the choice. The clock of the machine file is the guaranteed one, so all predictions
+are too slow by about as much as the clock is faster.
 """
 
 from __future__ import annotations
@@ -23,26 +24,30 @@ from tilewright.dtypes import DType
 from tilewright.machines.machine import Machine
 
 # The left operand, from the cache that holds a tile's rows, and the right one, from the first-level cache, from the
-# second-level one in panels, in rows so near each other that the hardware follows, in rows farther apart, and from
-# the third-level one where rows fall on the same sets of the second.
+# second-level one in panels, in rows so near each other that the hardware follows, in rows farther apart, and what is
+# added from the third-level one where the second has no room or rows fall on the same sets of it.
 LEFT = 1.0
-RIGHT_L1, RIGHT_PANELS, RIGHT_NEAR, RIGHT_FAR, RIGHT_COLLIDING = 0.3, 0.26, 0.25, 0.6, 0.7
-# Reading a right operand for the first time, in rows near each other and farther apart; and the first touch of a page
-# by a tile, of the latency of the second-level cache.
-FIRST_NEAR, FIRST_FAR, PAGE_LATENCIES, PAGE_BYTES = 0.25, 0.45, 1.2, 4096
+RIGHT_L1, RIGHT_PANELS, RIGHT_NEAR, RIGHT_FAR, RIGHT_COLLIDING = 0.27, 0.22, 0.4, 0.6, 0.58
+NEAR_BYTES, NEAR_LINES, SPLIT_LINES = 2048, 32, 0.75
+# The shares of the second-level cache up to which what is read in turns stays in it, and from which nothing does.
+L2_KEPT, L2_LOST = 0.33, 1.0
+L1_SHARE, L2_RESULT_SHARE = 0.6, 0.75
+# Reading a right operand for the first time, in rows near each other, farther apart, and what is added where it is as a
+# whole too large for the second-level cache.
+FIRST_NEAR, FIRST_FAR, FIRST_AFAR = 0.24, 0.7, 0.6
+# Pages: the first touch of one by a tile, in latencies of the second-level cache; more than there are entries for in
+# the table of translations are looked up again by each block of rows.
+PAGE_BYTES, PAGE_LATENCIES, TRANSLATIONS, WALK_LATENCIES = 4096, 2.0, 1024, 0.35
 # Packing, of third-level bandwidth: by the thread that reads the panels, and by all for all, read by others.
 # Reading panels of a right operand that is packed as a whole and larger than what is near, again for each tile.
-PACKED_ALONE, PACKED_TOGETHER, PANELS_AFAR = 2.3, 3.8, 0.95
+PACKED_ALONE, PACKED_TOGETHER, PANELS_AFAR = 3.8, 7.6, 0.5
 # Writing a short run of a row of the result far from the one before, of the latency of the second-level cache.
-RUN_LATENCIES = 0.3
-NEAR_BYTES, NEAR_LINES = 2048, 32
+RUN_LATENCIES = 0.5
 # Where two threads write the same row, the lines that the hardware fetches ahead for the one are the other's.
 EDGE_S = 70e-9
 # Threads that wait for each other between packing and multiplying; a tile's own overhead.
-TOGETHER_S = 7e-6
-TILE_S = 0.16e-6
-# The fractions of a cache that are left for what a schedule keeps there.
-L1_SHARE, L2_LEFT_SHARE, L2_RIGHT_SHARE = 0.6, 0.6, 0.75
+TOGETHER_S = 9e-6
+TILE_S = 0.33e-6
 
 # Steps of the depth in one block. Deep blocks read and write the accumulator less often; a panel of them is still small
 # beside the second-level cache. Does not depend on the number of threads, nor do then the sums.
@@ -162,9 +167,15 @@ def _left_seconds(rows: int, columns: int, depth: int, block: RegisterBlock, ite
     left, panel = rows * depth * item, block.columns * depth * item
     if left <= machine.memory("l1").bytes // 2:
         return 0.0
-    l2 = machine.memory("l2")
-    memory = l2 if left + 2 * panel <= L2_LEFT_SHARE * l2.bytes else machine.memory("l3")
-    return -(-columns // block.columns) * left * LEFT / memory.bytes_per_second
+    far = _far_share(left + 2 * panel, machine)
+    l2, l3 = (machine.memory(name).bytes_per_second for name in ("l2", "l3"))
+    return -(-columns // block.columns) * left * LEFT * ((1 - far) / l2 + far / l3)
+
+
+def _far_share(nbytes: float, machine: Machine) -> float:
+    """The part of what is read again and again beside each other that the second-level cache does not keep: none of
+    what fills half of it, all of what is as large as it is."""
+    return min(1.0, max(0.0, (nbytes / machine.memory("l2").bytes - L2_KEPT) / (L2_LOST - L2_KEPT)))
 
 
 def _panel_bytes(rows: int, columns: int, depth: int, block: RegisterBlock, item: int) -> int:
@@ -226,22 +237,27 @@ def _in_place_seconds(product: Product, tile: MatmulTile, block: RegisterBlock, 
     item = product.dtype.compute.itemsize
     l1, l2, l3 = (machine.memory(name) for name in ("l1", "l2", "l3"))
     rows = min(tile.rows, product.rows)
-    read = _panel_bytes(rows, tile.columns, tile.depth, block, item)
+    # A row that does not start where a line does reaches into one line more.
+    split = 1 + SPLIT_LINES * l1.line_bytes / (block.columns * item)
+    read = _panel_bytes(rows, tile.columns, tile.depth, block, item) * split
     panel = block.columns * tile.depth * item
     small = panel <= L1_SHARE * l1.bytes
     near = product.pitch_bytes <= NEAR_BYTES and l1.lines_at(product.pitch_bytes) >= NEAR_LINES
     if small and tile.depth <= l1.lines_at(product.pitch_bytes):
         each = RIGHT_L1 / l1.bytes_per_second
-    elif (rows + tile.columns) * tile.depth * item > L2_RIGHT_SHARE * l2.bytes or (
-        2 * tile.depth > l2.lines_at(product.pitch_bytes)
-    ):
-        each = RIGHT_COLLIDING / l3.bytes_per_second
     else:
         each = (RIGHT_NEAR if near else RIGHT_FAR) / l2.bytes_per_second
+        colliding = 2 * tile.depth > l2.lines_at(product.pitch_bytes)
+        far = _far_share((rows + tile.columns) * tile.depth * item, machine) + (1.0 if colliding else 0.0)
+        each += far * RIGHT_COLLIDING / l3.bytes_per_second
     packed = RIGHT_L1 / l1.bytes_per_second if small else RIGHT_PANELS / l2.bytes_per_second
-    first = tile.columns * tile.depth * item * (FIRST_NEAR if near else FIRST_FAR) / l3.bytes_per_second
+    whole = product.columns * product.depth * item
+    first = (FIRST_NEAR if near else FIRST_FAR) + FIRST_AFAR * _far_share(whole, machine)
+    first *= tile.columns * tile.depth * item / l3.bytes_per_second
     steps = -(-product.depth // tile.depth)
-    return steps * (read * (each - packed) + first) + _pages_seconds(product, machine)
+    pages = tile.depth * min(1.0, product.pitch_bytes / PAGE_BYTES)
+    walks = 0.0 if pages <= TRANSLATIONS else pages * read / split / panel * WALK_LATENCIES * l2.latency_s
+    return steps * (read * (each - packed) + first + walks) + _pages_seconds(product, machine)
 
 
 def _pages_seconds(product: Product, machine: Machine) -> float:
@@ -261,7 +277,7 @@ def _result_seconds(
         runs = -(-columns // block.columns) * rows * RUN_LATENCIES * l2.latency_s
     passes = 2 * (steps - 1) + (2 if product.buffered or steps > 1 else 0)
     written, left = rows * columns * item, rows * min(product.depth, DEPTH) * item
-    memory = l2 if written + left <= L2_RIGHT_SHARE * l2.bytes else l3
+    memory = l2 if written + left <= L2_RESULT_SHARE * l2.bytes else l3
     return runs + passes * written * LEFT / memory.bytes_per_second
 
 

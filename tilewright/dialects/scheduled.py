@@ -100,7 +100,8 @@ class DotOp(PlainOp):
     the accumulators that are in registers at a time. Symbols are shared by the three maps. Without `accumulate` the
     accumulator is overwritten. A right operand of u32 against a left one of 16 or 8 bits holds words: 2 or 4 steps of
     the depth, the first in the lowest bits, and `right_map` counts words. With `accumulator_map` the accumulator is a
-    window of an array, overwritten where the array is.
+    window of an array, overwritten where the array is. `turn` is (position, count): of `count` products that read the
+    same columns of the right operand one after the other, this is the one whose number is the symbol at `position`.
     """
 
     name = "scheduled.dot"
@@ -116,6 +117,7 @@ class DotOp(PlainOp):
     accumulator_map = opt_prop_def(AffineMapAttr)
     depth_map = opt_prop_def(AffineMapAttr)
     depth_limit = opt_prop_def(IntegerAttr)
+    turn = opt_prop_def(DenseArrayBase)
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -142,6 +144,8 @@ class DotOp(PlainOp):
             raise VerifyException(f"scheduled.dot: accumulator {acc.shape} is smaller than {rows} x {columns}")
         if dtype_of(acc.array.element_type) != acc.dtype.compute:
             raise VerifyException("scheduled.dot: the accumulator must have a compute type")
+        if self.turn is not None and not 0 <= decode(self.turn)[0] < len(self.symbols):
+            raise VerifyException(f"scheduled.dot: no symbol {decode(self.turn)[0]} to count turns")
         if self.accumulator_map is not None and self.accumulate.value.data:
             raise VerifyException("scheduled.dot: a window of an array is overwritten, not added to")
 

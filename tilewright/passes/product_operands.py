@@ -118,16 +118,6 @@ def left_window(value: SSAValue, bound: DepthBound | None, whole: int = 1) -> tu
     return found if inside and not any(n % whole for n in lengths) else None
 
 
-def runs_along_rows(value: SSAValue) -> bool:
-    """Whether a left operand is a window of an array whose neighbours in memory are those of a column."""
-    load = value.owner
-    if not isinstance(load, tile.LoadOp) or tile.ref_type(load.source).layout.data:
-        return False
-    results = load.map.data.results
-    form = linear_form(results[-1], (Index(0), Index(1))) if results else None
-    return form is not None and form.dims == ((0, 1),)
-
-
 def _untransposed(value: SSAValue) -> tuple[Sequence[int], SSAValue]:
     """A value without its transpose, and its permutation."""
     if isinstance(value.owner, tile.TransposeOp):

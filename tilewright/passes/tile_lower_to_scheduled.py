@@ -60,7 +60,6 @@ from tilewright.dialects import scheduled, tile
 from tilewright.dialects.base import array_type, decode, tensor
 from tilewright.errors import CompilerBug
 from tilewright.layout import Layout
-from tilewright.layout.catalogue import spread_rows
 from tilewright.machines.machine import Machine
 from tilewright.passes.base import Remark, Unit
 from tilewright.passes.layout_inference import Inference, infer_layouts
@@ -74,7 +73,6 @@ from tilewright.passes.product_operands import (
     left_window,
     result_store,
     right_window,
-    runs_along_rows,
     same_bound,
     shifted,
     strip_depth_padding,
@@ -86,7 +84,6 @@ BARRIERS = (tile.ForOp, tile.IfOp, tile.DotOp, *ORDERED)
 
 # A tile read as it is.
 IDENTITY = AffineMap(2, 0, (AffineExpr.dimension(0), AffineExpr.dimension(1)))
-TRANSPOSED = AffineMap(2, 0, (AffineExpr.dimension(1), AffineExpr.dimension(0)))
 
 # Carried arguments of a loop, or results of an `if`, with their buffers.
 Carried = Sequence[tuple[SSAValue, SSAValue]]
@@ -164,17 +161,6 @@ def _cast_operands(kernel: tile.KernelOp, atoms: Mapping[tile.DotOp, Atom], layo
                 if op.operands[position] in layouts:
                     layouts[cast.results[0]] = layouts[op.operands[position]]
                 op.operands[position] = cast.results[0]
-
-
-def _transposed(value: SSAValue) -> SSAValue:
-    """A tile of two dims the other way around, made right after it."""
-    type, owner = array_type(value), value.owner
-    op = tile.TransposeOp.make([value], {"permutation": (1, 0)}, [tensor(ArrayType(type.shape[::-1], type.dtype))])
-    block = owner.parent_block() if isinstance(owner, Operation) else None
-    if block is None or not isinstance(owner, Operation):
-        raise CompilerBug("only what an operation computes is transposed")
-    block.insert_op_after(op, owner)
-    return op.results[0]
 
 
 def _conflicting_refs(kernel: tile.KernelOp) -> set[SSAValue]:
@@ -445,16 +431,7 @@ class _Lowering:
         direct = left_window(value, bound, whole)
         if direct is not None and self._reads(direct[0], array_type(value)):
             return self._array(*direct, symbols)
-        if atom.instruction is None and runs_along_rows(value):
-            # Copied as it lies: the micro-kernel reads single elements, along whichever dim.
-            turned = _transposed(value)
-            return self._pack_left(turned, segment, self._spread(turned), 1), TRANSPOSED
         return self._pack_left(value, segment, atom.left, whole), IDENTITY
-
-    def _spread(self, value: SSAValue) -> Layout:
-        """Rows of a tile that spread over the sets of a cache."""
-        type = array_type(value)
-        return spread_rows(type.shape, max(1, self.places.machine.memories[0].line_bytes // type.dtype.itemsize))
 
     def _right(
         self, value: SSAValue, segment: Segment, atom: Atom, bound: DepthBound | None, symbols: list[SSAValue]

@@ -56,6 +56,7 @@ class FunctionContext:
     pointers: dict[SSAValue, Value] = field(default_factory=dict)
     scalars: dict[SSAValue, Value] = field(default_factory=dict)
     bounds: dict[SSAValue, int] = field(default_factory=dict)
+    counter: SSAValue | None = None
     loaded: Sequence[tile.LoadOp] = ()
     upcoming: Sequence[tile.StoreOp] = ()
     claimed: dict[tile.StoreOp, tile.StoreOp] = field(default_factory=dict)

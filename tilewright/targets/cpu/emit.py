@@ -264,7 +264,9 @@ class _Emitter:
             last = minimum(context.builder, last, context.expression(op.end.data.results[0], op.symbols))
         with loop(context.builder, i64(0), last, 1, "trip") as index:
             context.scalars[counter] = index
+            outer, context.counter = context.counter, counter
             self._emit_block(context, op.body.block)
+            context.counter = outer
 
     def _emit_if(self, context: FunctionContext, op: tile.IfOp) -> None:
         condition = context.scalars[op.condition]

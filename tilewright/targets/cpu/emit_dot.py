@@ -16,6 +16,7 @@ from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineMap
 
 from tilewright.dialects import scheduled, tile
+from tilewright.dialects.base import decode
 from tilewright.errors import CompilerBug
 from tilewright.machines.machine import MatrixAtom
 from tilewright.passes.affine_access import Form, Index, address_terms, linear_form
@@ -208,10 +209,14 @@ class _Product:
             return None
         rows, _, depth = self.op.shape
         micro_rows, micro_columns = self.op.micro_tile
+        blocks = -(-rows // micro_rows)
+        if self.op.turn is not None:
+            position, blocks = decode(self.op.turn)
+            block = self.context.scalars[self.op.symbols[position]]
         line_bytes = self.context.machine.memory("l1").line_bytes
         panel_lines = -(-depth * micro_columns * self.type.dtype.itemsize // line_bytes)
         trips = -(-depth // DEPTH_UNROLL)
-        lines = -(-panel_lines // (trips * -(-rows // micro_rows)))
+        lines = -(-panel_lines // (trips * blocks))
         part = multiply(self.builder, block, lines * trips * line_bytes)
         return Ahead(offset_pointer(self.builder, panel, part, 1), lines, line_bytes)
 

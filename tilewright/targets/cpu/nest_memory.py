@@ -367,6 +367,9 @@ class NestMemory:
         plan, item = self.plan, found.type.dtype.itemsize
         if found.type.space.data or plan.vector_dim is None:
             return
+        if (next_trip := self._next_trip_bytes(found)) is not None:
+            prefetch(self.builder, offset_pointer(self.builder, pointer, i64(next_trip), 1))
+            return
         place = plan.order.index(plan.vector_dim)
         # What is read between two jumps: all vectors of a row, or a few where the jumps are inside.
         inside = plan.order[place + 1 : place + 2]
@@ -389,6 +392,19 @@ class NestMemory:
             pointer = self._pointer(found, [self._first_lane(found, i) for i in range(len(found.type.shape))])
             prefetch(self.builder, offset_pointer(self.builder, pointer, i64(step_bytes), 1), level)
 
+    def _next_trip_bytes(self, found: Access) -> int | None:
+        """How far it is to what the next trip of the loop around the nest reads or writes; None where there is no such
+        loop, or the array stays in a cache."""
+        counter = self.context.counter
+        steps = [
+            coefficient * term.stride
+            for term in address_terms(found.type)
+            if (form := found.forms[term.dim]) is not None and term.divisor == 1 and term.modulus is None
+            for symbol, coefficient in form.symbols
+            if found.symbols[symbol] is counter
+        ]
+        return sum(steps) * found.type.dtype.itemsize if steps and self._outgrows_cache(found) else None
+
     def _outgrows_cache(self, found: Access) -> bool:
         """Whether an array does not stay in the second-level cache."""
         nbytes = found.type.dtype.itemsize * math.prod(found.type.shape)
@@ -399,7 +415,10 @@ class NestMemory:
         fills the buffer it is computed from, which computes meanwhile."""
         context = self.context
         if not found.type.space.data:
-            if op not in context.claimed and self._streams(found):
+            next_trip = self._next_trip_bytes(found)
+            if next_trip is not None:
+                prefetch(self.builder, offset_pointer(self.builder, pointer, i64(next_trip), 1), 1, to_write=True)
+            elif op not in context.claimed and self._streams(found):
                 self._claim(pointer)
             return
         later = next((s for s in context.upcoming if array_type(s.value).shape == self.plan.space), None)
