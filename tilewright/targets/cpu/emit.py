@@ -35,6 +35,7 @@ from tilewright.targets.cpu.emit_ordered import emit_ordered
 from tilewright.targets.cpu.emit_row_dot import emit_row_dot, lies_along_depth
 from tilewright.targets.cpu.loops import I1, I8, I32, I64, POINTER, i64, loop, minimum, offset_pointer
 from tilewright.targets.cpu.ordered_nest import ordered_op
+from tilewright.targets.cpu.past_caches import fence_stores
 from tilewright.targets.cpu.vector_math_common import Builder, Value, builder_of, declare_features
 
 # Less work than this is not worth a second thread, and less than that is not worth waking one.
@@ -204,6 +205,8 @@ class _Emitter:
             end = builder.select(builder.icmp_signed("<", end, i64(points)), end, i64(points))
             with loop(builder, start, end, 1, "point") as point:
                 self._emit_point(context, op, point)
+        if context.past_caches:
+            fence_stores(builder)
         builder.ret_void()
         return function
 
