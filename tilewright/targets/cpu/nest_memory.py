@@ -51,6 +51,7 @@ RUN_BYTES = 2048
 TRIPS_AHEAD = 8
 # How far ahead of a stream of stores the lines are asked for, which a store otherwise waits for when it is done.
 STORED_AHEAD_BYTES = 1024
+READ_AHEAD_BYTES = 2048
 WINDOWS_AHEAD = 2
 
 
@@ -301,6 +302,7 @@ class NestMemory:
         vary = lanes_vary(self.plan, found)
         if found.is_contiguous(self.plan.vector_dim, self.plan.lanes, vary):
             self._ask_for_next_window(op, found)
+            self._ask_for_stream(op, found)
             return self._load_vector(found, dtype, guard, fill)
         return self._gather(found, dtype, guard, fill)
 
@@ -391,6 +393,14 @@ class NestMemory:
         if level is not None:
             pointer = self._pointer(found, [self._first_lane(found, i) for i in range(len(found.type.shape))])
             prefetch(self.builder, offset_pointer(self.builder, pointer, i64(step_bytes), 1), level)
+
+    def _ask_for_stream(self, op: tile.LoadOp, found: Access) -> None:
+        """Ask for the lines that a stream of loads comes to, which the hardware brings no nearer than the second-level
+        cache: too far for arithmetic to go on meanwhile."""
+        again = any(_same_window(load, op) for load in self.context.loaded)
+        if not self.plan.reduced and not again and self._streams(found):
+            pointer = self._pointer(found, [self._first_lane(found, i) for i in range(len(found.type.shape))])
+            prefetch(self.builder, offset_pointer(self.builder, pointer, i64(READ_AHEAD_BYTES), 1), 1)
 
     def _claim_ahead(self, op: tile.StoreOp, at: Indices, found: Access, pointer: Value) -> None:
         """Ask for lines that a stream of stores comes to. What a later nest stores is asked for here, by the nest that
