@@ -398,7 +398,7 @@ class NestMemory:
         """Ask for the lines that a stream of loads comes to, which the hardware brings no nearer than the second-level
         cache: too far for arithmetic to go on meanwhile."""
         again = any(_same_window(load, op) for load in self.context.loaded)
-        if not self.plan.reduced and not again and self._streams(found):
+        if not self.plan.reduced and not again and not found.lanes and self._streams(found, READ_AHEAD_BYTES):
             pointer = self._pointer(found, [self._first_lane(found, i) for i in range(len(found.type.shape))])
             prefetch(self.builder, offset_pointer(self.builder, pointer, i64(READ_AHEAD_BYTES), 1), 1)
 
@@ -410,14 +410,14 @@ class NestMemory:
             self._claim_next_block(found, pointer, self.plan.turned_dim)
             return
         if not found.type.space.data:
-            if op not in context.claimed and self._streams(found):
+            if op not in context.claimed and self._streams(found, STORED_AHEAD_BYTES):
                 self._claim(pointer)
             return
         later = next((s for s in context.upcoming if array_type(s.value).shape == self.plan.space), None)
         if later is None or context.claimed.get(later, op) is not op or len(at) != len(self.plan.space):
             return
         target = access(later, at)
-        if not target.lanes and self._streams(target):
+        if not target.lanes and self._streams(target, STORED_AHEAD_BYTES):
             context.claimed[later] = op
             self._claim(self._pointer(target, [self._first_lane(target, i) for i in range(len(target.type.shape))]))
 
@@ -428,15 +428,15 @@ class NestMemory:
             ahead = i64(self.plan.lanes * step * found.type.dtype.itemsize)
             prefetch(self.builder, offset_pointer(self.builder, pointer, ahead, 1), 1, to_write=True)
 
-    def _streams(self, found: Access) -> bool:
+    def _streams(self, found: Access, ahead_bytes: int) -> bool:
         """Whether vectors fill lines one after the other, in an array that does not stay in the second-level cache: in
-        runs that are long, or go on where they end."""
+        runs that are long beside what lies ahead, or go on where they end."""
         plan = self.plan
         if plan.vector_dim is None or not found.is_contiguous(plan.vector_dim, plan.lanes, False):
             return False
         extent = plan.space[plan.vector_dim]
         run_bytes = found.type.dtype.itemsize * extent
-        long = run_bytes >= 2 * STORED_AHEAD_BYTES or extent >= found.type.shape[-1]
+        long = run_bytes >= 2 * ahead_bytes or extent >= found.type.shape[-1]
         return long and outgrows_cache(found, self.context.machine)
 
     def _claim(self, pointer: Value) -> None:
