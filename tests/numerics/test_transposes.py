@@ -84,3 +84,13 @@ def test_only_whole_lines_of_large_arrays_go_past_the_caches() -> None:
     for other in (code((128, 64)), code((1023, 511)), code((1024, 512), "x86-64-v3")):
         assert "vmovnt" not in other
         assert "sfence" not in other
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "uint8"])
+def test_moves_of_small_elements_are_not_gathered(dtype: str) -> None:
+    for shape in ((130, 70), (64, 64), (33, 200)):
+        x = np.random.default_rng(8).integers(0, 100, shape).astype(dtype)
+        np.testing.assert_array_equal(tw.jit(lambda x: x.T, target="cpu")(x), x.T)
+    text = tw.jit(lambda x: x.T, target="cpu:x86-64-v4").lower(np.zeros((64, 64), dtype)).compile().asm()
+    assert "vpunpcklbw" in text or "vpunpcklwd" in text
+    assert "vpinsr" not in text
