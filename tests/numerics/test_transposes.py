@@ -46,3 +46,51 @@ def test_whole_blocks_are_not_gathered() -> None:
     text = tw.jit(lambda x: x.T * 2, target="cpu:x86-64-v4").lower(np.zeros((64, 64), np.float32)).compile().asm()
     assert "vunpcklps" in text
     assert "gather" not in text
+
+
+# Beyond the second-level cache of the machine files, with rows of whole lines and of other lengths.
+LARGE = (((1040, 528), (1, 0)), ((1031, 517), (1, 0)), ((3, 224, 80, 32), (0, 3, 1, 2)), ((64, 96, 208), (2, 1, 0)))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int8", "int32", "int64"])
+@pytest.mark.parametrize(("shape", "order"), LARGE, ids=str)
+def test_large_transposes(shape: tuple[int, ...], order: tuple[int, ...], dtype: str) -> None:
+    x = np.random.default_rng(5).integers(-100, 100, shape).astype(dtype)
+    moved = tw.jit(lambda x: tw.permute_dims(x, order), target="cpu")
+    np.testing.assert_array_equal(moved(x), x.transpose(order))
+
+
+@pytest.mark.parametrize("first", [0, 4, 16], ids=["a line", "a piece of a line", "another line"])
+def test_results_in_memory_of_others(first: int) -> None:
+    """Which begins with a line or not; what lies around it stays."""
+    x = np.random.default_rng(6).normal(size=(1024, 528)).astype(np.float32)
+    memory = np.full(x.size + 96, 7, np.float32)
+    start = -memory.ctypes.data % 64 // 4 + first
+    out = memory[start : start + x.size].reshape(x.shape[::-1])
+    compiled = tw.jit(lambda x: x.T, target="cpu").lower(x).compile()
+    compiled.executable.program(x, out=out)
+    np.testing.assert_array_equal(out, x.T)
+    assert (memory[:start] == 7).all()
+    assert (memory[start + x.size :] == 7).all()
+
+
+def test_only_whole_lines_of_large_arrays_go_past_the_caches() -> None:
+    def code(shape: tuple[int, int], machine: str = "x86-64-v4") -> str:
+        return tw.jit(lambda x: x.T, target=f"cpu:{machine}").lower(np.zeros(shape, np.float32)).compile().asm()
+
+    large = code((1024, 512))
+    assert "vmovntps" in large
+    assert "sfence" in large
+    for other in (code((128, 64)), code((1023, 511)), code((1024, 512), "x86-64-v3")):
+        assert "vmovnt" not in other
+        assert "sfence" not in other
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "uint8"])
+def test_moves_of_small_elements_are_not_gathered(dtype: str) -> None:
+    for shape in ((130, 70), (64, 64), (33, 200)):
+        x = np.random.default_rng(8).integers(0, 100, shape).astype(dtype)
+        np.testing.assert_array_equal(tw.jit(lambda x: x.T, target="cpu")(x), x.T)
+    text = tw.jit(lambda x: x.T, target="cpu:x86-64-v4").lower(np.zeros((64, 64), dtype)).compile().asm()
+    assert "vpunpcklbw" in text or "vpunpcklwd" in text
+    assert "vpinsr" not in text

@@ -32,6 +32,7 @@ Key: TypeAlias = tuple[str, str]
 """A library, or "ours", and the name of its way of doing the case, mostly ""."""
 
 _OURS: Key = ("ours", "")
+_COPY: Key = ("copy", "")
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,8 +105,10 @@ def measure(case: Case, request: Request) -> dict[str, Any]:
     import numpy as np
 
     from tilewright.cli import bench_peers
+    from tilewright.cli.measure import copy_of
     from tilewright.options import options
 
+    copy = copy_of(footprint(case.bytes), request.threads)
     with options(threads=request.threads):
         inputs = case.make_inputs(np.random.default_rng(0))
         runners = {_OURS: bench_peers.ours(case, inputs)}
@@ -117,8 +120,10 @@ def measure(case: Case, request: Request) -> dict[str, Any]:
             except bench_peers.PeerUnavailable as reason:
                 absent[peer] = str(reason)
         differences = compare(case, runners, inputs)
-        times = alternate({key: runner.call for key, runner in runners.items()}, request)
-    return describe(case, request, times, differences, absent)
+        calls = {_COPY: copy.call} | {key: runner.call for key, runner in runners.items()}
+        times = alternate(calls, request)
+    copy_bandwidth = copy.nbytes / times.pop(_COPY)
+    return describe(case, request, times, differences, absent, copy_bandwidth)
 
 
 def measure_compiler(case: CompilerCase, request: Request) -> dict[str, Any]:
@@ -194,13 +199,14 @@ def describe(
     times: Mapping[Key, float],
     differences: Mapping[Key, float],
     absent: Mapping[str, str],
+    copy_bandwidth: float,
 ) -> dict[str, Any]:
-    """The record of one case. `bound_s` is the least time that the measured peaks allow."""
+    """The record of one case; `copy_bandwidth` is that of a copy that took turns with the libraries."""
     from tilewright.cli import measure as machine
 
     peak_dtype = "f64" if case.dtype == "f64" else "f32"
     compute_s = case.flops / machine.fma_peak(peak_dtype, request.threads)
-    memory_s = case.bytes / machine.copy_bandwidth(footprint(case.bytes), request.threads)
+    memory_s = case.bytes / copy_bandwidth
     ours_s = times[_OURS]
     counted: dict[str, Key] = {}
     for key in sorted(times, key=lambda key: times[key]):

@@ -163,9 +163,22 @@ def fma_peak(dtype_name: str, threads: int) -> float:
     return 2.0 * machine.lanes(dtype) * _CHAINS * _FMA_ROUNDS * chunks / timing.best_s
 
 
-@cache
+@dataclass(frozen=True)
+class Copy:
+    """A call that copies one array to another, and the bytes that it reads and writes."""
+
+    call: Callable[[], Any]
+    nbytes: float
+
+
 def copy_bandwidth(footprint_bytes: int, threads: int) -> float:
-    """Bytes read and written per second by copying one array to another, both together about `footprint_bytes`."""
+    """Bytes read and written per second by a copy of `copy_of`, at its best."""
+    copy = copy_of(footprint_bytes, threads)
+    return copy.nbytes / time_calls(copy.call, 0.1, _BEST_OF).best_s
+
+
+def copy_of(footprint_bytes: int, threads: int) -> Copy:
+    """A copy of one array to another, both together about `footprint_bytes`."""
     import numpy as np
 
     from tilewright.runtime.manifest import ArraySpec
@@ -177,8 +190,7 @@ def copy_bandwidth(footprint_bytes: int, threads: int) -> float:
     text = _COPY.substitute(chunk_bytes=chunk_bytes, chunks=chunks)
     program = _program("copy", text, (ArraySpec("x", shape, "u8"),), (ArraySpec("y", shape, "u8"),))
     x, y = np.ones(shape, np.uint8), np.zeros(shape, np.uint8)
-    timing = time_calls(lambda: program(x, out=y, threads=threads), 0.1, _BEST_OF)
-    return 2.0 * shape[0] / timing.best_s
+    return Copy(lambda: program(x, out=y, threads=threads), 2.0 * shape[0])
 
 
 def fork_join_s(threads: int) -> float:

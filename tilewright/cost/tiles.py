@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from tilewright.cost.products import MatmulTile, dividing_split
 from tilewright.cost.register_blocks import even_split
 from tilewright.dtypes import DType
@@ -58,6 +60,30 @@ def matrix_tile(rows: int, columns: int, depth: int, atom: MatrixAtom, machine: 
 
 # Rows of which each reads a right operand that lies with its depth inside, as it lies.
 ROWS_ALONG_DEPTH = 4
+
+
+# Of arrays that come from memory: two lines of each row that is written, so that as many rows are read side by side as
+# a prefetcher follows streams, and how long those are.
+TURNED_BYTES = 128
+TURNED_RUN = 1024
+# Of arrays in the second-level cache: as much along one dimension as along the other.
+TURNED_SIDE = 64
+
+
+def turned_tile(shape: tuple[int, ...], turned: int, elements: int, dtype: DType, machine: Machine) -> tuple[int, ...]:
+    """Tile extents for a loop that reads along dimension `turned` and writes along the last one; other dimensions fill
+    up to `elements`."""
+    extents = [1] * len(shape)
+    item, last = dtype.itemsize, len(shape) - 1
+    from_memory = item * math.prod(shape) > machine.memory("l2").bytes
+    run, piece = (TURNED_RUN, TURNED_BYTES // item) if from_memory else (TURNED_SIDE, TURNED_SIDE)
+    extents[turned] = even_split(shape[turned], run)
+    extents[last] = min(shape[last], even_split(shape[last], piece, machine.lanes(dtype)))
+    room = elements // (extents[turned] * extents[last])
+    for dim in reversed([d for d in range(last) if d != turned]):
+        extents[dim] = even_split(shape[dim], max(1, room))
+        room //= extents[dim]
+    return tuple(extents)
 
 
 def loop_tile(shape: tuple[int, ...], elements: int, square: bool = False) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from xdsl.ir import SSAValue
 
 from tilewright.cost.given import given
 from tilewright.cost.register_blocks import even_split
-from tilewright.cost.tiles import loop_tile
+from tilewright.cost.tiles import loop_tile, turned_tile
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.machines.machine import Machine
@@ -43,8 +43,12 @@ def plan_loop(group: array.FusedOp, machine: Machine) -> LoopPlan:
     """Choose tiles: a row of a reduction stays near; plain loops take about a page of elements at a time."""
     space, reduced_dims = group_space(group)
     if not reduced_dims:
-        transposes = any(isinstance(op, array.TransposeOp) for op in group.body.block.ops)
-        extents = loop_tile(space, ROW_ELEMENTS, square=transposes)
+        turned = _turned_dim(group)
+        if turned is not None:
+            extents = turned_tile(space, turned, ROW_ELEMENTS, array_type(group.results[0]).dtype, machine)
+        else:
+            transposes = any(isinstance(op, array.TransposeOp) for op in group.body.block.ops)
+            extents = loop_tile(space, ROW_ELEMENTS, square=transposes)
         return LoopPlan(space, dict(enumerate(extents)), {})
     reduced = reduce_extents(space, reduced_dims)
     wanted = given().reductions.get(space)
@@ -64,6 +68,17 @@ def plan_loop(group: array.FusedOp, machine: Machine) -> LoopPlan:
             elements = REREAD_ELEMENTS if again else ROW_ELEMENTS
             extents[kept[-1]] = even_split(space[kept[-1]], max(1, elements // row))
     return LoopPlan(space, extents, reduced)
+
+
+def _turned_dim(group: array.FusedOp) -> int | None:
+    """The dimension along which a group that only transposes reads, where it does not write along that one."""
+    transpose, *rest = group.body.block.ops
+    if not isinstance(transpose, array.TransposeOp) or len(rest) != 1 or 0 in array_type(group.results[0]).shape:
+        return None
+    permutation: tuple[int, ...] = transpose.attributes_of()["permutation"]
+    last = len(permutation) - 1
+    turned = permutation.index(last)
+    return turned if turned != last and array_type(group.results[0]).shape[turned] > 1 else None
 
 
 def group_space(group: array.FusedOp) -> tuple[tuple[int, ...], tuple[int, ...]]:

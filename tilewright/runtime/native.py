@@ -72,6 +72,9 @@ class Binding:
 class _Memory:
     """All that native code points at; it goes with the last of the binding and its native function."""
 
+    # What there is to free; nothing until the constructor, which may raise, is done.
+    _arenas: Sequence[int | None] = ()
+
     def __init__(
         self, manifest: Manifest, library: elf.Library, support: Support, constants: Sequence[Bytes], threads: int
     ) -> None:
@@ -106,6 +109,7 @@ class _Memory:
             fail=id(self._fail),
         )
         self._free = libc().free
+        self._arenas = self.descriptor.arenas
 
     def _spec(self, spec: ArraySpec, flags: int) -> abi.BufferSpec:
         dtype = by_name(spec.dtype).numpy
@@ -122,8 +126,8 @@ class _Memory:
         )
 
     def __del__(self) -> None:
-        # A constructor that raised leaves no attribute.
-        for arena in getattr(self, "descriptor", abi.Descriptor()).arenas:
+        # Names of modules may be gone at the interpreter's exit.
+        for arena in self._arenas:
             if arena:
                 self._free(arena)
 

@@ -279,6 +279,15 @@ def test_absent_peers_have_reasons():
     assert record["max_difference"] == 0.0
 
 
+def test_peak_is_that_of_a_copy_among_the_turns(monkeypatch: pytest.MonkeyPatch):
+    """Which reads and writes as many bytes as the case and takes half of its time."""
+    times = {("copy", ""): 1.0, ("ours", ""): 2.0}
+    monkeypatch.setattr(bench_worker, "alternate", lambda calls, request: {key: times.get(key, 9.0) for key in calls})
+    case = made_up_case(lambda x: x, lambda numpy, x: x, flops=0.0, bytes=float(1 << 20))
+    record = bench_worker.measure(case, request())
+    assert (record["peak_fraction"], record["bound"]) == (0.5, "memory")
+
+
 def test_libraries_take_turns():
     order: list[str] = []
     calls = {("ours", ""): lambda: order.append("ours"), ("numpy", ""): lambda: order.append("numpy")}

@@ -45,7 +45,8 @@ class FunctionContext:
     """One function: `pointers` of refs, `scalars` of index values and how many values each may take (`bounds`).
 
     Of the block that is being emitted: what earlier nests have `loaded` from arrays, the `upcoming` stores to arrays of
-    later nests, and the stores of earlier nests that ask for the lines of one of those (`claimed`)."""
+    later nests, and the stores of earlier nests that ask for the lines of one of those (`claimed`). `past_caches` says
+    whether some stores of the function need a fence after them."""
 
     builder: Builder
     machine: Machine
@@ -60,6 +61,7 @@ class FunctionContext:
     loaded: Sequence[tile.LoadOp] = ()
     upcoming: Sequence[tile.StoreOp] = ()
     claimed: dict[tile.StoreOp, tile.StoreOp] = field(default_factory=dict)
+    past_caches: bool = False
 
     def bound(self, symbol: SSAValue) -> int:
         return self.bounds[symbol]

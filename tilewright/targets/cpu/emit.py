@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +35,7 @@ from tilewright.targets.cpu.emit_ordered import emit_ordered
 from tilewright.targets.cpu.emit_row_dot import emit_row_dot, lies_along_depth
 from tilewright.targets.cpu.loops import I1, I8, I32, I64, POINTER, i64, loop, minimum, offset_pointer
 from tilewright.targets.cpu.ordered_nest import ordered_op
+from tilewright.targets.cpu.past_caches import fence_stores
 from tilewright.targets.cpu.vector_math_common import Builder, Value, builder_of, declare_features
 
 # Less work than this is not worth a second thread, and less than that is not worth waking one.
@@ -204,6 +205,8 @@ class _Emitter:
             end = builder.select(builder.icmp_signed("<", end, i64(points)), end, i64(points))
             with loop(builder, start, end, 1, "point") as point:
                 self._emit_point(context, op, point)
+        if context.past_caches:
+            fence_stores(builder)
         builder.ret_void()
         return function
 
@@ -233,9 +236,12 @@ class _Emitter:
         self._emit_block(context, op.body.block)
 
     def _emit_block(self, context: FunctionContext, block: Block) -> None:
-        for op in block.ops:
+        operations = list(block.ops)
+        for place, op in enumerate(operations):
             if isinstance(op, scheduled.NestOp):
-                context.loaded, context.upcoming = _loads_before(op), _stores_after(op)
+                before, after = _inside_nests(operations[:place]), _inside_nests(operations[place + 1 :])
+                context.loaded = [o for o in before if isinstance(o, tile.LoadOp) and _is_array(o.source)]
+                context.upcoming = [o for o in after if isinstance(o, tile.StoreOp) and _is_array(o.destination)]
                 ordered = ordered_op(op)
                 if ordered is not None:
                     emit_ordered(context, op, ordered)
@@ -464,28 +470,14 @@ class _Driver:
         return self.builder.icmp_unsigned("!=", raw, ir.Constant(I8, 0))
 
 
-def _loads_before(nest: scheduled.NestOp) -> list[tile.LoadOp]:
-    """What the nests before one in its block load from arrays."""
-    found: list[tile.LoadOp] = []
-    op = nest.prev_op
-    while op is not None:
-        if isinstance(op, scheduled.NestOp):
-            loads = [inner for inner in op.body.block.ops if isinstance(inner, tile.LoadOp)]
-            found += [load for load in loads if not tile.ref_type(load.source).space.data]
-        op = op.prev_op
-    return found
+def _inside_nests(operations: Iterable[Operation]) -> Iterator[Operation]:
+    """What the nests among some operations hold."""
+    return (inner for op in operations if isinstance(op, scheduled.NestOp) for inner in op.body.block.ops)
 
 
-def _stores_after(nest: scheduled.NestOp) -> list[tile.StoreOp]:
-    """What the nests after one in its block store to arrays."""
-    found: list[tile.StoreOp] = []
-    op = nest.next_op
-    while op is not None:
-        if isinstance(op, scheduled.NestOp):
-            stores = [inner for inner in op.body.block.ops if isinstance(inner, tile.StoreOp)]
-            found += [store for store in stores if not tile.ref_type(store.destination).space.data]
-        op = op.next_op
-    return found
+def _is_array(ref: SSAValue) -> bool:
+    """Whether a ref is an array, and no buffer."""
+    return not tile.ref_type(ref).space.data
 
 
 def _ref_bytes(ref: SSAValue) -> int:

@@ -41,6 +41,7 @@ from tilewright.targets.cpu.nest_plan import (
     plan_nest,
     root_indices,
 )
+from tilewright.targets.cpu.past_caches import begin_with_lines, stores_past_caches
 from tilewright.targets.cpu.vector_math_common import Builder, Value, lanes_of, splat, undefined
 
 UNROLL = 4
@@ -61,16 +62,24 @@ def emit_nest(context: FunctionContext, nest: scheduled.NestOp) -> None:
     plan = plan_nest(nest, context.machine, context.bound)
     if 0 in plan.space:
         return
-    NestEmitter(context, plan).run()
+    past = stores_past_caches(plan, context.machine)
+    if not past:
+        NestEmitter(context, plan).run()
+        return
+    with context.builder.if_else(begin_with_lines(context, past)) as (lines, otherwise):
+        with lines:
+            NestEmitter(context, plan, past).run()
+        with otherwise:
+            NestEmitter(context, plan).run()
 
 
 class NestEmitter:
-    def __init__(self, context: FunctionContext, plan: NestPlan) -> None:
+    def __init__(self, context: FunctionContext, plan: NestPlan, past: frozenset[tile.StoreOp] = frozenset()) -> None:
         self.context = context
         self.builder: Builder = context.builder
         self.plan = plan
         self.position = Position()
-        self.memory = NestMemory(context, plan, self.position, self.value)
+        self.memory = NestMemory(context, plan, self.position, self.value, past)
         self._scopes: list[dict[Item, Value]] = [{}]
         self._unrolled = 0
         self._turned: dict[Item, Value] = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -38,6 +37,7 @@ from tilewright.targets.cpu.loops import (
 )
 from tilewright.targets.cpu.masked_memory import gather, masked_load, masked_store, scatter
 from tilewright.targets.cpu.nest_plan import NestPlan, access, is_place, lanes_vary
+from tilewright.targets.cpu.past_caches import outgrows_cache, store_past_caches
 from tilewright.targets.cpu.transposed_loads import load_transposed
 from tilewright.targets.cpu.vector_math_common import Builder, Value, splat
 
@@ -51,6 +51,7 @@ RUN_BYTES = 2048
 TRIPS_AHEAD = 8
 # How far ahead of a stream of stores the lines are asked for, which a store otherwise waits for when it is done.
 STORED_AHEAD_BYTES = 1024
+READ_AHEAD_BYTES = 2048
 WINDOWS_AHEAD = 2
 
 
@@ -66,7 +67,8 @@ class Position:
 
 
 class NestMemory:
-    """Loads, stores and affine expressions at a position; `value_of` gives the registers of index tiles."""
+    """Loads, stores and affine expressions at a position; `value_of` gives the registers of index tiles. Whole vectors
+    of the stores in `past` go past the caches."""
 
     def __init__(
         self,
@@ -74,12 +76,14 @@ class NestMemory:
         plan: NestPlan,
         position: Position,
         value_of: Callable[[SSAValue, Indices], Value],
+        past: frozenset[tile.StoreOp],
     ) -> None:
         self.context = context
         self.builder: Builder = context.builder
         self.plan = plan
         self.position = position
         self.value_of = value_of
+        self.past = past
 
     # ---- expressions --------------------------------------------------------------------------------------------
 
@@ -298,6 +302,7 @@ class NestMemory:
         vary = lanes_vary(self.plan, found)
         if found.is_contiguous(self.plan.vector_dim, self.plan.lanes, vary):
             self._ask_for_next_window(op, found)
+            self._ask_for_stream(op, found)
             return self._load_vector(found, dtype, guard, fill)
         return self._gather(found, dtype, guard, fill)
 
@@ -385,7 +390,7 @@ class NestMemory:
         step_bytes = found.type.dtype.itemsize * _step_of_windows(found) * WINDOWS_AHEAD
         earlier = [load for load in self.context.loaded if _same_window(load, op)]
         machine = self.context.machine
-        if len(earlier) != 1 or not step_bytes or not self._outgrows_cache(found):
+        if len(earlier) != 1 or not step_bytes or not outgrows_cache(found, machine):
             return
         level = next((n for n in (1, 2) if 4 * step_bytes <= machine.memory(f"l{n}").bytes), None)
         if level is not None:
@@ -405,40 +410,53 @@ class NestMemory:
         ]
         return sum(steps) * found.type.dtype.itemsize if steps and self._outgrows_cache(found) else None
 
-    def _outgrows_cache(self, found: Access) -> bool:
-        """Whether an array does not stay in the second-level cache."""
-        nbytes = found.type.dtype.itemsize * math.prod(found.type.shape)
-        return not found.type.space.data and nbytes > self.context.machine.memory("l2").bytes
+    def _ask_for_stream(self, op: tile.LoadOp, found: Access) -> None:
+        """Ask for the lines that a stream of loads comes to, which the hardware brings no nearer than the second-level
+        cache: too far for arithmetic to go on meanwhile."""
+        again = any(_same_window(load, op) for load in self.context.loaded)
+        if not self.plan.reduced and not again and not found.lanes and self._streams(found, READ_AHEAD_BYTES):
+            pointer = self._pointer(found, [self._first_lane(found, i) for i in range(len(found.type.shape))])
+            prefetch(self.builder, offset_pointer(self.builder, pointer, i64(READ_AHEAD_BYTES), 1), 1)
 
     def _claim_ahead(self, op: tile.StoreOp, at: Indices, found: Access, pointer: Value) -> None:
         """Ask for lines that a stream of stores comes to. What a later nest stores is asked for here, by the nest that
         fills the buffer it is computed from, which computes meanwhile."""
         context = self.context
+        if self.position.block is not None and self.plan.turned_dim is not None:
+            self._claim_next_block(found, pointer, self.plan.turned_dim)
+            return
         if not found.type.space.data:
             next_trip = self._next_trip_bytes(found)
             if next_trip is not None:
                 prefetch(self.builder, offset_pointer(self.builder, pointer, i64(next_trip), 1), 1, to_write=True)
-            elif op not in context.claimed and self._streams(found):
+            elif op not in context.claimed and self._streams(found, STORED_AHEAD_BYTES):
                 self._claim(pointer)
             return
         later = next((s for s in context.upcoming if array_type(s.value).shape == self.plan.space), None)
         if later is None or context.claimed.get(later, op) is not op or len(at) != len(self.plan.space):
             return
         target = access(later, at)
-        if not target.lanes and self._streams(target):
+        if not target.lanes and self._streams(target, STORED_AHEAD_BYTES):
             context.claimed[later] = op
             self._claim(self._pointer(target, [self._first_lane(target, i) for i in range(len(target.type.shape))]))
 
-    def _streams(self, found: Access) -> bool:
+    def _claim_next_block(self, found: Access, pointer: Value, dim: int) -> None:
+        """Ask for the line that the same row of the next block writes."""
+        step = found.stride_along(dim, False)
+        if step is not None and outgrows_cache(found, self.context.machine):
+            ahead = i64(self.plan.lanes * step * found.type.dtype.itemsize)
+            prefetch(self.builder, offset_pointer(self.builder, pointer, ahead, 1), 1, to_write=True)
+
+    def _streams(self, found: Access, ahead_bytes: int) -> bool:
         """Whether vectors fill lines one after the other, in an array that does not stay in the second-level cache: in
-        runs that are long, or go on where they end."""
+        runs that are long beside what lies ahead, or go on where they end."""
         plan = self.plan
         if plan.vector_dim is None or not found.is_contiguous(plan.vector_dim, plan.lanes, False):
             return False
         extent = plan.space[plan.vector_dim]
         run_bytes = found.type.dtype.itemsize * extent
-        long = run_bytes >= 2 * STORED_AHEAD_BYTES or extent >= found.type.shape[-1]
-        return long and self._outgrows_cache(found)
+        long = run_bytes >= 2 * ahead_bytes or extent >= found.type.shape[-1]
+        return long and outgrows_cache(found, self.context.machine)
 
     def _claim(self, pointer: Value) -> None:
         prefetch(self.builder, offset_pointer(self.builder, pointer, i64(STORED_AHEAD_BYTES), 1), 1, to_write=True)
@@ -471,7 +489,9 @@ class NestMemory:
         vary = lanes_vary(self.plan, found)
         if vector_dim is not None and found.is_contiguous(vector_dim, self.plan.lanes, vary):
             pointer = self._pointer(found, [self._first_lane(found, i) for i in range(len(found.type.shape))])
-            if mask is None:
+            if mask is None and op in self.past:
+                store_past_caches(self.context, raw, pointer)
+            elif mask is None:
                 self._claim_ahead(op, at, found, pointer)
                 self.builder.store(raw, pointer, align=dtype.itemsize)
             elif guard is None and self.position.tail == 1:

@@ -21,8 +21,8 @@ from tilewright.targets.cpu.transposed_loads import can_transpose
 Bound = Callable[[SSAValue], int]
 Item = tuple[SSAValue, Indices]
 
-# Bounds on the code of a nest that transposes: operations of a body, and bodies.
-MOST_MAPS, MOST_ROWS = 4, 16
+# Bounds on the code of a nest that transposes: operations of a body, and bodies; those of moves alone are short.
+MOST_MAPS, MOST_ROWS, MOST_MOVED_ROWS = 4, 16, 64
 GATHERED_LOAD, GATHERED_STORE, CONTIGUOUS = -3, -6, 2
 
 
@@ -216,7 +216,8 @@ def _turn_loads(plan: NestPlan) -> None:
     vector = plan.vector_dim
     maps = [value.owner for value, _ in plan.dependences if isinstance(value.owner, tile.MapOp)]
     dear = any(ops.FUNCTIONS[op.fn.data].cost in (ops.DIVIDE, ops.TRANSCENDENTAL) for op in maps)
-    if vector is None or plan.reduced or dear or len(maps) > MOST_MAPS or plan.lanes > MOST_ROWS:
+    most_rows = MOST_ROWS if maps else MOST_MOVED_ROWS
+    if vector is None or plan.reduced or dear or len(maps) > MOST_MAPS or plan.lanes > most_rows:
         return
     found: dict[int, set[Item]] = {}
     for item in plan.dependences:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tilewright.targets.cpu.vector_math_common import Lanes, exact_sum, polynomial
+from tilewright.targets.cpu.vector_math_common import Lanes, exact_sum, horner, polynomial
 from tilewright.targets.cpu.vector_math_pieces import by_pieces
 from tilewright.targets.cpu.vector_math_tables import CONSTANTS, TABLES
 
@@ -124,7 +124,8 @@ def exp(x: Lanes) -> Lanes:
     # number, or from there to 0, takes x86 processors a hundred times as long.
     reduced = reduce(below if x.can_scale() else below.at_least(1.5 * layout.underflow))
     r = reduced.r
-    value = (r * r).times_plus(polynomial(r, TABLES["EXP"][x.element]), r) + 1.0
+    # In one chain: an operation less than in two, which other vectors overlap.
+    value = horner(r, (1.0, 1.0, *TABLES["EXP"][x.element]))
     if x.can_scale():
         return value.scaled_by(reduced.n, x.unordered_or(">=", layout.underflow))
     return reduced.scaled(value)
