@@ -45,8 +45,9 @@ class FunctionContext:
     """One function: `pointers` of refs, `scalars` of index values and how many values each may take (`bounds`).
 
     Of the block that is being emitted: what earlier nests have `loaded` from arrays, the `upcoming` stores to arrays of
-    later nests, and the stores of earlier nests that ask for the lines of one of those (`claimed`). `past_caches` says
-    whether some stores of the function need a fence after them."""
+    later nests, and the stores of earlier nests that ask for the lines of one of those (`claimed`), and the counter of
+    the loop in which a nest takes turns with a product (`turn`). `past_caches` says whether some stores of the function
+    need a fence after them."""
 
     builder: Builder
     machine: Machine
@@ -57,7 +58,7 @@ class FunctionContext:
     pointers: dict[SSAValue, Value] = field(default_factory=dict)
     scalars: dict[SSAValue, Value] = field(default_factory=dict)
     bounds: dict[SSAValue, int] = field(default_factory=dict)
-    counter: SSAValue | None = None
+    turn: SSAValue | None = None
     loaded: Sequence[tile.LoadOp] = ()
     upcoming: Sequence[tile.StoreOp] = ()
     claimed: dict[tile.StoreOp, tile.StoreOp] = field(default_factory=dict)

@@ -21,7 +21,7 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.cost.kernel import Work, block_work
 from tilewright.dialects import array, scheduled, tile
-from tilewright.dialects.base import array_type
+from tilewright.dialects.base import array_type, decode
 from tilewright.errors import CompilerBug, UnsupportedOnTargetError
 from tilewright.machines.machine import Machine
 from tilewright.passes.affine_access import storage_elements
@@ -242,6 +242,7 @@ class _Emitter:
                 before, after = _inside_nests(operations[:place]), _inside_nests(operations[place + 1 :])
                 context.loaded = [o for o in before if isinstance(o, tile.LoadOp) and _is_array(o.source)]
                 context.upcoming = [o for o in after if isinstance(o, tile.StoreOp) and _is_array(o.destination)]
+                context.turn = _turn(op)
                 ordered = ordered_op(op)
                 if ordered is not None:
                     emit_ordered(context, op, ordered)
@@ -270,9 +271,7 @@ class _Emitter:
             last = minimum(context.builder, last, context.expression(op.end.data.results[0], op.symbols))
         with loop(context.builder, i64(0), last, 1, "trip") as index:
             context.scalars[counter] = index
-            outer, context.counter = context.counter, counter
             self._emit_block(context, op.body.block)
-            context.counter = outer
 
     def _emit_if(self, context: FunctionContext, op: tile.IfOp) -> None:
         condition = context.scalars[op.condition]
@@ -473,6 +472,15 @@ class _Driver:
 def _inside_nests(operations: Iterable[Operation]) -> Iterator[Operation]:
     """What the nests among some operations hold."""
     return (inner for op in operations if isinstance(op, scheduled.NestOp) for inner in op.body.block.ops)
+
+
+def _turn(nest: scheduled.NestOp) -> SSAValue | None:
+    """The counter of the loop in which a nest and the product right before it take turns."""
+    product = nest.prev_op
+    if not isinstance(product, scheduled.DotOp) or product.turn is None:
+        return None
+    position: int = decode(product.turn)[0]
+    return product.symbols[position]
 
 
 def _is_array(ref: SSAValue) -> bool:

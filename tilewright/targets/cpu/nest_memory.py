@@ -398,9 +398,9 @@ class NestMemory:
             prefetch(self.builder, offset_pointer(self.builder, pointer, i64(step_bytes), 1), level)
 
     def _next_trip_bytes(self, found: Access) -> int | None:
-        """How far it is to what the next trip of the loop around the nest reads or writes; None where there is no such
-        loop, or the array stays in a cache."""
-        counter = self.context.counter
+        """How far it is to what the nest reads or writes in the next trip, while the product of which comes first; None
+        where there is no product, or the array stays in a cache."""
+        counter = self.context.turn
         steps = [
             coefficient * term.stride
             for term in address_terms(found.type)
@@ -408,7 +408,7 @@ class NestMemory:
             for symbol, coefficient in form.symbols
             if found.symbols[symbol] is counter
         ]
-        return sum(steps) * found.type.dtype.itemsize if steps and self._outgrows_cache(found) else None
+        return sum(steps) * found.type.dtype.itemsize if steps and outgrows_cache(found, self.context.machine) else None
 
     def _ask_for_stream(self, op: tile.LoadOp, found: Access) -> None:
         """Ask for the lines that a stream of loads comes to, which the hardware brings no nearer than the second-level
