@@ -32,25 +32,26 @@ TAIL = 0.25
 NEAR_CACHES = 1.5
 
 # Sharing tiles at all; a tile; reading a line of an array that is far, beside what is done with it.
-SHARE, TILE, FAR_LINE = 1000.0, 4.0, 1.3
-# Results in vectors: a vector of them in short columns (`SHORT` rows, of which the next vector's begin before the last
-# are done) and in long ones; adding the sums of a step to it, with what a step beyond the end costs.
-VECTOR_SHORT, VECTOR_LONG, STEP, STEP_BEYOND = 6.0, 1.0, 5.0, 19.0
-# A row of one vector: in short columns, and in long ones, which wait for the addition before; sums of narrow rows are
-# interleaved, maxima are not. Where a tile's results reach beyond the end too, each row is masked.
+SHARE, TILE, FAR_LINE = 1000.0, 40.0, 1.3
+# Results in vectors: a vector of them; adding the sums of a step to it, with what a step beyond the end costs.
+VECTOR, STEP, STEP_BEYOND = 6.0, 5.0, 19.0
+# A row of one vector: while the next vector's begin before the last are done (`SHORT` rows), and in long columns, which
+# wait for the addition before; sums of narrow rows are interleaved, maxima are not. Where a tile's results reach beyond
+# the end too, each row is masked.
 ROW_SHORT, ROW_LONG, ROW_LONG_NARROW, MASKED = 2.6, {True: 3.0, False: 4.6}, {True: 1.3, False: 4.0}, 1.7
-# Rows far away on pages of their own: of columns longer than the hardware has streams for, for each doubling; of
-# short runs. Lines of near rows that are fetched ahead in vain. Lines that neighbouring vectors share, read again.
-PAGES, RUN, RESTART, AHEAD, SHARED_L2, SHARED_FAR = 0.5, 10.0, 350.0, 3.5, 0.6, 11.0
+# Rows far away on pages of their own: of columns longer than the hardware has streams for, for each doubling; at the
+# beginning of a run, for each of its first vectors; at the beginning of a step of many rows. Lines of near rows that are
+# fetched ahead in vain. Lines that neighbouring vectors share, read again.
+PAGES, RUN, RUN_VECTOR, RESTART, AHEAD, SHARED_L2, SHARED_FAR = 0.5, 35.0, 6.0, 350.0, 3.5, 0.6, 11.0
 # One column of many, element by element, and its end.
-GATHERED, GATHERED_END = 0.9, 8.5
+GATHERED, GATHERED_END = 0.6, 8.5
 # Rows along the last dimension: a short and a long one, their vectors, an element of a row shorter than a vector;
 # adding the sum of a step; a row far from the one before.
-ROW_END_SHORT, ROW_END_LONG, ELEMENT, ROW_STEP, FAR_SEGMENT = 4.5, 5.0, 0.8, 6.0, 4.0
+ROW_END_SHORT, ROW_END_LONG, ELEMENT, ROW_STEP, FAR_SEGMENT = 4.5, 5.0, 0.8, 12.0, 4.0
 NEAR_RUN, FAR_RUN = 2.0, 25.0
-ALONG_SHORT, ALONG_LONG = {True: 1.8, False: 3.5}, 3.2
+ALONG_SHORT, ALONG_LONG = {True: 1.8, False: 3.5}, 2.2
 
-SHORT, LONG_ROW, STREAMS = 32, 128, 16
+SHORT, LONG_ROW, STREAMS = 24, 128, 16
 PAGE_BYTES, NEAR_ROW_BYTES = 2048, 1024
 # Elements of a tile along reduced dimensions, and extents along kept ones, that are considered.
 REDUCED_ROOMS = (16, 64, 256, 1024, 4096, 16384, 65536)
@@ -130,7 +131,9 @@ def _kept_extents(reduction: Reduction, machine: Machine) -> Iterator[dict[int, 
     least = min(shape[inner], lanes)
     found = {min(shape[inner], even_split(shape[inner], n, lanes)) for n in _targets(shape[inner], KEPT_TARGETS)}
     item = reduction.dtype.itemsize
-    for extent in sorted(n for n in found if (n >= least or n == 1) and n * item <= MOST_RESULTS_BYTES):
+    if reduction.keeps_last and shape[inner] < lanes:
+        yield ones
+    for extent in sorted(n for n in found if n >= least and n * item <= MOST_RESULTS_BYTES):
         yield ones | {inner: extent}
     if len(kept) > 1 and shape[inner] in found:
         outer, most = kept[-2], max(1, MOST_RESULTS_BYTES // (shape[inner] * item))
@@ -164,12 +167,13 @@ def _columns_cycles(reduction: Reduction, tile: tuple[int, ...], steps: int, far
     rows = tile[inner_axis]
     bodies = steps * math.prod(outer) // max(1, rows)
     if last == 1 and reduction.shape[-1] > 1:
-        return bodies * (GATHERED_END + rows * GATHERED)
+        lines = rows * min(1.0, reduction.row_bytes / machine.memory("l2").line_bytes)
+        return bodies * (GATHERED_END + rows * GATHERED + lines * FAR_LINE * far)
     vectors = -(-last // machine.lanes(reduction.dtype))
     narrow = last < machine.lanes(reduction.dtype)
     long = (ROW_LONG_NARROW if narrow else ROW_LONG)[reduction.adds]
-    short = rows <= SHORT
-    cycles = bodies * vectors * ((VECTOR_SHORT if short else VECTOR_LONG) + rows * (ROW_SHORT if short else long))
+    overlapped = min(rows, SHORT) if rows <= SHORT or long > ROW_SHORT else 0
+    cycles = bodies * vectors * (VECTOR + overlapped * ROW_SHORT + (rows - overlapped) * long)
     if steps > 1 and not narrow:
         cycles += bodies * vectors * STEP
         if _reaches_beyond(reduction, tile, reduction.axes):
@@ -187,8 +191,8 @@ def _column_lines_cycles(reduction: Reduction, last: int, rows: int, steps: int,
     cycles = 0.0
     if far and pitch >= PAGE_BYTES and rows > STREAMS:
         cycles += vectors * rows * PAGES * math.log2(rows / STREAMS)
-    if far and pitch >= PAGE_BYTES and steps > 1 and gap > 0:
-        cycles += rows * RUN + (vectors * RESTART if rows > SHORT else 0.0)
+    if far and pitch >= NEAR_ROW_BYTES and steps > 1 and gap > 0:
+        cycles += rows * min(RUN, vectors * RUN_VECTOR) + (vectors * RESTART if rows > SHORT else 0.0)
     if far and pitch <= NEAR_ROW_BYTES and gap >= line:
         cycles += rows * gap / line * AHEAD
     aligned = pitch % line == 0 and last * item % line == 0
