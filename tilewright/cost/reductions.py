@@ -5,8 +5,9 @@ rows, one chain of additions for each; where it is reduced, vectors run along th
 A tile that has not all of what is reduced adds to running results, which costs a pass over them a step.
 
 The constants are cycles. They began as the least squares of the logarithms of about 4,000 measured times of 240 random
-reductions on two cores of an AVX-512 server (median error 16 %, rows along the last dimension 20 %), all from caches;
-`FAR_SEGMENT` and `TAIL` were set by hand. `tilewright bench schedules` measures how good the choices are.
+reductions of f32 on two cores of an AVX-512 server (median error 15 %, rows along the last dimension 20 %);
+`SHARE`, `TILE`, `TAIL`, `AHEAD`, `GATHERED` and all of runs, steps and segments were then set by hand, after single
+reductions that were chosen wrongly. `tilewright bench schedules` measures how good the choices are.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ TAIL = 0.25
 NEAR_CACHES = 1.5
 
 # Sharing tiles at all; a tile; reading a line of an array that is far, beside what is done with it.
-SHARE, TILE, FAR_LINE = 1000.0, 40.0, 1.3
+SHARE, TILE, FAR_LINE = 1000.0, 20.0, 1.3
 # Results in vectors: a vector of them; adding the sums of a step to it, with what a step beyond the end costs.
 VECTOR, STEP, STEP_BEYOND = 6.0, 5.0, 19.0
 # A row of one vector: while the next vector's begin before the last are done (`SHORT` rows), and in long columns, which
@@ -40,19 +41,19 @@ VECTOR, STEP, STEP_BEYOND = 6.0, 5.0, 19.0
 # the end too, each row is masked.
 ROW_SHORT, ROW_LONG, ROW_LONG_NARROW, MASKED = 2.6, {True: 3.0, False: 4.6}, {True: 1.3, False: 4.0}, 1.7
 # Rows far away on pages of their own: of columns longer than the hardware has streams for, for each doubling; at the
-# beginning of a run, for each of its first vectors; at the beginning of a step of many rows. Lines of near rows that are
-# fetched ahead in vain. Lines that neighbouring vectors share, read again.
+# beginning of a run, for each of its first vectors; at the beginning of a step of many rows. Lines of near rows that
+# are fetched ahead in vain. Lines that neighbouring vectors share, read again.
 PAGES, RUN, RUN_VECTOR, RESTART, AHEAD, SHARED_L2, SHARED_FAR = 0.5, 35.0, 6.0, 350.0, 3.5, 0.6, 11.0
 # One column of many, element by element, and its end.
 GATHERED, GATHERED_END = 0.6, 8.5
 # Rows along the last dimension: a short and a long one, their vectors, an element of a row shorter than a vector;
-# adding the sum of a step; a row far from the one before.
-ROW_END_SHORT, ROW_END_LONG, ELEMENT, ROW_STEP, FAR_SEGMENT = 4.5, 5.0, 0.8, 12.0, 4.0
-NEAR_RUN, FAR_RUN = 2.0, 25.0
+# adding the sum of a step; of rows apart from each other the beginning, near and far, and more for each doubling.
+ROW_END_SHORT, ROW_END_LONG, ELEMENT, ROW_STEP = 4.5, 5.0, 0.8, 12.0
+NEAR_RUN, FAR_RUN, FAR_SEGMENT = 2.0, 25.0, 4.0
 ALONG_SHORT, ALONG_LONG = {True: 1.8, False: 3.5}, 2.2
 
 SHORT, LONG_ROW, STREAMS = 24, 128, 16
-PAGE_BYTES, NEAR_ROW_BYTES = 2048, 1024
+NEAR_ROW_BYTES = 1024
 # Elements of a tile along reduced dimensions, and extents along kept ones, that are considered.
 REDUCED_ROOMS = (16, 64, 256, 1024, 4096, 16384, 65536)
 KEPT_TARGETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
@@ -189,7 +190,7 @@ def _column_lines_cycles(reduction: Reduction, last: int, rows: int, steps: int,
     vectors = -(-last // machine.lanes(reduction.dtype))
     gap = pitch - last * item
     cycles = 0.0
-    if far and pitch >= PAGE_BYTES and rows > STREAMS:
+    if far and pitch >= NEAR_ROW_BYTES and rows > STREAMS:
         cycles += vectors * rows * PAGES * math.log2(rows / STREAMS)
     if far and pitch >= NEAR_ROW_BYTES and steps > 1 and gap > 0:
         cycles += rows * min(RUN, vectors * RUN_VECTOR) + (vectors * RESTART if rows > SHORT else 0.0)

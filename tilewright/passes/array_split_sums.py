@@ -40,8 +40,8 @@ from tilewright.primitives import ArrayType
 FEW_PRODUCTS = 128 * 128
 LEAST_PRODUCT_WORK = 1 << 22
 # The same of a product of few rows, whose time goes into reading its right operand: parts of whole rows are read in
-# longer runs than all rows in parts of columns. (One that has the depth inside is read in long runs as it is, in as many
-# columns as make work for many threads.)
+# longer runs than all rows in parts of columns. One that has the depth inside is read in long runs as it is; so many
+# columns of it are work for many threads.
 LEAST_STREAMED_WORK = 1 << 20
 LEAST_STREAMED_PART = 64
 MANY_COLUMNS = 512
