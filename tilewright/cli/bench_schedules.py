@@ -31,8 +31,8 @@ NEAR = 1.1
 # are measured once more to tell which is the best.
 _DISTURBED = 1.2
 _CLOSE = 1.2
-# The least of many figures is one that happened to be low: so many of the best run against the chosen one at the end, for
-# so many times as many turns.
+# The least of many figures is one that happened to be low: so many of the best run against the chosen one at the end,
+# for so many times as many turns.
 _FINALISTS, _FINAL_ROUNDS = 3, 3
 
 _CHOSEN = ""

@@ -28,7 +28,7 @@ from tilewright.machines.machine import Machine
 # more overhead.
 THREADS = 4
 # The part of the last tile's time that other threads wait.
-TAIL = 0.25
+TAIL = 0.15
 # An array up to so many second-level caches is read from caches near the threads.
 NEAR_CACHES = 1.5
 
@@ -43,7 +43,7 @@ ROW_SHORT, ROW_LONG, ROW_LONG_NARROW, MASKED = 2.6, {True: 3.0, False: 4.6}, {Tr
 # Rows far away on pages of their own: of columns longer than the hardware has streams for, for each doubling; at the
 # beginning of a run, for each of its first vectors; at the beginning of a step of many rows. Lines of near rows that
 # are fetched ahead in vain. Lines that neighbouring vectors share, read again.
-PAGES, RUN, RUN_VECTOR, RESTART, AHEAD, SHARED_L2, SHARED_FAR = 0.5, 35.0, 6.0, 350.0, 3.5, 0.6, 11.0
+PAGES, RUN, RUN_VECTOR, RESTART, AHEAD, SHARED_L2, SHARED_FAR = 1.0, 35.0, 9.0, 350.0, 3.5, 0.6, 11.0
 # One column of many, element by element, and its end.
 GATHERED, GATHERED_END = 0.6, 8.5
 # Rows along the last dimension: a short and a long one, their vectors, an element of a row shorter than a vector;
