@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 def array_to_tile() -> Sequence[Pass]:
     """Fuse: after these, every array operation that computes is part of a kernel."""
+    from tilewright.passes.array_collapse_dims import ArrayCollapseDimsPass
     from tilewright.passes.array_duplicate_views import ArrayDuplicateViewsPass
     from tilewright.passes.array_fuse_attention import ArrayFuseAttentionPass
     from tilewright.passes.array_fuse_contract import ArrayFuseContractPass
@@ -33,6 +34,7 @@ def array_to_tile() -> Sequence[Pass]:
         ArrayFuseContractPass(),  # products take their epilogues before loops do
         ArrayUpdateInPlacePass(),  # updates of arrays that are not used again write the window alone
         ArrayFuseLoopsPass(),  # what remains: elementwise chains and reductions
+        ArrayCollapseDimsPass(),  # as few dimensions as there can be; fusion goes by the shapes as they were
         ArrayLowerToTilePass(),  # tile sizes are chosen here, from the machine
     ]
 

@@ -26,3 +26,34 @@ def test_sums_of_many_terms(axis: int | None) -> None:
     exact = x.sum(axis=axis, dtype=np.float64)
     found = tw.jit(lambda x: tw.sum(x, axis=axis), target="cpu")(x)
     assert np.max(np.abs(found - exact) / exact) < 2e-5
+
+
+def few_rows(a, b):
+    return a @ b
+
+
+def few_rows_of_transposed(a, b):
+    return a @ b.T
+
+
+def columns_of_transposed(a, b):
+    return a.T @ b
+
+
+@pytest.mark.parametrize(
+    ("product", "left", "right", "kernels"),
+    [
+        (few_rows, (1, 1024), (1024, 1100), 2),
+        (few_rows, (3, 2048), (2048, 640), 2),
+        (few_rows_of_transposed, (2, 4096), (700, 4096), 1),
+        (few_rows_of_transposed, (8, 65536), (8, 65536), 2),
+        (columns_of_transposed, (65536, 9), (65536, 10), 2),
+    ],
+)
+def test_products_in_parts_read_their_operands_where_they_lie(product, left, right, kernels: int) -> None:
+    generator = np.random.default_rng(0)
+    a, b = (generator.standard_normal(shape).astype("f4") for shape in (left, right))
+    compiled = tw.jit(product, target="cpu").lower(a, b).compile()
+    assert compiled.ir("scheduled").count("tile.kernel") == kernels
+    exact = product(a.astype(np.float64), b.astype(np.float64))
+    np.testing.assert_allclose(compiled(a, b), exact, rtol=1e-4, atol=1e-5 * np.sqrt(left[1] * left[0]))

@@ -66,3 +66,15 @@ def test_products_of_random_shapes_have_the_same_bits(seed: int) -> None:
     alone = bits(lambda x, y: x @ y, arguments, 1)
     for threads in (2, 7):
         assert bits(lambda x, y: x @ y, arguments, threads) == alone
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_sums_of_random_shapes_have_the_same_bits(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rank = int(rng.integers(2, 4))
+    shape = tuple(max(1, int(2.0 ** rng.uniform(0, 18 / rank))) for _ in range(rank))
+    axes = tuple(int(d) for d in sorted(rng.choice(rank, size=int(rng.integers(1, rank)), replace=False)))
+    arguments = (rng.standard_normal(shape).astype("f4"),)
+    alone = bits(lambda x: tw.sum(x, axis=axes), arguments, 1)
+    for threads in (2, 7, 40):
+        assert bits(lambda x: tw.sum(x, axis=axes), arguments, threads) == alone

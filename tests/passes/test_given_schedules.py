@@ -41,13 +41,18 @@ def test_a_product_is_computed_by_a_given_schedule(vectors: int, right: Right) -
 
 
 @pytest.mark.parametrize(
-    ("axes", "tile", "grid"),
-    [((1,), (3, 5, 4), (2, 3)), ((0, 2), (2, 4, 5), (2,)), ((2,), (6, 7, 12), (1, 1)), ((0,), (4, 1, 12), (7, 1))],
+    ("axes", "collapsed", "tile", "grid"),
+    [
+        ((1,), (6, 7, 12), (3, 5, 4), (2, 3)),
+        ((0, 2), (6, 7, 12), (2, 4, 5), (2,)),
+        ((2,), (42, 12), (6, 12), (7,)),
+        ((0,), (6, 84), (4, 12), (7,)),
+    ],
 )
 def test_a_reduction_is_done_in_given_tiles(
-    axes: tuple[int, ...], tile: tuple[int, ...], grid: tuple[int, ...]
+    axes: tuple[int, ...], collapsed: tuple[int, ...], tile: tuple[int, ...], grid: tuple[int, ...]
 ) -> None:
-    with schedules_given(Given(reductions={(6, 7, 12): tile})):
+    with schedules_given(Given(reductions={collapsed: tile})):
         unit = run_through(lambda p: [p.reduce(p.array(6, 7, 12), "add", axes)], ArrayLowerToTilePass)
     (kernel,) = unit.kernels()
     assert kernel.grid_shape == grid

@@ -18,7 +18,7 @@ ROW_BYTES = 2048
 TILES_A_THREAD = 2
 # Rows of a right operand that are read side by side, rows of a product that is bound by reading them, and how long
 # those are.
-STREAMED_DEPTH = 32
+STREAMED_DEPTH = 16
 STREAMED_ROWS = 4
 STREAMED_ROW_BYTES = 2048
 
@@ -33,7 +33,7 @@ def streaming_tile(rows: int, columns: int, depth: int, dtype: DType, machine: M
     """Blocks for a product of few rows whose right operand is read once, from memory, where it lies: as many columns as
     keep the accumulator in the first-level cache, so that memory is read in long runs."""
     item = dtype.compute.itemsize
-    most = machine.memory("l1").bytes // 4 // (item * rows)
+    most = machine.memory("l1").bytes // 3 // (item * rows)
     lanes = 4 * machine.lanes(dtype)
     return MatmulTile(
         rows, even_split(columns, max(lanes, min(most, columns // threads)), lanes), min(depth, STREAMED_DEPTH)

@@ -143,7 +143,7 @@ def _only(grid: tuple[int, ...], fill: Fill) -> list[Stage]:
 
 
 def _loop(unit: Unit, group: array.FusedOp) -> list[Stage]:
-    plan = plan_loop(group, unit.machine)
+    plan = plan_loop(group, unit.machine, unit.threads)
     return _only(plan.grid, lambda builder, indices, outputs: lower_loop_group(group, plan, builder, indices, outputs))
 
 

@@ -30,6 +30,7 @@ from typing import ClassVar
 
 from xdsl.ir import Operation, SSAValue
 
+from tilewright.cost.tiles import is_streamed
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type, tensor
 from tilewright.passes.base import Remark, Unit, blocks_of
@@ -38,6 +39,12 @@ from tilewright.primitives import ArrayType
 # Results of a product that make too few tiles for many threads, and the least multiplications worth the second kernel.
 FEW_PRODUCTS = 128 * 128
 LEAST_PRODUCT_WORK = 1 << 22
+# The same of a product of few rows, whose time goes into reading its right operand: parts of whole rows are read in
+# longer runs than all rows in parts of columns. One that has the depth inside is read in long runs as it is; so many
+# columns of it are work for many threads.
+LEAST_STREAMED_WORK = 1 << 20
+LEAST_STREAMED_PART = 64
+MANY_COLUMNS = 512
 # The same of a reduction: one tile of results, and elements.
 FEW_RESULTS = 8
 LEAST_REDUCED = 1 << 17
@@ -76,8 +83,16 @@ def _split_product(op: array.ContractOp) -> int:
     left_dim: int = a["left_contract"][0]
     right_dim: int = a["right_contract"][0]
     depth = left.shape[left_dim]
-    parts = _parts(depth)
-    if result.size > FEW_PRODUCTS or result.size * depth < LEAST_PRODUCT_WORK or parts == 1:
+    columns = array_type(op.operands[1]).size // max(1, depth)
+    streamed = is_streamed(result.size // max(1, columns), columns, result.dtype)
+    inside = _source(op.operands[1], right_dim)[1] == array_type(op.operands[1]).rank - 1
+    if streamed and inside and columns >= MANY_COLUMNS:
+        return 0
+    least_part, least_work = LEAST_PART, LEAST_PRODUCT_WORK
+    if streamed and not inside:
+        least_part, least_work = LEAST_STREAMED_PART, LEAST_STREAMED_WORK
+    parts = _parts(depth, least_part)
+    if result.size > FEW_PRODUCTS or result.size * depth < least_work or parts == 1:
         return 0
     operands = [_split_dim(op, o, d, parts) for o, d in zip(op.operands, (left_dim, right_dim), strict=True)]
     attributes = {
@@ -111,13 +126,33 @@ def _split_reduction(op: array.ReduceOp) -> int:
     return parts
 
 
+def _source(value: SSAValue, dim: int) -> tuple[SSAValue, int]:
+    """The array that a transpose reads, and which of its dims the given one is."""
+    if not isinstance(value.owner, array.TransposeOp):
+        return value, dim
+    permutation: tuple[int, ...] = value.owner.attributes_of()["permutation"]
+    return value.owner.operands[0], permutation[dim]
+
+
 def _split_dim(op: Operation, value: SSAValue, dim: int, parts: int) -> SSAValue:
-    """The array with a dim cut into parts and what is in each."""
-    type = array_type(value)
-    shape = (*type.shape[:dim], parts, type.shape[dim] // parts, *type.shape[dim + 1 :])
-    reshape = array.ReshapeOp.make([value], {}, [tensor(ArrayType(shape, type.dtype))])
+    """The array with a dim cut into parts and what is in each. What a transpose reads is cut before it, since reshapes
+    are of arrays in memory."""
+    source, source_dim = _source(value, dim)
+    type = array_type(source)
+    shape = (*type.shape[:source_dim], parts, type.shape[source_dim] // parts, *type.shape[source_dim + 1 :])
+    reshape = array.ReshapeOp.make([source], {}, [tensor(ArrayType(shape, type.dtype))])
     _insert(op, reshape)
-    return reshape.results[0]
+    if source is value:
+        return reshape.results[0]
+    permutation: list[int] = []
+    for d in range(type.rank):
+        place = _source(value, d)[1]
+        place += place > source_dim
+        permutation += [place, place + 1] if d == dim else [place]
+    cut = ArrayType(tuple(shape[d] for d in permutation), type.dtype)
+    transpose = array.TransposeOp.make([reshape.results[0]], {"permutation": tuple(permutation)}, [tensor(cut)])
+    _insert(op, transpose)
+    return transpose.results[0]
 
 
 def _replace(op: Operation, partial: Operation, fn: str, result: ArrayType, axis: int = 0) -> None:
@@ -126,8 +161,13 @@ def _replace(op: Operation, partial: Operation, fn: str, result: ArrayType, axis
     _insert(op, partial)
     _insert(op, total)
     op.results[0].replace_all_uses_with(total.results[0])
+    transposes = [o.owner for o in op.operands if isinstance(o.owner, array.TransposeOp)]
     op.detach()
     op.erase()
+    for transpose in dict.fromkeys(transposes):
+        if not list(transpose.results[0].uses):
+            transpose.detach()
+            transpose.erase()
 
 
 def _insert(op: Operation, new: Operation) -> None:

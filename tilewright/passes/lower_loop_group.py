@@ -7,18 +7,15 @@ from dataclasses import dataclass
 
 from xdsl.ir import SSAValue
 
-from tilewright.cost.given import given
-from tilewright.cost.register_blocks import even_split
+from tilewright.cost.reductions import Reduction, best_reduction_tile, reread_tile
 from tilewright.cost.tiles import loop_tile, turned_tile
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.machines.machine import Machine
 from tilewright.passes.indexing import Axis, Coordinates, Linear
-from tilewright.passes.tile_builder import TileBuilder, reduce_extents
+from tilewright.passes.tile_builder import TileBuilder
 
 ROW_ELEMENTS = 4096
-REREAD_ELEMENTS = 1024
-COLUMNS = 512
 
 
 @dataclass(frozen=True)
@@ -39,10 +36,11 @@ class LoopPlan:
         return tuple(-(-self.space[d] // self.extents[d]) for d in self.kept)
 
 
-def plan_loop(group: array.FusedOp, machine: Machine) -> LoopPlan:
-    """Choose tiles: a row of a reduction stays near; plain loops take about a page of elements at a time."""
-    space, reduced_dims = group_space(group)
-    if not reduced_dims:
+def plan_loop(group: array.FusedOp, machine: Machine, threads: int) -> LoopPlan:
+    """Choose tiles: of a reduction those that are predicted to be the quickest, but rows of which each element is
+    needed again stay near; plain loops take about a page of elements at a time."""
+    space, axes = group_space(group)
+    if not axes:
         turned = _turned_dim(group)
         if turned is not None:
             extents = turned_tile(space, turned, ROW_ELEMENTS, array_type(group.results[0]).dtype, machine)
@@ -50,24 +48,12 @@ def plan_loop(group: array.FusedOp, machine: Machine) -> LoopPlan:
             transposes = any(isinstance(op, array.TransposeOp) for op in group.body.block.ops)
             extents = loop_tile(space, ROW_ELEMENTS, square=transposes)
         return LoopPlan(space, dict(enumerate(extents)), {})
-    reduced = reduce_extents(space, reduced_dims)
-    wanted = given().reductions.get(space)
-    if wanted is not None:
-        return LoopPlan(space, {d: n for d, n in enumerate(wanted) if d not in reduced}, reduced)
-    kept = [d for d in range(len(space)) if d not in reduced_dims]
-    extents = dict.fromkeys(kept, 1)
-    if kept:
-        row = 1
-        for n in reduced.values():
-            row *= max(1, n)
-        if kept[-1] == len(space) - 1:
-            extents[kept[-1]] = even_split(space[kept[-1]], COLUMNS)
-        else:
-            # Where elements of a row are computed again, the row stays in the first-level cache with what is stored.
-            again = any(array_type(value).shape == space for value in array.yielded(group.body.block))
-            elements = REREAD_ELEMENTS if again else ROW_ELEMENTS
-            extents[kept[-1]] = even_split(space[kept[-1]], max(1, elements // row))
-    return LoopPlan(space, extents, reduced)
+    first = next(op for op in group.body.block.ops if isinstance(op, array.ReduceOp))
+    adds = first.attributes_of()["fn"] == "add"
+    reduction = Reduction(tuple(max(1, n) for n in space), axes, array_type(first.operands[0]).dtype.compute, adds)
+    again = any(array_type(value).shape == space for value in array.yielded(group.body.block))
+    tile = reread_tile(reduction) if again else best_reduction_tile(reduction, machine, threads)
+    return LoopPlan(space, {d: tile[d] for d in reduction.kept}, {d: tile[d] for d in sorted(axes, reverse=True)})
 
 
 def _turned_dim(group: array.FusedOp) -> int | None:
@@ -102,6 +88,7 @@ def lower_loop_group(
     for d in plan.kept:
         at[d] = _position(Axis(plan.extents[d], d, f"d{d}"), counters[d], plan.extents[d], plan.space[d])
     row = tuple(at[d] for d in plan.kept)
+    builder.reduced[(plan.space, tuple(sorted(plan.reduced)))] = plan.reduced
     for op in group.body.block.ops:
         if isinstance(op, array.ReduceOp) and array_type(op.operands[0]).shape == plan.space:
             builder.pull(op.results[0], row)

@@ -17,7 +17,7 @@ from xdsl.ir import Attribute, Block, BlockArgument, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineMap
 
 from tilewright import dtypes, ops
-from tilewright.cost.given import given
+from tilewright.cost.reductions import nested_extents
 from tilewright.dialects import array, tile
 from tilewright.dialects.base import array_type, tensor
 from tilewright.dtypes import DType
@@ -25,17 +25,17 @@ from tilewright.errors import CompilerBug
 from tilewright.passes.indexing import Axis, Coordinates, Linear, MapBuilder, Tile, axes_of, ordered
 from tilewright.primitives import ArrayType
 
-# A reduction whose axes hold more elements than this runs in chunks, so that a row of operands stays in near memory.
-REDUCE_ELEMENTS = 16384
 REDUCED_ORDER = 1000.0
 
 
 class TileBuilder:
-    """Appends tile operations to a block. `refs` maps group inputs to kernel refs."""
+    """Appends tile operations to a block. `refs` maps group inputs to kernel refs; `reduced` has the tile extents along
+    the reduced dimensions of reductions, by shape and dimensions, where they have been chosen."""
 
     def __init__(self, block: Block, refs: Mapping[SSAValue, SSAValue]) -> None:
         self.block = block
         self.refs = refs
+        self.reduced: dict[tuple[tuple[int, ...], tuple[int, ...]], dict[int, int]] = {}
         self._memo: list[dict[tuple[SSAValue, Coordinates], Tile]] = [{}]
         self._reduce_axes: dict[tuple[tuple[int, ...], int, int], Axis] = {}
 
@@ -457,7 +457,7 @@ def _pull_reduce(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
     reduced: tuple[int, ...] = a["axes"]
     if any(shape[d] == 0 for d in reduced):
         return b.full(identity(dtype), dtype)
-    extents = reduce_extents(shape, reduced)
+    extents = b.reduced.get((shape, reduced)) or nested_extents(shape, reduced)
     used = axes_of(at)
     axes = {d: b.reduce_axis(shape, d, extents[d], used) for d in reduced}
 
@@ -490,26 +490,6 @@ def _pull_reduce(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
         return result
 
     return b.cast(nest(looped, {}, start), dtype)
-
-
-# Elements of a row that is read in one go, and rows of that length that are added up at a time.
-LONG_ROW = 256
-ROWS_ADDED = 16
-
-
-def reduce_extents(shape: tuple[int, ...], axes: Sequence[int], limit: int = REDUCE_ELEMENTS) -> dict[int, int]:
-    """Tile extents of reduced dimensions: innermost whole first, up to `limit` elements in all. Of long rows that are
-    added up a few are taken at a time, so that memory is read along them."""
-    wanted = given().reductions.get(shape)
-    if wanted is not None:
-        return {d: wanted[d] for d in sorted(axes, reverse=True)}
-    extents: dict[int, int] = {}
-    room = limit if len(shape) - 1 in axes or shape[-1] < LONG_ROW else ROWS_ADDED
-    for d in sorted(axes, reverse=True):
-        chunks = -(-shape[d] // max(1, room))
-        extents[d] = -(-shape[d] // chunks)
-        room //= max(1, extents[d])
-    return extents
 
 
 def _pull_window_reduce(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:

@@ -94,7 +94,7 @@ def test_chosen_schedules_are_measured_beside_others(tilewright: CommandLine):
         assert len(named) == len(case["schedules"]) > 1
         assert case["chosen"] in named
         assert case["best"] in named
-        assert case["best_s"] == min(case["ours_s"], *named.values())
+        assert case["best_s"] == named[case["best"]] <= case["ours_s"]
         assert case["ratio"] == pytest.approx(case["best_s"] / case["ours_s"])
         assert case["agrees"]
     found = run.document["summary"]

@@ -159,7 +159,7 @@ def _reduction_alternatives(
     from tilewright.targets.cpu.host import host_machine
 
     machine = host_machine()
-    plans = [plan_loop(group, machine) for group in _groups("loop", ours, [shape], threads)]
+    plans = [plan_loop(group, machine, threads) for group in _groups("loop", ours, [shape], threads)]
     plan = max(plans, key=lambda plan: math.prod(plan.space))
     chosen = tuple((plan.extents | plan.reduced)[d] for d in range(len(plan.space)))
     others = [tile for tile in _tiles(plan) if math.prod(tile) <= 4 * max(_REDUCED_ELEMENTS)]

@@ -31,6 +31,9 @@ from tilewright.targets.cpu.masked_memory import masked_load, masked_store
 from tilewright.targets.cpu.vector_math_common import Builder, Value, intrinsic, splat
 
 MOST_ROWS = 4
+# Columns that are read side by side: no more streams than the hardware follows, nor lines than one set of the
+# first-level cache holds, where columns are a multiple of its period apart.
+STREAMS = 8
 
 
 @dataclass(frozen=True)
@@ -136,9 +139,19 @@ class _RowDot:
     def _sums(self, rows: Sequence[Value], columns: Sequence[Value]) -> Value:
         """The products of rows and columns, one a lane."""
         builder = self.builder
-        slots = [entry_alloca(builder, self.shape) for _ in range(len(rows) * len(columns))]
-        for slot in slots:
+        slots = [[entry_alloca(builder, self.shape) for _ in columns] for _ in rows]
+        for slot in (slot for row in slots for slot in row):
             builder.store(splat(self.shape, 0), slot)
+        for first in range(0, len(columns), STREAMS):
+            some = slice(first, first + STREAMS)
+            self._add_all_products(rows, columns[some], [row[some] for row in slots])
+        return self._across([builder.load(slot, typ=self.shape) for row in slots for slot in row])
+
+    def _add_all_products(
+        self, rows: Sequence[Value], columns: Sequence[Value], slots: Sequence[Sequence[Value]]
+    ) -> None:
+        """Add what the whole depth gives to the slot of each row and column."""
+        builder = self.builder
         known = static(self.depth)
         whole = (
             i64(known // self.lanes * self.lanes) if known is not None else builder.and_(self.depth, i64(-self.lanes))
@@ -150,22 +163,21 @@ class _RowDot:
             rest = builder.trunc(builder.sub(self.depth, whole), I32)
             mask = builder.icmp_signed("<", lane_numbers(I32, self.lanes), broadcast(builder, rest, self.lanes))
             self._add_products(rows, columns, slots, whole, mask)
-        return self._across([builder.load(slot, typ=self.shape) for slot in slots])
 
     def _add_products(
         self,
         rows: Sequence[Value],
         columns: Sequence[Value],
-        slots: Sequence[Value],
+        slots: Sequence[Sequence[Value]],
         position: Value,
         mask: Value | None,
     ) -> None:
         """Add what one vector along the depth gives."""
         left = [self._load(row, position, mask) for row in rows]
         right = [self._load(column, position, mask) for column in columns]
-        for n, slot in enumerate(slots):
-            x, y = left[n // len(columns)], right[n % len(columns)]
-            self.builder.store(self._multiply_add(x, y, self.builder.load(slot, typ=self.shape)), slot)
+        for x, row in zip(left, slots, strict=True):
+            for y, slot in zip(right, row, strict=True):
+                self.builder.store(self._multiply_add(x, y, self.builder.load(slot, typ=self.shape)), slot)
 
     def _load(self, pointer: Value, position: Value, mask: Value | None) -> Value:
         item = self.type.dtype.itemsize

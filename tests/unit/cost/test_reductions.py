@@ -1,0 +1,101 @@
+"""Tiles of reductions: what is considered, that the least predicted time is chosen, and choices that were measured."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from tilewright import dtypes
+from tilewright.cost.given import Given, schedules_given
+from tilewright.cost.reductions import (
+    THREADS,
+    Reduction,
+    best_reduction_tile,
+    reduction_seconds,
+    reduction_tiles,
+    reread_tile,
+)
+from tilewright.machines.machine import load
+
+MACHINE = load("x86-64-amx")
+
+
+def random_reductions(count: int) -> Iterator[Reduction]:
+    generator = random.Random(3)
+    for _ in range(count):
+        rank = generator.randint(1, 4)
+        shape = tuple(int(2 ** generator.uniform(0, 22 / rank)) for _ in range(rank))
+        axes = tuple(sorted(generator.sample(range(rank), generator.randint(1, rank))))
+        yield Reduction(shape, axes, generator.choice([dtypes.f32, dtypes.f64, dtypes.i32]), generator.random() < 0.5)
+
+
+REDUCTIONS = tuple(random_reductions(60))
+
+
+def of(*shape: int, axes: tuple[int, ...], adds: bool = True) -> Reduction:
+    return Reduction(shape, axes, dtypes.f32, adds)
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS, ids=str)
+def test_tiles_are_parts_of_the_shape_and_one_has_all_that_is_reduced(reduction: Reduction) -> None:
+    tiles = list(reduction_tiles(reduction, MACHINE))
+    assert all(1 <= n <= size for tile in tiles for n, size in zip(tile, reduction.shape, strict=True))
+    assert any(all(tile[d] == reduction.shape[d] for d in reduction.axes) for tile in tiles)
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS, ids=str)
+def test_no_tile_is_predicted_to_be_quicker(reduction: Reduction) -> None:
+    chosen = best_reduction_tile(reduction, MACHINE, THREADS)
+    least = min(reduction_seconds(reduction, tile, MACHINE, THREADS) for tile in reduction_tiles(reduction, MACHINE))
+    assert 0 < reduction_seconds(reduction, chosen, MACHINE, THREADS) == least
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS, ids=str)
+def test_the_order_of_a_sum_does_not_depend_on_the_number_of_threads(reduction: Reduction) -> None:
+    lanes = MACHINE.lanes(reduction.dtype)
+    alone, *others = (best_reduction_tile(reduction, MACHINE, threads) for threads in (1, 2, 5, 64))
+    for tile in others:
+        assert all(tile[d] == alone[d] for d in reduction.axes)
+        assert tile == alone or min(tile[-1], alone[-1]) >= lanes
+
+
+@pytest.mark.parametrize("threads", [1, 2, 8])
+def test_more_threads_and_fewer_elements_take_no_longer(threads: int) -> None:
+    tile = (1, 4096)
+    most = reduction_seconds(of(64, 4096, axes=(1,)), tile, MACHINE, threads)
+    assert reduction_seconds(of(64, 4096, axes=(1,)), tile, MACHINE, 2 * threads) <= most
+    assert reduction_seconds(of(32, 4096, axes=(1,)), tile, MACHINE, threads) < most
+
+
+@pytest.mark.parametrize(
+    ("reduction", "steps"),
+    [
+        (of(40, 16378, axes=(0,)), 1),  # columns near the threads: all rows at once
+        (of(4096, 1024, axes=(0,)), 256),  # columns on more pages than the hardware follows: 16 rows at a time
+        (of(25, 107259, axes=(1,)), 1),  # long rows whole
+        (of(4, 222, 127, axes=(1,)), 1),
+        (of(11162, 2, axes=(0,), adds=False), 1),  # column by column
+    ],
+)
+def test_steps_that_were_measured_to_be_good(reduction: Reduction, steps: int) -> None:
+    tile = best_reduction_tile(reduction, MACHINE, 2)
+    assert math.prod(-(-reduction.shape[d] // tile[d]) for d in reduction.axes) == steps
+
+
+def test_narrow_columns_of_maxima_are_taken_one_by_one() -> None:
+    assert best_reduction_tile(of(57, 11162, 2, axes=(1,), adds=False), MACHINE, 2)[-1] == 1
+    assert best_reduction_tile(of(57, 11162, 14, axes=(1,), adds=False), MACHINE, 2)[-1] == 14
+
+
+def test_a_tile_that_is_given_is_taken() -> None:
+    reduction = of(12, 34, axes=(1,))
+    with schedules_given(Given(reductions={(12, 34): (5, 6)})):
+        assert best_reduction_tile(reduction, MACHINE, 2) == reread_tile(reduction) == (5, 6)
+
+
+def test_rows_that_are_read_again_stay_near() -> None:
+    assert reread_tile(of(4096, 256, axes=(1,))) == (4, 256)
+    assert reread_tile(of(4096, 100000, axes=(1,)))[0] == 1
