@@ -13,6 +13,7 @@ are too slow by about as much as the clock is faster.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
@@ -220,8 +221,10 @@ def right_seconds(
     item = product.dtype.compute.itemsize
     l3 = machine.memory("l3").bytes_per_second
     own = tile.columns * product.depth * item
-    made = tile.columns * tile.depth * item if right == Right.ALONE else product.columns * product.depth * item
-    afar = taken * own * PANELS_AFAR / l3 if made > machine.memory("l2").bytes // 2 else 0.0
+    if right == Right.ALONE:
+        afar = taken * own * PANELS_AFAR / _panels_memory(tile.columns * tile.depth * item, threads, machine)
+    else:
+        afar = taken * own * PANELS_AFAR / _panels_memory(product.columns * product.depth * item, 1, machine)
     if right == Right.READY:
         return afar
     if right == Right.ALONE:
@@ -230,6 +233,15 @@ def right_seconds(
         whole = product.batches * product.columns * product.depth * item
         return afar + whole / max(1, min(threads, tiles)) * PACKED_TOGETHER / l3 + (TOGETHER_S if threads > 1 else 0.0)
     return taken * _in_place_seconds(product, tile, block, machine)
+
+
+def _panels_memory(nbytes: int, sets: int, machine: Machine) -> float:
+    """Bytes a second at which panels are read again for each tile, of which there are `sets` of `nbytes`: without end
+    where half of the second-level cache has room for one, from memory where half of the third has none for all."""
+    if nbytes <= machine.memory("l2").bytes // 2:
+        return math.inf
+    l3 = machine.memory("l3")
+    return (l3 if sets * nbytes <= l3.bytes // 2 else machine.memory("dram")).bytes_per_second
 
 
 def _in_place_seconds(product: Product, tile: MatmulTile, block: RegisterBlock, machine: Machine) -> float:
