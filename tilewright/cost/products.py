@@ -35,7 +35,7 @@ L2_KEPT, L2_LOST = 0.33, 1.0
 L1_SHARE, L2_RESULT_SHARE = 0.6, 0.75
 # Reading a right operand for the first time, in rows near each other, farther apart, and what is added where it is as a
 # whole too large for the second-level cache.
-FIRST_NEAR, FIRST_FAR, FIRST_AFAR = 0.24, 0.7, 0.6
+FIRST_NEAR, FIRST_FAR, FIRST_AFAR = 0.24, 0.7, 0.9
 # Pages: the first touch of one by a tile, in latencies of the second-level cache; more than there are entries for in
 # the table of translations are looked up again by each block of rows.
 PAGE_BYTES, PAGE_LATENCIES, TRANSLATIONS, WALK_LATENCIES = 4096, 2.0, 1024, 0.35
@@ -237,11 +237,12 @@ def right_seconds(
 
 def _panels_memory(nbytes: int, sets: int, machine: Machine) -> float:
     """Bytes a second at which panels are read again for each tile, of which there are `sets` of `nbytes`: without end
-    where half of the second-level cache has room for one, from memory where half of the third has none for all."""
+    where half of the second-level cache has room for one, from memory where a quarter of the third, which others use
+    too, has none for all."""
     if nbytes <= machine.memory("l2").bytes // 2:
         return math.inf
     l3 = machine.memory("l3")
-    return (l3 if sets * nbytes <= l3.bytes // 2 else machine.memory("dram")).bytes_per_second
+    return (l3 if sets * nbytes <= l3.bytes // 4 else machine.memory("dram")).bytes_per_second
 
 
 def _in_place_seconds(product: Product, tile: MatmulTile, block: RegisterBlock, machine: Machine) -> float:
