@@ -38,10 +38,10 @@ L1_SHARE, L2_RESULT_SHARE = 0.6, 0.75
 FIRST_NEAR, FIRST_FAR, FIRST_AFAR = 0.24, 0.7, 0.9
 # Pages: the first touch of one by a tile, in latencies of the second-level cache; more than there are entries for in
 # the table of translations are looked up again by each block of rows.
-PAGE_BYTES, PAGE_LATENCIES, TRANSLATIONS, WALK_LATENCIES = 4096, 2.0, 1024, 0.35
+PAGE_BYTES, PAGE_LATENCIES, TRANSLATIONS, WALK_LATENCIES = 4096, 4.0, 1024, 0.35
 # Packing, of third-level bandwidth: by the thread that reads the panels, and by all for all, read by others.
 # Reading panels of a right operand that is packed as a whole and larger than what is near, again for each tile.
-PACKED_ALONE, PACKED_TOGETHER, PANELS_AFAR = 3.8, 7.6, 0.5
+PACKED_ALONE, PACKED_TOGETHER, PANELS_AFAR = 3.8, 7.6, 0.4
 # Writing a short run of a row of the result far from the one before, of the latency of the second-level cache.
 RUN_LATENCIES = 0.5
 # Where two threads write the same row, the lines that the hardware fetches ahead for the one are the other's.
@@ -221,17 +221,17 @@ def right_seconds(
     item = product.dtype.compute.itemsize
     l3 = machine.memory("l3").bytes_per_second
     own = tile.columns * product.depth * item
-    if right == Right.ALONE:
-        afar = taken * own * PANELS_AFAR / _panels_memory(tile.columns * tile.depth * item, threads, machine)
-    else:
-        afar = taken * own * PANELS_AFAR / _panels_memory(product.columns * product.depth * item, 1, machine)
+    whole = product.columns * product.depth * item
+    made, sets = (tile.columns * tile.depth * item, threads) if right == Right.ALONE else (whole, 1)
+    panels = _panels_memory(made, sets, machine)
+    afar = taken * own * PANELS_AFAR / panels
     if right == Right.READY:
         return afar
     if right == Right.ALONE:
         return afar + taken * (own * PACKED_ALONE / l3 + _pages_seconds(product, machine))
     if right == Right.TOGETHER:
-        whole = product.batches * product.columns * product.depth * item
-        return afar + whole / max(1, min(threads, tiles)) * PACKED_TOGETHER / l3 + (TOGETHER_S if threads > 1 else 0.0)
+        packed = product.batches * whole / max(1, min(threads, tiles)) * PACKED_TOGETHER / min(l3, panels)
+        return afar + packed + (TOGETHER_S if threads > 1 else 0.0)
     return taken * _in_place_seconds(product, tile, block, machine)
 
 
