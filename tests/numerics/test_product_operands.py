@@ -327,3 +327,118 @@ def test_results_end_elsewhere_than_their_operands(wanted: tuple[int, int], targ
     expected[:34, :60] = a @ b
     (found,) = compile_module(parse(text), {}, target)(a, b)
     np.testing.assert_array_equal(found, expected[:rows, :columns])
+
+
+# ---- what follows a product -----------------------------------------------------------------------------------------
+
+# Tiles are large beside the first-level cache, so that the result is finished block by block.
+LARGE = [(389, 8, 48), (384, 8, 96), (1000, 5, 192), (513, 33, 144), (301, 3, 240), (1537, 17, 384)]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("dtype", [dtypes.f32, dtypes.f64, dtypes.i32], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize(("rows", "depth", "columns"), LARGE)
+def test_results_are_finished_block_by_block(rows: int, depth: int, columns: int, dtype: DType, threads: int) -> None:
+    """A bias of every shape, a residual along and across, and two results."""
+    shape = (rows, columns)
+
+    def make(p: Program) -> list[Value]:
+        y = p.dot(p.array(rows, depth, dtype=dtype), p.array(depth, columns, dtype=dtype), 0, 1, 0)
+        for small, axes in (((columns,), (1,)), ((rows, 1), (0, 1)), ((1, columns), (0, 1)), ((), ())):
+            y = p.map("add", y, p.broadcast(p.array(*small, dtype=dtype), shape, axes))
+        along, across = p.array(*shape, dtype=dtype), p.array(columns, rows, dtype=dtype)
+        turned = p.add("transpose", [across], permutation=(1, 0))[0]
+        return [p.map("add", y, along), p.map("subtract", y, turned)]
+
+    def expected(x: Tensor, w: Tensor, *others: Tensor) -> list[Tensor]:
+        a, b, c, d, along, across = others
+        y = x @ w + a + b + c + d
+        return [y + along, y - across.T]
+
+    check(make, expected, threads)
+
+
+@pytest.mark.parametrize("narrow", [dtypes.f16, dtypes.bf16], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize(("rows", "depth", "columns"), LARGE)
+def test_results_are_narrowed_block_by_block(rows: int, depth: int, columns: int, narrow: DType) -> None:
+    def make(p: Program) -> list[Value]:
+        y = p.dot(p.array(rows, depth), p.array(depth, columns), 0, 1, 0)
+        biased = p.map("add", y, p.broadcast(p.array(columns), (rows, columns), (1,)))
+        return [p.add("cast", [biased], dtype=narrow.name)[0]]
+
+    check(make, lambda x, w, b: [(x @ w + b).astype(narrow.numpy)])
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_batched_products_and_convolutions_are_finished_block_by_block(threads: int) -> None:
+    def product(x, w, b, image, kernel, c):
+        return x @ w + b, tw.nn.relu(tw.nn.conv(image, kernel) + c)
+
+    shapes = ((3, 389, 7), (3, 7, 48), (3, 1, 48), (2, 16, 40, 42), (48, 16, 3, 3), (48, 1, 1))
+    x, w, b, image, kernel, c = (whole_numbers(shape, dtypes.f32, seed) for seed, shape in enumerate(shapes))
+    with tw.options(target="cpu", threads=threads):
+        found = tw.jit(product)(x, w, b, image, kernel, c)
+    windows = np.lib.stride_tricks.sliding_window_view(image, (3, 3), axis=(2, 3))
+    convolved = np.einsum("bchwij,ocij->bohw", windows, kernel) + c
+    for got, wanted in zip(found, (x @ w + b, np.maximum(convolved, 0)), strict=True):
+        np.testing.assert_array_equal(got, wanted)
+
+
+@pytest.mark.parametrize("rows", [384, 389])
+@pytest.mark.parametrize("position", [0, 1, 2])
+def test_results_are_written_over_what_their_products_read(position: int, rows: int) -> None:
+    """The donated array is the left operand, the right one, or what is added."""
+
+    def product(x, w, r):
+        return x @ w + r
+
+    arrays = [whole_numbers((rows, rows), dtypes.f32, seed) for seed in range(3)]
+    wanted = arrays[0] @ arrays[1] + arrays[2]
+    with tw.options(target="cpu", threads=2):
+        found = tw.jit(product, donate=("x", "w", "r")[position])(*arrays)
+    np.testing.assert_array_equal(found, wanted)
+
+
+@tw.kernel
+def added_in_place(a: tw.In["M K"], b: tw.In["K N"], c: tw.InOut["M N"]):
+    for i, j in tw.grid(c, (130, 96)):
+        old = c[i, j]
+        acc = tw.dot(a[i, :], b[:, j], tw.zeros((130, 96), tw.f32))
+        c[i, j] = acc + old * 2.0
+
+
+@pytest.mark.parametrize("target", ["interp", "cpu", "cpu:x86-64-v3"])
+@pytest.mark.parametrize(("rows", "columns"), [(130, 96), (391, 290), (129, 95), (523, 384)])
+def test_kernels_read_what_they_write_over(rows: int, columns: int, target: str) -> None:
+    a, b, c = (whole_numbers(s, dtypes.f32, n) for n, s in enumerate(((rows, 9), (9, columns), (rows, columns))))
+    wanted = a @ b + 2 * c
+    with tw.options(target=target, cache=False):
+        found = added_in_place(a, b, c)
+    np.testing.assert_array_equal(c if found is None else found, wanted)
+
+
+@pytest.mark.parametrize("target", ["cpu", "cpu:x86-64-v3"])
+@pytest.mark.parametrize("total", [1, 31, 96, 130, 192, 300])
+@pytest.mark.parametrize("present", [40, 100, 150])
+def test_blocks_lie_beyond_their_arrays(present: int, total: int, target: str) -> None:
+    """Tiles of 130 rows and 192 columns: of some register blocks the operands have a part, of some nothing."""
+    body = """
+      %left = tile.load(%a, %p) {map = affine_map<(d0, d1)[s0] -> (d0 + s0 * 50, d1)>, fill = 0.0 : f64}
+        : tensor<130x9xf32>
+      %right = tile.load(%b, %p) {map = affine_map<(d0, d1)[s0] -> (d0, d1 + s0 * 192)>, fill = 0.0 : f64}
+        : tensor<9x192xf32>
+      %zero = tile.full() {value = 0.0 : f64} : tensor<130x192xf32>
+      %y = tile.dot(%left, %right, %zero) : tensor<130x192xf32>
+      %place = tile.iota(%p) {map = affine_map<(d0, d1)[s0] -> (d0 * 3 + d1 + s0)>} : tensor<130x192xi64>
+      %number = tile.cast(%place) : tensor<130x192xf32>
+      %z = tile.map(%y, %number) {fn = "add"} : tensor<130x192xf32>
+      tile.store(%z, %out, %p) {map = affine_map<(d0, d1)[s0] -> (s0, d0, d1)>}
+    """
+    text = tiles(3, (f"{present}x9", f"9x{total}", "3x130x192"), body)
+    a, b = (whole_numbers(shape, dtypes.f32, seed) for seed, shape in enumerate(((present, 9), (9, total))))
+    left, right = np.zeros((300, 9), np.float32), np.zeros((9, 576), np.float32)
+    left[:present], right[:, :total] = a, b
+    number = 3 * np.arange(130)[:, None] + np.arange(192)
+    expected = [left[p * 50 : p * 50 + 130] @ right[:, p * 192 : p * 192 + 192] + number + p for p in range(3)]
+    (found,) = compile_module(parse(text), {}, target)(a, b)
+    np.testing.assert_array_equal(found, np.stack(expected))

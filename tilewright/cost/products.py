@@ -175,7 +175,7 @@ def _left_seconds(rows: int, columns: int, depth: int, block: RegisterBlock, ite
 
 def _far_share(nbytes: float, machine: Machine) -> float:
     """The part of what is read again and again beside each other that the second-level cache does not keep: none of
-    what fills half of it, all of what is as large as it is."""
+    what fills a third of it, all of what is as large as it is."""
     return min(1.0, max(0.0, (nbytes / machine.memory("l2").bytes - L2_KEPT) / (L2_LOST - L2_KEPT)))
 
 

@@ -171,8 +171,9 @@ def _epilogue(dot: scheduled.DotOp, machine: Machine) -> _Epilogue | None:
     if written & {dot.left, dot.right} or any(user.parent_op() is not nest for user in users):
         return None
     dims = _dims_of(nest, dot)
-    turned = nest.layout is not None and _lanes(nest.layout.data) is None
-    return _Epilogue(dot, nest, alloc, dims) if dims is not None and not turned else None
+    if dims is None or (nest.layout is not None and _lanes(nest.layout.data) is None):
+        return None
+    return _Epilogue(dot, nest, alloc, dims)
 
 
 def _lanes(layout: str) -> int | None:
@@ -188,7 +189,7 @@ def _dims_of(nest: scheduled.NestOp, dot: scheduled.DotOp) -> Dims | None:
     for op in reversed(list(nest.body.block.ops)):
         if isinstance(op, scheduled.EndOp):
             continue
-        dims = _WHOLE if isinstance(op, tile.StoreOp) else found.get(op.results[0])
+        dims = _stored_dims(op, dot) if isinstance(op, tile.StoreOp) else found.get(op.results[0])
         if dims is None:
             return None
         if isinstance(op, tile.LoadOp) and op.source is dot.accumulator and (dims != _WHOLE or not _plain(op)):
@@ -201,6 +202,11 @@ def _dims_of(nest: scheduled.NestOp, dot: scheduled.DotOp) -> Dims | None:
             if isinstance(operand.type, TensorType) and found.setdefault(operand, dims) != dims:
                 return None
     return found
+
+
+def _stored_dims(store: tile.StoreOp, dot: scheduled.DotOp) -> tuple[int, ...] | None:
+    """Those of a whole result; a tile of another shape is a part of it, or has nothing to do with it."""
+    return _WHOLE if array_type(store.value).shape == dot.shape[:2] else None
 
 
 def _plain(load: tile.LoadOp) -> bool:
