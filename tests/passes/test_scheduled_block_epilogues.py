@@ -197,7 +197,7 @@ def small(p: Program) -> list[Value]:
 
 
 def columns_of_no_whole_block(p: Program) -> list[Value]:
-    return bias(p, Sizes(700, 64, 50))
+    return bias(p, Sizes(400, 64, 100))
 
 
 def depth_in_steps(p: Program) -> list[Value]:
