@@ -125,8 +125,14 @@ def attention_of_two_precisions(p: Program) -> list[Value]:
     return [product(p, weights, p.array(9, 3, dtype=dtypes.f64), dtypes.f64)]
 
 
+def negated_transpose_with_a_last_column_alone(p: Program) -> list[Value]:
+    turned = p.add("transpose", [p.array(17, 24, dtype=dtypes.f64)], permutation=(1, 0))[0]
+    return [p.map("negative", turned), p.map("absolute", turned)]
+
+
 PROGRAMS: tuple[Callable[[Program], list[Value]], ...] = (
     outer_product_of_several_panels,
+    negated_transpose_with_a_last_column_alone,
     product_and_its_reverse,
     product_and_its_transpose,
     rounded_half_constant,

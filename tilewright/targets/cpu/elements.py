@@ -27,7 +27,7 @@ from tilewright.targets.cpu.loops import (
     offset_pointer,
     static,
 )
-from tilewright.targets.cpu.masked_memory import gather, masked_load, masked_store
+from tilewright.targets.cpu.masked_memory import gather, masked_load, masked_store, store_first_lane
 from tilewright.targets.cpu.vector_math_common import Builder, Value, lanes_of, splat
 
 
@@ -119,9 +119,8 @@ class Elements:
         """Write neighbours in memory, those that the mask lets through."""
         raw = narrow(self.builder, value, self.dtype)
         if mask is not None and mask.count == 1:
-            # LLVM 22 on AVX-512 turns a truncation and a masked store of one lane into a store of the wide type.
-            raw, mask = self.builder.extract_element(raw, ir.Constant(I32, 0)), None
-        if mask is None:
+            store_first_lane(self.builder, raw, self.pointer, self.dtype.itemsize)
+        elif mask is None:
             self.builder.store(raw, self.pointer, align=self.dtype.itemsize)
         else:
             masked_store(self.builder, raw, self.pointer, mask.lanes, self.dtype.itemsize)

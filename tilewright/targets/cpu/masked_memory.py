@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from llvmlite import ir
 
-from tilewright.targets.cpu.loops import POINTER
+from tilewright.targets.cpu.loops import POINTER, entry_alloca
 from tilewright.targets.cpu.vector_math_common import Builder, Value, element_of, lanes_of
 
 
@@ -32,6 +32,19 @@ def masked_store(builder: Builder, value: Value, pointer: Value, mask: Value, al
     name = f"llvm.masked.store.{_suffix(value.type)}.p0"
     function = _declare(builder, name, ir.VoidType(), [value.type, POINTER, ir.IntType(32), mask.type])
     builder.call(function, [value, pointer, ir.Constant(ir.IntType(32), align), mask])
+
+
+def store_first_lane(builder: Builder, value: Value, pointer: Value, itemsize: int) -> None:
+    """Store the first element of a vector, by way of the stack: LLVM does not see which operations it is the result of.
+
+    LLVM 22 on AVX-512 turns a truncation and a masked store of one lane into a store of the wide type, and takes the
+    first lane of a negated shuffle of doubles from before the shuffle.
+    """
+    slot = entry_alloca(builder, value.type)
+    builder.store(value, slot)
+    size, volatile = ir.IntType(64), ir.IntType(1)
+    copy = _declare(builder, "llvm.memcpy.p0.p0.i64", ir.VoidType(), [POINTER, POINTER, size, volatile])
+    builder.call(copy, [pointer, slot, ir.Constant(size, itemsize), ir.Constant(volatile, 1)])
 
 
 def gather(builder: Builder, pointers: Value, mask: Value, shape: ir.Type, align: int) -> Value:

@@ -35,7 +35,7 @@ from tilewright.targets.cpu.loops import (
     prefetch,
     static,
 )
-from tilewright.targets.cpu.masked_memory import gather, masked_load, masked_store, scatter
+from tilewright.targets.cpu.masked_memory import gather, masked_load, masked_store, scatter, store_first_lane
 from tilewright.targets.cpu.nest_plan import NestPlan, access, is_place, lanes_vary
 from tilewright.targets.cpu.past_caches import outgrows_cache, store_past_caches
 from tilewright.targets.cpu.transposed_loads import load_transposed
@@ -495,9 +495,7 @@ class NestMemory:
                 self._claim_ahead(op, at, found, pointer)
                 self.builder.store(raw, pointer, align=dtype.itemsize)
             elif guard is None and self.position.tail == 1:
-                # LLVM 22 on AVX-512 turns a truncation and a masked store of one lane into a store of the wide type.
-                first = self.builder.extract_element(raw, ir.Constant(I32, 0))
-                self.builder.store(first, pointer, align=dtype.itemsize)
+                store_first_lane(self.builder, raw, pointer, dtype.itemsize)
             else:
                 mask = broadcast(self.builder, mask, self.plan.lanes)
                 masked_store(self.builder, raw, pointer, mask, dtype.itemsize)
