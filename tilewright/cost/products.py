@@ -297,6 +297,6 @@ def _result_seconds(
 def dividing_split(size: int, most: int) -> int:
     """Equal blocks of at most `most` that divide `size`, where at most twice as many as it takes do: then no block
     reaches beyond the end. Else blocks as equal as can be."""
-    blocks = -(-size // most)
+    blocks = max(1, -(-size // most))
     exact = next((n for n in range(blocks, 2 * blocks + 1) if size % n == 0), blocks)
-    return -(-size // exact) if exact else 0
+    return -(-size // exact)
