@@ -4,11 +4,12 @@ A tile of the result is computed panel by panel of the right operand, and each p
 registers (after Goto and van de Geijn, 2008, with the operands exchanged: the left one is read where it lies). A panel
 stays in the second-level cache while the rows stream by, so each panel reads all rows of the tile again.
 
-The constants say how much of the time that bytes take at a memory's bandwidth shows beside the arithmetic. They were
-fitted to about 2,500 measured schedules of 136 products on two cores of an AVX-512 server, 90 of them those of
-`tilewright bench schedules`, which measures how good the choices are: to the times, and to how much slower than the
-best the schedule is that they make the choice. The clock of the machine file is the guaranteed one, so all predictions
-are too slow by about as much as the clock is faster.
+The constants say how much of the time that bytes take at a memory's bandwidth shows beside the arithmetic. They began
+as a fit to about 4,000 measured schedules of 228 products on two cores of an AVX-512 server, 120 of the products those
+of `tilewright bench schedules`: to the times, and to how much slower than the best the chosen schedule is. `LEFT`,
+`RIGHT_PANELS`, `RIGHT_NEAR`, `FIRST_AFAR`, `PAGE_LATENCIES`, `PANELS_AFAR` and the share of the third-level cache were
+then set by hand, after single products of `tilewright bench gemm` that were chosen wrongly. The clock of the machine
+file is the guaranteed one, so all predictions are too slow by about as much as the clock is faster.
 """
 
 from __future__ import annotations

@@ -264,8 +264,8 @@ class _Epilogue:
         attributes = self.dot.plain() | {"extents": (*block.sizes, self.dot.shape[2])}
         attributes["left_map"] = AffineMapAttr(block.moved(self.dot.left_map.data, (_ROWS, _REPEATED), counted))
         attributes["right_map"] = AffineMapAttr(block.moved(self.dot.right_map.data, (_REPEATED, _COLUMNS), counted))
-        if len(block.counters) == len(_WHOLE):
-            attributes["turn"] = (counted + _ROWS + 1, self.dot.shape[0] // self.dot.micro_tile[0])
+        if len(block.counters) == 2:  # of panels, then of blocks of rows
+            attributes["turn"] = (counted + 1, self.dot.shape[0] // self.dot.micro_tile[0])
         if self.dot.depth_map is not None:
             attributes["depth_map"] = AffineMapAttr(block.moved(self.dot.depth_map.data, (), counted))
         operands = [self.dot.left, self.dot.right, accumulators, *self.dot.symbols, *block.counters]
