@@ -113,6 +113,46 @@ def test_sums_and_maxima_of_any_shape(shape, axis, reverse, machine):
     np.testing.assert_array_equal(maxima, scanned(x, "maximum", axis, reverse))
 
 
+LONG = [
+    ((1 << 20,), 0),
+    ((1 << 19) + 1, 0),
+    ((1000003,), 0),
+    ((3, 400000), 1),
+    ((6000, 100), 0),
+    ((4096, 272), 0),
+    ((2, 3000, 301), 1),
+    ((1 << 18, 3), 0),
+]
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("dtype", [dtypes.f32, dtypes.f64, dtypes.bf16, dtypes.i16, dtypes.u8], ids=repr)
+@pytest.mark.parametrize(("shape", "axis"), LONG, ids=str)
+def test_long_scans_in_parts_with_any_number_of_threads(shape, axis, dtype, reverse):
+    """More threads than the host has cores wait for each other's totals too."""
+    shape = (shape,) if isinstance(shape, int) else shape
+    x = np.random.default_rng(0).uniform(-8, 8, shape).astype(dtype.numpy)
+    make = scan(shape, dtype, "add", axis, reverse)
+    found = [native(make, x, threads=threads)[0] for threads in (1, 2, 7)]
+    assert all(np.array_equal(bits(found[0]), bits(each)) for each in found[1:])
+    expected = scanned(x, "add", axis, reverse)
+    if not dtype.is_float:
+        np.testing.assert_array_equal(found[0], expected.astype(x.dtype))
+        return
+    # Rounding errors of sums that wander as far as the square root of their number.
+    most = 8 * np.sqrt(shape[axis])
+    tolerance = most * (dtype.compute.epsilon * np.sqrt(shape[axis]) + dtype.epsilon)
+    np.testing.assert_allclose(found[0].astype(np.float64), expected, rtol=dtype.epsilon, atol=tolerance)
+
+
+@pytest.mark.parametrize("fn", ["maximum", "minimum", "bitwise_xor", "multiply"])
+def test_long_scans_of_other_functions_from_unaligned_memory(fn):
+    x = np.random.default_rng(1).integers(-(2**31), 2**31, (1 << 20) + 3).astype(np.int32)[3:]
+    for reverse in (False, True):
+        (found,) = native(scan(x.shape, dtypes.i32, fn, 0, reverse), x)
+        np.testing.assert_array_equal(found, scanned(x, fn, 0, reverse))
+
+
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("fn", SCANS)
 @every_type

@@ -212,7 +212,7 @@ def test_updates_are_scattered_one_after_the_other() -> None:
     np.testing.assert_array_equal(run(unit, [x, updates, np.array([2, 2, 6, 9], np.int32)])[0], expected)
 
 
-def test_a_long_line_is_scanned_in_parts_from_the_totals_of_those_before() -> None:
+def test_a_long_line_is_scanned_in_parts_each_from_what_the_one_before_passes_on() -> None:
     def program(p: Program) -> list[Value]:
         return [p.add("scan", [p.array(270001)], fn="add", axis=0, reverse=False)[0]]
 
@@ -220,14 +220,14 @@ def test_a_long_line_is_scanned_in_parts_from_the_totals_of_those_before() -> No
     expect(
         unit,
         """
-        CHECK: [[TOTALS:%[0-9]+]] = array.call(%0) {callee = "scan_0_totals"} : tensor<9xf32>
-        CHECK-NEXT: array.call(%0, [[TOTALS]]) {callee = "scan_0"} : tensor<270001xf32>
-        CHECK: tile.kernel() {sym_name = "scan_0_totals", grid = array<i64: 9>
+        CHECK: array.call(%0) {callee = "scan_0"} : tensor<33xf32>, tensor<270001xf32>
+        CHECK: tile.kernel() {sym_name = "scan_0", grid = array<i64: 33>, {{.*}}in_order = true}
         CHECK: tile.fill_padding{{.*}}limit = 270001 : index, value = 0.0
-        CHECK-NEXT: tile.reduce
-        CHECK: tile.kernel() {sym_name = "scan_0", grid = array<i64: 9>
-        CHECK: [[START:%[0-9]+]] = tile.reduce
-        CHECK: tile.scan({{.*}}, [[START]])
+        CHECK-NEXT: [[TOTAL:%[0-9]+]] = tile.reduce
+        CHECK-NEXT: [[BEFORE:%[0-9]+]] = tile.load({{.*}}) {map = affine_map<()[s0] -> ((s0 + -1))>, fill = 0.0
+        CHECK-NEXT: [[NEXT:%[0-9]+]] = tile.map([[BEFORE]], [[TOTAL]]) {fn = "add"}
+        CHECK-NEXT: tile.store([[NEXT]]
+        CHECK: tile.scan({{.*}}, [[BEFORE]])
         """,
     )
     (x,), y = result_of(unit)
@@ -235,12 +235,27 @@ def test_a_long_line_is_scanned_in_parts_from_the_totals_of_those_before() -> No
 
 
 @pytest.mark.parametrize(
-    ("shape", "fn", "reverse"), [((270001,), "multiply", False), ((270001,), "add", True), ((8, 270001), "add", False)]
+    ("shape", "fn", "reverse"), [((270001,), "multiply", False), ((270031,), "add", True), ((8, 270001), "add", False)]
 )
-def test_products_scans_from_the_end_and_many_lines_stay_whole(shape: tuple[int, ...], fn: str, reverse: bool) -> None:
+def test_products_prime_lengths_from_the_end_and_many_lines_stay_whole(
+    shape: tuple[int, ...], fn: str, reverse: bool
+) -> None:
     last = len(shape) - 1
     unit = lowered(lambda p: [p.add("scan", [p.array(*shape)], fn=fn, axis=last, reverse=reverse)[0]])
-    assert [kernel.sym_name.data for kernel in unit.kernels()] == ["scan_0"]
+    assert "in_order" not in str(unit.module)
+
+
+def test_parts_from_the_end_are_counted_from_there() -> None:
+    unit = lowered(lambda p: [p.add("scan", [p.array(1 << 18)], fn="add", axis=0, reverse=True)[0]])
+    expect(
+        unit,
+        """
+        CHECK: grid = array<i64: 32>{{.*}}in_order = true
+        CHECK: tile.load({{.*}}) {map = affine_map<(d0)[s0] -> (((d0 + (s0 * -8192)) + 253952))>}
+        """,
+    )
+    (x,), y = result_of(unit)
+    np.testing.assert_allclose(y, np.cumsum(x[::-1], dtype=np.float64)[::-1], atol=5e-3)
 
 
 @pytest.mark.parametrize(("shape", "axis"), [((400000,), 0), ((3, 300000), 1), ((20000, 40), 0)])
@@ -257,7 +272,7 @@ def test_parts_do_not_depend_on_the_number_of_threads(shape: tuple[int, ...], ax
             each.apply(unit)
         texts.add(str(unit.module))
     assert len(texts) == 1
-    assert "scan_0_totals" in texts.pop()
+    assert "in_order = true" in texts.pop()
 
 
 def test_the_best_elements_of_parts_are_compared() -> None:

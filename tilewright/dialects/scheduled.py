@@ -50,11 +50,14 @@ class AllocOp(PlainOp):
 
 @irdl_op_definition
 class ParallelOp(PlainOp):
-    """Run the body for each point of `extents` (its arguments), `grain` consecutive points at a time on one thread."""
+    """Run the body for each point of `extents` (its arguments), `grain` consecutive points at a time on one thread.
+    With `in_order`, the nests of a point that load an array which the region stores too come after those of the point
+    before it along the last dimension that store it."""
 
     name = "scheduled.parallel"
     extents = prop_def(DenseArrayBase)
     grain = prop_def(IntegerAttr)
+    in_order = opt_prop_def(BoolAttr)
     body = region_def("single_block")
 
     @property

@@ -122,12 +122,16 @@ class YieldOp(PlainOp):
 
 @irdl_op_definition
 class KernelOp(PlainOp):
-    """A kernel: `body` runs once per point of `grid`, in any order. `effects` says how each ref is used."""
+    """A kernel: `body` runs once per point of `grid`, in any order. `effects` says how each ref is used.
+
+    With `in_order`, a point finds in the outputs that the kernel loads what the one before it along the last dimension
+    of the grid stored there."""
 
     name = "tile.kernel"
     sym_name = prop_def(StringAttr)
     grid = prop_def(DenseArrayBase)
     effects = prop_def(ArrayAttr[StringAttr])
+    in_order = opt_prop_def(BoolAttr)
     body = region_def("single_block")
     traits = traits_def(IsolatedFromAbove(), SymbolOpInterface())
 
@@ -156,6 +160,8 @@ class KernelOp(PlainOp):
             raise VerifyException("tile.kernel: grid coordinates must be indices")
         if any(name not in (IN, OUT, INOUT) for name in self.effect_names):
             raise VerifyException(f"tile.kernel: unknown effects {self.effect_names}")
+        if self.in_order is not None and not self.grid_shape:
+            raise VerifyException("tile.kernel: points in order need a grid")
 
 
 @irdl_op_definition

@@ -39,6 +39,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from xdsl.dialects.builtin import BoolAttr
 from xdsl.ir import SSAValue
 
 from tilewright.dialects import array, tile
@@ -114,7 +115,7 @@ def _lower(unit: Unit, group: array.FusedOp, name: str) -> list[_Kernel]:
     inputs = [array_type(o) for o in group.operands]
     kernels: list[_Kernel] = []
     for stage in stages:
-        results = stage.results or tuple(array_type(r) for r in group.results)
+        results = (*stage.passed, *(stage.results or [array_type(r) for r in group.results]))
         kernels.append(_Kernel(name if stage is stages[-1] else f"{name}_{stage.name}", results))
         unit.module.body.block.add_op(_kernel(group, stage, kernels[-1], inputs))
         inputs += results
@@ -127,6 +128,8 @@ def _kernel(group: array.FusedOp, stage: Stage, name: _Kernel, inputs: Sequence[
     if stage.updates is not None:
         effects[stage.updates] = tile.INOUT
     kernel = tile.kernel(name.name, stage.grid, [tile.ref(t) for t in (*inputs, *written)], effects)
+    if stage.passed:
+        kernel.in_order = BoolAttr.from_bool(True)
     refs: dict[SSAValue, SSAValue] = dict(zip(group.body.block.args, kernel.refs, strict=False))
     builder = TileBuilder(kernel.body.block, refs)
     earlier = kernel.refs[len(refs) : len(inputs)]
@@ -171,7 +174,7 @@ def _attention(unit: Unit, group: array.FusedOp) -> list[Stage]:
 
 
 def _ordered(unit: Unit, group: array.FusedOp) -> list[Stage]:
-    return ordered_stages(group, unit.threads)
+    return ordered_stages(group, unit.machine, unit.threads)
 
 
 def _scatter(unit: Unit, group: array.FusedOp) -> list[Stage]:

@@ -1,7 +1,9 @@
 """Tile kernels for operations that need a whole axis at once or in order: `scan`, `sort`, `arg_reduce`, `top_k`.
 
-Long lines of which there are few are cut into parts, which threads share: a first kernel takes each part for itself, a
-second one joins what it found. Parts depend on the shape alone, and with them the order in which floats are added.
+Long lines of which there are few are cut into parts, which threads share. Of an argument reduction a first kernel takes
+each part for itself, a second one joins what it found. A part of a scan is summed, which brings it into a cache, then
+scanned from the total that the part before it passes on: memory is read once. Parts depend on the shape and the machine
+alone, and with them the order in which floats are added.
 """
 
 from __future__ import annotations
@@ -13,11 +15,13 @@ from dataclasses import dataclass
 from xdsl.ir import SSAValue
 
 from tilewright import dtypes, ops
+from tilewright.cost.products import dividing_split
 from tilewright.cost.register_blocks import even_split
 from tilewright.dialects import array, tile
 from tilewright.dialects.base import array_type, tensor
 from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug
+from tilewright.machines.machine import Machine
 from tilewright.passes.indexing import Axis, Coordinates, Linear, Tile
 from tilewright.passes.stages import Stage, Values
 from tilewright.passes.tile_builder import TileBuilder
@@ -31,6 +35,11 @@ COLUMNS = 16
 # Elements of a part of a long line: enough that what joins the parts is little, few enough to stay in a second-level
 # cache. More parts than the limit would take as long to join as to read.
 PART_ELEMENTS, MOST_PARTS = 32768, 1024
+# The share of the second-level cache that a part of a scan takes, beside its results: of a line, and of rows that are
+# scanned side by side. Measured: 4 to 16 are alike for a line, 16 is worse than 8 for rows.
+SCANNED_LINE, SCANNED_ROWS = 16, 8
+# Rows that such a part has at least.
+LEAST_ROWS = 32
 # Lines of at least as many parts are cut, unless there are as many tiles of whole lines.
 ENOUGH_TILES = 8
 PART_COLUMNS = 64
@@ -38,12 +47,14 @@ PART_COLUMNS = 64
 
 @dataclass(frozen=True)
 class OrderedPlan:
-    """A tile holds `part` elements along `axis` and lines beside each other: `extents` of the other dimensions."""
+    """A tile holds `part` elements along `axis` and lines beside each other: `extents` of the other dimensions. With
+    `reverse`, parts are counted from the far end."""
 
     shape: tuple[int, ...]
     axis: int
     part: int
     extents: dict[int, int]
+    reverse: bool = False
 
     @property
     def beside(self) -> tuple[int, ...]:
@@ -64,16 +75,18 @@ def axis_of(op: array.ArrayOp) -> int:
     return array_type(op.operands[0]).rank - 1 if isinstance(op, array.TopKOp) else op.attributes_of()["axis"]
 
 
-def plan_ordered(op: array.ArrayOp, threads: int) -> OrderedPlan:
+def plan_ordered(op: array.ArrayOp, machine: Machine, threads: int) -> OrderedPlan:
     """Lines side by side: short ones until a tile has some thousand elements; of those that run across vectors as many
     as there are, as long as every thread gets a tile, or as many as share lines of memory where each is sorted."""
     shape = array_type(op.operands[0]).shape
     axis, last = axis_of(op), len(shape) - 1
     extents = {d: 1 for d in range(len(shape)) if d != axis}
-    if (part := _part(op, shape, axis)) < shape[axis]:
+    part, columns = _part(op, shape, axis, machine)
+    if part < shape[axis]:
         if axis != last:
-            extents[last] = even_split(shape[last], PART_COLUMNS, COLUMNS)
-        return OrderedPlan(shape, axis, part, extents)
+            extents[last] = columns
+        reverse = isinstance(op, array.ScanOp) and bool(op.reverse.value.data)
+        return OrderedPlan(shape, axis, part, extents, reverse)
     if axis != last and isinstance(op, array.SortOp):
         extents[last] = even_split(shape[last], COLUMNS)
     elif axis != last:
@@ -85,45 +98,50 @@ def plan_ordered(op: array.ArrayOp, threads: int) -> OrderedPlan:
     return OrderedPlan(shape, axis, shape[axis], extents)
 
 
-def _part(op: array.ArrayOp, shape: tuple[int, ...], axis: int) -> int:
-    """How many elements of a line a tile takes."""
+def _part(op: array.ArrayOp, shape: tuple[int, ...], axis: int, machine: Machine) -> tuple[int, int]:
+    """How many elements of a line a tile takes, and how many lines side by side where they are cut."""
+    across = axis != len(shape) - 1
+    elements, most_columns, most_parts = PART_ELEMENTS, PART_COLUMNS, MOST_PARTS
+    if isinstance(op, array.ScanOp):
+        share = SCANNED_ROWS if across else SCANNED_LINE
+        elements = machine.memory("l2").bytes // share // array_type(op.operands[0]).dtype.itemsize
+        most_columns, most_parts = elements // LEAST_ROWS, shape[axis]
+    columns = even_split(shape[-1], most_columns, COLUMNS) if across else 1
     if isinstance(op, array.SortOp | array.TopKOp) or (isinstance(op, array.ScanOp) and _keeps_order(op)):
-        return shape[axis]
-    columns = min(shape[-1], PART_COLUMNS) if axis != len(shape) - 1 else 1
+        return shape[axis], columns
     tiles = math.prod(n for d, n in enumerate(shape) if d != axis) // max(1, columns)
-    least = max(PART_ELEMENTS // max(1, columns), -(-shape[axis] // MOST_PARTS))
+    least = max(elements // max(1, columns), -(-shape[axis] // max(1, most_parts)))
     if tiles >= ENOUGH_TILES or shape[axis] < ENOUGH_TILES * least:
-        return shape[axis]
-    return even_split(shape[axis], least, COLUMNS)
+        return shape[axis], columns
+    if isinstance(op, array.ScanOp) and op.reverse.value.data:
+        # From the far end, a part that is not full would be the first.
+        part = dividing_split(shape[axis], least)
+        return shape[axis] if shape[axis] % part else part, columns
+    return even_split(shape[axis], least, COLUMNS), columns
 
 
 def _keeps_order(op: array.ScanOp) -> bool:
-    """Whether a scan must not be cut. Of products of floats the parts might overflow where the whole does not; from the
-    far end, the part that is not full would be the first."""
-    return bool(op.reverse.value.data) or (op.fn.data == "multiply" and array_type(op.operands[0]).dtype.is_float)
+    """Whether a scan must not be cut: of products of floats the parts might overflow where the whole does not."""
+    return op.fn.data == "multiply" and array_type(op.operands[0]).dtype.is_float
 
 
-def ordered_stages(group: array.FusedOp, threads: int) -> list[Stage]:
+def ordered_stages(group: array.FusedOp, machine: Machine, threads: int) -> list[Stage]:
     """The kernels of a group around an ordered operation."""
     op = ordered_op(group)
-    plan = plan_ordered(op, threads)
+    plan = plan_ordered(op, machine, threads)
     if plan.parts <= 1:
         return [Stage(plan.beside, lambda builder, indices, outputs, _: _whole(group, plan, builder, indices, outputs))]
     type = array_type(op.operands[0])
     shape = tuple(plan.parts if d == plan.axis else n for d, n in enumerate(type.shape))
     grid = (*plan.beside, plan.parts)
     if isinstance(op, array.ScanOp):
+        totals = ArrayType(shape, type.dtype.compute)
         return [
             Stage(
                 grid,
-                lambda builder, indices, outputs, _: _totals(op, plan, builder, indices, outputs),
-                "totals",
-                (ArrayType(shape, type.dtype.compute),),
-            ),
-            Stage(
-                grid,
-                lambda builder, indices, outputs, earlier: _scan_parts(op, plan, builder, indices, outputs, earlier),
-            ),
+                lambda builder, indices, outputs, _: _scan_part(op, plan, builder, indices, outputs),
+                passed=(totals,),
+            )
         ]
     return [
         Stage(
@@ -166,7 +184,8 @@ def _tiling(plan: OrderedPlan, indices: Values, extent: int) -> _Tiling:
     axes: list[Axis] = [along]
     at: dict[int, Linear] = {plan.axis: Linear.of(along)}
     if len(indices) > len(plan.extents):
-        at[plan.axis] = at[plan.axis] + Linear.of(indices[-1], extent)
+        number = Linear.of(indices[-1], -1) + (plan.parts - 1) if plan.reverse else Linear.of(indices[-1])
+        at[plan.axis] = at[plan.axis] + number * extent
     for (d, extent_beside), counter in zip(plan.extents.items(), indices, strict=False):
         at[d] = Linear.of(counter, extent_beside) if extent_beside < plan.shape[d] else Linear()
         if extent_beside > 1:
@@ -234,8 +253,9 @@ def _neutral(fn: str, dtype: DType) -> float | int:
     return float(value) if dtype.is_float else int(value)
 
 
-def _totals(op: array.ScanOp, plan: OrderedPlan, builder: TileBuilder, indices: Values, outputs: Values) -> None:
-    """The total of each part."""
+def _scan_part(op: array.ScanOp, plan: OrderedPlan, builder: TileBuilder, indices: Values, outputs: Values) -> None:
+    """Scan a part from the total of those before it; pass its own on before that."""
+    totals, result = outputs
     tiling = _tiling(plan, indices, plan.part)
     dtype, size = array_type(op.operands[0]).dtype.compute, plan.shape[plan.axis]
     part = builder.cast(builder.pull(op.operands[0], tiling.at), dtype)
@@ -243,25 +263,13 @@ def _totals(op: array.ScanOp, plan: OrderedPlan, builder: TileBuilder, indices: 
     if size % plan.part:
         part = builder.fill_padding(part, tiling.at[plan.axis], size, _neutral(op.fn.data, dtype))
     total = builder.reduce(part, op.fn.data, [tiling.along])
-    builder.store(total, outputs[0], tiling.with_axis(plan.axis, Linear.of(indices[-1])))
-
-
-def _scan_parts(
-    op: array.ScanOp, plan: OrderedPlan, builder: TileBuilder, indices: Values, outputs: Values, earlier: Values
-) -> None:
-    """Scan each part from the total of those before it."""
-    tiling = _tiling(plan, indices, plan.part)
-    every = _tiling(plan, indices[:-1], plan.parts)
-    totals = builder.load(earlier[0], every.at)
-    dtype = array_type(totals.value).dtype
-    number, mine = builder.position(Linear.of(every.along)), builder.position(Linear.of(indices[-1]))
-    nothing = builder.full(_neutral(op.fn.data, dtype), dtype)
-    before = builder.map("select", builder.map("less", number, mine), totals, nothing)
-    start = builder.reduce(before, op.fn.data, [every.along])
+    number = Linear.of(indices[-1])
+    before = builder.load(totals, tiling.with_axis(plan.axis, number + -1), fill=_neutral(op.fn.data, dtype))
+    builder.store(builder.map(op.fn.data, before, total), totals, tiling.with_axis(plan.axis, number))
     operand = builder.expand(builder.pull(op.operands[0], tiling.at), tiling.axes)
-    initial = builder.expand(start, every.kept)
+    initial = builder.expand(before, tiling.kept)
     results, axes = _apply(builder, op, [operand, initial], tiling)
-    builder.store(Tile(results[0], axes), outputs[0], tiling.at)
+    builder.store(Tile(results[0], axes), result, tiling.at)
 
 
 def _best_of_parts(

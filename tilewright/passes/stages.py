@@ -23,6 +23,8 @@ class Stage:
         name: what it computes; the last stage of a group is named by the group.
         results: types of its results; none stands for those of the group.
         updates: the operand of the group that it writes its one result over.
+        passed: types of results that come before the others: a point of the grid leaves there what the next one along
+            the last dimension loads.
     """
 
     grid: tuple[int, ...]
@@ -30,3 +32,4 @@ class Stage:
     name: str = ""
     results: tuple[ArrayType, ...] = ()
     updates: int | None = None
+    passed: tuple[ArrayType, ...] = ()

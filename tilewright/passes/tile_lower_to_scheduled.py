@@ -122,7 +122,9 @@ def lower_kernel(kernel: tile.KernelOp, machine: Machine, inferred: Inference) -
     places.outer.update(zip(kernel.indices, body.args, strict=True))
     _Lowering(places, atoms).lower_block(kernel.body.block, body)
     body.add_op(scheduled.EndOp.make([], {}, []))
-    parallel = scheduled.ParallelOp.make([], {"extents": kernel.grid_shape, "grain": 1}, [], [Region(body)])
+    in_order = {} if kernel.in_order is None else {"in_order": kernel.in_order}
+    attributes = {"extents": kernel.grid_shape, "grain": 1, **in_order}
+    parallel = scheduled.ParallelOp.make([], attributes, [], [Region(body)])
     result.body.block.add_op(parallel)
     result.body.block.add_op(tile.YieldOp.make([], {}, []))
     return result

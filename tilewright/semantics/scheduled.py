@@ -1,7 +1,7 @@
 """The definition of the `scheduled` operations, and the interpreter of scheduled kernels.
 
 Worker buffers are poisoned at the start of every point of a parallel region, so that a value carried from one point to
-the next by accident shows; points run in a seeded random order.
+the next by accident shows; points run in a seeded random order, or in one that keeps that of the last dimension.
 """
 
 from __future__ import annotations
@@ -59,6 +59,8 @@ class Interpreter(TileInterpreter):
     def _run_parallel(self, op: scheduled.ParallelOp, values: Values) -> None:
         points = list(itertools.product(*(range(n) for n in op.shape)))
         self._random.shuffle(points)
+        if op.in_order is not None:
+            points.sort(key=lambda point: point[-1])
         for point in points:
             inner = values | dict(zip(op.body.block.args, point, strict=True))
             self.run_block(op.body.block, inner)

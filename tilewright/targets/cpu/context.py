@@ -14,7 +14,7 @@ from tilewright.dialects import tile
 from tilewright.machines.machine import Machine
 from tilewright.passes.affine_access import Form
 from tilewright.targets.cpu.functions import emit_function
-from tilewright.targets.cpu.loops import add, i64, maximum, multiply, offset_pointer, static
+from tilewright.targets.cpu.loops import add, i64, maximum, minimum, multiply, offset_pointer, static
 from tilewright.targets.cpu.vector_math_common import Builder, Value
 
 ALIGNMENT = 64
@@ -66,6 +66,13 @@ class FunctionContext:
 
     def bound(self, symbol: SSAValue) -> int:
         return self.bounds[symbol]
+
+    def cut(self, extent: Value, limit: int, start: Form, symbols: Sequence[SSAValue]) -> Value:
+        """An extent from a start on, no farther than to a limit."""
+        known = static(extent)
+        if known is not None and self.highest(start, symbols) + known <= limit:
+            return extent
+        return minimum(self.builder, extent, self.room(limit, start, symbols))
 
     def room(self, limit: int, start: Form, symbols: Sequence[SSAValue]) -> Value:
         """How many positions lie between a start, a form of index scalars, and a limit; none if it starts beyond."""

@@ -33,6 +33,7 @@ from tilewright.targets.cpu.emit_dot import emit_dot
 from tilewright.targets.cpu.emit_nest import emit_nest
 from tilewright.targets.cpu.emit_ordered import emit_ordered
 from tilewright.targets.cpu.emit_row_dot import emit_row_dot, lies_along_depth
+from tilewright.targets.cpu.in_order import Turn, clear_turns, passed_on, taken_points, turns_bytes
 from tilewright.targets.cpu.loops import I1, I8, I32, I64, POINTER, i64, loop, minimum, offset_pointer
 from tilewright.targets.cpu.ordered_nest import ordered_op
 from tilewright.targets.cpu.past_caches import fence_stores
@@ -143,6 +144,12 @@ class _Emitter:
             if isinstance(op, scheduled.AllocOp):
                 shared[op.result] = shared_bytes
                 shared_bytes += _ref_bytes(op.result)
+            elif isinstance(op, scheduled.ParallelOp) and op.in_order is not None:
+                region = self._emit_region(kernel, op, shared, shared_bytes)
+                memory = self._table_entry(builder, table, len(kernel.refs))
+                turns = offset_pointer(builder, memory, i64(shared_bytes), 1)
+                total += self._launch_in_order(builder, op, region, table, parallel, threads, turns)
+                shared_bytes += turns_bytes(math.prod(op.shape))
             elif isinstance(op, scheduled.ParallelOp):
                 region = self._emit_region(kernel, op, shared)
                 total += self._launch(builder, op, region, table, parallel, threads)
@@ -177,8 +184,30 @@ class _Emitter:
         builder.call(_Callable(parallel), [region, table, i64(-chunks if brief else chunks), threads])
         return total
 
-    def _emit_region(self, kernel: tile.KernelOp, op: scheduled.ParallelOp, shared: dict[SSAValue, int]) -> ir.Function:
-        """`void region(ptr table, i64 chunk, i32 worker)`: the points of one chunk."""
+    def _launch_in_order(
+        self,
+        builder: Builder,
+        op: scheduled.ParallelOp,
+        region: ir.Function,
+        table: Value,
+        parallel: Value,
+        threads: Value,
+        turns: Value,
+    ) -> Work:
+        """A chunk for each thread, which takes points until there are none left."""
+        points = math.prod(op.shape)
+        total = block_work(op.body.block, self.machine).times(points)
+        clear_turns(builder, turns, points)
+        several = builder.icmp_signed(">", threads, ir.Constant(I32, 1))
+        count = builder.select(several, builder.sext(threads, I64), i64(1))
+        builder.call(_Callable(parallel), [region, table, count, threads])
+        return total
+
+    def _emit_region(
+        self, kernel: tile.KernelOp, op: scheduled.ParallelOp, shared: dict[SSAValue, int], turns_at: int | None = None
+    ) -> ir.Function:
+        """`void region(ptr table, i64 chunk, i32 worker)`: the points of one chunk, or those whose turn it is, counted
+        in shared memory from `turns_at` on."""
         function = ir.Function(self.module, REGION, self.module.get_unique_name("region"))
         function.linkage = "internal"
         builder = builder_of(function)
@@ -197,7 +226,11 @@ class _Emitter:
         points = math.prod(op.shape)
         chunks = _chunks(points, self.machine, block_work(op.body.block, self.machine))
         grain = -(-points // chunks)
-        if grain == 1:
+        if turns_at is not None:
+            turns = offset_pointer(builder, shared_base, i64(turns_at), 1)
+            with taken_points(builder, turns, points) as point:
+                self._emit_point(context, op, point, turns)
+        elif grain == 1:
             self._emit_point(context, op, chunk)
         else:
             start = builder.mul(chunk, i64(grain))
@@ -222,7 +255,9 @@ class _Emitter:
                 context.used_bytes += _ref_bytes(op.result)
         context.scratch.require(context.used_bytes)
 
-    def _emit_point(self, context: FunctionContext, op: scheduled.ParallelOp, point: Value) -> None:
+    def _emit_point(
+        self, context: FunctionContext, op: scheduled.ParallelOp, point: Value, turns: Value | None = None
+    ) -> None:
         """Split the linear point into the region's indices, the last one fastest."""
         builder = context.builder
         rest = point
@@ -233,9 +268,13 @@ class _Emitter:
                 continue
             context.scalars[argument] = builder.urem(rest, i64(n))
             rest = builder.udiv(rest, i64(n))
-        self._emit_block(context, op.body.block)
+        turn = None
+        if turns is not None:
+            place = context.scalars[op.body.block.args[-1]]
+            turn = Turn(builder, turns, point, place, self.machine.architecture, passed_on(op))
+        self._emit_block(context, op.body.block, turn)
 
-    def _emit_block(self, context: FunctionContext, block: Block) -> None:
+    def _emit_block(self, context: FunctionContext, block: Block, turn: Turn | None = None) -> None:
         operations = list(block.ops)
         for place, op in enumerate(operations):
             if isinstance(op, scheduled.NestOp):
@@ -243,11 +282,15 @@ class _Emitter:
                 context.loaded = [o for o in before if isinstance(o, tile.LoadOp) and _is_array(o.source)]
                 context.upcoming = [o for o in after if isinstance(o, tile.StoreOp) and _is_array(o.destination)]
                 context.turn = _turn(op)
+                if turn is not None:
+                    turn.before(op)
                 ordered = ordered_op(op)
                 if ordered is not None:
                     emit_ordered(context, op, ordered)
                 else:
                     emit_nest(context, op)
+                if turn is not None:
+                    turn.after(op)
             elif isinstance(op, scheduled.DotOp):
                 (emit_row_dot if lies_along_depth(op) else emit_dot)(context, op)
             elif isinstance(op, tile.ForOp):

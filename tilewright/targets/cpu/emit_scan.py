@@ -10,7 +10,18 @@ from tilewright.errors import CompilerBug
 from tilewright.targets.cpu.conversions import register_form
 from tilewright.targets.cpu.elements import Elements, Mask, first_lanes, lanes_for, vector_loop
 from tilewright.targets.cpu.functions import emit_function
-from tilewright.targets.cpu.loops import add, broadcast, entry_alloca, i64, loop, prefetch, static, vector
+from tilewright.targets.cpu.loops import (
+    add,
+    broadcast,
+    entry_alloca,
+    i64,
+    loop,
+    offset_pointer,
+    prefetch,
+    static,
+    vector,
+)
+from tilewright.targets.cpu.nest_memory import READ_AHEAD_BYTES
 from tilewright.targets.cpu.ordered_nest import Index, OrderedNest, element_at
 from tilewright.targets.cpu.shuffles import repeated, shifted
 from tilewright.targets.cpu.vector_math_common import Builder, Value, splat
@@ -85,6 +96,9 @@ class _Scan:
             # The next vector waits for one operation, not for the steps within this one.
             whole = repeated(builder, within, 0 if self.reverse else lanes - 1)
             builder.store(self.combine(carried, whole), before)
+            if self.nest.streams:
+                ahead = i64(-READ_AHEAD_BYTES if self.reverse else READ_AHEAD_BYTES)
+                prefetch(builder, offset_pointer(builder, source.at(axis, place).pointer, ahead, 1), 1)
 
         vector_loop(builder, self.count, lanes, body, "scan")
 

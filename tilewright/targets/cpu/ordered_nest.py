@@ -14,7 +14,8 @@ from tilewright.passes.affine_access import Access, access_of, clip_of
 from tilewright.passes.ordered_accesses import ORDERED, axis_of, indices_of
 from tilewright.targets.cpu.context import FunctionContext
 from tilewright.targets.cpu.elements import Elements, plain
-from tilewright.targets.cpu.loops import i64, loop, minimum
+from tilewright.targets.cpu.loops import i64, loop
+from tilewright.targets.cpu.past_caches import outgrows_cache
 from tilewright.targets.cpu.vector_math_common import Builder, Value
 
 Index = dict[int, Value]
@@ -30,6 +31,7 @@ class OrderedNest:
         extents: how far the elements of each dim lie in their arrays; a constant where they all do.
         sources: the operands; None for one that is each element's index along the axis.
         targets: the results; None for one that nothing reads.
+        streams: whether the first operand is an array that does not stay in the second-level cache.
     """
 
     context: FunctionContext
@@ -39,6 +41,7 @@ class OrderedNest:
     extents: tuple[Value, ...]
     sources: tuple[Elements | None, ...]
     targets: tuple[Elements | None, ...]
+    streams: bool
 
     @staticmethod
     def of(context: FunctionContext, nest: scheduled.NestOp, op: tile.TileOp) -> OrderedNest:
@@ -57,6 +60,7 @@ class OrderedNest:
             tuple(_extents(context, shape, [a for a in (*read, *written) if a is not None])),
             tuple(None if a is None else Elements.of(context, a) for a in read),
             tuple(None if a is None else Elements.of(context, a) for a in written),
+            read[0] is not None and outgrows_cache(read[0], context.machine),
         )
 
     @property
@@ -111,6 +115,5 @@ def _extents(context: FunctionContext, shape: Sequence[int], accesses: Sequence[
         for form, size in zip(found.forms, found.type.shape, strict=True):
             clip = clip_of(form, found.symbols, size, found.lanes)
             if clip is not None and shape[clip.dim] > 1:
-                room = context.room(clip.limit, clip.start, clip.symbols)
-                extents[clip.dim] = minimum(context.builder, extents[clip.dim], room)
+                extents[clip.dim] = context.cut(extents[clip.dim], clip.limit, clip.start, clip.symbols)
     return extents
