@@ -3,7 +3,7 @@ tail, every value computed at the outermost loop that it varies along."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ from tilewright.dialects.base import array_type, decode
 from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug
 from tilewright.passes.affine_access import Indices
-from tilewright.targets.cpu.context import FunctionContext
+from tilewright.targets.cpu.context import FunctionContext, round_up
 from tilewright.targets.cpu.conversions import emit_cast, load_form, narrow, register_form, round_to, widen
 from tilewright.targets.cpu.functions import emit_function
 from tilewright.targets.cpu.loops import (
@@ -29,12 +29,13 @@ from tilewright.targets.cpu.loops import (
     i64,
     lane_numbers,
     loop,
-    minimum,
+    offset_pointer,
     static,
     vector,
 )
 from tilewright.targets.cpu.nest_memory import NestMemory, Position
 from tilewright.targets.cpu.nest_plan import (
+    ROWS,
     Item,
     NestPlan,
     operand_items,
@@ -49,7 +50,8 @@ UNROLL = 4
 
 @dataclass
 class _Accumulator:
-    """Running values of one reduction: `slots[u]` for the u-th vector of an unrolled step."""
+    """Running values of one reduction: `slots[u]` for the u-th vector of an unrolled step, or one slot, where a row of
+    totals begins."""
 
     reduce: tile.ReduceOp
     slots: list[Value]
@@ -95,8 +97,7 @@ class NestEmitter:
     def _clipped_extents(self) -> dict[int, Value]:
         extents: dict[int, Value] = {d: i64(n) for d, n in enumerate(self.plan.space)}
         for clip in self.plan.clips:
-            room = self.context.room(clip.limit, clip.start, clip.symbols)
-            extents[clip.dim] = minimum(self.builder, extents[clip.dim], room)
+            extents[clip.dim] = self.context.cut(extents[clip.dim], clip.limit, clip.start, clip.symbols)
         return extents
 
     def _level(self, level: int) -> None:
@@ -112,7 +113,9 @@ class NestEmitter:
         if dim == plan.vector_dim:
             self._vector_loop(level, dim)
         elif dim == plan.turned_dim:
-            self._block_loop(level, dim)
+            self._block_loop(level, dim, plan.lanes)
+        elif plan.row_by_row and dim == max(plan.reduced):
+            self._block_loop(level, dim, ROWS)
         elif static(self._extents[dim]) != 0:
             with loop(self.builder, i64(0), self._extents[dim], 1, f"d{dim}") as index, self._scope():
                 self.position.index[dim] = index
@@ -120,33 +123,41 @@ class NestEmitter:
         if level == plan.parallel_levels and plan.reduced:
             self._finish_accumulators()
 
-    def _block_loop(self, level: int, dim: int) -> None:
-        """Steps of as many positions as a vector has lanes, whose loads are transposed together; then one by one."""
-        lanes, extent = self.plan.lanes, self._extents[dim]
+    def _block_loop(self, level: int, dim: int, size: int) -> None:
+        """Blocks of `size` positions, whose loads are transposed together or whose rows are added together; then one
+        position by one."""
+        extent = self._extents[dim]
         known = static(extent)
-        whole = i64(known // lanes * lanes) if known is not None else self.builder.and_(extent, i64(-lanes))
+        whole = i64(known // size * size) if known is not None else self.builder.and_(extent, i64(-size))
         if static(whole) != 0:
-            with loop(self.builder, i64(0), whole, lanes, f"b{dim}") as index, self._scope():
+            with loop(self.builder, i64(0), whole, size, f"b{dim}") as index, self._scope():
                 self.position.index[dim] = index
                 self.position.block = index
                 self._level(level + 1)
                 self.position.block = None
-        if known is None or known % lanes:
+        if known is None or known % size:
             with loop(self.builder, whole, extent, 1, f"d{dim}") as index, self._scope():
                 self.position.index[dim] = index
                 self._level(level + 1)
 
     def _vector_loop(self, level: int, dim: int) -> None:
+        start = self._unrolled_loop(level, dim) if dim in self.plan.reduced else i64(0)
+        self._vectors(dim, start, lambda: self._level(level + 1))
+
+    def _whole_vectors(self, dim: int) -> Value:
+        """Where the vectors end that are whole."""
         lanes, extent = self.plan.lanes, self._extents[dim]
         known = static(extent)
-        whole = i64(known // lanes * lanes) if known is not None else self.builder.and_(extent, i64(-lanes))
-        start: Value = i64(0)
-        if dim in self.plan.reduced:
-            start = self._unrolled_loop(level, dim, whole)
+        return i64(known // lanes * lanes) if known is not None else self.builder.and_(extent, i64(-lanes))
+
+    def _vectors(self, dim: int, start: Value, body: Callable[[], None]) -> None:
+        """Print a body for each vector from `start` on, the last one masked where it is not whole."""
+        lanes, extent = self.plan.lanes, self._extents[dim]
+        known, whole = static(extent), self._whole_vectors(dim)
         if static(whole) != static(start) or static(whole) is None:
             with loop(self.builder, start, whole, lanes, f"v{dim}") as index, self._scope():
                 self.position.index[dim] = index
-                self._level(level + 1)
+                body()
         if known is not None and known % lanes == 0:
             return
         remaining = self.builder.sub(extent, whole) if known is None else i64(known % lanes)
@@ -157,24 +168,25 @@ class NestEmitter:
             self.position.mask = self.builder.icmp_signed("<", numbers, broadcast(self.builder, count, lanes))
             self.position.tail = known % lanes if known is not None else None
             self.position.count = remaining
-            self._level(level + 1)
+            body()
             self.position.mask = self.position.tail = self.position.count = None
 
-    def _unrolled_loop(self, level: int, dim: int, whole: Value) -> Value:
+    def _unrolled_loop(self, level: int, dim: int) -> Value:
         """A reduction along the vector dimension keeps several running vectors, to hide the latency of combining."""
+        whole = self._whole_vectors(dim)
         known = static(whole)
         step = self.plan.lanes * UNROLL
-        if known is None or known < 2 * step:
+        if (self.plan.space[dim] if known is None else known) < 2 * step:
             return i64(0)
-        end = known // step * step
-        with loop(self.builder, i64(0), i64(end), step, f"u{dim}") as index:
+        end = self.builder.and_(whole, i64(-step)) if known is None else i64(known // step * step)
+        with loop(self.builder, i64(0), end, step, f"u{dim}") as index:
             for position in range(UNROLL):
                 with self._scope():
                     self._unrolled = position
                     self.position.index[dim] = add(self.builder, index, i64(position * self.plan.lanes))
                     self._level(level + 1)
         self._unrolled = 0
-        return i64(end)
+        return end
 
     @contextmanager
     def _when_positive(self, count: Value) -> Generator[None]:
@@ -203,7 +215,8 @@ class NestEmitter:
 
     def _moves_in_block(self, item: Item) -> bool:
         """Whether an item has a value for each position of the open block."""
-        return self.position.block is not None and self.plan.turned_dim in self.plan.dependences[item]
+        dim = max(self.plan.reduced) if self.plan.row_by_row else self.plan.turned_dim
+        return self.position.block is not None and dim in self.plan.dependences[item]
 
     def _worth_hoisting(self, owner: object) -> bool:
         return not isinstance(owner, tile.FullOp | tile.BroadcastOp)
@@ -224,10 +237,30 @@ class NestEmitter:
     # ---- roots and reductions -----------------------------------------------------------------------------------
 
     def _body(self) -> None:
+        if self.plan.row_by_row:
+            self._add_rows(max(self.plan.reduced))
+            return
         if self.position.block is not None and self.plan.turned_dim is not None:
             self._block(self.position.block, self.plan.turned_dim)
             return
         self._row()
+
+    def _add_rows(self, dim: int) -> None:
+        """Add a vector of each row of the open block, or of the one row, to the totals."""
+        start, accumulators = self.position.index[dim], list(self._accumulators.values())
+        totals = [self.builder.load(self._total_at(a), align=a.dtype.itemsize, typ=a.shape) for a in accumulators]
+        for n in range(1 if self.position.block is None else ROWS):
+            with self._scope():
+                self.position.index[dim] = add(self.builder, start, i64(n))
+                totals = [self._with_next(a, total) for a, total in zip(accumulators, totals, strict=True)]
+        self.position.index[dim] = start
+        for accumulator, total in zip(accumulators, totals, strict=True):
+            self.builder.store(total, self._total_at(accumulator), align=accumulator.dtype.itemsize)
+
+    def _total_at(self, accumulator: _Accumulator) -> Value:
+        """Where the totals of the current columns are."""
+        column = i64(0) if self.plan.vector_dim is None else self.position.index[self.plan.vector_dim]
+        return offset_pointer(self.builder, accumulator.slots[0], column, accumulator.dtype.compute.itemsize)
 
     def _block(self, start: Value, dim: int) -> None:
         """The rows of a block that is loaded as a whole."""
@@ -264,11 +297,26 @@ class NestEmitter:
             dtype = array_type(reduce.operands[0]).dtype
             shape = vector(register_form(dtype), plan.lanes if self._is_vector_reduce(reduce) else 1)
             known = self._accumulators.get(reduce)
+            if plan.row_by_row and plan.vector_dim is not None:
+                self._accumulators[reduce] = known or _Accumulator(reduce, [self._row_of_totals(dtype)], shape, dtype)
+                continue
             count = UNROLL if plan.vector_dim in plan.reduced else 1
             slots = known.slots if known else [entry_alloca(self.builder, shape) for _ in range(count)]
             for slot in slots:
                 self.builder.store(self._identity(reduce, shape), slot)
             self._accumulators[reduce] = _Accumulator(reduce, slots, shape, dtype)
+        if plan.row_by_row and plan.vector_dim is not None:
+            self._vectors(plan.vector_dim, i64(0), self._clear_totals)
+
+    def _row_of_totals(self, dtype: DType) -> Value:
+        """Memory for totals side by side, whole vectors of them."""
+        columns = 0 if self.plan.vector_dim is None else self.plan.space[self.plan.vector_dim]
+        return self.context.temporary(round_up(columns, self.plan.lanes) * dtype.compute.itemsize)
+
+    def _clear_totals(self) -> None:
+        for accumulator in self._accumulators.values():
+            identity = self._identity(accumulator.reduce, accumulator.shape)
+            self.builder.store(identity, self._total_at(accumulator), align=accumulator.dtype.itemsize)
 
     def _is_vector_reduce(self, reduce: tile.ReduceOp) -> bool:
         (item,) = operand_items(reduce, (), self.plan)
@@ -283,14 +331,18 @@ class NestEmitter:
         return splat(shape, function.identity(array_type(reduce.operands[0]).dtype))
 
     def _accumulate(self, accumulator: _Accumulator) -> None:
+        slot = accumulator.slots[self._unrolled if len(accumulator.slots) > 1 else 0]
+        combined = self._with_next(accumulator, self.builder.load(slot, typ=accumulator.shape))
+        self.builder.store(combined, slot)
+
+    def _with_next(self, accumulator: _Accumulator, total: Value) -> Value:
+        """A total combined with the value at the current position."""
         reduce = accumulator.reduce
         ((operand, at),) = operand_items(reduce, (), self.plan)
         value = self._widened(self.value(operand, at), accumulator.shape)
         if self.position.mask is not None and self.plan.vector_dim in self.plan.reduced:
             value = self.builder.select(self.position.mask, value, self._identity(reduce, accumulator.shape))
-        slot = accumulator.slots[self._unrolled if len(accumulator.slots) > 1 else 0]
-        combined = self._combine(accumulator, self.builder.load(slot, typ=accumulator.shape), value)
-        self.builder.store(combined, slot)
+        return self._combine(accumulator, total, value)
 
     def _widened(self, value: Value, shape: ir.Type) -> Value:
         if isinstance(shape, ir.VectorType) and not isinstance(value.type, ir.VectorType):
@@ -301,12 +353,19 @@ class NestEmitter:
         return emit_function(self.builder, accumulator.reduce.fn.data, accumulator.dtype.compute, [left, right])
 
     def _finish_accumulators(self) -> None:
+        if self.plan.row_by_row and self.plan.vector_dim is not None:
+            self._vectors(self.plan.vector_dim, i64(0), self._store_totals)
+            return
+        self._store_totals()
+
+    def _store_totals(self) -> None:
         for root in self.plan.roots:
             reduce = root.operands[0].owner
             if not isinstance(reduce, tile.ReduceOp) or not isinstance(root, tile.StoreOp):
                 continue
             accumulator = self._accumulators[reduce]
-            parts = [self.builder.load(slot, typ=accumulator.shape) for slot in accumulator.slots]
+            slots = [self._total_at(accumulator)] if self.plan.row_by_row else accumulator.slots
+            parts = [self.builder.load(s, align=accumulator.dtype.itemsize, typ=accumulator.shape) for s in slots]
             while len(parts) > 1:
                 parts = [self._combine(accumulator, a, b) for a, b in zip(parts[::2], parts[1::2], strict=True)]
             total = parts[0]

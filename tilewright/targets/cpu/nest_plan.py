@@ -21,6 +21,9 @@ from tilewright.targets.cpu.transposed_loads import can_transpose
 Bound = Callable[[SSAValue], int]
 Item = tuple[SSAValue, Indices]
 
+# Rows of a reduction that are added to the totals at a time; vectors of a row, and rows, from which on that is worth
+# totals in memory.
+ROWS, WIDE_VECTORS, MANY_ROWS = 4, 8, 32
 # Bounds on the code of a nest that transposes: operations of a body, and bodies; those of moves alone are short.
 MOST_MAPS, MOST_ROWS, MOST_MOVED_ROWS = 4, 16, 64
 GATHERED_LOAD, GATHERED_STORE, CONTIGUOUS = -3, -6, 2
@@ -28,7 +31,8 @@ GATHERED_LOAD, GATHERED_STORE, CONTIGUOUS = -3, -6, 2
 
 @dataclass(eq=False)
 class NestPlan:
-    """`order` lists nest dimensions outermost first; `reduced` ones come after all others. The `turned` loads run along
+    """`order` lists nest dimensions outermost first; `reduced` ones come after all others, but for the vector dimension
+    of a nest that goes `row_by_row`: whole rows are added to totals in memory. The `turned` loads run along
     `turned_dim`, which is right outside the vector dimension: they are loaded in square blocks and transposed."""
 
     space: tuple[int, ...]
@@ -41,10 +45,11 @@ class NestPlan:
     dependences: dict[Item, frozenset[int]] = field(default_factory=dict)
     turned_dim: int | None = None
     turned: frozenset[Item] = frozenset()
+    row_by_row: bool = False
 
     @property
     def parallel_levels(self) -> int:
-        return len(self.order) - len(self.reduced)
+        return len(self.order) - len(self.reduced) - self.row_by_row
 
     def level(self, item: Item) -> int:
         """How many loops must be open before an item can be computed."""
@@ -74,6 +79,7 @@ def plan_nest(nest: scheduled.NestOp, machine: Machine, bound: Bound) -> NestPla
         extent = space[plan.vector_dim]
         plan.lanes = min(plan.lanes, 1 << max(1, (extent - 1).bit_length()))
     _turn_loads(plan)
+    plan.row_by_row = _goes_row_by_row(plan)
     plan.order = _order(plan)
     plan.clips = _clips(plan, bound)
     return plan
@@ -211,13 +217,34 @@ def lanes_vary(plan: NestPlan, found: Access) -> bool:
     return plan.vector_dim is not None and _lanes_vary(plan, found, plan.vector_dim)
 
 
+def _maps(plan: NestPlan) -> list[tile.MapOp]:
+    return [value.owner for value, _ in plan.dependences if isinstance(value.owner, tile.MapOp)]
+
+
+def _does_little(plan: NestPlan) -> bool:
+    """Whether a body for each of a few rows is not much code."""
+    maps = _maps(plan)
+    dear = any(ops.FUNCTIONS[op.fn.data].cost in (ops.DIVIDE, ops.TRANSCENDENTAL) for op in maps)
+    return not dear and len(maps) <= MOST_MAPS
+
+
+def _goes_row_by_row(plan: NestPlan) -> bool:
+    """Whether sums of columns, each of which waits for the addition before it, are computed side by side, from runs of
+    memory as long as the rows are."""
+    vector = plan.vector_dim
+    reduces = [root.operands[0].owner for root in plan.roots]
+    if vector is None or vector in plan.reduced or not all(isinstance(op, tile.ReduceOp) for op in reduces):
+        return False
+    wide = plan.space[vector] >= WIDE_VECTORS * plan.lanes and plan.space[max(plan.reduced)] >= MANY_ROWS
+    bools = any(array_type(op.operands[0]).dtype.is_bool for op in reduces if isinstance(op, Operation))
+    return wide and not bools and _does_little(plan)
+
+
 def _turn_loads(plan: NestPlan) -> None:
     """Choose the loads to transpose, where the nest does so little that a body for each row of a block is not much."""
     vector = plan.vector_dim
-    maps = [value.owner for value, _ in plan.dependences if isinstance(value.owner, tile.MapOp)]
-    dear = any(ops.FUNCTIONS[op.fn.data].cost in (ops.DIVIDE, ops.TRANSCENDENTAL) for op in maps)
-    most_rows = MOST_ROWS if maps else MOST_MOVED_ROWS
-    if vector is None or plan.reduced or dear or len(maps) > MOST_MAPS or plan.lanes > most_rows:
+    most_rows = MOST_ROWS if _maps(plan) else MOST_MOVED_ROWS
+    if vector is None or plan.reduced or not _does_little(plan) or plan.lanes > most_rows:
         return
     found: dict[int, set[Item]] = {}
     for item in plan.dependences:
@@ -242,6 +269,8 @@ def _order(plan: NestPlan) -> list[int]:
     inner = [d for d in dims if d in plan.reduced]
     if vector is None:
         return [*outer, *inner]
+    if plan.row_by_row:
+        return [*outer, *inner, vector]
     return [*outer, vector, *inner] if vector not in plan.reduced else [*outer, *inner, vector]
 
 

@@ -1,0 +1,58 @@
+"""Reductions over leading dimensions, whose rows are added to totals in memory, in native code: odd sizes, several
+types, two results at a time, against NumPy in double precision."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.options import options
+from tilewright.targets.cpu.nest_plan import MANY_ROWS, ROWS
+
+SHAPES = [
+    (MANY_ROWS, 1024),
+    (MANY_ROWS + 1, 1023),
+    (MANY_ROWS + ROWS - 1, 1025),
+    (4096, 257),
+    (3, 333, 515),
+    (40, 2047),
+]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, np.int32, np.uint8], ids=lambda d: d.__name__)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_sums_and_maxima_of_columns(shape, dtype):
+    flat = (np.random.default_rng(0).standard_normal(int(np.prod(shape)) + 3) * 20).astype(dtype)
+    x = flat[3:].reshape(shape)
+    axis = len(shape) - 2
+
+    @tw.jit
+    def both(x):
+        return tw.sum(x, axis=axis), tw.max(x * x, axis=axis)
+
+    found = []
+    for threads in (1, 2, 5):
+        with options(threads=threads):
+            found.append([np.asarray(each) for each in both(x)])
+    sums, maxima = found[0]
+    assert all(np.array_equal(a, b) for each in found[1:] for a, b in zip(found[0], each, strict=True))
+    np.testing.assert_array_equal(maxima, (x * x).max(axis))
+    if x.dtype.kind != "f":
+        np.testing.assert_array_equal(sums, x.sum(axis, dtype=sums.dtype))
+        return
+    # Half a unit for the result's rounding; sums of f16 are kept in f32.
+    precision = np.finfo(np.float32 if dtype == np.float16 else dtype).eps
+    atol = precision * 20 * shape[axis]
+    expected = x.sum(axis, dtype=np.float64)
+    np.testing.assert_allclose(sums.astype(np.float64), expected, rtol=np.finfo(dtype).eps, atol=atol)
+
+
+def test_special_values_of_columns_reach_their_own_results_only():
+    x = np.random.default_rng(0).uniform(1, 2, (100, 700)).astype(np.float32)
+    x[3, 5], x[99, 699], x[50, 17], x[0, 128] = np.nan, np.inf, -np.inf, -np.inf
+    x[1, 128] = np.inf
+    found = np.asarray(tw.jit(lambda x: tw.sum(x, axis=0))(x))
+    with np.errstate(invalid="ignore"):
+        expected = x.sum(0, dtype=np.float64)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
