@@ -376,3 +376,16 @@ def test_native_calls_inside_a_trace_are_inlined(tmp_path):
         for _ in range(4):
             inner(x)
         same(tw.jit(lambda a: a * inner(x), target="interp")(x), x * (x + 1))
+
+
+def test_settled_calls_go_straight_to_native_code(tmp_path, monkeypatch):
+    """From the second call on nothing is looked up, as long as the types stay."""
+    negate = tw.jit(lambda x: -x, target="cpu")
+    x = np.arange(5, dtype=np.float32)
+    with tw.options(cache_dir=tmp_path):
+        for _ in range(3):
+            negate(x)
+        monkeypatch.setattr(type(negate), "_look_up", None)
+        assert np.array_equal(negate(x), -x)
+        with pytest.raises(TypeError):
+            negate(x[:3])
