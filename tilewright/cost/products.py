@@ -28,28 +28,30 @@ from tilewright.machines.machine import Machine
 # The left operand, from the cache that holds a tile's rows, and the right one, from the first-level cache, from the
 # second-level one in panels, in rows so near each other that the hardware follows, in rows farther apart, and what is
 # added from the third-level one where the second has no room or rows fall on the same sets of it.
-LEFT = 1.0
-RIGHT_L1, RIGHT_PANELS, RIGHT_NEAR, RIGHT_FAR, RIGHT_COLLIDING = 0.27, 0.22, 0.4, 0.6, 0.58
-NEAR_BYTES, NEAR_LINES, SPLIT_LINES = 2048, 32, 0.75
+LEFT, LEFT_AFAR = 1.8, 0.6
+RIGHT_L1, RIGHT_PANELS, RIGHT_NEAR, RIGHT_FAR, RIGHT_COLLIDING = 0.33, 0.17, 0.25, 0.6, 0.38
+NEAR_BYTES, NEAR_LINES, SPLIT_LINES = 2048, 64, 0.75
 # The shares of the second-level cache up to which what is read in turns stays in it, and from which nothing does.
 L2_KEPT, L2_LOST = 0.33, 1.0
 L1_SHARE, L2_RESULT_SHARE = 0.6, 0.75
 # Reading a right operand for the first time, in rows near each other, farther apart, and what is added where it is as a
 # whole too large for the second-level cache.
-FIRST_NEAR, FIRST_FAR, FIRST_AFAR = 0.24, 0.7, 0.9
+FIRST_NEAR, FIRST_FAR, FIRST_AFAR = 0.24, 0.7, 1.2
 # Pages: the first touch of one by a tile, in latencies of the second-level cache; more than there are entries for in
 # the table of translations are looked up again by each block of rows.
-PAGE_BYTES, PAGE_LATENCIES, TRANSLATIONS, WALK_LATENCIES = 4096, 4.0, 1024, 0.35
+PAGE_BYTES, PAGE_LATENCIES, TRANSLATIONS, WALK_LATENCIES = 4096, 6.0, 1024, 0.39
 # Packing, of third-level bandwidth: by the thread that reads the panels, and by all for all, read by others.
 # Reading panels of a right operand that is packed as a whole and larger than what is near, again for each tile.
-PACKED_ALONE, PACKED_TOGETHER, PANELS_AFAR = 3.8, 7.6, 0.4
+PACKED_ALONE, PACKED_TOGETHER, PANELS_AFAR = 5.6, 7.6, 0.26
+# Copying, and turning, a tile's rows of the left operand, of third-level bandwidth.
+LEFT_COPIED = 6.9
 # Writing a short run of a row of the result far from the one before, of the latency of the second-level cache.
-RUN_LATENCIES = 0.5
+RUN_LATENCIES = 0.67
 # Where two threads write the same row, the lines that the hardware fetches ahead for the one are the other's.
 EDGE_S = 70e-9
 # Threads that wait for each other between packing and multiplying; a tile's own overhead.
-TOGETHER_S = 9e-6
-TILE_S = 0.33e-6
+TOGETHER_S = 16e-6
+TILE_S = 0.44e-6
 
 # Steps of the depth in one block. Deep blocks read and write the accumulator less often; a panel of them is still small
 # beside the second-level cache. Does not depend on the number of threads, nor do then the sums.
@@ -196,13 +198,28 @@ def schedule_seconds(
     taken = -(-tiles // threads)
     one = TILE_S + steps * tile_seconds(rows, tile.columns, tile.depth, block, product.dtype, machine)
     one += _result_seconds(product, rows, columns, steps, block, machine)
+    one += steps * _rows_afar_seconds(product, rows, tile, block, machine, threads)
     if product.copies_left:
         copied = rows * product.depth * product.dtype.compute.itemsize
-        one += copied * PACKED_ALONE / machine.memory("l3").bytes_per_second
+        one += copied * LEFT_COPIED / machine.memory("l3").bytes_per_second
     # Threads begin with ranges of tiles, a row of tiles after the other.
     edges = threads > 1 and columns < product.columns and -(-product.rows // rows) * product.batches < threads
     shared = rows * EDGE_S if edges else 0.0
     return taken * one + shared + right_seconds(product, tile, block, right, machine, threads)
+
+
+def _rows_afar_seconds(
+    product: Product, rows: int, tile: MatmulTile, block: RegisterBlock, machine: Machine, threads: int
+) -> float:
+    """What is added to reading a tile's rows for each panel where half of the third-level cache, which others use too,
+    has no room for the rows that threads are at."""
+    left = rows * tile.depth * product.dtype.compute.itemsize
+    sets = min(threads, -(-product.rows // rows) * product.batches)
+    l3, dram = machine.memory("l3"), machine.memory("dram")
+    if sets * left <= l3.bytes // 2:
+        return 0.0
+    slower = 1 / dram.bytes_per_second - 1 / l3.bytes_per_second
+    return -(-tile.columns // block.columns) * left * LEFT_AFAR * slower
 
 
 def best_right(product: Product, tile: MatmulTile, block: RegisterBlock, machine: Machine, threads: int) -> Right:
