@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tilewright import events
 from tilewright.errors import CpuFeatureError, ProgramFileError, TilewrightError
 from tilewright.frontend.trace import Graph, digest
-from tilewright.options import current
+from tilewright.options import Options, current
 from tilewright.runtime.cache import CompileCache, default_cache
 from tilewright.runtime.cpu_features import default_threads
 from tilewright.runtime.program import Program, load
@@ -69,6 +69,11 @@ class CompiledGraph:
     def __call__(self, *arrays: Tensor, out: Sequence[Tensor] | None = None) -> list[Tensor]:
         result = self.program(*arrays) if out is None else self.program(*arrays, out=tuple(out))
         return [*result] if isinstance(result, tuple) else [result]
+
+    @property
+    def settled(self) -> tuple[Options | None, Callable[..., Any]]:
+        """`Program.settled` of the runnable program."""
+        return self.program.settled
 
     def ir(self, phase: str) -> str:
         return self._compiled().ir(phase)
