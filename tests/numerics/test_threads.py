@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -78,3 +79,17 @@ def test_sums_of_random_shapes_have_the_same_bits(seed: int) -> None:
     alone = bits(lambda x: tw.sum(x, axis=axes), arguments, 1)
     for threads in (2, 7, 40):
         assert bits(lambda x: tw.sum(x, axis=axes), arguments, threads) == alone
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("size", [(101, 401), (1009, 401), (3001, 1000)])
+def test_each_thread_gets_as_many_chunks_as_another(threads: int, size: tuple[int, int]) -> None:
+    """A job of three chunks would take two threads two thirds of its time; chunks cover every tile once."""
+    x = np.arange(np.prod(size), dtype=np.float32).reshape(size)
+    with tw.options(threads=threads, cache=False):
+        compiled = tw.jit(lambda x: tw.tanh(x * 2.0**-24) * 0 + x).lower(x).compile("cpu")
+        assert np.array_equal(compiled(x), x)
+        text = compiled.ir("llvm")
+    (chunks,) = (abs(int(n)) for n in re.findall(r"call void .*, i64 (-?\d+), i32 %", text))
+    assert 2 <= chunks <= 64
+    assert chunks <= threads or chunks % threads == 0

@@ -37,12 +37,20 @@ class _Latest(NamedTuple):
     result: Structure
 
 
+class _Setting(NamedTuple):
+    """What a program is compiled for beside its arguments: more threads want more tiles."""
+
+    target: str
+    threads: int | None
+
+
 def _never(*_: Any) -> Any:
     return MISMATCH
 
 
 class JitFunction:
-    """A function that is traced and compiled once per structure, shapes, types and static values of its arguments."""
+    """A function that is traced and compiled once per structure, shapes, types and static values of its arguments, for
+    each target and number of threads that the options name."""
 
     def __init__(self, function: Callable[..., Any], target: str | None, static: Names, donate: Names) -> None:
         functools.update_wrapper(self, function)
@@ -53,7 +61,7 @@ class JitFunction:
         self._static = self._checked("static_argnames", static)
         self._donate = self._checked("donate", donate)
         self._dynamic = tuple(name for name in self._positional if name not in self._static)
-        self._compiled: dict[tuple[Any, str], Compiled] = {}
+        self._compiled: dict[tuple[Any, _Setting], Compiled] = {}
         self._by_arrays: dict[tuple[Any, ...], tuple[Executable, Structure]] = {}
         self._latest = _Latest(None, _never, 0, LEAF)
         self._lock = threading.RLock()
@@ -73,24 +81,24 @@ class JitFunction:
                 result = latest.function(*args)
                 if result is not MISMATCH:
                     return result if latest.result is LEAF else build(latest.result, result)
-            return self._look_up(args, kwargs, self._target or options.target)
+            return self._look_up(args, kwargs, _Setting(self._target or options.target, options.threads))
         except TilewrightError as error:
             located(error)
             raise
 
-    def _look_up(self, args: tuple[Any, ...], kwargs: dict[str, Any], target: str) -> Any:
+    def _look_up(self, args: tuple[Any, ...], kwargs: dict[str, Any], setting: _Setting) -> Any:
         """Find the program by the types of the arguments: quickly if all are NumPy arrays by position."""
         if kwargs:
-            return self._call(args, kwargs, target)
-        key: list[Any] = [target]
+            return self._call(args, kwargs, setting)
+        key: list[Any] = [setting]
         for argument in args:
             if type(argument) is not np.ndarray:
-                return self._call(args, kwargs, target)
+                return self._call(args, kwargs, setting)
             key.append(argument.shape)
             key.append(argument.dtype)
         found = self._by_arrays.get(tuple(key))
         if found is None:
-            return self._call(args, kwargs, target)
+            return self._call(args, kwargs, setting)
         executable, result = found
         results = executable(*args)
         # A program that gives one array in a container is left out: its native function gives the bare array.
@@ -111,21 +119,21 @@ class JitFunction:
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else MethodType(self, instance)
 
-    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any], target: str) -> Any:
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any], setting: _Setting) -> Any:
         call = self._read(args, kwargs)
         call.check_contents()
-        key = (call.signature, target)
+        key = (call.signature, setting)
         compiled = self._compiled.get(key)
         if compiled is None:
             with self._lock:
                 compiled = self._compiled.get(key)
                 if compiled is None:
-                    compiled = self._trace(call, args, kwargs).compile(target)
+                    compiled = self._trace(call, args, kwargs).compile(setting.target)
                     self._remember(key, compiled, args, kwargs)
         return compiled.run(call)
 
     def _remember(
-        self, key: tuple[Any, str], compiled: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, key: tuple[Any, _Setting], compiled: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         self._compiled[key] = compiled
         if kwargs or self._static or self._donate or not all(type(a) is np.ndarray for a in args):

@@ -61,8 +61,8 @@ def bench(
     Parameters
     ----------
     suite
-        gemm, ops, attention, models, or, without peers, layout (the compiler's own time) and schedules (those that
-        the cost model chooses, against others).
+        gemm, ops, attention, models, or, without peers, layout (the compiler's own time), schedules (those that the
+        cost model chooses, against others) and scaling (one thread against all).
     case
         Only the cases whose name contains this.
     vs
@@ -80,6 +80,8 @@ def bench(
         raise ArgumentError(f"`--repeat` is {repeat}", help="give each library at least one turn")
     base = _read_base(compare, suite) if compare is not None else {}
     request = _request(suite, case, _peers(vs), repeat, quick)
+    if suite == "scaling" and request.threads == 1:
+        raise ArgumentError("one thread cannot be compared with itself", help="give `--threads` 2 or more")
     document = _measure(request, quiet=flags is not None and flags.json)
     for found in document["cases"]:
         earlier = base.get(found["case"])
@@ -121,7 +123,6 @@ def _request(suite: str, case: str | None, peers: tuple[str, ...], repeat: int, 
 
 
 def _measure(request: Request, *, quiet: bool) -> dict[str, Any]:
-    from tilewright.cli.bench_schedules import schedule_summary
     from tilewright.cli.doctor import versions
 
     load = list(os.getloadavg())
@@ -134,8 +135,19 @@ def _measure(request: Request, *, quiet: bool) -> dict[str, Any]:
         "load": load,
         "versions": versions(),
         "cases": cases,
-        "summary": schedule_summary(cases) if request.suite == "schedules" else summary(cases),
+        "summary": _summary(request, cases),
     }
+
+
+def _summary(request: Request, cases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    from tilewright.cli.bench_scaling import scaling_summary
+    from tilewright.cli.bench_schedules import schedule_summary
+
+    if request.suite == "schedules":
+        return schedule_summary(cases)
+    if request.suite == "scaling":
+        return scaling_summary(cases, request.threads)
+    return summary(cases)
 
 
 def summary(cases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -253,9 +265,35 @@ def _show_schedules(console: Console, document: dict[str, Any]) -> None:
     _show_failures(console, document)
 
 
+def _show_scaling(console: Console, document: dict[str, Any]) -> None:
+    threads = document["threads"]
+    rows = [
+        [
+            case["case"],
+            seconds_text(case["one_thread_s"]),
+            seconds_text(case["ours_s"]),
+            f"{case['ratio']:.2f}",
+            f"{case['machine_ratio']:.2f}",
+        ]
+        for case in document["cases"]
+        if "error" not in case
+    ]
+    title = f"scaling: load {document['load'][0]:.1f} at the start"
+    console.print(make_table(title, ["case", "1 thread", f"{threads} threads", "ratio", "machine"], rows))
+    found = document["summary"]
+    if found["compared"]:
+        text = f"{found['at_least_good']} of {found['compared']} at a ratio of {found['good']:g} or more, least "
+        text += f"{found['worst_ratio']:.2f} ({found['worst']}); multiply-adds alone reach {found['machine_ratio']:.2f}"
+        console.print(text, markup=False, soft_wrap=True)
+    _show_failures(console, document)
+
+
 def _show(console: Console, document: dict[str, Any], peers: tuple[str, ...]) -> None:
     if document["suite"] == "schedules":
         _show_schedules(console, document)
+        return
+    if document["suite"] == "scaling":
+        _show_scaling(console, document)
         return
     if any("figures" in case for case in document["cases"]):
         _show_compiler(console, document)

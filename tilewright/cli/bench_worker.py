@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -87,14 +88,17 @@ def selected(request: Request) -> list[AnyCase]:
 
 def measured_or_failed(case: AnyCase, request: Request) -> dict[str, Any]:
     """The record of a case; one that we cannot compile or run is a result too, and the others still count."""
+    from tilewright.cli.bench_scaling import measure_scaling
     from tilewright.cli.bench_schedules import measure_schedules
-    from tilewright.cli.bench_suites.case import CompilerCase, ScheduleCase
+    from tilewright.cli.bench_suites.case import CompilerCase, ScalingCase, ScheduleCase
 
     try:
         if isinstance(case, CompilerCase):
             return measure_compiler(case, request)
         if isinstance(case, ScheduleCase):
             return measure_schedules(case, request)
+        if isinstance(case, ScalingCase):
+            return measure_scaling(case.case, request)
         return measure(case, request)
     except TilewrightError as error:
         return {"case": case.name, "error": str(error), "agrees": False, "peers": {}, "absent": {}}
@@ -167,11 +171,16 @@ def compare(case: Case, runners: Mapping[Key, Runner], inputs: tuple[Array, ...]
 
 def alternate(calls: Mapping[Key, Callable[[], Any]], request: Request) -> dict[Key, float]:
     """Median seconds of a call for each library, measured in turns with idle gaps between."""
-    times: dict[Key, list[float]] = {key: [] for key in calls}
+    return in_turns({key: partial(block_times, call, request.block_s) for key, call in calls.items()}, request)
+
+
+def in_turns(blocks: Mapping[Key, Callable[[], list[float]]], request: Request) -> dict[Key, float]:
+    """Median seconds of a call of each; `blocks` make some and time them."""
+    times: dict[Key, list[float]] = {key: [] for key in blocks}
     for _ in range(request.repeat):
-        for key, call in calls.items():
+        for key, block in blocks.items():
             time.sleep(request.gap_s)
-            times[key] += block_times(call, request.block_s)
+            times[key] += block()
     return {key: median(found) for key, found in times.items()}
 
 

@@ -145,9 +145,23 @@ def _program(name: str, text: str, inputs: tuple[Any, ...], outputs: tuple[Any, 
     return Program(manifest, object_bytes, support_object(triple))
 
 
+@dataclass(frozen=True)
+class MultiplyAdds:
+    """A call that multiplies and adds vectors held in registers, and how many operations those are."""
+
+    call: Callable[[], Any]
+    flops: float
+
+
 @cache
 def fma_peak(dtype_name: str, threads: int) -> float:
     """Multiply and add operations per second of `threads` threads on `f32` or `f64` vectors held in registers."""
+    work = multiply_adds(dtype_name, threads)
+    return work.flops / time_calls(work.call, 0.1, _BEST_OF).best_s
+
+
+def multiply_adds(dtype_name: str, threads: int) -> MultiplyAdds:
+    """Work on `f32` or `f64` vectors for `threads` threads."""
     import numpy as np
 
     from tilewright.dtypes import by_name
@@ -159,8 +173,8 @@ def fma_peak(dtype_name: str, threads: int) -> float:
     spec = ArraySpec("y", (chunks,), dtype.name)
     program = _program("fma_peak", _fma_text(machine, dtype, chunks), (), (spec,))
     y = np.zeros(chunks, dtype.numpy)
-    timing = time_calls(lambda: program(out=y, threads=threads), 0.1, _BEST_OF)
-    return 2.0 * machine.lanes(dtype) * _CHAINS * _FMA_ROUNDS * chunks / timing.best_s
+    flops = 2.0 * machine.lanes(dtype) * _CHAINS * _FMA_ROUNDS * chunks
+    return MultiplyAdds(lambda: program(out=y, threads=threads), flops)
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ A tile that has not all of what is reduced adds to running results, which costs 
 
 The constants are cycles. They began as the least squares of the logarithms of about 4,000 measured times of 240 random
 reductions of f32 on two cores of an AVX-512 server (median error 15 %, rows along the last dimension 20 %);
-`SHARE`, `TILE`, `TAIL`, `AHEAD`, `GATHERED` and all of runs, steps and segments were then set by hand, after single
-reductions that were chosen wrongly. `tilewright bench schedules` measures how good the choices are.
+`SHARE`, `TILE`, `TAIL`, `AHEAD`, `GATHERED`, `SPILLED` and all of runs, steps and segments were then set by hand,
+after single reductions that were chosen wrongly. `tilewright bench schedules` measures how good the choices are.
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ NEAR_CACHES = 1.5
 
 # Sharing tiles at all; a tile; reading a line of an array that is far, beside what is done with it.
 SHARE, TILE, FAR_LINE = 1000.0, 20.0, 1.3
-# Results in vectors: a vector of them; adding the sums of a step to it, with what a step beyond the end costs.
-VECTOR, STEP, STEP_BEYOND = 6.0, 5.0, 19.0
+# Results in vectors: a vector of them; adding the sums of a step to it, with what a step beyond the end costs, and
+# where a row is shorter than a vector: what was stored under a mask has to reach the cache before it is read again. A
+# vector of a tile whose results do not stay in the first-level cache until they are copied to the array.
+VECTOR, STEP, STEP_BEYOND, STEP_NARROW, SPILLED = 6.0, 5.0, 19.0, 18.0, 3.0
 # A row of one vector: while the next vector's begin before the last are done (`SHORT` rows), and in long columns, which
 # wait for the addition before; sums of narrow rows are interleaved, maxima are not. Where a tile's results reach beyond
 # the end too, each row is masked.
@@ -122,15 +124,19 @@ def _reduced_extents(reduction: Reduction) -> Iterator[dict[int, int]]:
 
 
 def _kept_extents(reduction: Reduction, machine: Machine) -> Iterator[dict[int, int]]:
-    """Of the innermost kept dimension parts, in whole vectors if it is the last, or all and parts of the next."""
+    """Of the innermost kept dimension parts, in whole vectors if these may run along it, or all and parts of the next:
+    they do if it is the last, or, gathering, if the rows that are reduced are shorter than a vector."""
     kept, shape = reduction.kept, reduction.shape
     ones = dict.fromkeys(kept, 1)
     if not kept:
         yield ones
         return
-    inner, lanes = kept[-1], machine.lanes(reduction.dtype) if reduction.keeps_last else 1
-    least = min(shape[inner], lanes)
-    found = {min(shape[inner], even_split(shape[inner], n, lanes)) for n in _targets(shape[inner], KEPT_TARGETS)}
+    inner, lanes = kept[-1], machine.lanes(reduction.dtype)
+    least = min(shape[inner], lanes) if reduction.keeps_last else 1
+    found: set[int] = set()
+    for n in _targets(shape[inner], KEPT_TARGETS):
+        whole = reduction.keeps_last or (shape[-1] < lanes <= n)
+        found.add(min(shape[inner], even_split(shape[inner], n, lanes if whole else 1)))
     item = reduction.dtype.itemsize
     if reduction.keeps_last and shape[inner] < lanes:
         yield ones
@@ -175,13 +181,22 @@ def _columns_cycles(reduction: Reduction, tile: tuple[int, ...], steps: int, far
     long = (ROW_LONG_NARROW if narrow else ROW_LONG)[reduction.adds]
     overlapped = min(rows, SHORT) if rows <= SHORT or long > ROW_SHORT else 0
     cycles = bodies * vectors * (VECTOR + overlapped * ROW_SHORT + (rows - overlapped) * long)
-    if steps > 1 and not narrow:
+    if steps > 1 and narrow:
+        cycles += bodies * STEP_NARROW
+    elif steps > 1:
         cycles += bodies * vectors * STEP
         if _reaches_beyond(reduction, tile, reduction.axes):
             cycles += bodies * vectors * STEP_BEYOND
     if _reaches_beyond(reduction, tile, reduction.axes) and _reaches_beyond(reduction, tile, reduction.kept[:-1]):
         cycles += bodies * vectors * rows * MASKED
+    cycles += bodies * vectors * SPILLED * _spilled_part(reduction, tile, machine)
     return cycles + bodies * _column_lines_cycles(reduction, last, rows, steps, far, machine)
+
+
+def _spilled_part(reduction: Reduction, tile: tuple[int, ...], machine: Machine) -> float:
+    """None of a tile's results while they fill half of the first-level cache, all once they would fill it."""
+    nbytes = math.prod(tile[d] for d in reduction.kept) * reduction.dtype.itemsize
+    return min(1.0, max(0.0, 2.0 * nbytes / machine.memory("l1").bytes - 1.0))
 
 
 def _column_lines_cycles(reduction: Reduction, last: int, rows: int, steps: int, far: bool, machine: Machine) -> float:

@@ -55,6 +55,34 @@ def test_one_trace_per_signature():
     assert counted.traces == 7
 
 
+def test_each_number_of_threads_has_its_program():
+    """Tiles are chosen for it: what was compiled for one thread may have no work for a second one."""
+    counted = Counting(lambda x: x @ x)
+    f = tw.jit(counted, target="cpu")
+    x = np.ones((64, 64), np.float32)
+    for _ in range(2):
+        for threads in (1, 2):
+            with tw.options(threads=threads, cache=False):
+                same(f(x), x @ x)
+                same(f(x), x @ x)
+    assert counted.traces == 2
+
+
+def test_calls_of_the_same_types_go_to_the_native_function(monkeypatch: pytest.MonkeyPatch):
+    f = tw.jit(lambda x, y: x + y, target="cpu")
+    x = np.ones(3, np.float32)
+    for _ in range(2):
+        f(x, x)
+
+    def look_up(*_: object) -> None:
+        raise AssertionError("the types of the arguments were looked up")
+
+    monkeypatch.setattr(f, "_look_up", look_up)
+    same(f(x, x), x + x)
+    with pytest.raises(AssertionError, match="looked up"):
+        f(x[:2], x[:2])
+
+
 def test_containers_in_and_out():
     class Pair(NamedTuple):
         left: Any

@@ -16,6 +16,7 @@ from cli_support import CommandLine
 import tilewright as tw
 from tilewright.cli import bench_worker
 from tilewright.cli.bench import summary
+from tilewright.cli.bench_scaling import measure_scaling, scaling_summary
 from tilewright.cli.bench_schedules import measure_schedules
 from tilewright.cli.bench_suites import load_cases
 from tilewright.cli.bench_suites.case import Case, ScheduleCase, error_bound, exact_erf
@@ -23,6 +24,7 @@ from tilewright.cli.bench_suites.ops import numpy_erf
 from tilewright.cli.bench_worker import Request, footprint
 from tilewright.dtypes import by_name
 from tilewright.errors import DTypeError
+from tilewright.options import current
 
 KEYS = {
     "case",
@@ -129,6 +131,58 @@ def test_random_cases_are_within_their_bounds():
             assert case.result == (rows, columns)
         else:
             assert 2**12 <= 4 * math.prod(case.shapes[0]) <= 2**25
+
+
+def test_scaling_has_both_times(tilewright: CommandLine):
+    run = tilewright("bench", "scaling", "--quick", "--threads", "2", "--case", "24", "--json")
+    assert run.exit_code == 0, run.stderr
+    cases = run.document["cases"]
+    quick = [case.name for suite in ("gemm", "attention") for case in load_cases(suite, quick=True)]
+    assert [case["case"] for case in cases] == [name for name in quick if "24" in name]
+    for case in cases:
+        assert case["ratio"] == pytest.approx(case["one_thread_s"] / case["ours_s"])
+        assert case["machine_ratio"] > 0
+        assert case["agrees"]
+    found = run.document["summary"]
+    assert found["compared"] == len(cases)
+    assert found["worst_ratio"] == min(case["ratio"] for case in cases)
+    shown = tilewright("bench", "scaling", "--quick", "--threads", "2", "--case", "residual")
+    for word in ("1 thread", "2 threads", "of 1 at a ratio of 1.8 or more"):
+        assert word in shown.stdout
+    assert "cannot be compared with itself" in tilewright("bench", "scaling", "--threads", "1").stderr
+
+
+def test_scaling_times_calls_with_one_thread_and_with_all():
+    """Of a case that takes as long as the threads that it is called with allow."""
+    called: list[int | None] = []
+
+    def ours(x: Any) -> Any:
+        called.append(current().threads)
+        time.sleep(0.012 / (called[-1] or 1))
+        return x
+
+    record = measure_scaling(made_up_case(ours, lambda numpy, x: x), request(threads=3))
+    assert set(called) == {1, 3}
+    assert record["agrees"]
+    assert 2 < record["ratio"] < 4
+    wrong = measure_scaling(made_up_case(lambda x: x * current().threads, lambda numpy, x: x), request(threads=3))
+    assert not wrong["agrees"]
+
+
+def test_scaling_cases_have_much_to_compute():
+    cases = {case.name for case in load_cases("scaling", quick=False)}
+    assert {"f32 1024x1024x1024", "f32 256x256x256", "causal 8x1024x64", "masked 32x128x32"} <= cases
+    assert not {"f32 64x64x64", "f32 1x4096x4096", "decode 32/32x1x4096x128", "12x16x32"} & cases
+
+
+def test_scaling_summary_asks_for_nine_tenths_of_the_threads():
+    ratios = {"linear": 4.0, "good": 3.6, "bad": 3.5}
+    cases = [{"case": name, "agrees": True, "ratio": ratio, "machine_ratio": 3.9} for name, ratio in ratios.items()]
+    cases.append({"case": "wrong", "agrees": False, "ratio": 1.0, "machine_ratio": 3.9})
+    found = scaling_summary(cases, 4)
+    assert (found["good"], found["at_least_good"], found["compared"]) == (3.6, 2, 3)
+    assert (found["worst"], found["worst_ratio"], found["failed"]) == ("bad", 3.5, ["wrong"])
+    assert found["machine_ratio"] == 3.9
 
 
 def test_table_compares_with_an_earlier_run(tilewright: CommandLine, tmp_path: Path):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tilewright.cli.bench_suites.case import AnyCase
 
-SUITES = ("gemm", "ops", "attention", "models", "layout", "schedules")
+SUITES = ("gemm", "ops", "attention", "models", "layout", "schedules", "scaling")
 PEERS = ("numpy", "torch", "onnxruntime", "jax")
 
 

@@ -89,7 +89,18 @@ class ScheduleCase:
     tolerance: float
 
 
-AnyCase: TypeAlias = Case | CompilerCase | ScheduleCase
+@dataclass(frozen=True)
+class ScalingCase:
+    """A case of another suite that is measured with one thread and with all of them."""
+
+    case: Case
+
+    @property
+    def name(self) -> str:
+        return self.case.name
+
+
+AnyCase: TypeAlias = Case | CompilerCase | ScheduleCase | ScalingCase
 
 
 def _widened(array: Array) -> Array:

@@ -43,6 +43,7 @@ from tilewright.targets.cpu.vector_math_common import Builder, Value, builder_of
 PARALLEL_SECONDS = 3.5e-6
 BRIEF_SECONDS = 12e-6
 CHUNK_SECONDS = 4e-6
+MOST_CHUNKS = 64
 
 REGION = ir.FunctionType(ir.VoidType(), [POINTER, I64, I32])
 PARALLEL = ir.FunctionType(ir.VoidType(), [POINTER, POINTER, I64, I32])
@@ -176,7 +177,7 @@ class _Emitter:
         total = point.times(points)
         if points == 0:
             return Work()
-        chunks = _chunks(points, self.machine, point)
+        chunks = _chunks(points, point.times(points).seconds(self.machine), self.unit.threads)
         if chunks == 1:
             builder.call(region, [table, i64(0), ir.Constant(I32, 0)])
             return total
@@ -224,18 +225,17 @@ class _Emitter:
             context.pointers[ref] = offset_pointer(builder, shared_base, i64(offset), 1)
         self._place_buffers(context, op.body.block)
         points = math.prod(op.shape)
-        chunks = _chunks(points, self.machine, block_work(op.body.block, self.machine))
-        grain = -(-points // chunks)
+        seconds = block_work(op.body.block, self.machine).times(points).seconds(self.machine)
+        chunks = _chunks(points, seconds, self.unit.threads)
         if turns_at is not None:
             turns = offset_pointer(builder, shared_base, i64(turns_at), 1)
             with taken_points(builder, turns, points) as point:
                 self._emit_point(context, op, point, turns)
-        elif grain == 1:
+        elif chunks == points:
             self._emit_point(context, op, chunk)
         else:
-            start = builder.mul(chunk, i64(grain))
-            end = builder.add(start, i64(grain))
-            end = builder.select(builder.icmp_signed("<", end, i64(points)), end, i64(points))
+            start = _first_point(builder, chunk, points, chunks)
+            end = _first_point(builder, builder.add(chunk, i64(1)), points, chunks)
             with loop(builder, start, end, 1, "point") as point:
                 self._emit_point(context, op, point)
         if context.past_caches:
@@ -536,11 +536,17 @@ def _ref_bytes(ref: SSAValue) -> int:
     return round_up(storage_elements(type) * type.dtype.itemsize)
 
 
-def _chunks(points: int, machine: Machine, point: Work) -> int:
-    """How many pieces a region is cut into: one when it is too short to share, else pieces worth claiming."""
-    seconds = point.seconds(machine) * points
+def _chunks(points: int, seconds: float, threads: int) -> int:
+    """How many pieces a region is cut into: one when it is too short to share, else pieces worth claiming, as many for
+    one thread as for another."""
     if points <= 1 or seconds < PARALLEL_SECONDS:
         return 1
-    pieces = max(2, min(points, int(seconds / CHUNK_SECONDS), 64))
-    grain = -(-points // pieces)
-    return -(-points // grain)
+    pieces = max(2, min(int(seconds / CHUNK_SECONDS), MOST_CHUNKS))
+    if pieces > threads:
+        pieces -= pieces % threads
+    return min(points, pieces)
+
+
+def _first_point(builder: Builder, chunk: Value, points: int, chunks: int) -> Value:
+    """Where a chunk begins: they are equal but for one point."""
+    return builder.udiv(builder.mul(chunk, i64(points), flags=["nuw"]), i64(chunks))

@@ -368,9 +368,9 @@ class NestMemory:
 
     def _ask_ahead(self, found: Access, pointer: Value) -> None:
         """Ask for what the loop next to the vectors comes to some trips later, where it jumps farther than the hardware
-        looks ahead, from one short run of memory to another."""
+        looks ahead, from one short run of memory to another. What stays in the second-level cache is there already."""
         plan, item = self.plan, found.type.dtype.itemsize
-        if found.type.space.data or plan.vector_dim is None:
+        if found.type.space.data or plan.vector_dim is None or not outgrows_cache(found, self.context.machine):
             return
         if (next_trip := self._next_trip_bytes(found)) is not None:
             prefetch(self.builder, offset_pointer(self.builder, pointer, i64(next_trip), 1))
