@@ -12,7 +12,8 @@ from tilewright.runtime import cpu_features
 
 @cache
 def host_machine() -> Machine:
-    """The widest machine file that this host satisfies, with the host's cache sizes.
+    """The widest machine file that this host satisfies, with the host's cache sizes. Of the third-level cache at most
+    what the file says for each core: a virtual machine of two cores is told the size of a whole server's.
 
     Raises:
         TargetError: no machine file fits this processor.
@@ -27,6 +28,8 @@ def host_machine() -> Machine:
         )
     widest = max(fitting, key=lambda m: (m.vector.bytes, len(m.llvm_features)))
     sizes = {f"l{c.level}": c.size_bytes for c in cpu_features.cache_levels() if c.kind != "instruction"}
+    if "l3" in sizes:
+        sizes["l3"] = min(sizes["l3"], widest.memory("l3").bytes * cpu_features.physical_cores())
     return machines.with_caches(widest, sizes)
 
 
