@@ -32,7 +32,7 @@ LEFT, LEFT_AFAR = 1.8, 0.6
 RIGHT_L1, RIGHT_PANELS, RIGHT_NEAR, RIGHT_FAR, RIGHT_COLLIDING = 0.33, 0.17, 0.25, 0.6, 0.38
 NEAR_BYTES, NEAR_LINES, SPLIT_LINES = 2048, 64, 0.75
 # The shares of the second-level cache up to which what is read in turns stays in it, and from which nothing does.
-L2_KEPT, L2_LOST = 0.33, 1.0
+L2_KEPT, L2_LOST = 0.42, 1.25
 L1_SHARE, L2_RESULT_SHARE = 0.6, 0.75
 # Reading a right operand for the first time, in rows near each other, farther apart, and what is added where it is as a
 # whole too large for the second-level cache.
@@ -52,6 +52,8 @@ EDGE_S = 70e-9
 # Threads that wait for each other between packing and multiplying; a tile's own overhead.
 TOGETHER_S = 16e-6
 TILE_S = 0.44e-6
+# The part of a tile for which threads wait at the end, as no two are equally fast on a machine that others use too.
+UNEVEN = 0.003
 
 # Steps of the depth in one block. Deep blocks read and write the accumulator less often; a panel of them is still small
 # beside the second-level cache. Does not depend on the number of threads, nor do then the sums.
@@ -205,7 +207,8 @@ def schedule_seconds(
     # Threads begin with ranges of tiles, a row of tiles after the other.
     edges = threads > 1 and columns < product.columns and -(-product.rows // rows) * product.batches < threads
     shared = rows * EDGE_S if edges else 0.0
-    return taken * one + shared + right_seconds(product, tile, block, right, machine, threads)
+    last = UNEVEN * one if threads > 1 else 0.0
+    return taken * one + last + shared + right_seconds(product, tile, block, right, machine, threads)
 
 
 def _rows_afar_seconds(
