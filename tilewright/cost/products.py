@@ -115,13 +115,10 @@ def _predicted_schedule(product: Product, machine: Machine, threads: int) -> Sch
     return min(schedules(product, machine, threads), key=lambda schedule: schedule.seconds)
 
 
-def schedules(product: Product, machine: Machine, threads: int, any_block: bool = False) -> Iterator[Schedule]:
-    """All that are considered: tiles of some sizes by what can be done with the right operand. `any_block`: with each
-    register block, not only the one with which a tile is quickest."""
+def schedules(product: Product, machine: Machine, threads: int) -> Iterator[Schedule]:
+    """All that are considered: tiles of some sizes, by register blocks and what can be done with the right operand."""
     depth = dividing_split(product.depth, DEPTH)
     for block, rows, columns in _tiles(product, machine):
-        if not any_block and best_tile_block(rows, columns, depth, product.dtype, machine) != block:
-            continue
         for right in product.choices:
             tile = MatmulTile(rows, columns, depth)
             seconds = schedule_seconds(product, tile, block, right, machine, threads)
@@ -139,21 +136,6 @@ def _tiles(product: Product, machine: Machine) -> Iterator[tuple[RegisterBlock, 
         for rows in heights:
             for columns in widths:
                 yield block, rows, columns
-
-
-def tile_blocks(dtype: DType, machine: Machine) -> tuple[RegisterBlock, ...]:
-    """The register blocks that a tile may be computed with, preferred ones first."""
-    found = register_blocks(dtype, machine)
-    wanted = given().product
-    return found if wanted is None else tuple(block for block in found if block.vectors == wanted.block.vectors)
-
-
-@cache
-def best_tile_block(rows: int, columns: int, depth: int, dtype: DType, machine: Machine) -> RegisterBlock:
-    """The register block with which a tile is quickest."""
-    return min(
-        register_blocks(dtype, machine), key=lambda block: tile_seconds(rows, columns, depth, block, dtype, machine)
-    )
 
 
 def tile_seconds(rows: int, columns: int, depth: int, block: RegisterBlock, dtype: DType, machine: Machine) -> float:
@@ -207,7 +189,7 @@ def schedule_seconds(
     # Threads begin with ranges of tiles, a row of tiles after the other.
     edges = threads > 1 and columns < product.columns and -(-product.rows // rows) * product.batches < threads
     shared = rows * EDGE_S if edges else 0.0
-    last = UNEVEN * one if threads > 1 else 0.0
+    last = UNEVEN * one if min(tiles, threads) > 1 else 0.0
     return taken * one + last + shared + right_seconds(product, tile, block, right, machine, threads)
 
 

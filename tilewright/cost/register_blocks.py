@@ -34,6 +34,11 @@ def register_blocks(dtype: DType, machine: Machine) -> tuple[RegisterBlock, ...]
     return tuple(block for block in found if block.rows > 0)
 
 
+def micro_kernel_name(rows: int, block: RegisterBlock) -> str:
+    """What the micro-kernel of a tile of some rows is called: the rows are cut evenly."""
+    return f"micro-kernel, {even_split(rows, block.rows)} x {block.columns}"
+
+
 def product_seconds(rows: int, columns: int, depth: int, block: RegisterBlock, machine: Machine) -> float:
     """A product of blocks of rows and whole blocks of columns on one core, its operands near: multiplications, loads
     and the latency of the accumulators overlap."""

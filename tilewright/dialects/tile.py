@@ -457,9 +457,11 @@ class TopKOp(TileOp):
 
 @irdl_op_definition
 class DotOp(PlainOp):
-    """`accumulator + left @ right`, computed in the accumulator's type; left is M x K, right K x N."""
+    """`accumulator + left @ right`, computed in the accumulator's type; left is M x K, right K x N. `atom`: the name of
+    the machine's atom that the tiles' sizes were chosen for; layout inference takes no other where there is one."""
 
     name = "tile.dot"
+    atom = opt_prop_def(StringAttr)
     left = operand_def()
     right = operand_def()
     accumulator = operand_def()

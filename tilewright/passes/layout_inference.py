@@ -217,7 +217,9 @@ def _seed(work: _Kernel) -> None:
     for op, _ in work.ops:
         if isinstance(op, tile.DotOp):
             types = [array_type(operand) for operand in op.operands]
-            work.atoms[op] = tuple(work.space.atoms(*types))
+            known = tuple(work.space.atoms(*types))
+            named = tuple(atom for atom in known if op.atom is not None and atom.name == op.atom.data)
+            work.atoms[op] = named or known
             for atom in work.atoms[op]:
                 _offer(work, op.result, atom.accumulator)
                 for operand, layout in zip(op.operands, (atom.left, atom.right, atom.accumulator), strict=True):

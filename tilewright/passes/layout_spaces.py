@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Protocol
 
-from tilewright.cost.products import tile_blocks, tile_seconds
-from tilewright.cost.register_blocks import even_split
+from tilewright.cost.products import tile_seconds
+from tilewright.cost.register_blocks import even_split, micro_kernel_name, register_blocks
 from tilewright.errors import LayoutError, TargetError
 from tilewright.layout import Iter, Layout, row_major
 from tilewright.layout.catalogue import (
@@ -248,10 +248,10 @@ class VectorSpace:
             yield self._matrix(left, right, accumulator, instruction)
             return
         line = max(1, self.machine.memories[0].line_bytes // dtype.compute.itemsize)
-        for block in tile_blocks(dtype, self.machine):
+        for block in register_blocks(dtype, self.machine):
             height = even_split(rows, block.rows)
             yield Atom(
-                f"micro-kernel, {height} x {block.columns}",
+                micro_kernel_name(rows, block),
                 spread_rows(left.shape, line),
                 packed_panels_b(right.shape, block.columns),
                 row_major(accumulator.shape),

@@ -10,6 +10,7 @@ from xdsl.ir import BlockArgument, SSAValue
 
 from tilewright import dtypes
 from tilewright.cost.products import Product, Right, best_schedule
+from tilewright.cost.register_blocks import micro_kernel_name
 from tilewright.cost.tiles import is_streamed, matrix_tile, streaming_tile
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
@@ -27,13 +28,14 @@ Step = Callable[[Sequence[SSAValue], Tile], Tile]
 @dataclass(frozen=True)
 class ContractPlan:
     """Tile extents of the result dimensions and of the contracted ones (all but the last are 1). `widened`: operands
-    are converted to the accumulator's type before they are multiplied."""
+    are converted to the accumulator's type before they are multiplied. `atom`: the name of what multiplies a tile."""
 
     shape: tuple[int, ...]
     extents: tuple[int, ...]
     depth_sizes: tuple[int, ...]
     depth_extent: int
     widened: bool = True
+    atom: str = ""
 
     @property
     def grid(self) -> tuple[int, ...]:
@@ -67,20 +69,23 @@ def plan_contract(group: array.FusedOp, machine: Machine, threads: int) -> Contr
     last_depth = depth_sizes[-1] if depth_sizes else 1
     streamed = is_streamed(last_rows, last_columns, result.dtype) and _reads_array(group, op)
     atom = machine.matrix_atom(left.dtype, array_type(op.operands[1]).dtype, _accumulator(result.dtype), last_depth)
-    if atom is not None and last_rows >= atom.rows:
-        tile = matrix_tile(last_rows, last_columns, last_depth, atom, machine, share)
-    else:
+    if atom is not None and last_rows < atom.rows:
         atom = None
-        if streamed:
-            tile = streaming_tile(last_rows, last_columns, last_depth, result.dtype, machine, share)
-        else:
-            tile = best_schedule(product_of(group), machine, threads).tile
+    name = ""
+    if atom is not None:
+        tile = matrix_tile(last_rows, last_columns, last_depth, atom, machine, share)
+    elif streamed:
+        tile = streaming_tile(last_rows, last_columns, last_depth, result.dtype, machine, share)
+    else:
+        schedule = best_schedule(product_of(group), machine, threads)
+        tile = schedule.tile
+        name = micro_kernel_name(max(1, min(tile.rows, last_rows)), schedule.block)
     extents = [1] * result.rank
     if rows:
         extents[rows[-1]] = max(1, min(tile.rows, last_rows))
     if columns:
         extents[columns[-1]] = max(1, min(tile.columns, last_columns))
-    return ContractPlan(result.shape, tuple(extents), depth_sizes, max(1, tile.depth), widened=atom is None)
+    return ContractPlan(result.shape, tuple(extents), depth_sizes, max(1, tile.depth), atom is None, name)
 
 
 def _batches(op: array.ContractOp) -> int:
@@ -199,7 +204,7 @@ def lower_contract_group(
             limit = plan.depth_sizes[-1]
             left = builder.fill_padding(left, inner[-1], limit, 0)
             right = builder.fill_padding(right, inner[-1], limit, 0)
-        return builder.dot(left, right, total, (row, column, depth))
+        return builder.dot(left, right, total, (row, column, depth), plan.atom)
 
     total = builder.full(0, acc_type, (row, column))
     if 0 not in plan.depth_sizes:

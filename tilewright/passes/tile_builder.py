@@ -121,13 +121,13 @@ class TileBuilder:
         type = ArrayType(tuple(a.extent for a in kept), array_type(operand.value).dtype)
         return Tile(self.new(tile.ReduceOp, [operand.value], {"fn": fn, "axes": positions}, type), kept)
 
-    def dot(self, left: Tile, right: Tile, accumulator: Tile, axes: tuple[Axis, Axis, Axis]) -> Tile:
-        """`accumulator + left @ right` over axes (row, column, depth)."""
+    def dot(self, left: Tile, right: Tile, accumulator: Tile, axes: tuple[Axis, Axis, Axis], atom: str = "") -> Tile:
+        """`accumulator + left @ right` over axes (row, column, depth), by the `atom` of that name."""
         row, column, depth = axes
         left_value = self.arranged(left, (row, depth))
         right_value = self.arranged(right, (depth, column))
         acc = self.arranged(accumulator, (row, column))
-        op = tile.DotOp.make([left_value, right_value, acc], {}, [acc.type])
+        op = tile.DotOp.make([left_value, right_value, acc], {"atom": atom} if atom else {}, [acc.type])
         self.block.add_op(op)
         return Tile(op.results[0], (row, column))
 

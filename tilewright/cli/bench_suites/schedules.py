@@ -92,7 +92,7 @@ def _product_alternatives(shapes: Sequence[tuple[int, ...]], most: int, threads:
     machine = host_machine()
     product = max(map(product_of, _groups("contract", _multiply, shapes, threads)), key=lambda p: p.rows * p.columns)
     chosen = best_schedule(product, machine, threads)
-    known = sorted(schedules(product, machine, threads, any_block=True), key=lambda s: s.seconds)
+    known = sorted(schedules(product, machine, threads), key=lambda s: s.seconds)
     groups = {(schedule.block, schedule.right): schedule for schedule in reversed(known)}
     near = [schedule for schedule in known if schedule.seconds <= 2 * chosen.seconds]
     random.Random(0).shuffle(near)
