@@ -4,12 +4,12 @@ A tile of the result is computed panel by panel of the right operand, and each p
 registers (after Goto and van de Geijn, 2008, with the operands exchanged: the left one is read where it lies). A panel
 stays in the second-level cache while the rows stream by, so each panel reads all rows of the tile again.
 
-The constants say how much of the time that bytes take at a memory's bandwidth shows beside the arithmetic. They began
-as a fit to about 4,000 measured schedules of 228 products on two cores of an AVX-512 server, 120 of the products those
-of `tilewright bench schedules`: to the times, and to how much slower than the best the chosen schedule is. `LEFT`,
-`RIGHT_PANELS`, `RIGHT_NEAR`, `FIRST_AFAR`, `PAGE_LATENCIES`, `PANELS_AFAR` and the share of the third-level cache were
-then set by hand, after single products of `tilewright bench gemm` that were chosen wrongly. The clock of the machine
-file is the guaranteed one, so all predictions are too slow by about as much as the clock is faster.
+The constants say how much of the time that bytes take at a memory's bandwidth shows beside the arithmetic. They are a
+fit to about 4,000 schedules of 228 products, each measured once, and to about 1,100 of 50 products, some of them those of
+`tilewright bench gemm`, measured in turn and weighted six times as much: to how much slower than the best the chosen
+schedule is, on two cores of an AVX-512 server. `RIGHT_NEAR`, `NEAR_LINES`, `L2_KEPT`, `L2_LOST`,
+`LEFT_AFAR` and `UNEVEN` were then set by hand, after single products of that suite. The clock of the machine file is the
+guaranteed one, so all predictions are too slow by about as much as the clock is faster.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from tilewright.cost.register_blocks import RegisterBlock, even_split, product_s
 from tilewright.dtypes import DType
 from tilewright.machines.machine import Machine
 
-# The left operand, from the cache that holds a tile's rows, and the right one, from the first-level cache, from the
-# second-level one in panels, in rows so near each other that the hardware follows, in rows farther apart, and what is
-# added from the third-level one where the second has no room or rows fall on the same sets of it.
+# The left operand, from the second- or third-level cache, and what is added from memory; the right one, from the
+# first-level cache, from the second-level one in panels, in rows so near each other that the hardware follows, in rows
+# farther apart, and what is added from the third-level one where the second has no room or rows fall on the same sets
+# of it.
 LEFT, LEFT_AFAR = 1.8, 0.6
 RIGHT_L1, RIGHT_PANELS, RIGHT_NEAR, RIGHT_FAR, RIGHT_COLLIDING = 0.33, 0.17, 0.25, 0.6, 0.38
 NEAR_BYTES, NEAR_LINES, SPLIT_LINES = 2048, 64, 0.75
