@@ -5,11 +5,11 @@ registers (after Goto and van de Geijn, 2008, with the operands exchanged: the l
 stays in the second-level cache while the rows stream by, so each panel reads all rows of the tile again.
 
 The constants say how much of the time that bytes take at a memory's bandwidth shows beside the arithmetic. They are a
-fit to about 4,000 schedules of 228 products, each measured once, and to about 1,100 of 50 products, some of them those of
-`tilewright bench gemm`, measured in turn and weighted six times as much: to how much slower than the best the chosen
-schedule is, on two cores of an AVX-512 server. `RIGHT_NEAR`, `NEAR_LINES`, `L2_KEPT`, `L2_LOST`,
-`LEFT_AFAR` and `UNEVEN` were then set by hand, after single products of that suite. The clock of the machine file is the
-guaranteed one, so all predictions are too slow by about as much as the clock is faster.
+fit to about 4,000 schedules of 228 products, each measured once, and to about 1,100 of 50 products, some of them those
+of `tilewright bench gemm`, measured in turn and weighted six times as much: to how much slower than the best the chosen
+schedule is, on two cores of an AVX-512 server. `RIGHT_NEAR`, `NEAR_LINES`, `L2_KEPT`, `L2_LOST`, `LEFT_AFAR` and
+`UNEVEN` were then set by hand, after single products of that suite. The clock of the machine file is the guaranteed
+one, so all predictions are too slow by about as much as the clock is faster.
 """
 
 from __future__ import annotations
