@@ -56,3 +56,47 @@ def test_special_values_of_columns_reach_their_own_results_only():
     with np.errstate(invalid="ignore"):
         expected = x.sum(0, dtype=np.float64)
     np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int64, np.uint16, np.uint64, np.bool_], ids=lambda d: d.__name__)
+@pytest.mark.parametrize("rows", [MANY_ROWS + n for n in range(ROWS)])
+def test_exact_results_of_columns(rows, dtype):
+    """Three of one pass over rows of all residues: the whole range of a type, factors of rows, kept dimensions."""
+    kind = np.dtype(dtype)
+    lowest, highest = (0, 1) if kind.kind == "b" else (np.iinfo(kind).min, np.iinfo(kind).max)
+    draw = np.random.default_rng(rows).integers
+    wide = kind if kind.kind != "b" else np.uint8
+    x = draw(lowest, highest, (2, rows, 1031), dtype=wide, endpoint=True).astype(kind)
+    factors = draw(0, 2, (rows, 1), dtype=wide).astype(kind)
+
+    @tw.jit
+    def several(x, factors):
+        return tw.sum(x, axis=1), tw.max(x & factors, axis=1, keepdims=True), tw.any(x, axis=(0, 1)), tw.all(x, axis=1)
+
+    sums, maxima, any_, all_ = several(x, factors)
+    np.testing.assert_array_equal(sums, x.sum(1, dtype=np.asarray(sums).dtype))
+    np.testing.assert_array_equal(maxima, (x & factors).max(1, keepdims=True))
+    np.testing.assert_array_equal(any_, x.any((0, 1)))
+    np.testing.assert_array_equal(all_, x.all(1))
+
+
+@pytest.mark.parametrize("rows", [MANY_ROWS + 1, 130])
+def test_extremes_and_moments_of_columns_with_nan(rows):
+    x = np.random.default_rng(0).standard_normal((rows, 777)).astype(np.float32)
+    x[0, 1] = x[rows - 1, 776] = x[7, 300] = np.nan
+    x[rows - 1, 400], x[0, 400], x[3, 20] = np.inf, -np.inf, -np.inf
+    weights = np.linspace(1, 2, rows, dtype=np.float32)[:, None]
+
+    @tw.jit
+    def several(x, weights):
+        y = x * weights
+        return tw.max(y, axis=0), tw.min(y, axis=0), tw.mean(y, axis=0), tw.var(y, axis=0)
+
+    wide = (x * weights).astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        expected = wide.max(0), wide.min(0), wide.mean(0), wide.var(0)
+    found = several(x, weights)
+    for each, wanted in zip(found[:2], expected[:2], strict=True):
+        np.testing.assert_array_equal(each, wanted)
+    for each, wanted in zip(found[2:], expected[2:], strict=True):
+        np.testing.assert_allclose(each, wanted, rtol=1e-5, atol=1e-6)

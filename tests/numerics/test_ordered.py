@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import platform
+import threading
 from collections.abc import Callable, Iterator
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -151,6 +152,85 @@ def test_long_scans_of_other_functions_from_unaligned_memory(fn):
     for reverse in (False, True):
         (found,) = native(scan(x.shape, dtypes.i32, fn, 0, reverse), x)
         np.testing.assert_array_equal(found, scanned(x, fn, 0, reverse))
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("shape", [(1 << 20,), (8192, 96)], ids=str)
+@every_type
+def test_long_scans_of_every_type(dtype, shape, reverse, machine):
+    for fn in SCANS:
+        if dtype.kind not in ops.FUNCTIONS[fn].kinds:
+            continue
+        x = numbers(shape, dtype)
+        if dtype.is_float and fn == "multiply":
+            x = np.where(x > 0, dtype.numpy.type(1), dtype.numpy.type(-1)).astype(dtype.numpy)
+        elif dtype.is_float and fn == "add":
+            # Totals that a float of 16 bits holds too.
+            x[1::2] = -x[::2]
+        found = [native(scan(shape, dtype, fn, 0, reverse), x, machine=machine, threads=n)[0] for n in (1, 3)]
+        np.testing.assert_array_equal(bits(found[0]), bits(found[1]))
+        np.testing.assert_array_equal(found[0].astype(np.float64), scanned(x, fn, 0, reverse).astype(np.float64))
+
+
+@pytest.mark.parametrize("shape", [(1 << 20,), (8192, 96)], ids=str)
+@pytest.mark.parametrize("fn", ["add", "maximum", "minimum"])
+def test_long_scans_of_nan_and_infinities(fn, shape):
+    """A part's elements before a NaN, an infinity or two of opposite signs do not know of them."""
+    for places in ((0, 7), (shape[0] // 2, shape[0] // 2 + 1), (shape[0] // 3, shape[0] - 1), (5, 5)):
+        for values in ((np.inf, -np.inf), (np.nan, np.inf), (-np.inf, -np.inf)):
+            x = numbers(shape, dtypes.f32)
+            x[places[0]], x[places[1]] = values
+            for reverse in (False, True):
+                (found,) = native(scan(shape, dtypes.f32, fn, 0, reverse), x, threads=3)
+                np.testing.assert_array_equal(found, scanned(x, fn, 0, reverse))
+
+
+@pytest.mark.parametrize("shape", [(0, 1 << 20), (3, 0, 1 << 19)], ids=str)
+def test_long_scans_of_no_lines(shape):
+    for reverse in (False, True):
+        (found,) = native(scan(shape, dtypes.f32, "add", len(shape) - 1, reverse), np.zeros(shape, np.float32))
+        assert found.shape == shape
+
+
+def test_long_scans_in_several_threads_of_python_at_once():
+    """Each call counts its parts in memory of its own; those that find the pool busy go alone."""
+    x = np.random.default_rng(0).integers(-1000, 1000, 1 << 19).astype(np.int32)
+    make = scan(x.shape, dtypes.i32, "add", 0, False)
+    expected, wrong = np.cumsum(x, dtype=np.int32), []
+    native(make, x, threads=5)
+
+    def call(factor: int) -> None:
+        for threads in (2, 5, 33) * 4:
+            (found,) = native(make, x * np.int32(factor), threads=threads)
+            if not np.array_equal(found, expected * np.int32(factor)):
+                wrong.append((factor, threads))
+
+    callers = [threading.Thread(target=call, args=(factor,)) for factor in range(1, 5)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert not wrong
+
+
+def test_long_scans_after_and_before_other_functions_and_in_loops():
+    x = np.random.default_rng(0).integers(-1000, 1000, 1 << 19).astype(np.int32)
+    running = partial(tw.cumulative_sum, dtype=tw.i32)
+
+    @partial(tw.jit, target="cpu", donate="x")
+    def several(x):
+        again, firsts = tw.scan(lambda c, _: (running(c), c[0]), x, length=3)
+        return running(tw.flip(x) * 2 + 1) - x, again, firsts
+
+    expected = [x]
+    for _ in range(3):
+        expected.append(np.cumsum(expected[-1], dtype=np.int32))
+    for threads in (1, 2, 7):
+        with options(threads=threads):
+            found = several(x.copy())
+        np.testing.assert_array_equal(found[0], np.cumsum(x[::-1] * 2 + 1, dtype=np.int32) - x)
+        np.testing.assert_array_equal(found[1], expected[3])
+        np.testing.assert_array_equal(found[2], [each[0] for each in expected[:3]])
 
 
 @pytest.mark.parametrize("axis", [0, 1])

@@ -42,6 +42,8 @@ CASES: dict[str, tuple[Callable[..., Any], Arrays]] = {
     "sum of all": (lambda a: tw.sum(a), (array(700, 900),)),
     "column sums": (lambda a: tw.sum(a, axis=0), (array(3000, 70),)),
     "row sums": (lambda a: tw.sum(a, axis=1), (array(70, 3000),)),
+    "running sum": (lambda a: tw.cumulative_sum(a), (array(700000),)),
+    "running sums of columns": (lambda a: tw.cumulative_sum(a, axis=0), (array(6000, 101),)),
 }
 
 
@@ -56,6 +58,20 @@ def test_results_have_the_same_bits_for_any_number_of_threads(name: str) -> None
     alone = bits(function, arguments, 1)
     for threads in (2, 5):
         assert bits(function, arguments, threads) == alone
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_program_for_some_threads_runs_with_any_number(name: str) -> None:
+    function, arguments = CASES[name]
+    with tw.options(threads=1, cache=False):
+        expected = np.asarray(tw.jit(function)(*arguments)).tobytes()
+    for compiled_for in (2, 5):
+        with tw.options(threads=compiled_for, cache=False):
+            compiled = tw.jit(function).lower(*arguments).compile("cpu")
+        for threads in (1, 3, 40):
+            with tw.options(threads=threads):
+                for _ in range(2):
+                    assert np.asarray(compiled(*arguments)).tobytes() == expected
 
 
 @pytest.mark.parametrize("seed", range(12))

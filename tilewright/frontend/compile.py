@@ -15,7 +15,7 @@ from typing import Any
 from tilewright import events
 from tilewright.errors import CpuFeatureError, ProgramFileError, TilewrightError
 from tilewright.frontend.trace import Graph, digest
-from tilewright.options import Options, current
+from tilewright.options import Options, current, options
 from tilewright.runtime.cache import CompileCache, default_cache
 from tilewright.runtime.cpu_features import default_threads
 from tilewright.runtime.program import Program, load
@@ -62,6 +62,7 @@ class CompiledGraph:
         self._graph = graph
         self._target = target
         self._donate = donate
+        self._threads = current().threads or default_threads()
         self._full: Any = None
         self.cache_state = "off"
         self.program: Program = self._obtain()
@@ -92,7 +93,8 @@ class CompiledGraph:
 
     def _compiled(self) -> Any:
         if self._full is None:
-            self._full = build_executable(self._graph, self._target, self._donate)
+            with options(threads=self._threads):
+                self._full = build_executable(self._graph, self._target, self._donate)
         return self._full
 
     def _obtain(self) -> Program:
@@ -151,7 +153,7 @@ class CompiledGraph:
             digest(self._graph),
             repr(self._donate),
             repr(manifest.machine_named(machine_name)),
-            str(current().threads or default_threads()),
+            str(self._threads),
             source_digest(cache.directory),
         )
         return hashlib.blake2b("\n".join(parts).encode(), digest_size=20).hexdigest()

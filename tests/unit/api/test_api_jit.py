@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -14,11 +15,13 @@ import tilewright as tw
 from tilewright.errors import (
     ArgumentError,
     DTypeError,
+    ResourceExhausted,
     ShapeError,
     TargetError,
     TilewrightError,
     UnsupportedOnTargetError,
 )
+from tilewright.events import capture
 
 
 class Counting:
@@ -417,3 +420,63 @@ def test_settled_calls_go_straight_to_native_code(tmp_path, monkeypatch):
         assert np.array_equal(negate(x), -x)
         with pytest.raises(TypeError):
             negate(x[:3])
+
+
+def test_settled_calls_heed_options_that_change(tmp_path):
+    x = np.arange(1 << 14, dtype=np.float32)
+    double = tw.jit(lambda x: x * 2)
+    with tw.options(cache_dir=tmp_path):
+        for _ in range(3):
+            double(x)
+        for _ in range(2):
+            with tw.options(memory_limit_bytes=1000):
+                for _ in range(3):
+                    with pytest.raises(ResourceExhausted):
+                        double(x)
+            same(double(x), x * 2)
+        with tw.options(target="interp"):
+            same(double(x), x * 2)
+        assert {setting.target for _, setting in double._compiled} == {"cpu", "interp"}
+        with capture() as found:
+            double(x)
+            double(x)
+        assert [record["kind"] for record in found].count("runtime.launch") == 2
+
+
+def test_settled_calls_come_back_after_errors(tmp_path):
+    x = np.arange(6, dtype=np.float32)
+    negate = tw.jit(lambda x: -x, target="cpu")
+    with tw.options(cache_dir=tmp_path):
+        for wrong in ("text", [x, object()], np.array(["a"]), x.astype(">f4")):
+            for _ in range(3):
+                same(negate(x), -x)
+            for _ in range(2):
+                with pytest.raises(TilewrightError):
+                    negate(wrong)
+        for several in ((), (x, x)):
+            with pytest.raises((TilewrightError, TypeError)):
+                negate(*several)
+        read_only = x.copy()
+        read_only.flags.writeable = False
+        results = [negate(each) for each in (x, read_only, x[::-1], np.broadcast_to(x[2], 6), x)]
+        for result, each in zip(results, (x, x, x[::-1], np.full(6, 2, np.float32), x), strict=True):
+            same(result, -each)
+        assert not any(np.shares_memory(a, b) for a, b in itertools.combinations(results, 2))
+
+
+def test_stages_are_those_of_the_threads_that_it_is_compiled_for(tmp_path):
+    """Also when a program that came from the cache is looked at under other options."""
+    x = np.zeros((301, 401), np.float32)
+
+    def text(threads: int) -> str:
+        with tw.options(threads=threads):
+            return compiled[threads].ir("llvm")
+
+    compiled = {}
+    with tw.options(cache_dir=tmp_path):
+        for threads in (2, 7):
+            with tw.options(threads=threads):
+                compiled[threads] = tw.jit(tw.tanh).lower(x).compile("cpu")
+        outside = compiled[7].ir("llvm")
+        assert outside == text(7)
+        assert outside != text(2)
