@@ -211,17 +211,17 @@ MUTANTS: tuple[Mutant, ...] = (
     # nest emission
     _nest(
         "tail one lane short",
-        "_vector_loop",
+        "_vectors",
         "ir.Constant(I32, known % lanes)",
         "ir.Constant(I32, max(1, known % lanes - 1))",
     ),
-    _nest("masked lanes reduced", "_accumulate", "if self.position.mask is not None and", "if False and"),
+    _nest("masked lanes reduced", "_with_next", "if self.position.mask is not None and", "if False and"),
     _nest("half of the lanes dropped", "_across_lanes", "while lanes > 1", "while lanes > 2"),
     _nest(
         "unrolled sums dropped",
-        "_finish_accumulators",
-        "for slot in accumulator.slots]",
-        "for slot in accumulator.slots[:1]]",
+        "_store_totals",
+        "else accumulator.slots",
+        "else accumulator.slots[:1]",
     ),
     _access("upper ends not guarded", "_unsure", "low >= 0 and (high < size or", "low >= 0 and (True or"),
     _nest("reductions start from zero", "_identity", "function.identity(array_type(reduce.operands[0]).dtype)", "0"),
