@@ -161,10 +161,14 @@ def test_scaling_times_calls_with_one_thread_and_with_all():
         time.sleep(0.012 / (called[-1] or 1))
         return x
 
-    record = measure_scaling(made_up_case(ours, lambda numpy, x: x), request(threads=3))
+    def ratio() -> float:
+        record = measure_scaling(made_up_case(ours, lambda numpy, x: x), request(threads=3))
+        assert record["agrees"]
+        return record["ratio"]
+
+    # One of several: on a busy machine a pause takes longer than was asked for.
+    assert any(2 < ratio() < 4 for _ in range(10))
     assert set(called) == {1, 3}
-    assert record["agrees"]
-    assert 2 < record["ratio"] < 4
     wrong = measure_scaling(made_up_case(lambda x: x * current().threads, lambda numpy, x: x), request(threads=3))
     assert not wrong["agrees"]
 

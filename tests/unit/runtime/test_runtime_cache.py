@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from runtime_programs import make_add
 
+from tests.effort import is_within
 from tilewright.errors import ArgumentError
 from tilewright.events import capture
 from tilewright.options import current, options
@@ -490,14 +491,12 @@ def test_the_source_digest_follows_names_and_contents_of_sources_only(tmp_path):
 
 def test_the_source_digest_is_remembered_over_processes_and_costs_little(tmp_path):
     digest = fresh_digest(tmp_path, cache_module.Path(cache_module.__file__).parent.parent)
-    times = []
-    for _ in range(10):
+
+    def again() -> None:
         source_digest.cache_clear()
-        start_s = time.perf_counter()
         assert source_digest(tmp_path) == digest
-        times.append(time.perf_counter() - start_s)
-    print(f"warm source digest: {min(times) * 1e3:.2f} ms")
-    assert min(times) < 0.005
+
+    assert is_within(0.005, again, attempts=100)
 
 
 def test_a_broken_or_unwritable_memo_costs_nothing_but_time(tmp_path):

