@@ -333,7 +333,8 @@ class NestMemory:
                 row = self.builder.select(inside, row, self.context.pointers[found.ref])
             rows.append(row)
         self.position.index[vector] = start
-        return load_transposed(self.builder, rows, load_form(found.type.dtype, plan.lanes), itemsize)
+        form = load_form(found.type.dtype, plan.lanes)
+        return load_transposed(self.builder, rows, form, itemsize, self.context.machine.vector.registers)
 
     def filled(self, op: tile.LoadOp, at: Indices, raw: Value) -> Value:
         """The registers of what was loaded, with the fill in lanes outside."""

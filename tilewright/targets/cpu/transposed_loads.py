@@ -19,19 +19,30 @@ def can_transpose(lanes: int, itemsize: int) -> bool:
     return lanes * itemsize >= PIECE_BYTES and lanes >= PIECE_BYTES // itemsize
 
 
-def load_transposed(builder: Builder, rows: Sequence[Value], shape: ir.Type, itemsize: int) -> list[Value]:
-    """As many vectors of `shape` as there are rows, given by pointers: the n-th holds each row's n-th element."""
-    lanes = lanes_of(shape)
-    width = PIECE_BYTES // itemsize
+def load_transposed(
+    builder: Builder, rows: Sequence[Value], shape: ir.Type, itemsize: int, registers: int
+) -> list[Value]:
+    """As many vectors of `shape` as there are rows, given by pointers: the n-th holds each row's n-th element. Half of
+    the registers hold what is loaded before it is transposed."""
+    lanes, width = lanes_of(shape), PIECE_BYTES // itemsize
     piece = ir.VectorType(element_of(shape), width)
+    step = width * max(1, registers // 2 // width)
     result: list[Value] = []
-    for first in range(0, lanes, width):
-        # Pieces of rows `width` apart side by side: what remains is transposing within each piece's place.
-        vectors: list[Value] = []
+    for start in range(0, lanes, step):
+        firsts = range(start, min(start + step, lanes), width)
+        # Pieces of rows `width` apart side by side: what remains is transposing within each piece's place. A row's
+        # pieces are loaded one after the other: of rows a page apart the first-level cache holds fewer than a block's.
+        parts: dict[int, list[Value]] = {first: [] for first in firsts}
         for row in range(width):
-            pointers = [offset_pointer(builder, pointer, i64(first), itemsize) for pointer in rows[row::width]]
-            vectors.append(_joined(builder, [builder.load(p, align=itemsize, typ=piece) for p in pointers]))
-        result.extend(_turned(builder, vectors, width))
+            pieces: dict[int, list[Value]] = {first: [] for first in firsts}
+            for pointer in rows[row::width]:
+                for first in firsts:
+                    at = offset_pointer(builder, pointer, i64(first), itemsize)
+                    pieces[first].append(builder.load(at, align=itemsize, typ=piece))
+            for first in firsts:
+                parts[first].append(_joined(builder, pieces[first]))
+        for vectors in parts.values():
+            result.extend(_turned(builder, vectors, width))
     return result
 
 
