@@ -322,11 +322,16 @@ FITS = (
 )
 
 
+# As many values as two registers of AVX-512 hold.
+INTERVALS = 32
+
+
 @dataclass(frozen=True)
 class Pieces:
-    """An odd `function` on 16 intervals of one width, from 0 on: in f32 polynomials of `degree` in the distance from
-    the points k * `spacing`, the first of `function` less that distance. `spacing` has few bits, so that these points
-    are exact; at the last of them the function rounds to 1."""
+    """An odd `function` on intervals of one width, from 0 on: in f32 polynomials of `degree` in the distance from the
+    points k * `spacing`, the first of `function` less that distance. `spacing` has few bits, so that these points are
+    exact; of those that have, it is one where the function's first values round well. At the last of the points the
+    function rounds to 1."""
 
     name: str
     formula: str
@@ -338,6 +343,7 @@ class Pieces:
     def fit(self, piece: int) -> Fit:
         reach, centre = self.spacing / 2 * mpf("1.001"), piece * self.spacing
         name, formula, degrees = self.name, self.formula, {"f32": self.degree - (piece == 0)}
+        last = piece == INTERVALS - 1
         if piece == 0:
             rest = _series_safe(lambda t: self.function(t) / t - 1, self.slope - 1)
             return Fit(name, formula, rest, lambda t: 1 / (rest(t) + 1), mpf(0), reach, degrees)
@@ -345,12 +351,12 @@ class Pieces:
         def moved(t: mpf) -> mpf:
             return self.function(centre + t)
 
-        return Fit(name, formula, moved, lambda t: 1 / moved(t), -reach, reach if piece < 15 else mpf(0), degrees)
+        return Fit(name, formula, moved, lambda t: 1 / moved(t), -reach, mpf(0) if last else reach, degrees)
 
     def polynomials(self) -> list[list[float]]:
         """The coefficients of each piece, constant first."""
         found: list[list[float]] = []
-        for piece in range(16):
+        for piece in range(INTERVALS):
             fit = self.fit(piece)
             values = rounded_coefficients(fit, fit.degrees["f32"], "f32")
             bits = error_bits(fit, [mpf(value) for value in values])
@@ -360,8 +366,8 @@ class Pieces:
 
 
 PIECES = (
-    Pieces("ERF", "erf, to 3.93", mpmath.erf, 2 / mpmath.sqrt(PI), mpf(67) / 256, 6),
-    Pieces("TANH", "tanh, to 9.02", mpmath.tanh, mpf(1), mpf(77) / 128, 7),
+    Pieces("ERF", "erf, to 3.97", mpmath.erf, 2 / mpmath.sqrt(PI), mpf(1051) / 8192, 4),
+    Pieces("TANH", "tanh, to 9.17", mpmath.tanh, mpf(1), mpf(303) / 1024, 6),
 )
 
 

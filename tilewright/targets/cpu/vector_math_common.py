@@ -291,18 +291,19 @@ class Lanes:
         return self.wrap(_in_lanes(self.builder, self.builder.call(function, arguments), self.type))
 
     def can_look_up(self) -> bool:
-        """Whether the processor looks values up in a register of 16."""
+        """Whether the processor looks values up in two registers of 16."""
         return has_features(self.builder, "avx512f") and self.element == "f32" and lanes_of(self.type) <= 16
 
     def looked_up(self, table: Sequence[float]) -> Lanes:
-        """Of 16 values the one with the number that stands in the last four bits of each lane."""
+        """Of 32 values the one with the number that stands in the last five bits of each lane."""
         held, numbers = ir.VectorType(FLOAT, 16), ir.VectorType(ir.IntType(32), 16)
         index = self.builder.bitcast(_in_lanes(self.builder, self.value, held), numbers)
-        name = "llvm.x86.avx512.permvar.sf.512"
+        name = "llvm.x86.avx512.vpermi2var.ps.512"
         function = self.builder.module.globals.get(name)
         if function is None:
-            function = ir.Function(self.builder.module, ir.FunctionType(held, [held, numbers]), name)
-        found = self.builder.call(function, [ir.Constant(held, [ir.Constant(FLOAT, v) for v in table]), index])
+            function = ir.Function(self.builder.module, ir.FunctionType(held, [held, numbers, held]), name)
+        low, high = (ir.Constant(held, [ir.Constant(FLOAT, v) for v in half]) for half in (table[:16], table[16:]))
+        found = self.builder.call(function, [low, index, high])
         return self.wrap(_in_lanes(self.builder, found, self.type))
 
     def times_plus(self, factor: Lanes | float, term: Lanes | float) -> Lanes:
