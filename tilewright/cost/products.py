@@ -44,6 +44,7 @@ PAGE_BYTES, PAGE_LATENCIES, TRANSLATIONS, WALK_LATENCIES = 4096, 6.0, 1024, 0.39
 # Packing, of third-level bandwidth: by the thread that reads the panels, and by all for all, read by others.
 # Reading panels of a right operand that is packed as a whole and larger than what is near, again for each tile.
 PACKED_ALONE, PACKED_TOGETHER, PANELS_AFAR = 5.6, 7.6, 0.26
+KEPT = 2.0
 # Copying, and turning, a tile's rows of the left operand, of third-level bandwidth.
 LEFT_COPIED = 6.9
 # Writing a short run of a row of the result far from the one before, of the latency of the second-level cache.
@@ -68,6 +69,7 @@ class Right(Enum):
 
     READY = "panels made when the program was compiled"
     IN_PLACE = "where it lies"
+    KEPT = "a panel that the first rows of each tile keep"
     ALONE = "panels that each tile makes for itself"
     TOGETHER = "panels that all threads make for all tiles"
 
@@ -231,6 +233,8 @@ def right_seconds(
     afar = taken * own * PANELS_AFAR / panels
     if right == Right.READY:
         return afar
+    if right == Right.KEPT:
+        return taken * (own * KEPT / l3 + _pages_seconds(product, machine))
     if right == Right.ALONE:
         return afar + taken * (own * PACKED_ALONE / l3 + _pages_seconds(product, machine))
     if right == Right.TOGETHER:

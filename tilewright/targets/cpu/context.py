@@ -46,8 +46,8 @@ class FunctionContext:
 
     Of the block that is being emitted: what earlier nests have `loaded` from arrays, the `upcoming` stores to arrays of
     later nests, and the stores of earlier nests that ask for the lines of one of those (`claimed`), and the counter of
-    the loop in which a nest takes turns with a product (`turn`). `past_caches` says whether some stores of the function
-    need a fence after them."""
+    the loop in which a nest takes turns with a product (`turn`). `kept` are the panels of right operands that products
+    keep for later ones. `past_caches` says whether some stores of the function need a fence after them."""
 
     builder: Builder
     machine: Machine
@@ -62,6 +62,7 @@ class FunctionContext:
     loaded: Sequence[tile.LoadOp] = ()
     upcoming: Sequence[tile.StoreOp] = ()
     claimed: dict[tile.StoreOp, tile.StoreOp] = field(default_factory=dict)
+    kept: dict[SSAValue, Value] = field(default_factory=dict)
     past_caches: bool = False
 
     def bound(self, symbol: SSAValue) -> int:
