@@ -1,5 +1,5 @@
-"""When `scheduled-pack-operands` packs at compile time, when all threads do it, when the first rows of a tile keep panels,
-and what those hold."""
+"""When `scheduled-pack-operands` packs at compile time, when all threads do it, when first rows keep panels, and what
+panels hold."""
 
 from __future__ import annotations
 

@@ -18,6 +18,9 @@ from tilewright.targets.cpu.loops import add, i64, maximum, minimum, multiply, o
 from tilewright.targets.cpu.vector_math_common import Builder, Value
 
 ALIGNMENT = 64
+# Between the scratch memories of two threads: what one reads in order is fetched ahead to the end of its page, which
+# would take from the other the lines that it writes there.
+GUARD_BYTES = 4096
 _INTEGER_FUNCTIONS = {
     AffineBinaryOpKind.Add: "add",
     AffineBinaryOpKind.Mul: "multiply",
@@ -37,7 +40,7 @@ class Scratch:
     bytes: int = 0
 
     def require(self, bytes: int) -> None:
-        self.bytes = max(self.bytes, round_up(bytes))
+        self.bytes = max(self.bytes, round_up(bytes) + GUARD_BYTES)
 
 
 @dataclass(eq=False)

@@ -27,12 +27,11 @@ class Walk:
 
 @dataclass(frozen=True)
 class Ahead:
-    """The next panel of the right operand, asked for while this one is in use: each trip of a block's depth loop takes
-    `lines` cache lines, the block's first from `pointer`."""
+    """Lines of the next panel of the right operand, asked for while this one is in use: each trip of a block's depth
+    loop takes one from each of `pointers`, which move on by `step_bytes` with each step of the depth."""
 
-    pointer: Value
-    lines: int
-    line_bytes: int
+    pointers: tuple[Value, ...]
+    step_bytes: Value
 
 
 @dataclass(frozen=True)
@@ -147,11 +146,9 @@ class MicroKernel:
 
     def _prefetch(self, ahead: Ahead, index: Value) -> None:
         """Ask the second-level cache for the next panel's lines that belong to the trip at `index`."""
-        bytes_a_trip = ahead.lines * ahead.line_bytes
-        offset = multiply(self.builder, index, bytes_a_trip // DEPTH_UNROLL)
-        for line in range(ahead.lines):
-            position = add(self.builder, offset, i64(line * ahead.line_bytes))
-            prefetch(self.builder, offset_pointer(self.builder, ahead.pointer, position, 1))
+        offset = self.builder.mul(index, ahead.step_bytes)
+        for pointer in ahead.pointers:
+            prefetch(self.builder, offset_pointer(self.builder, pointer, offset, 1))
 
     def _keep(self, columns: list[Value], kept: Walk, index: Value) -> None:
         """Write one step of the depth to the panel."""
