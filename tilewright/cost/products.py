@@ -29,11 +29,11 @@ from tilewright.machines.machine import Machine
 # first-level cache, from the second-level one in panels, in rows so near each other that the hardware follows, in rows
 # farther apart, and what is added from the third-level one where the second has no room or rows fall on the same sets
 # of it.
-LEFT, LEFT_AFAR = 1.8, 0.6
-RIGHT_L1, RIGHT_PANELS, RIGHT_NEAR, RIGHT_FAR, RIGHT_COLLIDING = 0.33, 0.17, 0.25, 0.6, 0.38
+LEFT, LEFT_AFAR = 1.4, 0.6
+RIGHT_L1, RIGHT_PANELS, RIGHT_NEAR, RIGHT_FAR, RIGHT_COLLIDING = 0.4, 0.17, 0.25, 0.6, 0.38
 NEAR_BYTES, NEAR_LINES, SPLIT_LINES = 2048, 64, 0.75
 # The shares of the second-level cache up to which what is read in turns stays in it, and from which nothing does.
-L2_KEPT, L2_LOST = 0.42, 1.25
+L2_KEPT, L2_LOST = 0.42, 1.05
 L1_SHARE, L2_RESULT_SHARE = 0.6, 0.75
 # Reading a right operand for the first time, in rows near each other, farther apart, and what is added where it is as a
 # whole too large for the second-level cache.
@@ -41,10 +41,10 @@ FIRST_NEAR, FIRST_FAR, FIRST_AFAR = 0.24, 0.7, 1.2
 # Pages: the first touch of one by a tile, in latencies of the second-level cache; more than there are entries for in
 # the table of translations are looked up again by each block of rows.
 PAGE_BYTES, PAGE_LATENCIES, TRANSLATIONS, WALK_LATENCIES = 4096, 6.0, 1024, 0.39
-# Packing, of third-level bandwidth: by the thread that reads the panels, and by all for all, read by others.
-# Reading panels of a right operand that is packed as a whole and larger than what is near, again for each tile.
-PACKED_ALONE, PACKED_TOGETHER, PANELS_AFAR = 5.6, 7.6, 0.26
-KEPT = 2.0
+# Packing, of third-level bandwidth: by the first rows that meet a panel, by a pass of the thread that reads it, and by
+# all for all, read by others. Reading panels of a right operand that is packed as a whole and larger than what is near,
+# again for each tile.
+KEPT, PACKED_ALONE, PACKED_TOGETHER, PANELS_AFAR = 1.8, 5.6, 9.0, 0.26
 # Copying, and turning, a tile's rows of the left operand, of third-level bandwidth.
 LEFT_COPIED = 6.9
 # Writing a short run of a row of the result far from the one before, of the latency of the second-level cache.
@@ -296,7 +296,9 @@ def _result_seconds(
     runs = 0.0
     if product.columns * item > NEAR_BYTES:
         runs = -(-columns // block.columns) * rows * RUN_LATENCIES * l2.latency_s
-    passes = 2 * (steps - 1) + (2 if product.buffered or steps > 1 else 0)
+    # What follows a product does so block by block where all blocks are whole and the depth is one.
+    blockwise = steps == 1 and columns % block.columns == 0
+    passes = 2 * (steps - 1) + (2 if product.buffered and not blockwise or steps > 1 else 0)
     written, left = rows * columns * item, rows * min(product.depth, DEPTH) * item
     memory = l2 if written + left <= L2_RESULT_SHARE * l2.bytes else l3
     return runs + passes * written * LEFT / memory.bytes_per_second
