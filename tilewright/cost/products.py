@@ -7,9 +7,10 @@ stays in the second-level cache while the rows stream by, so each panel reads al
 The constants say how much of the time that bytes take at a memory's bandwidth shows beside the arithmetic. They are a
 fit to about 4,000 schedules of 228 products, each measured once, and to about 1,100 of 50 products, some of them those
 of `tilewright bench gemm`, measured in turn and weighted six times as much: to how much slower than the best the chosen
-schedule is, on two cores of an AVX-512 server. `RIGHT_NEAR`, `NEAR_LINES`, `L2_KEPT`, `L2_LOST`, `LEFT_AFAR` and
-`UNEVEN` were then set by hand, after single products of that suite. The clock of the machine file is the guaranteed
-one, so all predictions are too slow by about as much as the clock is faster.
+schedule is, on two cores of an AVX-512 server. `RIGHT_NEAR`, `NEAR_LINES`, `L2_KEPT` and `LEFT_AFAR` were then set by
+hand, after single products of that suite; `KEPT`, `LEFT`, `RIGHT_L1`, `PACKED_TOGETHER`, `L2_LOST` and `UNEVEN` were
+fitted once more, to about 2,100 schedules of 190 products. The clock of the machine file is the guaranteed one, so all
+predictions are too slow by about as much as the clock is faster.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ EDGE_S = 70e-9
 TOGETHER_S = 16e-6
 TILE_S = 0.44e-6
 # The part of a tile for which threads wait at the end, as no two are equally fast on a machine that others use too.
-UNEVEN = 0.003
+UNEVEN = 0.01
 
 # Steps of the depth in one block. Deep blocks read and write the accumulator less often; a panel of them is still small
 # beside the second-level cache. Does not depend on the number of threads, nor do then the sums.
@@ -298,7 +299,7 @@ def _result_seconds(
         runs = -(-columns // block.columns) * rows * RUN_LATENCIES * l2.latency_s
     # What follows a product does so block by block where all blocks are whole and the depth is one.
     blockwise = steps == 1 and columns % block.columns == 0
-    passes = 2 * (steps - 1) + (2 if product.buffered and not blockwise or steps > 1 else 0)
+    passes = 2 * (steps - 1) + (2 if (product.buffered and not blockwise) or steps > 1 else 0)
     written, left = rows * columns * item, rows * min(product.depth, DEPTH) * item
     memory = l2 if written + left <= L2_RESULT_SHARE * l2.bytes else l3
     return runs + passes * written * LEFT / memory.bytes_per_second
