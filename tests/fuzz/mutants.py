@@ -240,9 +240,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _cpu(
         "last rows one too few",
-        "emit_dot:_Product._emit_panel",
-        "self._emit_block(panel, present, done, rest, None)",
-        "self._emit_block(panel, present, done, max(1, rest - 1), None)",
+        "emit_dot:_Product._emit_blocks",
+        "self._emit_block(panel, done, rest, None)",
+        "self._emit_block(panel, done, max(1, rest - 1), None)",
     ),
     _cpu(
         "last panel one column short",
@@ -255,6 +255,12 @@ MUTANTS: tuple[Mutant, ...] = (
         "emit_dot:_Product._emit_block",
         "Walk(a, left.depth_stride, left.row_stride)",
         "Walk(a, left.depth_stride, self.op.shape[2])",
+    ),
+    _cpu(
+        "one vector of the columns kept for later rows",
+        "micro_kernel:MicroKernel._keep",
+        "enumerate(columns)",
+        "enumerate(columns[:1])",
     ),
     # ordered emission
     _cpu("sort always ascending", "emit_sort:emit_sort", "bool(op.descending.value.data)", "False"),

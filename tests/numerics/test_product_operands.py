@@ -1,5 +1,5 @@
-"""Products whose operands are read where they lie, packed for each tile, or end before the tile does: the numbers of
-NumPy on whole numbers, which no order of additions changes."""
+"""Products whose operands are read where they lie, kept in panels by the first rows, or end before the tile does: the
+numbers of NumPy on whole numbers, which no order of additions changes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,14 @@ import tilewright as tw
 from tests.passes.pass_support import parse
 from tests.programs import Program, build
 from tilewright import dtypes
+from tilewright.cost.given import Given, schedules_given
+from tilewright.cost.products import MatmulTile, Right, Schedule
+from tilewright.cost.register_blocks import register_blocks
 from tilewright.dtypes import DType
 from tilewright.frontend.build import build_module
 from tilewright.frontend.trace import Value
 from tilewright.pipelines import compile_module
+from tilewright.targets.cpu.host import host_machine
 
 Tensor = np.ndarray[Any, Any]
 
@@ -73,11 +77,43 @@ def test_right_operands_whose_columns_lie_apart_are_packed(columns: int) -> None
     ("rows", "depth", "columns"),
     [(1030, 70, 530), (200, 1031, 530), (700, 40, 129), (161, 3, 1000), (600, 2053, 65)],
 )
-def test_right_operands_of_many_rows_are_packed_for_each_tile(
-    rows: int, depth: int, columns: int, threads: int
-) -> None:
+def test_right_operands_of_many_rows_are_multiplied(rows: int, depth: int, columns: int, threads: int) -> None:
     """Rows, columns and depths that no tile divides."""
     products((rows, depth), [(depth, columns)], dtypes.f32, threads)
+
+
+def kept(rows: int, columns: int, depth: int, dtype: DType, vectors: int) -> Given:
+    """Tiles in which the first rows keep panels, with a register block of some vectors."""
+    block = next(b for b in register_blocks(dtype, host_machine()) if b.vectors == vectors)
+    return Given(product=Schedule(MatmulTile(rows, columns * block.columns, depth), block, Right.KEPT, 0.0))
+
+
+@pytest.mark.parametrize("dtype", [dtypes.f32, dtypes.f64, dtypes.i32], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("vectors", [1, 2, 4])
+@pytest.mark.parametrize("rows", [5, 16, 29, 61])
+def test_panels_that_the_first_rows_keep_are_multiplied(rows: int, vectors: int, dtype: DType) -> None:
+    """Tiles of fewer rows than a register block, of whole ones, and of some that are left; blocks of the depth."""
+    for tile_rows in (rows, -(-rows // 2)):
+        with schedules_given(kept(tile_rows, 2, 20, dtype, vectors)):
+            products((rows, 41), [(41, columns) for columns in (64, 70, 200)], dtype)
+            products((3, rows, 7), [(3, 7, columns) for columns in (64, 70, 200)], dtype)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("rows", [97, 98, 194, 333])
+def test_panels_are_kept_where_more_follows_block_by_block(rows: int, threads: int) -> None:
+    """Last rows, in code of their own, read what the ones before them kept."""
+
+    def make(p: Program) -> list[Value]:
+        x, residual = p.array(rows, 33), p.array(rows, 256)
+        return [p.map("add", p.dot(x, p.array(33, 256), 0, 1, 0), residual) for _ in range(3)]
+
+    def expected(x: Tensor, residual: Tensor, *rights: Tensor) -> list[Tensor]:
+        return [x @ w + residual for w in rights]
+
+    for tile_rows in (rows, -(-rows // 2)):
+        with schedules_given(kept(tile_rows, 4, 33, dtypes.f32, 4)):
+            check(make, expected, threads)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 5])

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.targets.cpu.context import Scratch
 
 Arrays = tuple[np.ndarray[Any, Any], ...]
 GENERATOR = np.random.default_rng(11)
@@ -109,3 +110,14 @@ def test_each_thread_gets_as_many_chunks_as_another(threads: int, size: tuple[in
     (chunks,) = (abs(int(n)) for n in re.findall(r"call void .*, i64 (-?\d+), i32 %", text))
     assert 2 <= chunks <= 64
     assert chunks <= threads or chunks % threads == 0
+
+
+@pytest.mark.parametrize("needs", [(64,), (1536, 100_000), (4000, 4096, 1)])
+def test_what_a_thread_reads_ahead_is_not_another_threads(needs: tuple[int, ...]) -> None:
+    """Caches fetch ahead to the end of a page of 4 KiB: the next thread's memory begins on another one."""
+    scratch = Scratch()
+    for size in needs:
+        scratch.require(size)
+    for start in range(0, 4096, 64):
+        last, following = start + max(needs) - 1, start + scratch.bytes
+        assert last // 4096 < following // 4096

@@ -18,7 +18,7 @@ from tilewright.passes.array_lower_to_tile import ArrayLowerToTilePass
 from tilewright.passes.scheduled_pack_operands import ScheduledPackOperandsPass
 from tilewright.runtime.cache import default_cache
 
-PLACES = {Right.IN_PLACE: [], Right.ALONE: ["packed for each tile"], Right.TOGETHER: ["packed by all threads"]}
+PLACES = {Right.IN_PLACE: [], Right.KEPT: ["kept by the first rows"], Right.TOGETHER: ["packed by all threads"]}
 
 
 def product(p: Program) -> list[Value]:

@@ -1,4 +1,5 @@
-"""When `scheduled-pack-operands` packs at compile time, when all threads or each tile, and what the panels hold."""
+"""When `scheduled-pack-operands` packs at compile time, when all threads do it, when first rows keep panels, and what
+panels hold."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from tilewright.primitives import ArrayType
 
 AT_COMPILE_TIME = ("packed at compile time", "a captured array")
 AT_RUN_TIME = ("packed by all threads", "known at run time only")
-IN_EACH_TILE = ("packed for each tile", "its rows are enough")
+KEPT = ("kept by the first rows", "others read it again")
 WEIGHTS = np.random.default_rng(3).standard_normal((4, 44)).astype(np.float32)
 
 
@@ -100,30 +101,26 @@ def test_an_array_whose_columns_lie_side_by_side_is_read_where_it_lies_by_few_ro
     assert decisions(unit) == []
 
 
-def test_each_tile_packs_its_part_for_many_rows() -> None:
-    """Its own columns, in a buffer of its own that no other tile waits for."""
+def test_the_first_rows_of_many_keep_panels() -> None:
+    """In memory of the thread: no buffer of the program, and no tile waits for another."""
     unit = packed(lambda p: [p.dot(p.array(64, 512), p.array(512, 600), 0, 1, 0)])
     expect(
         unit,
         """
-        CHECK: scheduled.parallel() {extents = array<i64: 1, 2>, grain = 1 : index}
-        CHECK-NEXT: ^{{.*}}(%{{[0-9]+}}: index, [[J:%[0-9]+]]: index):
-        CHECK: [[P:%[0-9]+]] = scheduled.alloc() : !tile.ref<tensor<512x304xf32>, "worker", "(512, 304) : [512@mem*16
-        CHECK: [[PART:%[0-9]+]] = tile.load(%1, [[J]], [[J]]
-        CHECK-SAME: map = affine_map<(d0, d1){{.*}} -> (d0, (d1 + (s0 * 304)))>, fill = 0.0
-        CHECK-NEXT: tile.store([[PART]], [[P]]) {map = affine_map<(d0, d1) -> (d0, d1)>}
-        CHECK: scheduled.dot(%0, [[P]],
-        CHECK-SAME: right_map = affine_map<(d0, d1){{[^>]*}} -> (d0, d1)>
+        CHECK-NOT: @mem
+        CHECK: scheduled.parallel() {extents = array<i64: {{.*}}, 2>, grain = 1 : index}
+        CHECK: scheduled.dot(%0, %1,
+        CHECK-SAME: keep = true
         CHECK-NOT: scheduled.barrier
         """,
     )
-    assert decisions(unit) == [IN_EACH_TILE]
+    assert decisions(unit) == [KEPT]
 
 
-def test_what_each_tile_packed_is_multiplied() -> None:
+def test_what_the_first_rows_keep_is_multiplied() -> None:
     """The last tile has columns that the array lacks, and the last trip of the depth has depths that it lacks."""
     unit = packed(lambda p: [p.dot(p.array(64, 2063), p.array(2063, 600), 0, 1, 0)])
-    assert decisions(unit) == [IN_EACH_TILE]
+    assert decisions(unit) == [KEPT]
     x, w = random_inputs(unit)
     np.testing.assert_allclose(run(unit, [x, w])[0], x @ w, rtol=1e-4, atol=1e-3)
 

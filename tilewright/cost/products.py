@@ -7,9 +7,10 @@ stays in the second-level cache while the rows stream by, so each panel reads al
 The constants say how much of the time that bytes take at a memory's bandwidth shows beside the arithmetic. They are a
 fit to about 4,000 schedules of 228 products, each measured once, and to about 1,100 of 50 products, some of them those
 of `tilewright bench gemm`, measured in turn and weighted six times as much: to how much slower than the best the chosen
-schedule is, on two cores of an AVX-512 server. `RIGHT_NEAR`, `NEAR_LINES`, `L2_KEPT`, `L2_LOST`, `LEFT_AFAR` and
-`UNEVEN` were then set by hand, after single products of that suite. The clock of the machine file is the guaranteed
-one, so all predictions are too slow by about as much as the clock is faster.
+schedule is, on two cores of an AVX-512 server. `RIGHT_NEAR`, `NEAR_LINES`, `L2_KEPT` and `LEFT_AFAR` were then set by
+hand, after single products of that suite; `KEPT`, `LEFT`, `RIGHT_L1`, `PACKED_TOGETHER`, `L2_LOST` and `UNEVEN` were
+fitted once more, to about 2,100 schedules of 190 products. The clock of the machine file is the guaranteed one, so all
+predictions are too slow by about as much as the clock is faster.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ from tilewright.machines.machine import Machine
 # first-level cache, from the second-level one in panels, in rows so near each other that the hardware follows, in rows
 # farther apart, and what is added from the third-level one where the second has no room or rows fall on the same sets
 # of it.
-LEFT, LEFT_AFAR = 1.8, 0.6
-RIGHT_L1, RIGHT_PANELS, RIGHT_NEAR, RIGHT_FAR, RIGHT_COLLIDING = 0.33, 0.17, 0.25, 0.6, 0.38
+LEFT, LEFT_AFAR = 1.4, 0.6
+RIGHT_L1, RIGHT_PANELS, RIGHT_NEAR, RIGHT_FAR, RIGHT_COLLIDING = 0.4, 0.17, 0.25, 0.6, 0.38
 NEAR_BYTES, NEAR_LINES, SPLIT_LINES = 2048, 64, 0.75
 # The shares of the second-level cache up to which what is read in turns stays in it, and from which nothing does.
-L2_KEPT, L2_LOST = 0.42, 1.25
+L2_KEPT, L2_LOST = 0.42, 1.05
 L1_SHARE, L2_RESULT_SHARE = 0.6, 0.75
 # Reading a right operand for the first time, in rows near each other, farther apart, and what is added where it is as a
 # whole too large for the second-level cache.
@@ -41,9 +42,10 @@ FIRST_NEAR, FIRST_FAR, FIRST_AFAR = 0.24, 0.7, 1.2
 # Pages: the first touch of one by a tile, in latencies of the second-level cache; more than there are entries for in
 # the table of translations are looked up again by each block of rows.
 PAGE_BYTES, PAGE_LATENCIES, TRANSLATIONS, WALK_LATENCIES = 4096, 6.0, 1024, 0.39
-# Packing, of third-level bandwidth: by the thread that reads the panels, and by all for all, read by others.
-# Reading panels of a right operand that is packed as a whole and larger than what is near, again for each tile.
-PACKED_ALONE, PACKED_TOGETHER, PANELS_AFAR = 5.6, 7.6, 0.26
+# Packing, of third-level bandwidth: by the first rows that meet a panel, by a pass of the thread that reads it, and by
+# all for all, read by others. Reading panels of a right operand that is packed as a whole and larger than what is near,
+# again for each tile.
+KEPT, PACKED_ALONE, PACKED_TOGETHER, PANELS_AFAR = 1.8, 5.6, 9.0, 0.26
 # Copying, and turning, a tile's rows of the left operand, of third-level bandwidth.
 LEFT_COPIED = 6.9
 # Writing a short run of a row of the result far from the one before, of the latency of the second-level cache.
@@ -54,7 +56,7 @@ EDGE_S = 70e-9
 TOGETHER_S = 16e-6
 TILE_S = 0.44e-6
 # The part of a tile for which threads wait at the end, as no two are equally fast on a machine that others use too.
-UNEVEN = 0.003
+UNEVEN = 0.01
 
 # Steps of the depth in one block. Deep blocks read and write the accumulator less often; a panel of them is still small
 # beside the second-level cache. Does not depend on the number of threads, nor do then the sums.
@@ -68,6 +70,7 @@ class Right(Enum):
 
     READY = "panels made when the program was compiled"
     IN_PLACE = "where it lies"
+    KEPT = "a panel that the first rows of each tile keep"
     ALONE = "panels that each tile makes for itself"
     TOGETHER = "panels that all threads make for all tiles"
 
@@ -231,6 +234,8 @@ def right_seconds(
     afar = taken * own * PANELS_AFAR / panels
     if right == Right.READY:
         return afar
+    if right == Right.KEPT:
+        return taken * (own * KEPT / l3 + _pages_seconds(product, machine))
     if right == Right.ALONE:
         return afar + taken * (own * PACKED_ALONE / l3 + _pages_seconds(product, machine))
     if right == Right.TOGETHER:
@@ -292,7 +297,9 @@ def _result_seconds(
     runs = 0.0
     if product.columns * item > NEAR_BYTES:
         runs = -(-columns // block.columns) * rows * RUN_LATENCIES * l2.latency_s
-    passes = 2 * (steps - 1) + (2 if product.buffered or steps > 1 else 0)
+    # What follows a product does so block by block where all blocks are whole and the depth is one.
+    blockwise = steps == 1 and columns % block.columns == 0
+    passes = 2 * (steps - 1) + (2 if (product.buffered and not blockwise) or steps > 1 else 0)
     written, left = rows * columns * item, rows * min(product.depth, DEPTH) * item
     memory = l2 if written + left <= L2_RESULT_SHARE * l2.bytes else l3
     return runs + passes * written * LEFT / memory.bytes_per_second

@@ -105,6 +105,8 @@ class DotOp(PlainOp):
     the depth, the first in the lowest bits, and `right_map` counts words. With `accumulator_map` the accumulator is a
     window of an array, overwritten where the array is. `turn` is (position, count): of `count` products that read the
     same columns of the right operand one after the other, this is the one whose number is the symbol at `position`.
+    With `keep` the first rows that meet some columns of the right operand keep them in a panel of the thread, where the
+    rows after them, and the later turns, read them; if it is false, the turns before this product kept them.
     """
 
     name = "scheduled.dot"
@@ -121,6 +123,7 @@ class DotOp(PlainOp):
     depth_map = opt_prop_def(AffineMapAttr)
     depth_limit = opt_prop_def(IntegerAttr)
     turn = opt_prop_def(DenseArrayBase)
+    keep = opt_prop_def(BoolAttr)
 
     @property
     def shape(self) -> tuple[int, int, int]:

@@ -121,7 +121,7 @@ def product_of(group: array.FusedOp) -> Product:
 
 def _right_choices(group: array.FusedOp, op: array.ContractOp) -> tuple[Right, ...]:
     """What can be done with the right operand: an array of the group, seen through transposes, is packed as a whole, or
-    as the product's own columns where those are side by side; what the group computes is packed by each tile."""
+    read where it lies where the product's columns are side by side; what the group computes is packed by each tile."""
     value = op.operands[1]
     while isinstance(value.owner, array.TransposeOp):
         value = value.owner.operands[0]
@@ -129,7 +129,7 @@ def _right_choices(group: array.FusedOp, op: array.ContractOp) -> tuple[Right, .
         return (Right.ALONE,)
     if isinstance(group.operands[value.index].owner, array.ConstantOp):
         return (Right.READY,)
-    return (Right.IN_PLACE, Right.ALONE, Right.TOGETHER) if _reads_array(group, op) else (Right.TOGETHER,)
+    return (Right.IN_PLACE, Right.KEPT, Right.TOGETHER) if _reads_array(group, op) else (Right.TOGETHER,)
 
 
 def _has_more(group: array.FusedOp, op: array.ContractOp) -> bool:

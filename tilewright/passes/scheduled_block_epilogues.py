@@ -266,6 +266,8 @@ class _Epilogue:
         attributes["right_map"] = AffineMapAttr(block.moved(self.dot.right_map.data, (_REPEATED, _COLUMNS), counted))
         if len(block.counters) == 2:  # of panels, then of blocks of rows
             attributes["turn"] = (counted + 1, self.dot.shape[0] // self.dot.micro_tile[0])
+        elif self.dot.keep is not None:
+            attributes["keep"] = False  # the rows before the last ones kept it
         if self.dot.depth_map is not None:
             attributes["depth_map"] = AffineMapAttr(block.moved(self.dot.depth_map.data, (), counted))
         operands = [self.dot.left, self.dot.right, accumulators, *self.dot.symbols, *block.counters]

@@ -1,8 +1,9 @@
 """Put the right operands of products into panels of the register block's width.
 
 A captured array is packed once, when the program is compiled. Any other whose columns are side by side is read where it
-lies, packed by each tile for itself, or packed at the start of the kernel by all threads together, into a shared
-buffer, before a team barrier: what is predicted to be quickest for the rows that meet it. One whose columns lie apart
+lies, by all rows of a tile or by the first ones, which keep a panel for the others, or packed at the start of the
+kernel by all threads together, into a shared buffer, before a team barrier: what is predicted to be quickest for the
+rows that meet it. One whose columns lie apart
 or of another type is packed by all threads, but for a few rows that read it along its depth.
 Last, because it needs the register blocks of the products.
 
@@ -72,7 +73,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from xdsl.dialects.builtin import AffineMapAttr, IndexType
+from xdsl.dialects.builtin import AffineMapAttr, BoolAttr, IndexType
 from xdsl.ir import Block, BlockArgument, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap, AffineSymExpr
 
@@ -153,9 +154,11 @@ def _pack(
         source._type = new_type  # type: ignore[attr-defined]  block arguments have no setter
         unit.remarks.append(Remark("scheduled-pack-operands", subject, "packed at compile time", "a captured array"))
         return
-    if place == Right.ALONE:
-        _pack_in_tile(dot, dtype, width)
-        unit.remarks.append(Remark("scheduled-pack-operands", subject, "packed for each tile", "its rows are enough"))
+    if constants is None and place == Right.KEPT:
+        dot.keep = BoolAttr.from_bool(True)
+        unit.remarks.append(
+            Remark("scheduled-pack-operands", subject, "kept by the first rows", "others read it again")
+        )
         return
     packed[key] = _pack_at_run_time(kernel, source, dtype, depth_dim, column_dim, width)
     dot.operands[1] = packed[key]
@@ -168,7 +171,7 @@ def _place(unit: Unit, dot: scheduled.DotOp, shape: tuple[int, ...], depth_dim: 
     height, width = dot.micro_tile
     lanes = unit.machine.lanes(dtype)
     batches = math.prod(n for d, n in enumerate(shape) if d not in (depth_dim, len(shape) - 1))
-    choices = (Right.IN_PLACE, Right.ALONE, Right.TOGETHER)
+    choices = (Right.IN_PLACE, Right.KEPT, Right.TOGETHER)
     pitch_bytes = shape[-1] * dtype.itemsize
     product = Product(_rows(dot), shape[-1], shape[depth_dim], dtype, max(1, batches), pitch_bytes, choices)
     block = RegisterBlock(height, max(1, width // lanes), lanes)
@@ -262,18 +265,6 @@ def _in_words(map: AffineMap, depth_dim: int, group: int) -> AffineMap:
         expression = expression + AffineExpr.symbol(symbol) * (coefficient // group)
     results = tuple(expression if d == depth_dim else e for d, e in enumerate(map.results))
     return AffineMap(map.num_dims, map.num_symbols, results)
-
-
-def _pack_in_tile(dot: scheduled.DotOp, dtype: DType, width: int) -> None:
-    """Panels of a product's own part of its right operand, made right before it."""
-    _, columns, depth = dot.shape
-    shape = (depth, -(-columns // width) * width)
-    load = tile.LoadOp.make(
-        [dot.right, *dot.symbols],
-        {"map": dot.right_map, "fill": 0.0 if dtype.is_float else 0},
-        [tensor(ArrayType(shape, dtype))],
-    )
-    _store_panels(dot, Block([load]), load.result, width)
 
 
 def _reads_along_depth(dot: scheduled.DotOp, depth_dim: int) -> bool:

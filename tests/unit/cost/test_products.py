@@ -25,7 +25,7 @@ from tilewright.cost.register_blocks import register_blocks
 from tilewright.machines.machine import Memory, load
 
 MACHINES = ("x86-64-v3", "x86-64-v4")
-CHOICES = (Right.IN_PLACE, Right.ALONE, Right.TOGETHER)
+CHOICES = (Right.IN_PLACE, Right.KEPT, Right.TOGETHER)
 THREADS = (1, 2, 3, 8, 64)
 
 

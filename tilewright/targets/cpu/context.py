@@ -18,6 +18,9 @@ from tilewright.targets.cpu.loops import add, i64, maximum, minimum, multiply, o
 from tilewright.targets.cpu.vector_math_common import Builder, Value
 
 ALIGNMENT = 64
+# Between the scratch memories of two threads: what one reads in order is fetched ahead to the end of its page, which
+# would take from the other the lines that it writes there.
+GUARD_BYTES = 4096
 _INTEGER_FUNCTIONS = {
     AffineBinaryOpKind.Add: "add",
     AffineBinaryOpKind.Mul: "multiply",
@@ -37,7 +40,7 @@ class Scratch:
     bytes: int = 0
 
     def require(self, bytes: int) -> None:
-        self.bytes = max(self.bytes, round_up(bytes))
+        self.bytes = max(self.bytes, round_up(bytes) + GUARD_BYTES)
 
 
 @dataclass(eq=False)
@@ -46,8 +49,8 @@ class FunctionContext:
 
     Of the block that is being emitted: what earlier nests have `loaded` from arrays, the `upcoming` stores to arrays of
     later nests, and the stores of earlier nests that ask for the lines of one of those (`claimed`), and the counter of
-    the loop in which a nest takes turns with a product (`turn`). `past_caches` says whether some stores of the function
-    need a fence after them."""
+    the loop in which a nest takes turns with a product (`turn`). `kept` are the panels of right operands that products
+    keep for later ones. `past_caches` says whether some stores of the function need a fence after them."""
 
     builder: Builder
     machine: Machine
@@ -62,6 +65,7 @@ class FunctionContext:
     loaded: Sequence[tile.LoadOp] = ()
     upcoming: Sequence[tile.StoreOp] = ()
     claimed: dict[tile.StoreOp, tile.StoreOp] = field(default_factory=dict)
+    kept: dict[SSAValue, Value] = field(default_factory=dict)
     past_caches: bool = False
 
     def bound(self, symbol: SSAValue) -> int:

@@ -1,6 +1,10 @@
 """Print a register-blocked matrix product: panels of the right operand outside, blocks of rows inside, and in the
 middle a micro-kernel.
 
+Rows of a right operand that is read where it lies are far from each other in memory, or begin within lines. Where the
+product is to keep them, the first block of rows that meets a panel writes what it reads to scratch memory, a panel's
+rows one after the other, and the blocks after it read it from there: packing costs no pass of its own.
+
 An operand may end before the tile does: rows that a left operand lacks are zeros in the accumulator, and so are columns
 that a right operand lacks.
 """
@@ -9,9 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from llvmlite import ir
+from xdsl.dialects.builtin import DenseArrayBase
 from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineMap
 
@@ -78,6 +83,18 @@ class Accumulator:
     tail: int = 0
 
 
+@dataclass(frozen=True)
+class _Panel:
+    """The `number`-th panel of the right operand, of which `present` columns exist: where it is read, where the
+    `following` one begins, and where what is read of it is `kept`."""
+
+    number: Value
+    present: int
+    walk: Walk
+    following: Value
+    kept: Walk | None = None
+
+
 def emit_dot(context: FunctionContext, op: scheduled.DotOp) -> None:
     """Append the code of one product at the builder's position."""
     types = (tile.ref_type(ref).dtype for ref in (op.left, op.right, op.accumulator))
@@ -140,6 +157,7 @@ class _Product:
         self.left, self.right = left_of(context, op), _right(context, op)
         self.acc = accumulator_of(context, op)
         self.depth = depth_of(context, op, op.shape[2])
+        self.kept = self._kept_panel()
         self.rows, self.counts = self.left.rows, self.left.counts
         if self.acc.rows is not None and self.left.counts == frozenset({op.shape[0]}):
             self.rows, self.counts = self.acc.rows, self.acc.counts
@@ -164,61 +182,126 @@ class _Product:
             with _when(self.builder, whole, "<", present):
                 self._emit_panel(whole, tail)
 
+    def _kept_panel(self) -> Walk | None:
+        """Scratch memory for one panel of the right operand, where the product is to keep them."""
+        if self.op.keep is None:
+            return None
+        width, depth = self.op.micro_tile[1], self.op.shape[2]
+        if self.op.keep.value.data:
+            self.context.kept[self.op.right] = self.context.temporary(depth * width * self.type.dtype.itemsize)
+        return Walk(self.context.kept[self.op.right], width)
+
     def _emit_panel(self, panel: Value, present: int) -> None:
         """All blocks of rows against one panel, of which `present` columns exist."""
+        right, item = self.right, self.type.dtype.itemsize
+        start = offset_pointer(self.builder, right.pointer, multiply(self.builder, panel, right.panel_stride), item)
+        following = offset_pointer(self.builder, start, i64(right.panel_stride), item)
+        lies = _Panel(panel, present, Walk(start, right.depth_stride), following)
+        height, blocks = self.op.micro_tile[0], self._whole_blocks()
+        if self.kept is None or self.op.keep is None:
+            self._emit_blocks(lies, i64(0), blocks)
+            return
+        first, later = replace(lies, kept=self.kept), replace(lies, walk=self.kept)
+        if not self.op.keep.value.data:
+            self._emit_blocks(later, i64(0), blocks)
+        elif self.op.turn is not None:
+            turn, _ = self._turn(self.op.turn)
+            with self.builder.if_else(self.builder.icmp_signed("==", turn, i64(0))) as (then, otherwise):
+                with then:
+                    self._emit_blocks(first, i64(0), blocks)
+                with otherwise:
+                    self._emit_blocks(later, i64(0), blocks)
+        elif min(self.counts) < 2 * height:
+            self._emit_blocks(lies, i64(0), blocks)
+        else:
+            self._emit_block(first, i64(0), height, i64(0))
+            self._emit_blocks(later, i64(1), blocks)
+
+    def _whole_blocks(self) -> Value:
+        height, known = self.op.micro_tile[0], static(self.rows)
+        return i64(known // height) if known is not None else self.builder.udiv(self.rows, i64(height))
+
+    def _emit_blocks(self, panel: _Panel, first: Value, blocks: Value) -> None:
+        """The whole blocks of rows from the `first` on, and the rows that are left."""
         height = self.op.micro_tile[0]
-        known = static(self.rows)
-        blocks = i64(known // height) if known is not None else self.builder.udiv(self.rows, i64(height))
-        if static(blocks) != 0:
-            with loop(self.builder, i64(0), blocks, 1, "block") as block:
-                self._emit_block(panel, present, multiply(self.builder, block, height), height, block)
+        if static(blocks) != static(first):
+            with loop(self.builder, first, blocks, 1, "block") as block:
+                self._emit_block(panel, multiply(self.builder, block, height), height, block)
         rests = {count % height for count in self.counts} - {0}
         done = multiply(self.builder, blocks, height)
         if len(rests) > MOST_HEIGHTS:
             with loop(self.builder, done, self.rows, 1, "row") as row:
-                self._emit_block(panel, present, row, 1, None)
+                self._emit_block(panel, row, 1, None)
             return
         for rest in sorted(rests):
             with _when(self.builder, add(self.builder, done, i64(rest)), "==", self.rows):
-                self._emit_block(panel, present, done, rest, None)
+                self._emit_block(panel, done, rest, None)
 
-    def _emit_block(self, panel: Value, present: int, row: Value, height: int, block: Value | None) -> None:
+    def _emit_block(self, panel: _Panel, row: Value, height: int, block: Value | None) -> None:
         """`height` rows from `row` on; the `block`-th block of rows looks ahead for its part of the next panel."""
-        builder, left, right = self.builder, self.left, self.right
+        builder, left = self.builder, self.left
         item, pitch, width = self.type.dtype.itemsize, self.acc.pitch, self.op.micro_tile[1]
         a = offset_pointer(builder, left.pointer, multiply(builder, row, left.row_stride), item)
-        b = offset_pointer(builder, right.pointer, multiply(builder, panel, right.panel_stride), item)
-        start = add(builder, multiply(builder, row, pitch), multiply(builder, panel, width))
+        start = add(builder, multiply(builder, row, pitch), multiply(builder, panel.number, width))
         c = offset_pointer(builder, self.acc.pointer, start, item)
-        packed = right.depth_stride == width
-        ahead = self._ahead(offset_pointer(builder, b, i64(right.panel_stride), item), block) if packed else None
-        room = present if self.acc.rows is not None else width
-        kernel = MicroKernel(builder, self.type.dtype, height, room, present, self.lanes, ahead)
+        ahead = self._ahead(panel.following, block)
+        room = panel.present if self.acc.rows is not None else width
+        kernel = MicroKernel(builder, self.type.dtype, height, room, panel.present, self.lanes, ahead, panel.kept)
         kernel.emit(
             Walk(a, left.depth_stride, left.row_stride),
-            Walk(b, right.depth_stride),
+            panel.walk,
             c,
             pitch,
             self.depth,
             accumulate=self.accumulate,
         )
 
+    def _turn(self, turn: DenseArrayBase) -> tuple[Value, int]:
+        """Which turn of how many this product is."""
+        position, count = decode(turn)
+        return self.context.scalars[self.op.symbols[position]], count
+
     def _ahead(self, panel: Value, block: Value | None) -> Ahead | None:
-        """What the block of rows `block` asks for of the next `panel`: an equal part, in whole lines a trip."""
+        """What the block of rows `block` asks for of the next `panel`."""
         if block is None:
             return None
-        rows, _, depth = self.op.shape
-        micro_rows, micro_columns = self.op.micro_tile
-        blocks = -(-rows // micro_rows)
+        rows, _, _ = self.op.shape
+        blocks = -(-rows // self.op.micro_tile[0])
         if self.op.turn is not None:
-            position, blocks = decode(self.op.turn)
-            block = self.context.scalars[self.op.symbols[position]]
+            block, blocks = self._turn(self.op.turn)
+        if self.right.depth_stride == self.op.micro_tile[1]:
+            return self._ahead_of_panel(panel, block, blocks)
+        return self._ahead_of_rows(panel, block, blocks) if self.kept is not None else None
+
+    def _ahead_of_panel(self, panel: Value, block: Value, blocks: int) -> Ahead:
+        """Each of the blocks asks for an equal part of it, in whole lines a trip."""
         line_bytes = self.context.machine.memory("l1").line_bytes
-        panel_lines = -(-depth * micro_columns * self.type.dtype.itemsize // line_bytes)
+        depth = self.op.shape[2]
+        panel_lines = -(-depth * self.op.micro_tile[1] * self.type.dtype.itemsize // line_bytes)
         trips = -(-depth // DEPTH_UNROLL)
         lines = -(-panel_lines // (trips * blocks))
-        part = multiply(self.builder, block, lines * trips * line_bytes)
-        return Ahead(offset_pointer(self.builder, panel, part, 1), lines, line_bytes)
+        part = offset_pointer(self.builder, panel, multiply(self.builder, block, lines * trips * line_bytes), 1)
+        pointers = (offset_pointer(self.builder, part, i64(line * line_bytes), 1) for line in range(lines))
+        return Ahead(tuple(pointers), i64(lines * line_bytes // DEPTH_UNROLL))
+
+    def _ahead_of_rows(self, panel: Value, block: Value, blocks: int) -> Ahead:
+        """Each trip asks for lines of the rows that it multiplies of this panel. Blocks that find none left ask for
+        one line again and again."""
+        builder, line_bytes = self.builder, self.context.machine.memory("l1").line_bytes
+        item = self.type.dtype.itemsize
+        pitch_bytes = self.right.depth_stride * item
+        row_lines = -(-self.op.micro_tile[1] * item // line_bytes)
+        lines = -(-DEPTH_UNROLL * row_lines // blocks)
+        pointers: list[Value] = []
+        for line in range(lines):
+            number = add(builder, multiply(builder, block, lines), i64(line))
+            row, within = builder.udiv(number, i64(row_lines)), builder.urem(number, i64(row_lines))
+            start = add(builder, multiply(builder, row, pitch_bytes), multiply(builder, within, line_bytes))
+            # A row need not begin where a line does: by their last bytes, all lines but the first are met, and that
+            # one is the last of the panel before.
+            pointers.append(offset_pointer(builder, panel, add(builder, start, i64(line_bytes - 1)), 1))
+        left = builder.icmp_signed("<", multiply(builder, block, lines), i64(DEPTH_UNROLL * row_lines))
+        return Ahead(tuple(pointers), builder.select(left, i64(pitch_bytes), i64(0)))
 
     def _clear_panels(self, first: Value, panels: int) -> None:
         """Zeros where the right operand has no panels."""

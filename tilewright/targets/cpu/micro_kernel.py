@@ -27,18 +27,18 @@ class Walk:
 
 @dataclass(frozen=True)
 class Ahead:
-    """The next panel of the right operand, asked for while this one is in use: each trip of a block's depth loop takes
-    `lines` cache lines, the block's first from `pointer`."""
+    """Lines of the next panel of the right operand, asked for while this one is in use: each trip of a block's depth
+    loop takes one from each of `pointers`, which move on by `step_bytes` with each step of the depth."""
 
-    pointer: Value
-    lines: int
-    line_bytes: int
+    pointers: tuple[Value, ...]
+    step_bytes: Value
 
 
 @dataclass(frozen=True)
 class MicroKernel:
     """`rows` x `columns` accumulators, of which the last vector is partly written if `columns` is no multiple of the
-    vector width; of the right operand only `present` columns may be read, and the others are zeros."""
+    vector width; of the right operand only `present` columns may be read, and the others are zeros. What is read of it
+    is written to the panel `kept`, if there is one."""
 
     builder: Builder
     dtype: DType
@@ -47,6 +47,7 @@ class MicroKernel:
     present: int
     lanes: int
     ahead: Ahead | None
+    kept: Walk | None = None
 
     def emit(self, left: Walk, right: Walk, acc: Value, acc_stride: int, depth: Value, *, accumulate: bool) -> None:
         vectors = -(-self.columns // self.lanes)
@@ -122,12 +123,10 @@ class MicroKernel:
             self._prefetch(self.ahead, index)
         updated: list[Value] = list(running)
         for position in range(step):
-            updated = self._rank_one(
-                self._at(a, position * left.depth_stride),
-                left.row_stride,
-                self._at(b, position * right.depth_stride),
-                updated,
-            )
+            columns = self._columns(self._at(b, position * right.depth_stride))
+            if self.kept is not None:
+                self._keep(columns, self.kept, add(builder, index, i64(position)))
+            updated = self._rank_one(self._at(a, position * left.depth_stride), left.row_stride, columns, updated)
         following = builder.add(index, i64(step), flags=["nsw"])
         index.add_incoming(following, builder.block)
         for phi, value in zip(running, updated, strict=True):
@@ -147,14 +146,19 @@ class MicroKernel:
 
     def _prefetch(self, ahead: Ahead, index: Value) -> None:
         """Ask the second-level cache for the next panel's lines that belong to the trip at `index`."""
-        bytes_a_trip = ahead.lines * ahead.line_bytes
-        offset = multiply(self.builder, index, bytes_a_trip // DEPTH_UNROLL)
-        for line in range(ahead.lines):
-            position = add(self.builder, offset, i64(line * ahead.line_bytes))
-            prefetch(self.builder, offset_pointer(self.builder, ahead.pointer, position, 1))
+        offset = self.builder.mul(index, ahead.step_bytes)
+        for pointer in ahead.pointers:
+            prefetch(self.builder, offset_pointer(self.builder, pointer, offset, 1))
 
-    def _rank_one(self, a: Value, row_stride: int, b: Value, totals: list[Value]) -> list[Value]:
-        columns = [self._columns(b, first) for first in range(0, self.present, self.lanes)]
+    def _keep(self, columns: list[Value], kept: Walk, index: Value) -> None:
+        """Write one step of the depth to the panel."""
+        panel = offset_pointer(
+            self.builder, kept.pointer, multiply(self.builder, index, kept.depth_stride), self.dtype.itemsize
+        )
+        for vector, column in enumerate(columns):
+            self.builder.store(column, self._at(panel, vector * self.lanes), align=self.dtype.itemsize)
+
+    def _rank_one(self, a: Value, row_stride: int, columns: list[Value], totals: list[Value]) -> list[Value]:
         result: list[Value] = []
         for r in range(self.rows):
             scalar = self.builder.load(self._at(a, r * row_stride), typ=register_form(self.dtype))
@@ -163,7 +167,11 @@ class MicroKernel:
                 result.append(self._multiply_add(spread, column, totals[r * len(columns) + v]))
         return result
 
-    def _columns(self, b: Value, first: int) -> Value:
+    def _columns(self, b: Value) -> list[Value]:
+        """The columns of the right operand at one step of the depth."""
+        return [self._column_vector(b, first) for first in range(0, self.present, self.lanes)]
+
+    def _column_vector(self, b: Value, first: int) -> Value:
         """A vector of the right operand, zeros where it has no columns."""
         pointer = self._at(b, first)
         if first + self.lanes <= self.present:
