@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 
@@ -51,10 +52,17 @@ def wavefronts_of(lanes: np.ndarray, offsets: np.ndarray, width_bytes: int) -> t
 
     In a wavefront each bank yields one word of 4 bytes, which any number of lanes may read.
     """
+    return _wavefronts(lanes.astype(np.int64).tobytes(), offsets.astype(np.int64).tobytes(), width_bytes)
+
+
+@lru_cache(maxsize=4096)
+def _wavefronts(lane_bytes: bytes, offset_bytes: bytes, width_bytes: int) -> tuple[int, int]:
+    """Loops repeat few patterns, so each is counted once."""
+    lanes, offsets = np.frombuffer(lane_bytes, np.int64), np.frombuffer(offset_bytes, np.int64)
     lanes_together = 32 * BANK_BYTES // max(width_bytes, BANK_BYTES)
     groups = lanes // lanes_together
     words = offsets[:, None] // BANK_BYTES + np.arange(max(width_bytes // BANK_BYTES, 1))
-    distinct = np.unique((groups[:, None].astype(np.int64) << 32) + words)
-    per_bank = np.bincount((distinct >> 32) * BANKS + distinct % BANKS)
-    per_bank = np.pad(per_bank, (0, -per_bank.size % BANKS)).reshape(-1, BANKS)
-    return int(per_bank.max(axis=1).sum()), np.unique(groups).size
+    distinct = np.unique((groups[:, None] << 32) + words)
+    group_count = int(groups.max()) + 1
+    per_bank = np.bincount((distinct >> 32) * BANKS + distinct % BANKS, minlength=group_count * BANKS)
+    return int(per_bank.reshape(-1, BANKS).max(axis=1).sum()), np.unique(groups).size
