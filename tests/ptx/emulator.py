@@ -4,7 +4,8 @@ The source of truth is the PTX ISA (https://docs.nvidia.com/cuda/parallel-thread
 cite. What is not implemented raises `NotImplementedError` with the text of the instruction; nothing is guessed.
 
 Each thread has a position in the program. The threads at the lowest position run together until they reach the next
-lowest one or part at a branch, which brings structured code together again.
+lowest one or part at a branch, which brings structured code together again. Where that brings only some lanes of a warp
+to an instruction of whole warps, they wait until no other thread can go on.
 """
 
 import random
@@ -109,6 +110,10 @@ _EFFECTS: dict[str, Callable[[Instruction, Words], Effect]] = {
     "prefetch": moves.nothing,
     "nanosleep": moves.nothing,
 }
+
+
+# Instructions that lanes of a warp run together.
+_WHOLE_WARPS = frozenset({"shfl", "vote", "match", "redux", "mma", "ldmatrix"})
 
 
 @dataclass(frozen=True)
@@ -322,6 +327,7 @@ class _BlockRun:
         self._executed = executed
         self._positions = np.zeros(block.lanes.size, np.int64)
         self._waiting = np.zeros(block.lanes.size, bool)
+        self._held = np.zeros(block.lanes.size, bool)
 
     def run(self) -> None:
         while not self._block.finished.all():
@@ -329,18 +335,35 @@ class _BlockRun:
             if not ready.any():
                 self._meet()
                 continue
-            position = int(self._positions[ready].min())
-            mask = ready & (self._positions == position)
-            others = self._positions[ready & ~mask]
-            self._run_until(position, mask, int(others.min()) if others.size else len(self._program.steps))
+            free = ready & ~self._held
+            holds = bool(free.any())
+            turn = free if holds else ready
+            position = int(self._positions[turn].min())
+            mask = turn & (self._positions == position)
+            self._held &= ~mask
+            others = self._positions[turn & ~mask]
+            self._run_until(position, mask, int(others.min()) if others.size else len(self._program.steps), holds)
 
-    def _run_until(self, position: int, mask: np.ndarray, end: int) -> None:
-        """The threads of `mask` run from `position` on, up to `end`, or until they part, wait or end."""
+    def _lacks_lanes(self, mask: np.ndarray) -> bool:
+        """Whether other lanes of the same warps may still come."""
+        possible = ~self._block.finished & ~self._waiting
+        running = lane_bits(mask)
+        return bool(((running != 0) & (running != lane_bits(possible))).any())
+
+    def _run_until(self, position: int, mask: np.ndarray, end: int, holds: bool) -> None:
+        """The threads of `mask` run from `position` on, up to `end`, or until they part, wait or end; where `holds`, also
+        until some lanes of a warp come to an instruction of whole warps."""
         block, steps, executed = self._block, self._program.steps, self._executed
         warps_running = int(np.count_nonzero(mask.reshape(-1, WARP).any(axis=1)))
         while position < end:
             step = steps[position]
             instruction, action = step.instruction, step.action
+            if instruction.opcode.partition(".")[0] in _WHOLE_WARPS:
+                if holds and self._lacks_lanes(mask):
+                    self._positions[mask] = position
+                    self._held |= mask
+                    return
+                holds = True
             block.current = instruction
             block.steps += 1
             executed[position] += warps_running

@@ -40,7 +40,7 @@ def show(
     function
         FILE::NAME of a `tw.jit` function or a `tw.kernel`.
     stage
-        After which phase: array program, tile kernels, scheduled kernels, LLVM IR or assembly; PTX or SASS of NVIDIA chips.
+        After which phase: array program, tile kernels, scheduled kernels, LLVM IR or assembly; PTX or SASS of a GPU.
     arguments
         What to compile for, as '(SIZES):TYPE, ..., name=value'. Without it, the file's EXAMPLE_ARGUMENTS.
     """

@@ -60,10 +60,10 @@ from typing import Any, ClassVar
 
 from xdsl.dialects.builtin import AffineMapAttr, IndexType, TensorType
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
-from xdsl.ir.affine import AffineMap
+from xdsl.ir.affine import AffineExpr, AffineMap
 
 from tilewright.dialects import scheduled, tile
-from tilewright.dialects.base import PlainOp, array_type, layout_text, tensor
+from tilewright.dialects.base import PlainOp, array_type, decode, layout_text, tensor
 from tilewright.errors import CompilerBug, UnsupportedOnTargetError
 from tilewright.layout import Iter, Layout, row_major
 from tilewright.layout.axes import Kind, kind_of
@@ -255,18 +255,48 @@ class _Lowering:
         """An operation whose operands and results flow into each other."""
         wanted = [self._wanted(r) for r in op.results]
         operands = [self.values[operand] for operand in op.operands]
-        if not any(wanted) and not any(layout_of(o) is not None for o in operands):
+        is_free = not isinstance(op, tile.ReduceOp) and not any(wanted)
+        if is_free and all(layout_of(operand) is None for operand in operands):
             self._copy(op, operands, [r.type for r in op.results], new)
+            return
+        if self._is_regrouped(op, operands):
+            self.values[op.results[0]] = self._regrouped(op, operands, wanted[0], new)
             return
         starts: dict[SSAValue, Layout | None] = {}
         for flow in flows(op):
-            position = list(op.operands).index(flow.source)
-            operands[position], starts[flow.target] = self._through(flow, operands[position], op, new)
+            moved, starts[flow.target] = self._through(flow, self.values[flow.source], op, new)
+            operands = [moved if old is flow.source else v for old, v in zip(op.operands, operands, strict=True)]
         types = [_typed(array_type(r), starts.get(r, own)) for r, own in zip(op.results, wanted, strict=True)]
         made = self._copy(op, operands, types, new)
         for result, made_result, own in zip(op.results, made.results, wanted, strict=True):
             moved = self._moved(made_result, own or _combined(layout_of(made_result)), new)
             self.values[result] = moved if is_tile(result) else self._plain(moved, new)
+
+    def _is_regrouped(self, op: Operation, operands: Sequence[SSAValue]) -> bool:
+        """Whether no layout of the result holds what the operands hold where they hold it."""
+        if isinstance(op, tile.SliceOp | tile.ConcatOp):
+            return True
+        held = layout_of(operands[0])
+        if not isinstance(op, tile.ReshapeOp) or held is None:
+            return False
+        (flow,) = flows(op)
+        return image(flow.view, held) is None
+
+    def _regrouped(self, op: Operation, operands: Sequence[SSAValue], layout: Layout | None, new: Block) -> SSAValue:
+        """Through a buffer in the order of elements, which is read by the indices of the result."""
+        result = array_type(op.results[0])
+        whole = result if isinstance(op, tile.ConcatOp) else array_type(operands[0])
+        given = [self._moved(v, layout_of(v) or self._anywhere(array_type(v)), new) for v in operands]
+        between = row_major(whole.shape, f"mem.{self.space.machine.memories[0].name}")
+        buffer = scheduled.AllocOp.make([], {"offset_bytes": 0}, [tile.ref(whole, scheduled.BLOCK, str(between))])
+        stores = [
+            tile.StoreOp.make([value, buffer.result], {"map": AffineMapAttr(map)}, [])
+            for value, map in zip(given, _written(op), strict=True)
+        ]
+        type = _typed(result, layout or self._anywhere(result))
+        load = tile.LoadOp.make([buffer.result], {"map": AffineMapAttr(_read(op))}, [type])
+        new.add_ops([buffer, _barrier(), *stores, _barrier(), load])
+        return load.result
 
     def _lower_dot(self, op: tile.DotOp, new: Block) -> None:
         """Operands where the atom wants them: in registers, or in buffers that are written between two barriers."""
@@ -419,6 +449,39 @@ def _as_dim(layout: Layout, term: Partial) -> Layout:
 def _free_registers(layout: Layout) -> int:
     """Where registers of a thread begin that the layout does not use."""
     return prod(static(part.extent) for part in layout.all_iters if part.axis == "reg")
+
+
+def _written(op: Operation) -> list[AffineMap]:
+    """Where in the buffer of a regrouping operation its operands go."""
+    if not isinstance(op, tile.ConcatOp):
+        return [AffineMap.identity(array_type(op.operands[0]).rank)]
+    axis, start = int(op.axis.value.data), 0
+    maps: list[AffineMap] = []
+    for operand in op.operands:
+        type = array_type(operand)
+        dims = [AffineExpr.dimension(dim) + (start if dim == axis else 0) for dim in range(type.rank)]
+        maps.append(AffineMap(type.rank, 0, tuple(dims)))
+        start += type.shape[axis]
+    return maps
+
+
+def _read(op: Operation) -> AffineMap:
+    """Where in the buffer of a regrouping operation the elements of its result are."""
+    rank = array_type(op.results[0]).rank
+    dims = [AffineExpr.dimension(dim) for dim in range(rank)]
+    if isinstance(op, tile.SliceOp):
+        starts, strides = decode(op.starts), decode(op.strides)
+        return AffineMap(
+            rank, 0, tuple(d * stride + start for d, start, stride in zip(dims, starts, strides, strict=True))
+        )
+    if isinstance(op, tile.ConcatOp):
+        return AffineMap.identity(rank)
+    number: AffineExpr = AffineExpr.constant(0)
+    for dim, size in zip(dims, array_type(op.results[0]).shape, strict=True):
+        number = number * size + dim
+    source = array_type(op.operands[0]).shape
+    places = [number // prod(source[dim + 1 :]) % size for dim, size in enumerate(source)]
+    return AffineMap(rank, 0, tuple(places))
 
 
 def _store_all(value: SSAValue, buffer: SSAValue) -> tile.StoreOp:

@@ -98,6 +98,12 @@ def emit_kernel(kernel: tile.KernelOp, machine: Machine) -> KernelCode:
     warps = 1 if region.warps is None else int(decode(region.warps))
     emitter = _Emitter(kernel, region, machine, warps)
     emitter.emit()
+    room = machine.memories[0].bytes
+    if emitter.shared_bytes > room:
+        raise UnsupportedOnTargetError(
+            f"`{kernel.sym_name.data}` needs {emitter.shared_bytes} bytes of shared memory, {machine.name} has {room}",
+            help="use smaller tiles",
+        )
     return KernelCode(
         kernel.sym_name.data,
         str(emitter.module),

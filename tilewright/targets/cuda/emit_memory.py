@@ -183,8 +183,12 @@ def load(window: Window, vector: Sequence[int], fill: float | int | None) -> dic
     """The registers of a tile that is loaded, those that are `vector` further on together."""
     builder, dtype = window.builder, window.memory.dtype
     values: dict[int, Value] = {}
-    for number, digits in registers_of(window.coordinates.table):
+    registers = dict(registers_of(window.coordinates.table))
+    for number, digits in registers.items():
         if number in values:
+            continue
+        if any(number + further not in registers for further in vector):  # whole vectors are padding from here on
+            values[number] = held_constant(builder, 0, dtype)
             continue
         places = window.places(digits)
         there = window.is_there(digits, places)
@@ -213,6 +217,8 @@ def store(window: Window, vector: Sequence[int], values: Mapping[int, Value]) ->
     done: set[int] = set()
     for number, digits in registers_of(table):
         if number in done or any(slot in copies and digit for slot, digit in digits.items()):
+            continue
+        if any(number + further not in values for further in vector):  # whole vectors are padding from here on
             continue
         done.update(number + further for further in vector)
         places = window.places(digits)

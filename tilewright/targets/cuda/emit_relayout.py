@@ -62,13 +62,20 @@ def combine_lanes(threads: Threads, fragment: Fragment, target: Layout, combine:
 def rearranged(threads: Threads, fragment: Fragment, target: Layout) -> dict[int, Value]:
     """The registers of a layout whose elements the warp's lanes hold in another."""
     if same_map(fragment.layout, target):
-        return dict(fragment.values)
+        return _padded(dict(fragment.values), target)
     tables = refine(fragment.layout, target)
     if tables is None:
         raise CompilerBug(f"no digits are common to {fragment.layout} and {target}")
     held, wanted = tables
     sources = _LaneSource(threads, held, wanted)
-    return {number: sources.value(fragment.values, digits) for number, digits in registers_of(wanted)}
+    found = {number: sources.value(fragment.values, digits) for number, digits in registers_of(wanted)}
+    return _padded(found, target)
+
+
+def _padded(values: dict[int, Value], target: Layout) -> dict[int, Value]:
+    """All registers of a layout: what those that are padding hold does not matter."""
+    anything = next(iter(values.values()))
+    return {number: values.get(number, anything) for number, _ in registers_of(table_of(target))}
 
 
 class _LaneSource:
