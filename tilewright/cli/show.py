@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Stage = Literal["array", "tile", "scheduled", "llvm", "ptx", "sass", "asm"]
 
 # Pygments has no lexer for the IR's generic form; LLVM's colours types, symbols and numbers alike.
-_LEXERS = dict.fromkeys(("array", "tile", "scheduled", "llvm"), "llvm") | dict.fromkeys(("ptx", "sass", "asm"), "gas")
+_LEXERS: dict[str, str] = dict.fromkeys(("ptx", "sass", "asm"), "gas")
 
 
 def show(
@@ -57,4 +57,6 @@ def _show(console: Console, text: str, stage: str) -> None:
         return
     from rich.syntax import Syntax
 
-    console.print(Syntax(text, _LEXERS[stage], theme="ansi_dark", background_color="default", word_wrap=True))
+    console.print(
+        Syntax(text, _LEXERS.get(stage, "llvm"), theme="ansi_dark", background_color="default", word_wrap=True)
+    )

@@ -12,7 +12,7 @@ from tilewright import dtypes
 from tilewright.cost.products import Product, Right, best_schedule
 from tilewright.cost.register_blocks import micro_kernel_name
 from tilewright.cost.tiles import is_streamed, matrix_tile, streaming_tile
-from tilewright.cost.warp_products import is_tensor_product, warp_tile
+from tilewright.cost.warp_products import WarpProduct, warp_tile
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.dtypes import DType
@@ -96,15 +96,16 @@ def _plan_for_warps(op: array.ContractOp, machine: Machine, depth_sizes: tuple[i
     left, right, result = (array_type(value) for value in (*op.operands, op.results[0]))
     accumulator = _accumulator(result.dtype)
     _, rows, columns = _dims(op)
-    sizes = [result.shape[dims[-1]] if dims else 1 for dims in (rows, columns)]
+    height, width = (result.shape[dims[-1]] if dims else 1 for dims in (rows, columns))
     depth = depth_sizes[-1] if depth_sizes else 1
-    tile = warp_tile(*sizes, depth, left.dtype, accumulator, machine, _batches(op))
+    product = WarpProduct(height, width, depth, left.dtype, accumulator, _batches(op))
+    tile = warp_tile(product, machine)
     extents = [1] * result.rank
     if rows:
         extents[rows[-1]] = tile.rows
     if columns:
         extents[columns[-1]] = tile.columns
-    widened = not is_tensor_product(left.dtype, right.dtype, accumulator)
+    widened = left.dtype != right.dtype or not product.on_tensor_cores
     return ContractPlan(result.shape, tuple(extents), depth_sizes, tile.depth, widened)
 
 
@@ -323,7 +324,7 @@ def plan_convolve(group: array.FusedOp, machine: Machine, threads: int) -> Contr
     sizes = max(1, per_group), max(1, result.shape[-1]), kernel.shape[1]
     accumulator = _accumulator(result.dtype)
     if "lane" in machine.axes:
-        tile = warp_tile(*sizes, kernel.dtype, accumulator, machine, result.shape[0])
+        tile = warp_tile(WarpProduct(*sizes, kernel.dtype, accumulator, result.shape[0]), machine)
     else:
         tile = best_schedule(Product(*sizes, accumulator, copies_left=True), machine, 1).tile
     rows = max(1, tile.rows)
