@@ -172,6 +172,10 @@ def test_races() -> None:
     execute(write_after_read.replace("BARRIER", "bar.sync 0;"), [values], **options)
     with pytest.raises(SharedRace, match="another warp writes as well"):
         execute("st.shared.b32 [tw_shared], 1;", [values], **options)
+    in_turns = "mov.u32 %r0, %tid.x; setp.eq.s32 %p1, %r0, 0; setp.eq.s32 %p2, %r0, 32;"
+    in_turns += "@%p1 st.shared.b32 [tw_shared], 1; @%p2 st.shared.b32 [tw_shared], 1;"
+    with pytest.raises(SharedRace, match="another warp wrote before it"):
+        execute(in_turns, [values], **options)
     # Bytes side by side are apart.
     body = "mov.u32 %r0, %tid.x; cvt.u64.u32 %d0, %r0; mov.b64 %d2, tw_shared; add.s64 %d3, %d2, %d0;"
     execute(body + "st.shared.b8 [%d3], %h0; ld.shared.u8 %h1, [%d3];", [values], **options)

@@ -57,6 +57,8 @@ def test_lanes_that_are_missing() -> None:
     with pytest.raises(Divergence, match="different members"):
         execute("activemask.b32 %r1; mov.u32 %r0, %tid.x; sub.s32 %r1, %r1, %r0; bar.warp.sync %r1;", [])
     execute(half + "@%p1 shfl.sync.bfly.b32 %r1, %r0, 8, 31, 0xffff;", [])
+    # Masks count only of the lanes that run.
+    execute(half + "selp.b32 %r2, 0xffff, 7, %p1; @%p1 shfl.sync.bfly.b32 %r1, %r0, 8, 31, %r2;", [])
     # Lanes that ended, or that the block does not have, are not waited for.
     execute(half + "@!%p1 ret; shfl.sync.bfly.b32 %r1, %r0, 8, 31, -1;", [])
     execute("shfl.sync.bfly.b32 %r1, %r0, 8, 31, -1;", [], 48)
