@@ -40,7 +40,7 @@ def array_to_tile() -> Sequence[Pass]:
 
 
 def tile_to_scheduled() -> Sequence[Pass]:
-    """Schedule: layouts, buffers, loop nests, packed operands, parallel regions."""
+    """Schedule for vectors: layouts, buffers, loop nests, packed operands, parallel regions."""
     from tilewright.passes.scheduled_block_epilogues import ScheduledBlockEpiloguesPass
     from tilewright.passes.scheduled_pack_operands import ScheduledPackOperandsPass
     from tilewright.passes.tile_lower_to_scheduled import TileLowerToScheduledPass
@@ -52,6 +52,19 @@ def tile_to_scheduled() -> Sequence[Pass]:
     ]
 
 
+def tile_to_warps() -> Sequence[Pass]:
+    """Schedule for warps: layouts of all tiles, and every movement of data between them."""
+    from tilewright.passes.tile_lower_to_warps import TileLowerToWarpsPass
+
+    return [
+        TileLowerToWarpsPass(),  # a layout for every tile; data moves within warps, or through buffers of the block
+    ]
+
+
+# From tiles to what a kind of machine does, by the target that a machine's file names.
+SCHEDULING = {"cpu": tile_to_scheduled, "cuda": tile_to_warps}
+
+
 def compile_module(
     module: ModuleOp,
     constants: Mapping[str, Tensor],
@@ -60,7 +73,7 @@ def compile_module(
     name: str = "main",
     keep_stages: bool = True,
 ) -> Executable:
-    """Compile a module of the `array` phase for a target such as `cpu`, `cpu:x86-64-v3`, `interp` or `null`.
+    """Compile a module of the `array` phase for a target such as `cpu`, `cpu:x86-64-v3`, `cuda:sm_90a` or `interp`.
 
     Raises:
         TargetError: the string names no target or machine.
@@ -78,7 +91,7 @@ def compile_module(
 
 
 def run_passes(unit: Unit, keep_stages: bool = True) -> dict[str, str]:
-    """Run both lists; gives the program's text at each phase border if it is to be kept."""
+    """Run the lists of passes; gives the program's text at each phase border if it is to be kept."""
     from tilewright import events
     from tilewright.options import current
     from tilewright.runtime.files import dump
@@ -94,7 +107,7 @@ def run_passes(unit: Unit, keep_stages: bool = True) -> dict[str, str]:
             dump(dump_dir / unit.name, f"{len(stages)}.{phase}.mlir", stages[phase])
 
     border("array")
-    for phase, passes in (("tile", array_to_tile()), ("scheduled", tile_to_scheduled())):
+    for phase, passes in (("tile", array_to_tile()), ("scheduled", SCHEDULING[unit.machine.target]())):
         for each in passes:
             start = time.perf_counter()
             each.apply(unit)

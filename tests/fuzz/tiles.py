@@ -1,7 +1,8 @@
 """The fuzzer of tile kernels: `python -m tests.fuzz.tiles --kernels 2000 --seed 1 --jobs 2`.
 
 A random kernel (`tile_steps.py`) runs by the semantics of the `tile` phase, by the semantics of the `scheduled` phase
-after each pass, and as native code. All must agree, except on what the first leaves undefined.
+after each pass, and as native code; with a target `cuda:CHIP` as PTX too, on an emulator. All must agree, except on
+what the first leaves undefined.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
 
 import tilewright as tw
+from tests.cuda.chips import emulated
 from tests.fuzz.check import Guarded, Outcome
 from tests.fuzz.intervals import Bounded, Tensor
 from tests.fuzz.run import SHRINK_S, Finding
@@ -33,6 +35,7 @@ from tilewright.passes.base import Unit
 from tilewright.pipelines import compile_module, tile_to_scheduled
 from tilewright.runtime import cpu_features
 from tilewright.semantics import tile as tile_semantics
+from tilewright.targets.cuda.target import CudaProgram
 
 # Whole numbers up to here, and sums of them, are exact in f32 in any order.
 EXACT = 2**24
@@ -132,6 +135,9 @@ def _runs(
     for target in targets:
         with tw.options(cache=False, verify=0):
             executable: Any = compile_module(module.clone(), {}, target, keep_stages=False)
+        if isinstance(executable, CudaProgram):
+            yield target, emulated(executable, [a.copy() for a in arrays])
+            continue
         guarded = [Guarded(Bounded(np.zeros(t.shape, t.dtype.numpy))) for t in map(array_type, _results(unit))]
         executable.program(*(a.copy() for a in arrays), out=[g.array for g in guarded])
         yield target, [g.array for g in guarded] if all(g.intact for g in guarded) else None

@@ -16,11 +16,14 @@ import pytest
 from pass_support import numbered, parse, random_inputs, run, unit_of
 
 from tilewright import passes
+from tilewright.machines.machine import load
 from tilewright.passes import scheduled_plan_memory
 from tilewright.passes.base import Pass, Unit
-from tilewright.pipelines import array_to_tile, tile_to_scheduled
+from tilewright.pipelines import array_to_tile, tile_to_scheduled, tile_to_warps
 
-PASSES = [*array_to_tile(), *tile_to_scheduled()]
+PASSES = [*array_to_tile(), *tile_to_scheduled(), *tile_to_warps()]
+# The machine of those that are not for vectors.
+MACHINES = {type(each): "sm_90a" for each in tile_to_warps()}
 
 
 def example(module: Any) -> tuple[str, str]:
@@ -30,8 +33,11 @@ def example(module: Any) -> tuple[str, str]:
     return textwrap.dedent(found[1]), textwrap.dedent(found[2])
 
 
-def unit_from(text: str) -> Unit:
-    return unit_of(parse(text), {})
+def unit_from(text: str, each: Pass) -> Unit:
+    unit = unit_of(parse(text), {})
+    if type(each) in MACHINES:
+        unit.machine = load(MACHINES[type(each)])
+    return unit
 
 
 def module_of(each: Pass) -> Any:
@@ -41,7 +47,7 @@ def module_of(each: Pass) -> Any:
 @pytest.mark.parametrize("each", PASSES, ids=lambda p: p.name)
 def test_the_pass_makes_the_second_example_of_the_first(each: Pass) -> None:
     before, after = example(module_of(each))
-    unit = unit_from(before)
+    unit = unit_from(before, each)
     assert numbered(unit.module) != numbered(parse(after)), "the example shows a change"
     each.apply(unit)
     unit.module.verify()
@@ -50,7 +56,7 @@ def test_the_pass_makes_the_second_example_of_the_first(each: Pass) -> None:
 
 @pytest.mark.parametrize("each", PASSES, ids=lambda p: p.name)
 def test_both_examples_mean_the_same(each: Pass) -> None:
-    before, after = (unit_from(text) for text in example(module_of(each)))
+    before, after = (unit_from(text, each) for text in example(module_of(each)))
     for seed in range(3):
         inputs = random_inputs(before, seed)
         for got, expected in zip(run(after, inputs), run(before, inputs), strict=True):
@@ -83,7 +89,7 @@ def passes_in(module: Any) -> list[type]:
 
 def test_the_memory_plan_is_the_one_in_the_docstring() -> None:
     before, after = example(scheduled_plan_memory)
-    unit = unit_from(before)
+    unit = unit_of(parse(before), {})
     plan = scheduled_plan_memory.plan_memory(unit)
     lines = []
     for value, place in plan.places.items():

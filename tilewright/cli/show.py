@@ -13,10 +13,10 @@ from tilewright.cli.report import Report
 if TYPE_CHECKING:
     from rich.console import Console
 
-Stage = Literal["array", "tile", "scheduled", "llvm", "asm"]
+Stage = Literal["array", "tile", "scheduled", "llvm", "ptx", "sass", "asm"]
 
 # Pygments has no lexer for the IR's generic form; LLVM's colours types, symbols and numbers alike.
-_LEXERS = {"array": "llvm", "tile": "llvm", "scheduled": "llvm", "llvm": "llvm", "asm": "gas"}
+_LEXERS: dict[str, str] = dict.fromkeys(("ptx", "sass", "asm"), "gas")
 
 
 def show(
@@ -33,13 +33,14 @@ def show(
 
         tilewright show model.py::attention --args '(8, 128, 64):f32, (8, 128, 64):f32, (8, 128, 64):f32'
         tilewright show examples/kernels/matmul.py::matmul --stage asm --target cpu:x86-64-v3
+        tilewright show examples/kernels/matmul.py::matmul --stage sass --target cuda:sm_90a
 
     Parameters
     ----------
     function
         FILE::NAME of a `tw.jit` function or a `tw.kernel`.
     stage
-        After which phase: array program, tile kernels, scheduled kernels, LLVM IR or assembly.
+        After which phase: array program, tile kernels, scheduled kernels, LLVM IR or assembly; PTX or SASS of a GPU.
     arguments
         What to compile for, as '(SIZES):TYPE, ..., name=value'. Without it, the file's EXAMPLE_ARGUMENTS.
     """
@@ -56,4 +57,6 @@ def _show(console: Console, text: str, stage: str) -> None:
         return
     from rich.syntax import Syntax
 
-    console.print(Syntax(text, _LEXERS[stage], theme="ansi_dark", background_color="default", word_wrap=True))
+    console.print(
+        Syntax(text, _LEXERS.get(stage, "llvm"), theme="ansi_dark", background_color="default", word_wrap=True)
+    )

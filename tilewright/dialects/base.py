@@ -61,8 +61,17 @@ def dtype_of(attribute: Attribute) -> DType:
     return _DTYPE_OF[attribute]
 
 
-def tensor(type: ArrayType) -> TensorType[Any]:
-    return TensorType(element_attribute(type.dtype), type.shape)
+def tensor(type: ArrayType, layout: str = "") -> TensorType[Any]:
+    """The IR type; `layout` says where the elements are, once that is decided."""
+    element = element_attribute(type.dtype)
+    return TensorType(element, type.shape, StringAttr(layout)) if layout else TensorType(element, type.shape)
+
+
+def layout_text(value: SSAValue | Attribute) -> str:
+    """The layout in the type of a tensor; empty where it has none."""
+    attribute = value.type if isinstance(value, SSAValue) else value
+    encoding = attribute.encoding if isinstance(attribute, TensorType) else None
+    return encoding.data if isinstance(encoding, StringAttr) else ""
 
 
 def array_type(value: SSAValue | Attribute) -> ArrayType:

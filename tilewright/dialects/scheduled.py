@@ -1,19 +1,25 @@
 """The `scheduled` operations: tile kernels with buffers, loop nests, packed operands and parallel regions decided.
 
-    alloc      a buffer in a space (`worker`: one per thread; `shared`: one per call), its layout in its type
+    alloc      a buffer in a space (`worker`: one per thread; `shared`: one per call; `block`: one per block of warps),
+               its layout in its type
     parallel   run the body for every point of `extents`, spread over threads; the end of the region is a team barrier
     nest       tile operations that are emitted as one loop nest; it reads and writes refs and nothing else
     dot        register-blocked product of two refs into an accumulator buffer
     barrier    all threads of the team see what was written before
 
+    terms      a value whose terms several warps hold, as a tile with one more dim
+    mma        product of two tiles, in registers or in buffers, added to a tile in registers
+
 A scheduled kernel is a `tile.kernel` with an empty grid whose body holds these, `tile.for` without carried tiles, and
-`tile.yield`.
+`tile.yield`. On a machine with warps there are no nests: each tile has its layout in its type, `tile.relayout` moves
+data between the lanes of a warp, and what moves between warps is stored in a buffer, behind a barrier, and loaded
+again.
 """
 
 from __future__ import annotations
 
 from xdsl.dialects.builtin import AffineMapAttr, BoolAttr, DenseArrayBase, IntegerAttr, StringAttr
-from xdsl.ir import Dialect
+from xdsl.ir import Dialect, SSAValue
 from xdsl.irdl import (
     irdl_op_definition,
     operand_def,
@@ -24,15 +30,16 @@ from xdsl.irdl import (
     traits_def,
     var_operand_def,
 )
-from xdsl.traits import IsTerminator
+from xdsl.traits import IsTerminator, Pure
 from xdsl.utils.exceptions import VerifyException
 
 from tilewright import dtypes
 from tilewright.dialects import tile
-from tilewright.dialects.base import PlainOp, decode, dtype_of
+from tilewright.dialects.base import PlainOp, array_type, decode, dtype_of
 from tilewright.layout import Layout
+from tilewright.primitives import ArrayType
 
-WORKER, SHARED = "worker", "shared"
+WORKER, SHARED, BLOCK = "worker", "shared", "block"
 
 
 @irdl_op_definition
@@ -44,20 +51,21 @@ class AllocOp(PlainOp):
     result = result_def(tile.RefType)
 
     def verify_(self) -> None:
-        if tile.ref_type(self.result).space.data not in (WORKER, SHARED):
-            raise VerifyException("scheduled.alloc: the space must be worker or shared")
+        if tile.ref_type(self.result).space.data not in (WORKER, SHARED, BLOCK):
+            raise VerifyException("scheduled.alloc: the space must be worker, shared or block")
 
 
 @irdl_op_definition
 class ParallelOp(PlainOp):
     """Run the body for each point of `extents` (its arguments), `grain` consecutive points at a time on one thread.
     With `in_order`, the nests of a point that load an array which the region stores too come after those of the point
-    before it along the last dimension that store it."""
+    before it along the last dimension that store it. With `warps`, a point is a block of so many warps."""
 
     name = "scheduled.parallel"
     extents = prop_def(DenseArrayBase)
     grain = prop_def(IntegerAttr)
     in_order = opt_prop_def(BoolAttr)
+    warps = opt_prop_def(IntegerAttr)
     body = region_def("single_block")
 
     @property
@@ -93,6 +101,48 @@ class BarrierOp(PlainOp):
 
     name = "scheduled.barrier"
     scope = prop_def(StringAttr)
+
+
+@irdl_op_definition
+class TermsOp(PlainOp):
+    """The terms of a value that `fn` still has to combine, as a tile with one more dim in front. What each of them is,
+    is not said: the first may be the value and the others the identity of `fn`."""
+
+    name = "scheduled.terms"
+    source = operand_def()
+    fn = prop_def(StringAttr)
+    result = result_def()
+    traits = traits_def(Pure())
+
+    def verify_(self) -> None:
+        source, result = array_type(self.source), array_type(self.result)
+        if result.shape[1:] != source.shape or result.dtype != source.dtype:
+            raise VerifyException(f"scheduled.terms: {result} has not one dim more than {source}")
+
+
+@irdl_op_definition
+class MmaOp(PlainOp):
+    """`accumulator + left @ right` by the atom of that name: each operand a tile in registers, or a buffer."""
+
+    name = "scheduled.mma"
+    left = operand_def()
+    right = operand_def()
+    accumulator = operand_def()
+    atom = prop_def(StringAttr)
+    result = result_def()
+
+    def verify_(self) -> None:
+        left, right = (_tile_type(o) for o in (self.left, self.right))
+        acc = array_type(self.accumulator)
+        if (left.shape[0], right.shape[1]) != acc.shape or left.shape[1] != right.shape[0]:
+            raise VerifyException(f"scheduled.mma: {left} times {right} does not fit {acc}")
+        if self.result.type != self.accumulator.type:
+            raise VerifyException("scheduled.mma: the result is not where the accumulator is")
+
+
+def _tile_type(value: SSAValue) -> ArrayType:
+    """The type of a tile, or of a buffer's contents."""
+    return array_type(value.type.array if isinstance(value.type, tile.RefType) else value)
 
 
 @irdl_op_definition
@@ -156,4 +206,4 @@ class DotOp(PlainOp):
             raise VerifyException("scheduled.dot: a window of an array is overwritten, not added to")
 
 
-Scheduled = Dialect("scheduled", [AllocOp, ParallelOp, NestOp, EndOp, BarrierOp, DotOp], [])
+Scheduled = Dialect("scheduled", [AllocOp, ParallelOp, NestOp, EndOp, BarrierOp, TermsOp, MmaOp, DotOp], [])

@@ -121,7 +121,10 @@ def dot(b: KernelBuilder, left: TileValue, right: TileValue, accumulator: TileVa
     # Both operands get the same zeros, so that neither reads the other's lanes beyond the end.
     depth = tuple(dict.fromkeys((*left.edges[1], *right.edges[0])))
     depth = tuple(sorted(depth, key=lambda e: e.stride == 1))
-    a, c = b.cast(left, total), b.cast(right, total)
+    a, c = left, right
+    operand = left.type.dtype
+    if operand != right.type.dtype or dtypes.promote(operand, total) != total:
+        a, c = b.cast(left, total), b.cast(right, total)
     for edge in depth:
         a, c = b.fill_edge(a, 1, edge, 0), b.fill_edge(c, 0, edge, 0)
     acc = b.cast(accumulator, total)

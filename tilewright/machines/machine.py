@@ -94,6 +94,7 @@ class Machine:
         axes: extents of the axes of one core.
         default_memory: the memory that the axis `mem` counts addresses of; `mem.NAME` is the memory NAME.
         cycles: cycles of one core per vector operation, by cost class.
+        cores: how many cores a chip has, where the file is about a chip; the threads to use are an option elsewhere.
     """
 
     name: str
@@ -111,6 +112,7 @@ class Machine:
     default_memory: str
     links: tuple[Link, ...] = ()
     matrix_atoms: tuple[MatrixAtom, ...] = ()
+    cores: int = 1
 
     def matrix_atom(self, left: DType, right: DType, accumulator: DType, depth: int) -> MatrixAtom | None:
         """The instruction that multiplies matrices of these types, where there is one and the depth is made of its
@@ -170,6 +172,7 @@ def _parse(text: str) -> Machine:
         default_memory=data["default_memory"],
         links=tuple(Link(**link) for link in data.get("link", ())),
         matrix_atoms=tuple(MatrixAtom(**atom) for atom in data.get("matrix_atom", ())),
+        cores=data.get("cores", 1),
     )
 
 

@@ -33,6 +33,12 @@ from tilewright.machines.machine import Machine, MatrixAtom
 from tilewright.primitives import ArrayType
 
 SHARED = "mem.shared"
+# How warps multiply: asynchronously by a warpgroup, by single warps, by those with operands rounded to tf32, and
+# without tensor cores.
+WGMMA, MMA, TF32, SCALAR = "wgmma", "mma.sync", "tf32", "multiply and add"
+FAMILIES = (WGMMA, MMA, TF32, SCALAR)
+# What the tensor cores of all chips multiply as it is, and what they add it up in.
+_MMA_TYPES = {"bf16": "f32", "f16": "f32", "i8": "i32"}
 
 
 @dataclass(frozen=True)
@@ -83,14 +89,14 @@ class Space(Protocol):
         ...
 
 
-def space_of(machine: Machine, warps: int = 4) -> Space:
-    """The space of a machine, by the axes that it has.
+def space_of(machine: Machine, warps: int = 4, families: Sequence[str] = FAMILIES) -> Space:
+    """The space of a machine, by the axes that it has; `families` are the kinds of products that warps may do.
 
     Raises:
         TargetError: the machine computes neither in lanes nor in vectors.
     """
     if "lane" in machine.axes:
-        return WarpSpace(machine, warps)
+        return WarpSpace(machine, warps, tuple(families))
     if "simd" in machine.axes:
         return VectorSpace(machine)
     raise TargetError(
@@ -139,6 +145,7 @@ class WarpSpace:
 
     machine: Machine
     warps: int
+    families: tuple[str, ...] = FAMILIES
 
     packs_arrays = False
 
@@ -164,11 +171,13 @@ class WarpSpace:
         columns = right.shape[1]
         bits = 8 * max(left.dtype.itemsize, right.dtype.itemsize)
         seconds = 2.0 * rows * columns * depth / self._tensor_flops(bits)
-        if bits in (8, 16) and self.warps == 4:
+        if WGMMA in self.families and bits in (8, 16) and self.warps == 4:
             yield from self._wgmma(left, right, accumulator, bits, seconds)
-        if bits <= 32:
+        is_exact = left.dtype == right.dtype and _MMA_TYPES.get(left.dtype.name) == accumulator.dtype.name
+        if bits <= 32 and (TF32 in self.families or (MMA in self.families and is_exact)):
             yield from self._mma(left, right, accumulator, bits, 2 * seconds)
-        yield from self._scalar(left, right, accumulator)
+        if SCALAR in self.families:
+            yield from self._scalar(left, right, accumulator)
 
     def _wgmma(
         self, left: ArrayType, right: ArrayType, accumulator: ArrayType, bits: int, seconds: float
@@ -192,7 +201,7 @@ class WarpSpace:
             try:
                 operands = mma_operand_a(left.shape, bits, across), mma_operand_b(right.shape, bits, across)
                 accumulators = mma_accumulator(accumulator.shape, bits, across)
-                yield Atom(f"mma.sync, {across[0]} x {across[1]} warps", *operands, accumulators, seconds)
+                yield Atom(f"{MMA}, {across[0]} x {across[1]} warps", *operands, accumulators, seconds)
             except LayoutError:
                 continue
 
@@ -201,7 +210,7 @@ class WarpSpace:
         flops = 2.0 * left.shape[0] * left.shape[1] * right.shape[1]
         layout = next(iter(self.distributions(accumulator, accumulator.rank - 1)))
         yield Atom(
-            "multiply and add",
+            SCALAR,
             row_major(left.shape, SHARED),
             row_major(right.shape, SHARED),
             layout,

@@ -12,6 +12,7 @@ from tilewright import dtypes
 from tilewright.cost.products import Product, Right, best_schedule
 from tilewright.cost.register_blocks import micro_kernel_name
 from tilewright.cost.tiles import is_streamed, matrix_tile, streaming_tile
+from tilewright.cost.warp_products import WarpProduct, warp_tile
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.dtypes import DType
@@ -72,6 +73,8 @@ def plan_contract(group: array.FusedOp, machine: Machine, threads: int) -> Contr
     if atom is not None and last_rows < atom.rows:
         atom = None
     name = ""
+    if "lane" in machine.axes:
+        return _plan_for_warps(op, machine, depth_sizes)
     if atom is not None:
         tile = matrix_tile(last_rows, last_columns, last_depth, atom, machine, share)
     elif streamed:
@@ -86,6 +89,24 @@ def plan_contract(group: array.FusedOp, machine: Machine, threads: int) -> Contr
     if columns:
         extents[columns[-1]] = max(1, min(tile.columns, last_columns))
     return ContractPlan(result.shape, tuple(extents), depth_sizes, max(1, tile.depth), atom is None, name)
+
+
+def _plan_for_warps(op: array.ContractOp, machine: Machine, depth_sizes: tuple[int, ...]) -> ContractPlan:
+    """Tiles of whole instructions: what reaches beyond the result is masked."""
+    left, right, result = (array_type(value) for value in (*op.operands, op.results[0]))
+    accumulator = _accumulator(result.dtype)
+    _, rows, columns = _dims(op)
+    height, width = (result.shape[dims[-1]] if dims else 1 for dims in (rows, columns))
+    depth = depth_sizes[-1] if depth_sizes else 1
+    product = WarpProduct(height, width, depth, left.dtype, accumulator, _batches(op))
+    tile = warp_tile(product, machine)
+    extents = [1] * result.rank
+    if rows:
+        extents[rows[-1]] = tile.rows
+    if columns:
+        extents[columns[-1]] = tile.columns
+    widened = left.dtype != right.dtype or not product.on_tensor_cores
+    return ContractPlan(result.shape, tuple(extents), depth_sizes, tile.depth, widened)
 
 
 def _batches(op: array.ContractOp) -> int:
@@ -300,10 +321,12 @@ def plan_convolve(group: array.FusedOp, machine: Machine, threads: int) -> Contr
     op = convolve_of(group)
     result, kernel = array_type(op.results[0]), array_type(op.operands[1])
     per_group = kernel.shape[0] // op.attributes_of()["groups"]
-    product = Product(
-        max(1, per_group), max(1, result.shape[-1]), kernel.shape[1], _accumulator(result.dtype), copies_left=True
-    )
-    tile = best_schedule(product, machine, 1).tile
+    sizes = max(1, per_group), max(1, result.shape[-1]), kernel.shape[1]
+    accumulator = _accumulator(result.dtype)
+    if "lane" in machine.axes:
+        tile = warp_tile(WarpProduct(*sizes, kernel.dtype, accumulator, result.shape[0]), machine)
+    else:
+        tile = best_schedule(Product(*sizes, accumulator, copies_left=True), machine, 1).tile
     rows = max(1, tile.rows)
     while per_group % rows:
         rows -= 1

@@ -9,6 +9,7 @@ from xdsl.ir import SSAValue
 
 from tilewright.cost.reductions import Reduction, best_reduction_tile, reread_tile
 from tilewright.cost.tiles import loop_tile, turned_tile
+from tilewright.cost.warp_loops import warp_reduction_tile
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.machines.machine import Machine
@@ -41,7 +42,7 @@ def plan_loop(group: array.FusedOp, machine: Machine, threads: int) -> LoopPlan:
     needed again stay near; plain loops take about a page of elements at a time."""
     space, axes = group_space(group)
     if not axes:
-        turned = _turned_dim(group)
+        turned = None if "lane" in machine.axes else _turned_dim(group)
         if turned is not None:
             extents = turned_tile(space, turned, ROW_ELEMENTS, array_type(group.results[0]).dtype, machine)
         else:
@@ -52,7 +53,12 @@ def plan_loop(group: array.FusedOp, machine: Machine, threads: int) -> LoopPlan:
     adds = first.attributes_of()["fn"] == "add"
     reduction = Reduction(tuple(max(1, n) for n in space), axes, array_type(first.operands[0]).dtype.compute, adds)
     again = any(array_type(value).shape == space for value in array.yielded(group.body.block))
-    tile = reread_tile(reduction) if again else best_reduction_tile(reduction, machine, threads)
+    if again:
+        tile = reread_tile(reduction)
+    elif "lane" in machine.axes:
+        tile = warp_reduction_tile(reduction.shape, axes)
+    else:
+        tile = best_reduction_tile(reduction, machine, threads)
     return LoopPlan(space, {d: tile[d] for d in reduction.kept}, {d: tile[d] for d in sorted(axes, reverse=True)})
 
 

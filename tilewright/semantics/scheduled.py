@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 from xdsl.ir import Block, Operation
 
+from tilewright import ops
 from tilewright.dialects import scheduled, tile
+from tilewright.dialects.base import array_type
 from tilewright.semantics.tile import Interpreter as TileInterpreter
-from tilewright.semantics.tile import Tensor, Values, evaluate_map, poison
+from tilewright.semantics.tile import Tensor, Values, dot, evaluate_map, poison
 
 
 class Interpreter(TileInterpreter):
@@ -51,6 +53,10 @@ class Interpreter(TileInterpreter):
             return []
         if isinstance(op, scheduled.BarrierOp):
             return []
+        if isinstance(op, scheduled.TermsOp):
+            return [_terms(op, values[op.source])]
+        if isinstance(op, scheduled.MmaOp):
+            return [dot(*(values[operand] for operand in op.operands))]
         if isinstance(op, scheduled.DotOp):
             _run_dot(op, values)
             return []
@@ -64,6 +70,15 @@ class Interpreter(TileInterpreter):
         for point in points:
             inner = values | dict(zip(op.body.block.args, point, strict=True))
             self.run_block(op.body.block, inner)
+
+
+def _terms(op: scheduled.TermsOp, value: Tensor) -> Tensor:
+    """The value and identities."""
+    type = array_type(op.result)
+    identity = ops.FUNCTIONS[op.fn.data].identity
+    result = np.full(type.shape, 0 if identity is None else identity(type.dtype), value.dtype)
+    result[0] = value
+    return result
 
 
 def _run_dot(op: scheduled.DotOp, values: Values) -> None:

@@ -68,7 +68,7 @@ class Target:
     executable: Callable[[Unit, dict[str, str]], Executable]
 
 
-TARGETS = ("cpu", "interp", "null")
+TARGETS = ("cpu", "cuda", "interp", "null")
 
 
 def target_named(text: str) -> tuple[Target, str]:
@@ -79,5 +79,5 @@ def target_named(text: str) -> tuple[Target, str]:
     """
     name, _, machine_name = text.partition(":")
     if name not in TARGETS:
-        raise TargetError(f"there is no target `{text}`", help=f"use {', '.join(TARGETS)}, or cpu:MACHINE")
+        raise TargetError(f"there is no target `{text}`", help=f"use {', '.join(TARGETS)}, or cpu:MACHINE or cuda:CHIP")
     return importlib.import_module(f"tilewright.targets.{name}").TARGET, machine_name

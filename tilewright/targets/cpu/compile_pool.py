@@ -7,19 +7,16 @@ import LLVM alone; a crash of LLVM in one of them becomes an error that names th
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
-import sys
 import threading
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import Any
 
 from tilewright import events
 from tilewright.errors import ToolFailure
 from tilewright.machines.machine import Machine
+from tilewright.targets import tool_process
 from tilewright.targets.cpu import machine_code as compiler
 from tilewright.targets.cpu.codegen import compile_object, llvm_target, rejection
 
@@ -124,12 +121,12 @@ class CompilePool:
     def _feed(self) -> None:
         """Start a compiler process and give it jobs for as long as it lives."""
         try:
-            process = _start()
+            process = tool_process.start(compiler.__file__)
         except OSError as error:
             events.emit("compile.no_process", reason=str(error))
             return
         with process:
-            if _read_answer(process) is None:
+            if tool_process.read_answer(process) is None:
                 process.wait()
                 events.emit("compile.no_process", reason=f"it ended with status {process.returncode}")
                 return
@@ -139,47 +136,10 @@ class CompilePool:
                     return
 
     def _ask(self, process: subprocess.Popen[bytes], job: _Job) -> CompiledModule | ToolFailure:
-        target, text = json.dumps(llvm_target(self._machine)).encode(), job.text.encode()
-        try:
-            process.stdin.write(compiler.REQUEST.pack(len(target), len(text)) + target + text)  # type: ignore[union-attr]  a pipe
-            process.stdin.flush()  # type: ignore[union-attr]  a pipe
-            answer = _read_answer(process)
-        except OSError:
-            answer = None
+        answer = tool_process.ask(process, llvm_target(self._machine), job.text.encode())
         if answer is None:
-            status = process.wait()
-            how = f"signal {-status}" if status < 0 else f"status {status}"
             return ToolFailure(
-                f"LLVM crashed on `{job.name}`: its process ended with {how}",
+                f"LLVM crashed on `{job.name}`: its process ended with {tool_process.ending(process)}",
                 help="look at the text with the option `dump_dir`, and report it",
             )
-        good, seconds, content = answer
-        return CompiledModule(content, seconds) if good else rejection(content.decode())
-
-
-def _start() -> subprocess.Popen[bytes]:
-    """A compiler process, which finds LLVM where this one does.
-
-    Raises:
-        OSError: the system does not let it, or this interpreter is part of another program.
-    """
-    if "python" not in os.path.basename(sys.executable or ""):
-        raise FileNotFoundError("there is no Python interpreter to start")
-    code = f"import runpy, sys; sys.path[:] = {sys.path!r}; runpy.run_path({compiler.__file__!r}, run_name='__main__')"
-    return subprocess.Popen(
-        [sys.executable, "-S", "-E", "-c", code],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    )
-
-
-def _read_answer(process: subprocess.Popen[bytes]) -> tuple[bool, float, bytes] | None:
-    """One answer; None where the process has ended."""
-    stream: Any = process.stdout
-    header = stream.read(compiler.ANSWER.size)
-    if len(header) < compiler.ANSWER.size:
-        return None
-    good, seconds, nbytes = compiler.ANSWER.unpack(header)
-    content = stream.read(nbytes)
-    return (good, seconds, content) if len(content) == nbytes else None
+        return CompiledModule(answer.content, answer.seconds) if answer.good else rejection(answer.content.decode())

@@ -1,24 +1,14 @@
-"""LLVM text to machine code. Run as a script it is a compiler process of `compile_pool.py`; so it imports LLVM alone.
-
-A request is a header, the sizes of a JSON document and of the text, then both. An answer is a status, the seconds that
-it took and a size, then an object or an error message. A process that is ready says so with an empty answer.
-"""
+"""LLVM text to machine code. It is a tool of `tool_process.py`; so it imports LLVM alone."""
 
 from __future__ import annotations
 
 import functools
-import json
-import struct
-import sys
-import time
+from collections.abc import Sequence
 from typing import Any
 
 import llvmlite.binding
 
 llvm: Any = llvmlite.binding  # it carries no annotations
-
-REQUEST = struct.Struct("<QQ")
-ANSWER = struct.Struct("<?dQ")
 
 
 @functools.cache
@@ -53,25 +43,9 @@ def machine_code(text: str, triple: str, cpu: str, features: str, *, assembly: b
     return target.emit_assembly(module) if assembly else target.emit_object(module)
 
 
-def _serve() -> None:
-    requests, answers = sys.stdin.buffer, sys.stdout.buffer
-    _initialise()
-
-    def answer(good: bool, seconds: float, content: bytes) -> None:
-        answers.write(ANSWER.pack(good, seconds, len(content)) + content)
-        answers.flush()
-
-    answer(True, 0.0, b"")
-    while header := requests.read(REQUEST.size):
-        target_bytes, text_bytes = REQUEST.unpack(header)
-        target, text = json.loads(requests.read(target_bytes)), requests.read(text_bytes).decode()
-        start = time.perf_counter()
-        try:
-            content, good = machine_code(text, *target), True
-        except RuntimeError as error:
-            content, good = str(error).encode(), False
-        answer(good, time.perf_counter() - start, content)
+def answer(target: Sequence[str], text: str) -> bytes:
+    """An object for a target: its triple, CPU and features."""
+    return machine_code(text, *target)
 
 
-if __name__ == "__main__":
-    _serve()
+_initialise()

@@ -1,0 +1,41 @@
+"""The chips that kernels are compiled for, and running what was compiled for them without one."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tests.ptx.emulator import run
+from tilewright.dialects import tile
+from tilewright.semantics.array import Interpreter
+from tilewright.semantics.tile import poison
+from tilewright.targets.cuda.target import CudaProgram
+
+Tensor = np.ndarray[Any, Any]
+CHIPS = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_103a", "sm_120a", "sm_121a")
+# One of each kind: what differs within a kind are numbers.
+KINDS = ("sm_80", "sm_90a", "sm_100a", "sm_120a")
+
+
+def emulated(program: CudaProgram, arrays: Sequence[Tensor], seed: int = 0) -> list[Tensor]:
+    """Run a program's PTX on an emulator, its blocks in random order; what is not a kernel by its definition."""
+    order = random.Random(seed)
+
+    def call(callee: str, operands: list[Tensor]) -> list[Tensor]:
+        kernel, code = program.unit.kernel(callee), program.kernels[callee]
+        pending = iter(operands)
+        given: list[Tensor] = []
+        results: list[Tensor] = []
+        for ref, effect in zip(kernel.refs, kernel.effect_names, strict=True):
+            type = tile.ref_type(ref)
+            array = poison(type.shape, type.dtype) if effect == tile.OUT else np.array(next(pending), copy=True)
+            given.append(array)
+            if effect != tile.IN:
+                results.append(array)
+        run(program.ptx[callee], callee, code.blocks, code.threads, given, code.shared_bytes, order)
+        return results
+
+    return Interpreter(program.unit.constants, call).run(program.unit.main.body.block, list(arrays))

@@ -1,0 +1,126 @@
+"""What is said when a chip, a tool or a capability is not there."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.errors import TargetError, ToolFailure, UnsupportedOnTargetError
+from tilewright.machines.machine import load
+from tilewright.targets.cuda import device_code, toolchain
+from tilewright.targets.cuda.toolchain import DeviceCompiler, ptx_feature, usage_of
+
+X = tw.ShapeDtype((8, 8), tw.f32)
+TINY = "define ptx_kernel void @k() {\n  ret void\n}"
+
+
+def lowered(function: Any = lambda x: x + 1) -> Any:
+    return tw.jit(function).lower(X)
+
+
+@pytest.mark.parametrize(
+    ("target", "message"), [("cuda", "compiles for a chip"), ("cuda:sm_50", "no NVIDIA chip `sm_50`")]
+)
+def test_a_chip_has_to_be_named(target: str, message: str) -> None:
+    with pytest.raises(TargetError, match=message) as found:
+        lowered().compile(target)
+    assert "sm_90a" in str(found.value.help)
+
+
+def test_programs_are_not_run_or_saved_yet(tmp_path: Path) -> None:
+    program = lowered().compile("cuda:sm_90a")
+    with pytest.raises(UnsupportedOnTargetError, match="not run yet"):
+        program(np.zeros((8, 8), np.float32))
+    with pytest.raises(UnsupportedOnTargetError, match="not saved yet"):
+        program.save(tmp_path / "program.twp")
+
+
+def test_other_phases_are_named() -> None:
+    program = lowered().compile("cuda:sm_90a")
+    with pytest.raises(UnsupportedOnTargetError, match="no `cpp` phase") as found:
+        program.ir("cpp")
+    assert "ptx, sass" in str(found.value.help)
+    for phase in ("array", "tile", "scheduled", "llvm", "ptx", "sass"):
+        assert program.ir(phase)
+
+
+def test_remainders_of_floats_are_refused() -> None:
+    with pytest.raises(UnsupportedOnTargetError, match="`remainder` of floats"):
+        lowered(lambda x: x % 3).compile("cuda:sm_90a")
+
+
+def test_arrays_whose_offsets_need_more_than_32_bits_are_refused() -> None:
+    with pytest.raises(UnsupportedOnTargetError, match="an array of 4294967296 elements"):
+        tw.jit(lambda x: x + 1).lower(tw.ShapeDtype((65536, 65536), tw.f32)).compile("cuda:sm_90a")
+
+
+@pytest.mark.parametrize(
+    ("cpu", "features"), [("sm_100a", ("ptx83",)), ("sm_90a", ("ptx89",)), ("sm_90a", ()), ("sm_1", ("ptx83",))]
+)
+def test_pairs_of_chip_and_ptx_version_are_looked_up(cpu: str, features: tuple[str, ...]) -> None:
+    machine = replace(load("sm_90a"), llvm_cpu=cpu, llvm_features=features)
+    with pytest.raises(TargetError, match="names the chip"):
+        ptx_feature(machine)
+
+
+def test_a_rejected_module_is_an_error_and_the_next_one_is_compiled() -> None:
+    tools = DeviceCompiler()
+    machine = load("sm_90a")
+    with pytest.raises(ToolFailure, match="LLVM rejects `k`"):
+        tools.ptx("k", "define void @k( {", machine)
+    with pytest.raises(ToolFailure, match="nvJitLink rejects `k`"):
+        tools.cubin("k", "no PTX at all", machine)
+    assert tools.cubin("k", tools.ptx("k", TINY, machine), machine).usage.spill_bytes == 0
+    tools.close()
+
+
+def test_a_crash_of_llvm_ends_its_process_not_ours() -> None:
+    """An instruction that the chip does not have ends the process that LLVM runs in."""
+    tools, machine = DeviceCompiler(), load("sm_90a")
+    crashing = (
+        "declare void @llvm.nvvm.tcgen05.fence.before.thread.sync()\n"
+        "define ptx_kernel void @k() {\n  call void @llvm.nvvm.tcgen05.fence.before.thread.sync()\n  ret void\n}"
+    )
+    with pytest.raises(ToolFailure, match="LLVM crashed on `k`"):
+        tools.ptx("k", crashing, machine)
+    assert ".visible .entry k" in tools.ptx("k", TINY, machine)
+    tools.close()
+
+
+def test_a_killed_process_is_started_again() -> None:
+    tools, machine = DeviceCompiler(), load("sm_90a")
+    tools.ptx("k", TINY, machine)
+    assert tools._process is not None
+    os.kill(tools._process.pid, signal.SIGKILL)
+    with pytest.raises(ToolFailure, match="signal 9"):
+        tools.ptx("k", TINY, machine)
+    assert tools.ptx("k", TINY, machine)
+    tools.close()
+
+
+def test_a_process_that_does_not_start_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    script = tmp_path / "tool.py"
+    script.write_text("raise SystemExit(3)")
+    monkeypatch.setattr(device_code, "__file__", str(script))
+    with pytest.raises(ToolFailure, match="did not start: status 3"):
+        DeviceCompiler().ptx("k", TINY, load("sm_90a"))
+
+
+def test_without_the_extra_the_tools_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toolchain.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(toolchain.shutil, "which", lambda name: None)
+    with pytest.raises(ToolFailure, match="no nvdisasm") as found:
+        toolchain.sass_of(b"")
+    assert "tilewright[cuda]" in str(found.value.help)
+
+
+def test_a_report_without_registers_is_an_error() -> None:
+    with pytest.raises(ToolFailure, match="reports no registers"):
+        usage_of("info : nothing")

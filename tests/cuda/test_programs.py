@@ -1,0 +1,34 @@
+"""Programs compiled for NVIDIA chips: their PTX, run by an emulator, agrees with NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.cuda.chips import KINDS, emulated
+from tests.numerics.test_phases import close, expected_of
+from tests.programs import PROGRAMS
+from tilewright.errors import UnsupportedOnTargetError
+from tilewright.frontend.build import build_module
+from tilewright.pipelines import compile_module
+
+# What warps cannot do yet: sorts, scans and the largest k.
+UNSUPPORTED = ("ordered", "ordered_long")
+SUPPORTED = [make for make in PROGRAMS if make.__name__ not in UNSUPPORTED]
+
+
+@pytest.mark.parametrize("chip", KINDS)
+@pytest.mark.parametrize("make", SUPPORTED, ids=lambda make: make.__name__)
+def test_emulated_code_agrees_with_numpy(make: Callable[..., Any], chip: str) -> None:
+    program, arrays, expected = expected_of(make)
+    compiled = compile_module(build_module(program), program.constants, f"cuda:{chip}")
+    close(emulated(compiled, arrays), expected)
+
+
+@pytest.mark.parametrize("make", [m for m in PROGRAMS if m.__name__ in UNSUPPORTED], ids=lambda make: make.__name__)
+def test_what_is_not_there_yet_is_said(make: Callable[..., Any]) -> None:
+    program, _, _ = expected_of(make)
+    with pytest.raises(UnsupportedOnTargetError, match="for warps yet"):
+        compile_module(build_module(program), program.constants, "cuda:sm_90a")

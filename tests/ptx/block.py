@@ -1,0 +1,225 @@
+"""The state of one block: registers, special registers, memory; how operands are read and results written."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from tests.ptx.counts import Counts
+from tests.ptx.errors import Divergence, MemoryFault
+from tests.ptx.formats import TYPES, Type
+from tests.ptx.memory import GlobalMemory, SharedMemory
+from tests.ptx.parser import (
+    Address,
+    FloatBits,
+    Instruction,
+    Integer,
+    Negated,
+    Operand,
+    Register,
+    Sink,
+    Special,
+    Symbol,
+    Vector,
+)
+
+WARP = 32
+
+
+@dataclass
+class Block:
+    """Threads are padded to whole warps; the lanes beyond `threads` never run."""
+
+    position: tuple[int, int, int]
+    blocks: tuple[int, int, int]
+    threads: int
+    registers: list[np.ndarray]
+    symbols: dict[str, int]
+    memory: GlobalMemory
+    parameters: np.ndarray
+    local: np.ndarray
+    counts: Counts
+    shared: SharedMemory = None  # type: ignore[assignment]  # set once the block can tell where it is
+    current: Instruction = None  # type: ignore[assignment]  # set before each instruction
+    steps: int = 0
+
+    def __post_init__(self) -> None:
+        self.lanes = np.arange(-(-self.threads // WARP) * WARP)
+        self.finished = self.lanes >= self.threads
+
+    def where(self) -> str:
+        return f"block {self.position}, line {self.current.line}: {self.current.text}"
+
+    def fault(self, thread: int, address: int, reason: str) -> MemoryFault:
+        return MemoryFault(f"{reason}: thread {thread}, address {address:#x}, {self.where()}")
+
+    def divergence(self, reason: str) -> Divergence:
+        return Divergence(f"{reason}, {self.where()}")
+
+    def special(self, name: str) -> np.ndarray:
+        """A special register (PTX ISA, chapter 10) of every thread."""
+        compute = _SPECIAL.get(name)
+        if compute is None:
+            raise NotImplementedError(f"{name}, {self.where()}")
+        return np.broadcast_to(np.asarray(compute(self)), self.lanes.shape)
+
+
+def _axes(register: str, value: Callable[[Block], tuple[int, int, int]]) -> dict[str, Callable[[Block], object]]:
+    return {f"%{register}.{axis}": lambda block, i=i: value(block)[i] for i, axis in enumerate("xyz")}
+
+
+_SPECIAL: dict[str, Callable[[Block], object]] = {
+    "%tid.x": lambda block: block.lanes,
+    "%tid.y": lambda block: 0,
+    "%tid.z": lambda block: 0,
+    **_axes("ntid", lambda block: (block.threads, 1, 1)),
+    **_axes("ctaid", lambda block: block.position),
+    **_axes("nctaid", lambda block: block.blocks),
+    "%laneid": lambda block: block.lanes % WARP,
+    "%warpid": lambda block: block.lanes // WARP,
+    "%nwarpid": lambda block: block.lanes.size // WARP,
+    "%clock": lambda block: block.steps & 0xFFFFFFFF,
+    "%clock64": lambda block: block.steps,
+    "%lanemask_eq": lambda block: 1 << (block.lanes % WARP),
+    "%lanemask_lt": lambda block: (1 << (block.lanes % WARP)) - 1,
+    "%lanemask_le": lambda block: (2 << (block.lanes % WARP)) - 1,
+    "%lanemask_gt": lambda block: 0xFFFFFFFF & ~((2 << (block.lanes % WARP)) - 1),
+    "%lanemask_ge": lambda block: 0xFFFFFFFF & ~((1 << (block.lanes % WARP)) - 1),
+}
+
+Reader = Callable[[Block], np.ndarray]
+Writer = Callable[[Block, np.ndarray, np.ndarray], None]
+
+
+def reader(operand: Operand, name: str, instruction: Instruction) -> Reader:
+    """What reads `operand` as type `name`: an array with an element a thread, or one element for all.
+
+    Packed types have a last axis of their two numbers.
+    """
+    kind = TYPES[name]
+    if isinstance(operand, Register) and operand.bits >= kind.bits and (operand.bits == 1) == (kind.bits == 1):
+        return _register_reader(operand, kind)
+    if isinstance(operand, Negated) and name == "pred":
+        return lambda block: ~block.registers[operand.register.index]
+    if isinstance(operand, Integer) and not kind.is_float:
+        return _constant(_integer_constant(operand.value, kind))
+    if isinstance(operand, Integer) and (kind.bits == 16 or kind.lanes == 2):
+        # 16-bit floats have no literals of their own: LLVM writes their bits.
+        return _constant(_unpacked(np.array([operand.value % (1 << kind.bits)], f"uint{kind.bits}"), kind))
+    if isinstance(operand, FloatBits) and operand.bits == kind.bits and kind.name[0] in "bf":
+        return _constant(_unpacked(np.array([operand.pattern], f"uint{kind.bits}"), kind))
+    if isinstance(operand, Special) and not kind.is_float and kind.bits >= 16:
+        return lambda block: block.special(operand.name).astype(kind.dtype)
+    if isinstance(operand, Symbol) and not kind.is_float and kind.bits >= 32:
+        return lambda block: np.array([block.symbols[operand.name]], f"uint{kind.bits}").view(kind.dtype)
+    raise NotImplementedError(f"line {instruction.line}: {instruction.text}: operand as {name}")
+
+
+def _constant(value: np.ndarray) -> Reader:
+    value.flags.writeable = False
+    return lambda block: value
+
+
+def _integer_constant(value: int, kind: Type) -> np.ndarray:
+    if kind.bits == 1:
+        return np.array([value != 0])
+    return _unpacked(np.array([value % (1 << kind.bits)], f"uint{kind.bits}"), kind)
+
+
+def _unpacked(values: np.ndarray, kind: Type) -> np.ndarray:
+    return values[:, None].view(kind.dtype) if kind.lanes > 1 else values.view(kind.dtype)
+
+
+def _register_reader(register: Register, kind: Type) -> Reader:
+    index = register.index
+    if kind.bits == 1:
+        return lambda block: block.registers[index]
+    if kind.lanes > 1 and register.bits == kind.bits:
+        return lambda block: block.registers[index][:, None].view(kind.dtype)
+    if register.bits == kind.bits:
+        return lambda block: block.registers[index].view(kind.dtype)
+    # A wider register: its low bits (PTX ISA, "Operand Size Exceeding Instruction-Type Size").
+    unsigned = np.dtype(f"uint{kind.bits}")
+    return lambda block: _unpacked(block.registers[index].astype(unsigned), kind)
+
+
+def writer(operand: Operand, name: str, instruction: Instruction) -> Writer:
+    """What writes a result of type `name` where the mask is set; wider registers are extended by its sign."""
+    kind = TYPES[name]
+    if isinstance(operand, Sink):
+        return lambda block, mask, value: None
+    if not isinstance(operand, Register) or operand.bits < kind.bits or (operand.bits == 1) != (kind.bits == 1):
+        raise NotImplementedError(f"line {instruction.line}: {instruction.text}: result as {name}")
+    index = operand.index
+    if operand.bits == kind.bits:
+
+        def write(block: Block, mask: np.ndarray, value: np.ndarray) -> None:
+            target = block.registers[index]
+            np.copyto(target, _packed(value, kind, target.dtype), where=mask)
+
+        return write
+    wider = np.dtype(f"{'int' if kind.is_signed else 'uint'}{operand.bits}")
+
+    def write_extended(block: Block, mask: np.ndarray, value: np.ndarray) -> None:
+        narrow = (
+            value if not kind.is_float and kind.lanes == 1 else _packed(value, kind, np.dtype(f"u{kind.bits // 8}"))
+        )
+        np.copyto(block.registers[index], narrow.astype(wider).view(f"uint{operand.bits}"), where=mask)
+
+    return write_extended
+
+
+def _packed(value: np.ndarray, kind: Type, dtype: np.dtype) -> np.ndarray:
+    if value.dtype != kind.dtype:
+        raise TypeError(f"a result of {value.dtype} where {kind.name} belongs")
+    if kind.bits == 1:
+        return value
+    if kind.lanes > 1:
+        return np.ascontiguousarray(value).view(dtype)[..., 0]
+    return value.view(dtype)
+
+
+def warps_of(values: np.ndarray) -> np.ndarray:
+    """An array with an element a thread as (warp, lane)."""
+    return values.reshape(-1, WARP)
+
+
+def lane_bits(mask: np.ndarray) -> np.ndarray:
+    """For each warp the bits of the lanes that `mask` sets."""
+    return np.bitwise_or.reduce(warps_of(mask).astype(np.uint32) << np.arange(WARP, dtype=np.uint32), axis=1)
+
+
+def require_lanes(block: Block, mask: np.ndarray, members: np.ndarray) -> None:
+    """Each lane that runs names itself and all names of a warp agree; every lane named runs, but those that ended.
+
+    PTX ISA, "shfl.sync" and its like: the instruction waits for all threads of the mask that have not exited.
+    """
+    running = lane_bits(mask)
+    ended = lane_bits(block.finished)
+    named = warps_of(np.broadcast_to(members, mask.shape))
+    for warp in np.flatnonzero(running):
+        names = named[warp][warps_of(mask)[warp]]
+        if (names != names[0]).any():
+            raise block.divergence(f"lanes of warp {warp} name different members")
+        if running[warp] & ~names[0]:
+            raise block.divergence(f"lanes {running[warp]:#x} of warp {warp} run, but only {names[0]:#x} are named")
+        if names[0] & ~running[warp] & ~ended[warp]:
+            raise block.divergence(f"lanes {names[0]:#x} of warp {warp} are named, but only {running[warp]:#x} run")
+
+
+def address_of(operand: Operand, instruction: Instruction) -> Reader:
+    """What reads `[base+offset]` as numbers of 64 bits, an element a thread."""
+    if not isinstance(operand, Address):
+        raise NotImplementedError(f"line {instruction.line}: {instruction.text}: not an address")
+    bits = operand.base.bits if isinstance(operand.base, Register) else 64
+    base = reader(operand.base, f"u{bits}", instruction)
+    offset = np.int64(operand.offset)
+
+    def read(block: Block) -> np.ndarray:
+        return np.broadcast_to(base(block).astype(np.int64) + offset, block.lanes.shape)
+
+    return read
+
+
+def vector_items(operand: Operand) -> tuple[Operand, ...]:
+    return operand.items if isinstance(operand, Vector) else (operand,)

@@ -1,0 +1,150 @@
+"""Instructions of a whole warp: shfl, vote, match, redux, activemask (PTX ISA, under their names)."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from tests.ptx.block import WARP, Block, Reader, lane_bits, reader, require_lanes, warps_of, writer
+from tests.ptx.parser import Instruction, Operand, Pair, Sink
+from tests.ptx.words import Words
+
+Effect = Callable[[Block, np.ndarray], None]
+_LANES = np.arange(WARP)
+
+
+def _two_results(operand: Operand) -> tuple[Operand, Operand]:
+    return (operand.first, operand.second) if isinstance(operand, Pair) else (operand, Sink())
+
+
+def _every(block: Block, read: Reader) -> np.ndarray:
+    """What `read` gives as (warp, lane)."""
+    return warps_of(np.ascontiguousarray(np.broadcast_to(read(block), block.lanes.shape)))
+
+
+def shuffle(instruction: Instruction, words: Words) -> Effect:
+    """shfl.sync.mode.b32 d|p, a, b, c, members: c holds the segment's mask (bits 8 to 12) and its clamp."""
+    words.take_type(("b32",))
+    mode = words.take_one(("up", "down", "bfly", "idx"), None)
+    if words.left != ["sync"] or len(instruction.operands) != 5:
+        raise words.unknown()
+    target, valid = _two_results(instruction.operands[0])
+    write, write_valid = writer(target, "b32", instruction), writer(valid, "pred", instruction)
+    readers = [reader(operand, "b32", instruction) for operand in instruction.operands[1:]]
+
+    def effect(block: Block, mask: np.ndarray) -> None:
+        require_lanes(block, mask, readers[3](block))
+        values, b, c = (_every(block, read) for read in readers[:3])
+        b, clamp, segment = b.astype(np.int64) & 31, c.astype(np.int64) & 31, (c.astype(np.int64) >> 8) & 31
+        low = _LANES & segment
+        high = low | (clamp & ~segment)
+        source = {"up": _LANES - b, "down": _LANES + b, "bfly": _LANES ^ b, "idx": low | (b & ~segment)}[mode]
+        inside = source >= high if mode == "up" else source <= high
+        source = np.where(inside, source, _LANES)
+        running = warps_of(mask)
+        silent = running & ~np.take_along_axis(running, source, axis=1)
+        if silent.any():
+            thread = int(np.argmax(silent.reshape(-1)))
+            raise block.divergence(f"thread {thread} reads lane {source.reshape(-1)[thread]}, which does not run")
+        write(block, mask, np.take_along_axis(values, source, axis=1).reshape(-1))
+        write_valid(block, mask, inside.reshape(-1))
+
+    return effect
+
+
+def vote(instruction: Instruction, words: Words) -> Effect:
+    """vote.sync.{all any uni}.pred d, {!}a, members and vote.sync.ballot.b32."""
+    name = words.take_type(("pred", "b32"))
+    mode = words.take_one(("ballot",) if name == "b32" else ("all", "any", "uni"), None)
+    if words.left != ["sync"] or len(instruction.operands) != 3:
+        raise words.unknown()
+    target, source, members = instruction.operands
+    write = writer(target, name, instruction)
+    read, read_members = reader(source, "pred", instruction), reader(members, "b32", instruction)
+
+    def effect(block: Block, mask: np.ndarray) -> None:
+        require_lanes(block, mask, read_members(block))
+        yes = lane_bits(_every(block, read).reshape(-1) & mask)
+        running = lane_bits(mask)
+        result = {
+            "ballot": yes,
+            "all": yes == running,
+            "any": yes != 0,
+            "uni": (yes == running) | (yes == 0),
+        }[mode]
+        write(block, mask, np.repeat(result, WARP))
+
+    return effect
+
+
+def match(instruction: Instruction, words: Words) -> Effect:
+    """match.any: the lanes with this lane's value; match.all: all lanes of the mask if they agree, else 0."""
+    name = words.take_type(("b32", "b64"))
+    mode = words.take_one(("any", "all"), None)
+    if words.left != ["sync"] or len(instruction.operands) != 3:
+        raise words.unknown()
+    target, agreed = _two_results(instruction.operands[0])
+    if mode == "any" and not isinstance(agreed, Sink):
+        raise words.unknown()
+    write, write_agreed = writer(target, "b32", instruction), writer(agreed, "pred", instruction)
+    read = reader(instruction.operands[1], name, instruction)
+    read_members = reader(instruction.operands[2], "b32", instruction)
+
+    def effect(block: Block, mask: np.ndarray) -> None:
+        require_lanes(block, mask, read_members(block))
+        values, running = _every(block, read), warps_of(mask)
+        same = (values[:, :, None] == values[:, None, :]) & running[:, None, :]
+        bits = np.bitwise_or.reduce(same.astype(np.uint32) << _LANES.astype(np.uint32), axis=2)
+        alike = bits == lane_bits(mask)[:, None]
+        if mode == "all":
+            bits = np.where(alike, bits, np.uint32(0))
+        write(block, mask, bits.reshape(-1))
+        write_agreed(block, mask, alike.reshape(-1))
+
+    return effect
+
+
+_REDUCTIONS = {
+    "add": np.add,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}
+
+
+def reduce(instruction: Instruction, words: Words) -> Effect:
+    """redux.sync, of integers."""
+    operation = words.take_one(tuple(_REDUCTIONS), None)
+    name = words.take_type(("b32",) if operation in ("and", "or", "xor") else ("u32", "s32"))
+    if words.left != ["sync"] or len(instruction.operands) != 3:
+        raise words.unknown()
+    write = writer(instruction.operands[0], name, instruction)
+    read = reader(instruction.operands[1], name, instruction)
+    read_members = reader(instruction.operands[2], "b32", instruction)
+
+    def effect(block: Block, mask: np.ndarray) -> None:
+        require_lanes(block, mask, read_members(block))
+        values, running = _every(block, read), warps_of(mask)
+        result = np.zeros_like(values)
+        for warp in np.flatnonzero(running.any(axis=1)):
+            total = _REDUCTIONS[operation].reduce(values[warp][running[warp]])
+            result[warp] = np.asarray(total).astype(values.dtype)
+        write(block, mask, result.reshape(-1))
+
+    return effect
+
+
+def active_mask(instruction: Instruction, words: Words) -> Effect:
+    if words.left != ["b32"] or len(instruction.operands) != 1:
+        raise words.unknown()
+    write = writer(instruction.operands[0], "b32", instruction)
+    return lambda block, mask: write(block, mask, np.repeat(lane_bits(mask), WARP))
+
+
+def meet(instruction: Instruction, words: Words) -> Effect:
+    """bar.warp.sync: the lanes of the mask are together; in this emulator nothing else is left to order."""
+    if len(instruction.operands) != 1:
+        raise words.unknown()
+    read_members = reader(instruction.operands[0], "b32", instruction)
+    return lambda block, mask: require_lanes(block, mask, read_members(block))

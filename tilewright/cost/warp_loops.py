@@ -1,0 +1,31 @@
+"""Tiles of reductions on machines with warps: what a block of four warps holds in registers at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+# Elements of a block: 32 for each of 128 threads.
+_ELEMENTS = 4096
+# As many columns as make whole lines, and rows enough for all warps.
+_COLUMNS, _ROWS = 64, 64
+
+
+def warp_reduction_tile(shape: Sequence[int], axes: Sequence[int]) -> Mapping[int, int]:
+    """Extents of all dims: along a reduced last dim whole rows, or long pieces of them, as many as fill a block; along
+    other dims pieces of rows and columns. The remaining dims go one at a time."""
+    extents = dict.fromkeys(range(len(shape)), 1)
+    last = len(shape) - 1
+    if last in axes:
+        extents[last] = min(shape[last], _ELEMENTS)
+        others = [dim for dim in range(last) if dim not in axes]
+        if others:
+            extents[others[-1]] = min(shape[others[-1]], _power_down(max(1, _ELEMENTS // (4 * extents[last]))))
+        return extents
+    extents[last] = min(shape[last], _COLUMNS)
+    extents[max(axes)] = min(shape[max(axes)], _ROWS)
+    return extents
+
+
+def _power_down(number: int) -> int:
+    """The largest power of two that is not more."""
+    return 1 << (number.bit_length() - 1)

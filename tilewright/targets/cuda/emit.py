@@ -1,0 +1,588 @@
+"""Print a scheduled kernel as an LLVM module for NVPTX: one entry, its parameters the kernel's refs in order.
+
+A thread holds of each tile what its layout says (`fragments.py`). Tiles without a layout are functions of an index,
+which are called where an element is wanted. A point of the kernel's grid is a block: the number of the block counts
+points, the last dim fastest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+from llvmlite import ir
+from xdsl.dialects.builtin import IndexType, TensorType
+from xdsl.ir import Block, Operation, SSAValue
+
+from tilewright import ops
+from tilewright.dialects import scheduled, tile
+from tilewright.dialects.base import array_type, decode
+from tilewright.dtypes import DType
+from tilewright.errors import CompilerBug, UnsupportedOnTargetError
+from tilewright.layout import Layout
+from tilewright.layout.axes import Kind, kind_of
+from tilewright.layout.refinement import IndexDigit, Slot
+from tilewright.machines.machine import Machine
+from tilewright.passes.tile_lower_to_warps import layout_of, parsed, span_bytes
+from tilewright.targets.cpu.conversions import load_form, narrow, register_form, widen
+from tilewright.targets.cuda import emit_relayout
+from tilewright.targets.cuda.emit_memory import (
+    ANY,
+    Memory,
+    Range,
+    Symbol,
+    Window,
+    evaluated,
+    held_constant,
+    load,
+    range_of,
+    store,
+)
+from tilewright.targets.cuda.emit_mma import emit_mma
+from tilewright.targets.cuda.fragments import (
+    I32,
+    Builder,
+    Coordinates,
+    Fragment,
+    Threads,
+    Value,
+    computed,
+    held,
+    held_form,
+    i32,
+    registers_of,
+    slots_of,
+    table_of,
+)
+from tilewright.targets.cuda.functions import emit_cast, emit_function
+from tilewright.targets.cuda.vectors import vector_of
+
+TRIPLE = "nvptx64-nvidia-cuda"
+GLOBAL, SHARED = 1, 3
+I64 = ir.IntType(64)
+# Offsets are counted in 32 bits.
+MOST_ELEMENTS = 1 << 31
+
+
+@dataclass(frozen=True)
+class Lazy:
+    """A tile that is made where it is used: its element at an index."""
+
+    dtype: DType
+    at: Callable[[Sequence[Value]], Value]
+
+
+Held = Fragment | Lazy
+
+
+@dataclass(frozen=True)
+class KernelCode:
+    """A kernel as LLVM text, and what launching it takes: blocks, threads of each, bytes of shared memory."""
+
+    name: str
+    text: str
+    blocks: int
+    threads: int
+    shared_bytes: int
+
+
+def emit_kernel(kernel: tile.KernelOp, machine: Machine) -> KernelCode:
+    """The LLVM module of a scheduled kernel.
+
+    Raises:
+        UnsupportedOnTargetError: an operation or an array that the target does not do.
+    """
+    (region,) = (op for op in kernel.body.block.ops if isinstance(op, scheduled.ParallelOp))
+    warps = 1 if region.warps is None else int(decode(region.warps))
+    emitter = _Emitter(kernel, region, machine, warps)
+    emitter.emit()
+    room = machine.memories[0].bytes
+    if emitter.shared_bytes > room:
+        raise UnsupportedOnTargetError(
+            f"`{kernel.sym_name.data}` needs {emitter.shared_bytes} bytes of shared memory, {machine.name} has {room}",
+            help="use smaller tiles",
+        )
+    return KernelCode(
+        kernel.sym_name.data,
+        str(emitter.module),
+        prod(region.shape),
+        warps * machine.axes["lane"],
+        emitter.shared_bytes,
+    )
+
+
+@dataclass
+class _Emitter:
+    kernel: tile.KernelOp
+    region: scheduled.ParallelOp
+    machine: Machine
+    warps: int
+    module: Any = field(init=False)
+    builder: Builder = field(init=False)
+    threads: Threads = field(init=False)
+    tiles: dict[SSAValue, Held] = field(default_factory=dict[SSAValue, Held])
+    memories: dict[SSAValue, Memory] = field(default_factory=dict[SSAValue, Memory])
+    indices: dict[SSAValue, Value] = field(default_factory=dict[SSAValue, Value])
+    ranges: dict[SSAValue, Range] = field(default_factory=dict[SSAValue, Range])
+    shared_bytes: int = 0
+
+    def emit(self) -> None:
+        self._begin()
+        numbers = self._special("ctaid.x")
+        for argument, extent in reversed(list(zip(self.region.body.block.args, self.region.shape, strict=True))):
+            self.indices[argument] = self.builder.urem(numbers, i32(extent))
+            self.ranges[argument] = (0, extent - 1)
+            numbers = self.builder.udiv(numbers, i32(extent))
+        self._block(self.region.body.block)
+        self.builder.ret_void()
+
+    def _begin(self) -> None:
+        self.module = ir.Module(name=self.kernel.sym_name.data)
+        self.module.triple = TRIPLE
+        pointers = [ir.PointerType(addrspace=GLOBAL) for _ in self.kernel.refs]
+        function = ir.Function(self.module, ir.FunctionType(ir.VoidType(), pointers), self.kernel.sym_name.data)
+        function.calling_convention = "ptx_kernel"
+        self.builder = ir.IRBuilder(function.append_basic_block("entry"))
+        for ref, pointer in zip(self.kernel.refs, function.args, strict=True):
+            type = tile.ref_type(ref)
+            if prod(type.shape) >= MOST_ELEMENTS:
+                raise UnsupportedOnTargetError(
+                    f"an array of {prod(type.shape)} elements", help="use arrays of fewer than 2**31 elements"
+                )
+            self.memories[ref] = Memory.of(pointer, type, None, GLOBAL)
+        lanes = self.machine.axes["lane"]
+        thread = self._special("tid.x")
+        numbers = {"lane": self.builder.urem(thread, i32(lanes)), "warp": self.builder.udiv(thread, i32(lanes))}
+        self.threads = Threads(self.builder, numbers, {"lane": lanes, "warp": self.warps})
+        shared: Value = ir.GlobalVariable(self.module, ir.ArrayType(ir.IntType(8), 0), "tw_shared", addrspace=SHARED)
+        shared.linkage, shared.align = "external", 128
+        # A pointer that says nothing of what it points to.
+        self.shared: Value = ir.FormattedConstant(ir.PointerType(addrspace=SHARED), shared.get_reference())
+
+    def _special(self, name: str) -> Value:
+        """A special register. PTX ISA, special registers."""
+        function = ir.Function(self.module, ir.FunctionType(I32, []), f"llvm.nvvm.read.ptx.sreg.{name}")
+        return self.builder.call(function, [])
+
+    # ---- operations -------------------------------------------------------------------------------------------------
+
+    def _block(self, block: Block) -> None:
+        for op in block.ops:
+            if isinstance(op, scheduled.EndOp | tile.YieldOp):
+                return
+            self._op(op)
+
+    def _op(self, op: Operation) -> None:
+        if isinstance(op, scheduled.AllocOp):
+            self._alloc(op)
+        elif isinstance(op, scheduled.BarrierOp):
+            self._barrier()
+        elif isinstance(op, tile.StoreOp):
+            self._store(op)
+        elif isinstance(op, tile.ForOp):
+            self._for(op)
+        elif isinstance(op, tile.IfOp):
+            self._if(op)
+        else:
+            self.tiles[op.results[0]] = self._tile(op)
+
+    def _tile(self, op: Operation) -> Held:
+        """The result of an operation that has one."""
+        match op:
+            case tile.LoadOp():
+                return self._load(op)
+            case tile.FullOp():
+                return self._full(op)
+            case tile.IotaOp():
+                return self._iota(op)
+            case tile.RelayoutOp():
+                return self._relayout(op)
+            case scheduled.TermsOp():
+                return self._renamed(op.source, op.result)
+            case scheduled.MmaOp():
+                return self._mma(op)
+            case tile.TransposeOp() | tile.ReshapeOp() | tile.BroadcastOp():
+                return self._view(op)
+            case tile.ReduceOp():
+                return self._reduce(op)
+            case tile.MapOp() | tile.CastOp() | tile.BitcastOp() | tile.FillPaddingOp():
+                return self._elementwise(op)
+            case _:
+                raise UnsupportedOnTargetError(f"`{op.name}` is not compiled for warps yet", help="use the cpu target")
+
+    # ---- memory -----------------------------------------------------------------------------------------------------
+
+    def _alloc(self, op: scheduled.AllocOp) -> None:
+        type = tile.ref_type(op.result)
+        layout = parsed(type.layout.data)
+        offset_bytes = 0 if op.offset_bytes is None else int(op.offset_bytes.value.data)
+        self.shared_bytes = max(self.shared_bytes, offset_bytes + span_bytes(layout, type.dtype.itemsize))
+        start = self.builder.gep(self.shared, [i32(offset_bytes)], source_etype=ir.IntType(8))
+        self.memories[op.result] = Memory.of(start, type, layout, SHARED)
+
+    def _barrier(self) -> None:
+        name = "llvm.nvvm.barrier.cta.sync.aligned.all"
+        function = self.module.globals.get(name)
+        if function is None:
+            function = ir.Function(self.module, ir.FunctionType(ir.VoidType(), [I32]), name)
+        self.builder.call(function, [i32(0)])
+
+    def _window(self, op: tile.LoadOp | tile.StoreOp, value: SSAValue) -> tuple[Window, Sequence[int]]:
+        ref = op.source if isinstance(op, tile.LoadOp) else op.destination
+        coordinates = Coordinates(self.threads, self._layout(value))
+        symbols = [self._symbol(symbol) for symbol in op.symbols]
+        window = Window(self.builder, self.memories[ref], coordinates, list(op.map.data.results), symbols)
+        if not all(isinstance(symbol.type, IndexType) for symbol in op.symbols):
+            return window, (0,)
+        return window, vector_of(window)
+
+    def _layout(self, value: SSAValue) -> Any:
+        layout = layout_of(value)
+        if layout is None:
+            raise CompilerBug(f"a tile of {array_type(value)} is moved that has no layout")
+        return layout
+
+    def _symbol(self, symbol: SSAValue) -> Symbol:
+        if isinstance(symbol.type, IndexType):
+            return Symbol(lambda digits: self.indices[symbol], self.ranges.get(symbol, ANY))
+        fragment = self.tiles[symbol]
+        if not isinstance(fragment, Fragment):
+            raise CompilerBug("indices of lanes have no layout")
+
+        def of_register(digits: Mapping[Slot, int]) -> Value:
+            number = fragment.values[sum(slot.stride * digit for slot, digit in digits.items())]
+            return number if number.type == I32 else self.builder.trunc(number, I32)
+
+        return Symbol(of_register, ANY)
+
+    def _load(self, op: tile.LoadOp) -> Held:
+        type = array_type(op.result)
+        if not type.shape:
+            return self._load_scalar(op)
+        window, vector = self._window(op, op.result)
+        fill = None if op.fill is None else decode(op.fill)
+        return Fragment(self._layout(op.result), type.dtype, load(window, vector, fill))
+
+    def _scalar_place(self, op: tile.LoadOp | tile.StoreOp, memory: Memory) -> tuple[Value, Value | None]:
+        """How far into the memory the one element is, and whether it is there."""
+        symbols = [self.indices[symbol] for symbol in op.symbols]
+        ranges = [self.ranges.get(symbol, ANY) for symbol in op.symbols]
+        offset: Value = i32(0)
+        there: Value | None = None
+        for expression, size, step in zip(op.map.data.results, memory.shape, _row_major(memory.shape), strict=True):
+            place = evaluated(self.builder, expression, [], symbols)
+            low, high = range_of(expression, [], ranges)
+            if low < 0 or high >= size:
+                inside = self.builder.icmp_unsigned("<", place, i32(size))
+                there = inside if there is None else self.builder.and_(there, inside)
+            offset = self.builder.add(offset, self.builder.mul(place, i32(step)))
+        return offset, there
+
+    def _load_scalar(self, op: tile.LoadOp) -> Held:
+        memory, dtype = self.memories[op.source], array_type(op.result).dtype
+        offset, there = self._scalar_place(op, memory)
+        if there is not None:
+            offset = self.builder.select(there, offset, i32(0))
+        pointer = self.builder.gep(memory.pointer, [offset], source_etype=load_form(dtype))
+        value = widen(self.builder, self.builder.load(pointer, typ=load_form(dtype), align=dtype.itemsize), dtype)
+        if there is not None and op.fill is not None:
+            value = self.builder.select(there, value, ir.Constant(value.type, decode(op.fill)))
+        return Lazy(dtype, lambda index: value)
+
+    def _store(self, op: tile.StoreOp) -> None:
+        if array_type(op.value).shape:
+            window, vector = self._window(op, op.value)
+            store(window, vector, self._fragment(op.value).values)
+            return
+        memory, dtype = self.memories[op.destination], array_type(op.value).dtype
+        offset, there = self._scalar_place(op, memory)
+        first = self.builder.icmp_unsigned("==", self._thread(), i32(0))
+        there = first if there is None else self.builder.and_(first, there)
+        raw = narrow(self.builder, self._element(op.value, []), dtype)
+        pointer = self.builder.gep(memory.pointer, [offset], source_etype=load_form(dtype))
+        with self.builder.if_then(there):
+            self.builder.store(raw, pointer, align=dtype.itemsize)
+
+    def _thread(self) -> Value:
+        numbers = self.threads.numbers
+        warp = self.builder.mul(numbers["warp"], i32(self.threads.extents["lane"]))
+        return self.builder.add(warp, numbers["lane"])
+
+    # ---- tiles ------------------------------------------------------------------------------------------------------
+
+    def _fragment(self, value: SSAValue) -> Fragment:
+        held = self.tiles[value]
+        if not isinstance(held, Fragment):
+            raise CompilerBug(f"a tile of {array_type(value)} has no layout")
+        return held
+
+    def _element(self, value: SSAValue, index: Sequence[Value]) -> Value:
+        """The element of a tile that is made where it is used, or the one element of a scalar."""
+        held = self.tiles[value]
+        if isinstance(held, Lazy):
+            return held.at(index)
+        return computed(self.builder, next(iter(held.values.values())), held.dtype)
+
+    def _full(self, op: tile.FullOp) -> Lazy:
+        dtype = array_type(op.result).dtype
+        number = decode(op.value)
+        constant = ir.Constant(register_form(dtype), float(number) if dtype.is_float else int(number))
+        return Lazy(dtype, lambda index: constant)
+
+    def _iota(self, op: tile.IotaOp) -> Lazy:
+        (expression,) = op.map.data.results
+
+        def at(index: Sequence[Value]) -> Value:
+            symbols = [self._index_of(symbol, index) for symbol in op.symbols]
+            return self.builder.sext(evaluated(self.builder, expression, index, symbols), I64)
+
+        return Lazy(array_type(op.result).dtype, at)
+
+    def _index_of(self, symbol: SSAValue, index: Sequence[Value]) -> Value:
+        """A symbol of an affine map at an element of a tile."""
+        if isinstance(symbol.type, IndexType):
+            return self.indices[symbol]
+        value = self._element(symbol, index)
+        return value if value.type == I32 else self.builder.trunc(value, I32)
+
+    def _elementwise(self, op: Operation) -> Held:
+        type = array_type(op.results[0])
+        layout = layout_of(op.results[0])
+        if layout is None:
+
+            def at(index: Sequence[Value]) -> Value:
+                return self._rounded(self._apply(op, index, [self._element(o, index) for o in _tiles(op)]), type.dtype)
+
+            return Lazy(type.dtype, at)
+        coordinates = Coordinates(self.threads, layout)
+        values: dict[int, Value] = {}
+        for number, digits in registers_of(coordinates.table):
+            index = coordinates.at(digits)
+            operands = [self._register(operand, number, index) for operand in _tiles(op)]
+            values[number] = held(self.builder, self._apply(op, index, operands), type.dtype)
+        return Fragment(layout, type.dtype, values)
+
+    def _rounded(self, value: Value, dtype: DType) -> Value:
+        """A computed value as one of its type, in register form."""
+        return computed(self.builder, held(self.builder, value, dtype), dtype)
+
+    def _register(self, operand: SSAValue, number: int, index: Sequence[Value]) -> Value:
+        """An operand's element in register form."""
+        tile = self.tiles[operand]
+        if isinstance(tile, Lazy):
+            return tile.at(index)
+        return computed(self.builder, tile.values[number], tile.dtype)
+
+    def _held(self, operand: SSAValue, number: int) -> Value:
+        """An operand's element as it is held; of a scalar its one."""
+        tile = self.tiles[operand]
+        if isinstance(tile, Lazy):
+            return held(self.builder, tile.at([]), tile.dtype)
+        return tile.values[number]
+
+    def _apply(self, op: Operation, index: Sequence[Value], operands: Sequence[Value]) -> Value:
+        dtype = array_type(op.results[0]).dtype
+        if isinstance(op, tile.MapOp):
+            return emit_function(self.builder, op.fn.data, array_type(op.operands[-1]).dtype, operands)
+        source = array_type(op.operands[0]).dtype
+        if isinstance(op, tile.CastOp):
+            return emit_cast(self.builder, operands[0], source, dtype)
+        if isinstance(op, tile.BitcastOp):
+            bits = self.builder.bitcast(narrow(self.builder, operands[0], source), load_form(dtype))
+            return widen(self.builder, bits, dtype)
+        assert isinstance(op, tile.FillPaddingOp)
+        (expression,) = op.map.data.results
+        place = evaluated(self.builder, expression, index, [self._index_of(s, index) for s in op.symbols])
+        beyond = self.builder.icmp_signed(">=", place, i32(int(op.limit.value.data)))
+        number = decode(op.value)
+        filling = ir.Constant(register_form(dtype), float(number) if dtype.is_float else int(number))
+        return self.builder.select(beyond, filling, operands[0])
+
+    def _renamed(self, source: SSAValue, result: SSAValue) -> Held:
+        """The same registers under another layout."""
+        return Fragment(self._layout(result), array_type(result).dtype, self._fragment(source).values)
+
+    def _view(self, op: Operation) -> Held:
+        """Registers stay what they are; a broadcast reads some several times."""
+        source, result = op.operands[0], op.results[0]
+        given = self.tiles[source]
+        if isinstance(given, Lazy):
+            return Lazy(given.dtype, lambda index: given.at(_seen_through(self.builder, op, index)))
+        if not isinstance(op, tile.BroadcastOp):
+            return self._renamed(source, result)
+        layout, axes = self._layout(result), decode(op.axes)
+        coordinates = Coordinates(self.threads, layout)
+        values: dict[int, Value] = {}
+        for number, digits in registers_of(coordinates.table):
+            at = 0
+            for slot, content in slots_of(table_of(given.layout), Kind.REGISTER):
+                if isinstance(content, IndexDigit):
+                    step = coordinates.register_part(axes[content.dim], digits)
+                    at += slot.stride * (step // content.weight % content.extent)
+            values[number] = given.values[at]
+        return Fragment(layout, given.dtype, values)
+
+    def _reduce(self, op: tile.ReduceOp) -> Held:
+        """Each thread combines what it holds; padding counts as the identity."""
+        source, dtype = self._fragment(op.operands[0]), array_type(op.results[0]).dtype
+        coordinates = Coordinates(self.threads, source.layout)
+        identity = held_constant(self.builder, _identity(op.fn.data, dtype), dtype)
+        values = dict(source.values)
+        for number, digits in registers_of(coordinates.table):
+            inside = coordinates.is_inside(digits)
+            if inside is not None:
+                values[number] = self.builder.select(inside, values[number], identity)
+        layout = self._layout(op.results[0])
+        combine = self._combination(op.fn.data, dtype)
+        masked = Fragment(source.layout, dtype, values)
+        return Fragment(layout, dtype, emit_relayout.combine_registers(masked, layout, combine))
+
+    def _combination(self, name: str, dtype: DType) -> emit_relayout.Combine:
+        builder = self.builder
+
+        def combine(first: Value, second: Value) -> Value:
+            operands = [computed(builder, each, dtype) for each in (first, second)]
+            return held(builder, emit_function(builder, name, dtype, operands), dtype)
+
+        return combine
+
+    def _relayout(self, op: tile.RelayoutOp) -> Held:
+        type, given = array_type(op.result), self.tiles[op.source]
+        if layout_of(op.result) is None:
+            return Lazy(type.dtype, lambda index: self._element(op.source, index))
+        layout = self._layout(op.result)
+        if isinstance(given, Lazy):
+            coordinates = Coordinates(self.threads, layout)
+            values = {
+                number: held(self.builder, given.at(coordinates.at(digits)), type.dtype)
+                for number, digits in registers_of(coordinates.table)
+            }
+            return Fragment(layout, type.dtype, values)
+        terms = [term for term in given.layout.partial if term not in layout.partial]
+        if not terms:
+            return Fragment(layout, type.dtype, emit_relayout.rearranged(self.threads, given, layout))
+        combine = self._combination(terms[0].op, type.dtype)
+        if all(kind_of(term.axis) == Kind.LANE for term in terms):
+            return Fragment(layout, type.dtype, emit_relayout.combine_lanes(self.threads, given, layout, combine))
+        return Fragment(layout, type.dtype, emit_relayout.combine_registers(given, layout, combine))
+
+    def _mma(self, op: scheduled.MmaOp) -> Held:
+        left, right = self._operand(op.left), self._operand(op.right)
+        return emit_mma(self.threads, op.atom.data, left, right, self._fragment(op.accumulator))
+
+    def _operand(self, value: SSAValue) -> Fragment | Memory:
+        return self.memories[value] if isinstance(value.type, tile.RefType) else self._fragment(value)
+
+    # ---- control ----------------------------------------------------------------------------------------------------
+
+    def _for(self, op: tile.ForOp) -> None:
+        builder, block = self.builder, op.body.block
+        most = int(op.trips.value.data)
+        end: Value = i32(most)
+        if op.end is not None:
+            found = evaluated(builder, op.end.data.results[0], [], [self.indices[s] for s in op.symbols])
+            end = builder.select(builder.icmp_signed("<", found, end), found, end)
+        before = builder.block
+        header, body = builder.append_basic_block("loop"), builder.append_basic_block("body")
+        after = builder.append_basic_block("after")
+        builder.branch(header)
+        builder.position_at_end(header)
+        counter = builder.phi(I32)
+        counter.add_incoming(i32(0), before)
+        self.indices[block.args[0]] = counter
+        self.ranges[block.args[0]] = (0, max(0, most - 1))
+        carried = [self._phis(v, a, before) for v, a in zip(op.initial, block.args[1:], strict=True)]
+        builder.cbranch(builder.icmp_signed("<", counter, end), body, after)
+        builder.position_at_end(body)
+        self._block(block)
+        last = block.last_op
+        for phis, following in zip(carried, last.operands if last is not None else (), strict=True):
+            for number, phi in phis.items():
+                phi.add_incoming(self._held(following, number), builder.block)
+        counter.add_incoming(builder.add(counter, i32(1)), builder.block)
+        builder.branch(header)
+        builder.position_at_end(after)
+        for argument, result in zip(block.args[1:], op.results, strict=True):
+            self.tiles[result] = self.tiles[argument]
+
+    def _phis(self, initial: SSAValue, argument: SSAValue, before: Any) -> dict[int, Any]:
+        """What a carried tile is at the head of a loop: the registers of its layout, or the one of a scalar."""
+        type, layout = array_type(argument), layout_of(argument)
+        phis: dict[int, Any] = {}
+        for number in _numbers(layout):
+            phis[number] = self.builder.phi(held_form(type.dtype))
+            phis[number].add_incoming(self._held(initial, number), before)
+        self.tiles[argument] = self._of_phis(type.dtype, layout, phis)
+        return phis
+
+    def _of_phis(self, dtype: DType, layout: Layout | None, phis: Mapping[int, Value]) -> Held:
+        if layout is not None:
+            return Fragment(layout, dtype, phis)
+        return Lazy(dtype, lambda index: computed(self.builder, phis[0], dtype))
+
+    def _if(self, op: tile.IfOp) -> None:
+        builder = self.builder
+        condition = self._element(op.condition, [])
+        blocks = [builder.append_basic_block(name) for name in ("then", "otherwise")]
+        after = builder.append_basic_block("joined")
+        builder.cbranch(condition, *blocks)
+        ends: list[tuple[Any, list[dict[int, Value]]]] = []
+        for start, region in zip(blocks, (op.then, op.otherwise), strict=True):
+            builder.position_at_end(start)
+            self._block(region.block)
+            last = region.block.last_op
+            given = last.operands if last is not None else ()
+            found = [
+                {number: self._held(value, number) for number in _numbers(layout_of(result))}
+                for value, result in zip(given, op.results, strict=True)
+            ]
+            ends.append((builder.block, found))
+            builder.branch(after)
+        builder.position_at_end(after)
+        for position, result in enumerate(op.results):
+            type, layout = array_type(result), layout_of(result)
+            phis: dict[int, Any] = {number: builder.phi(held_form(type.dtype)) for number in _numbers(layout)}
+            for block, values in ends:
+                for number, phi in phis.items():
+                    phi.add_incoming(values[position][number], block)
+            self.tiles[result] = self._of_phis(type.dtype, layout, phis)
+
+
+def _numbers(layout: Layout | None) -> list[int]:
+    """The registers of a layout; the one of a scalar."""
+    return [0] if layout is None else [number for number, _ in registers_of(table_of(layout))]
+
+
+def _tiles(op: Operation) -> list[SSAValue]:
+    """The tiles that an elementwise operation takes its values from."""
+    if isinstance(op, tile.FillPaddingOp):
+        return [op.source]
+    return [operand for operand in op.operands if isinstance(operand.type, TensorType)]
+
+
+def _row_major(shape: Sequence[int]) -> list[int]:
+    return [prod(shape[dim + 1 :]) for dim in range(len(shape))]
+
+
+def _identity(name: str, dtype: DType) -> float | int:
+    identity = ops.FUNCTIONS[name].identity
+    return 0 if identity is None else identity(dtype)
+
+
+def _seen_through(builder: Builder, op: Operation, index: Sequence[Value]) -> list[Value]:
+    """The index in the operand of a view that an index in its result stands for."""
+    source = array_type(op.operands[0]).shape
+    if isinstance(op, tile.TransposeOp):
+        order = decode(op.permutation)
+        return [index[order.index(dim)] for dim in range(len(source))]
+    if isinstance(op, tile.BroadcastOp):
+        return [i32(0) if size == 1 else index[axis] for size, axis in zip(source, decode(op.axes), strict=True)]
+    total: Value = i32(0)
+    for own, step in zip(index, _row_major(array_type(op.results[0]).shape), strict=True):
+        total = builder.add(total, builder.mul(own, i32(step)))
+    found: list[Value] = []
+    for size, step in zip(source, _row_major(source), strict=True):
+        found.append(builder.urem(builder.udiv(total, i32(step)), i32(size)))
+    return found

@@ -1,0 +1,176 @@
+"""Products: by the tensor cores of single warps, and by multiplying and adding without them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from llvmlite import ir
+
+from tilewright.dtypes import DType
+from tilewright.errors import CompilerBug
+from tilewright.passes.layout_spaces import MMA, SCALAR
+from tilewright.targets.cpu.conversions import load_form, widen
+from tilewright.targets.cpu.vector_math_common import intrinsic
+from tilewright.targets.cuda.emit_memory import Memory
+from tilewright.targets.cuda.fragments import I32, Builder, Coordinates, Fragment, Threads, Value, i32, registers_of
+from tilewright.targets.cuda.functions import emit_cast
+
+
+def emit_mma(
+    threads: Threads, atom: str, left: Fragment | Memory, right: Fragment | Memory, accumulator: Fragment
+) -> Fragment:
+    """`accumulator + left @ right` by an atom.
+
+    Raises:
+        CompilerBug: the operands are not where the atom takes them.
+    """
+    if atom == SCALAR and isinstance(left, Memory) and isinstance(right, Memory):
+        return _multiply_and_add(threads, left, right, accumulator)
+    if atom.startswith(MMA) and isinstance(left, Fragment) and isinstance(right, Fragment):
+        return _by_warps(threads.builder, left, right, accumulator)
+    raise CompilerBug(f"the atom `{atom}` does not take its operands there")
+
+
+# ---- without tensor cores -------------------------------------------------------------------------------------------
+
+
+def _multiply_and_add(threads: Threads, left: Memory, right: Memory, accumulator: Fragment) -> Fragment:
+    """A loop over the depth: each thread multiplies a column of its rows by a row of its columns."""
+    builder, depth = threads.builder, left.shape[1]
+    coordinates = Coordinates(threads, accumulator.layout)
+    registers = list(registers_of(coordinates.table))
+    places = {number: coordinates.at(digits) for number, digits in registers}
+    before = builder.block
+    body, after = builder.append_basic_block("depth"), builder.append_basic_block("after")
+    builder.branch(body)
+    builder.position_at_end(body)
+    step = builder.phi(I32)
+    step.add_incoming(i32(0), before)
+    sums = {number: builder.phi(accumulator.values[number].type) for number, _ in registers}
+    rows, columns = _Line(builder, left, accumulator.dtype, 0), _Line(builder, right, accumulator.dtype, 1)
+    for number, digits in registers:
+        row, column = (coordinates.register_part(dim, digits) for dim in (0, 1))
+        a = rows.element(row, places[number][0], step)
+        b = columns.element(column, places[number][1], step)
+        total = _multiplied(builder, a, b, sums[number])
+        sums[number].add_incoming(accumulator.values[number], before)
+        sums[number].add_incoming(total, body)
+    following = builder.add(step, i32(1))
+    step.add_incoming(following, body)
+    totals = {number: phi.incomings[1][0] for number, phi in sums.items()}
+    builder.cbranch(builder.icmp_unsigned("<", following, i32(depth)), body, after)
+    builder.position_at_end(after)
+    return Fragment(accumulator.layout, accumulator.dtype, totals)
+
+
+@dataclass
+class _Line:
+    """The elements of an operand at one step of the depth: along dim `across`, each read once."""
+
+    builder: Builder
+    memory: Memory
+    dtype: DType
+    across: int
+
+    def __post_init__(self) -> None:
+        self._read: dict[int, Value] = {}
+
+    def element(self, register_part: int, place: Value, step: Value) -> Value:
+        """The element at a place, in the accumulator's register form. Those that differ in the part that the register
+        decides are different ones."""
+        if register_part not in self._read:
+            self._read[register_part] = self._load(place, step)
+        return self._read[register_part]
+
+    def _load(self, place: Value, step: Value) -> Value:
+        builder, memory = self.builder, self.memory
+        size = memory.shape[self.across]
+        inside = builder.icmp_unsigned("<", place, i32(size))
+        place = builder.select(inside, place, i32(0))  # what padding holds does not matter
+        row, column = (place, step) if self.across == 0 else (step, place)
+        offset = builder.add(builder.mul(row, i32(memory.shape[1])), column)
+        pointer = builder.gep(memory.pointer, [offset], source_etype=load_form(memory.dtype))
+        raw = builder.load(pointer, typ=load_form(memory.dtype), align=memory.dtype.itemsize)
+        return emit_cast(builder, widen(builder, raw, memory.dtype), memory.dtype, self.dtype)
+
+
+def _multiplied(builder: Builder, a: Value, b: Value, total: Value) -> Value:
+    if isinstance(total.type, ir.IntType):
+        return builder.add(total, builder.mul(a, b))
+    return intrinsic(builder, "fma", [a, b, total])
+
+
+# ---- mma.sync -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Instruction:
+    """An `mma.sync` of 16 rows and 8 columns: its depth, and the names of its types in PTX."""
+
+    depth: int
+    operand: str
+    accumulator: str
+
+
+_INSTRUCTIONS: Mapping[str, _Instruction] = {
+    "bf16": _Instruction(16, "bf16", "f32"),
+    "f16": _Instruction(16, "f16", "f32"),
+    "i8": _Instruction(32, "s8", "s32"),
+}
+
+
+def _by_warps(builder: Builder, left: Fragment, right: Fragment, accumulator: Fragment) -> Fragment:
+    """Each warp its part: registers of one instruction follow each other, its tiles row by row (`catalogue`)."""
+    kind = _INSTRUCTIONS[left.dtype.name]
+    a, b = _words(builder, left), _words(builder, right)
+    values = dict(accumulator.values)
+    rows, columns, depth = _tiles(accumulator, left, kind.depth, len(a), len(b))
+    for k in range(depth):
+        for m in range(rows):
+            for n in range(columns):
+                first = 4 * (m * columns + n)
+                sums = [values[first + i] for i in range(4)]
+                own_a = a[4 * (m * depth + k) : 4 * (m * depth + k) + 4]
+                own_b = b[2 * (k * columns + n) : 2 * (k * columns + n) + 2]
+                values.update(
+                    zip(range(first, first + 4), _instruction(builder, kind, own_a, own_b, sums), strict=True)
+                )
+    return Fragment(accumulator.layout, accumulator.dtype, values)
+
+
+def _tiles(accumulator: Fragment, left: Fragment, depth: int, a: int, b: int) -> tuple[int, int, int]:
+    """How many instructions a warp has along rows, columns and the depth."""
+    steps = left.layout.static_shape[1] // depth
+    rows, columns = a // (4 * steps), b // (2 * steps)
+    if 4 * rows * columns != len(accumulator.values):
+        raise CompilerBug(f"an accumulator of {len(accumulator.values)} registers for {rows} x {columns} instructions")
+    return rows, columns, steps
+
+
+def _words(builder: Builder, fragment: Fragment) -> list[Value]:
+    """The 32-bit registers of an operand, neighbouring elements packed."""
+    itemsize = fragment.dtype.itemsize
+    each = 4 // itemsize
+    values = [value for _, value in sorted(fragment.values.items())]
+    words: list[Value] = []
+    for start in range(0, len(values), each):
+        packed: Value = ir.Constant(ir.VectorType(values[start].type, each), None)
+        for lane in range(each):
+            packed = builder.insert_element(packed, values[start + lane], i32(lane))
+        words.append(builder.bitcast(packed, I32))
+    return words
+
+
+def _instruction(
+    builder: Builder, kind: _Instruction, a: Sequence[Value], b: Sequence[Value], sums: Sequence[Value]
+) -> list[Value]:
+    shape = f"m16n8k{kind.depth}.row.col.{kind.accumulator}.{kind.operand}.{kind.operand}.{kind.accumulator}"
+    text = f"mma.sync.aligned.{shape} {{$0, $1, $2, $3}}, {{$4, $5, $6, $7}}, {{$8, $9}}, {{$10, $11, $12, $13}};"
+    letter = "f" if kind.accumulator == "f32" else "r"
+    constraints = ",".join([f"={letter}"] * 4 + ["r"] * 6 + [letter] * 4)
+    result_type = ir.LiteralStructType([sums[0].type] * 4)
+    operands = [*a, *b, *sums]
+    function = ir.FunctionType(result_type, [each.type for each in operands])
+    result = builder.asm(function, text, constraints, operands, side_effect=False)
+    return [builder.extract_value(result, position) for position in range(4)]

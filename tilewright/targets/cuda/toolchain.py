@@ -1,0 +1,184 @@
+"""From LLVM text to SASS, in a process beside this one: LLVM and NVIDIA's assembler may end theirs.
+
+The assembler (nvJitLink) and the disassembler (nvdisasm) come with the extra `cuda`. What the tools may be asked is in
+tables, so that a wrong pair of chip and PTX version never reaches them.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib.util
+import re
+import shutil
+import subprocess
+import tempfile
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from tilewright.errors import TargetError, ToolFailure
+from tilewright.machines.machine import Machine
+from tilewright.targets import tool_process
+from tilewright.targets.cuda import device_code
+
+# The lowest PTX version that each chip needs, and those that this LLVM knows. PTX ISA, "Release notes".
+_LEAST_PTX = {
+    "sm_80": 70,
+    "sm_86": 71,
+    "sm_89": 78,
+    "sm_90a": 80,
+    "sm_100a": 86,
+    "sm_103a": 88,
+    "sm_120a": 87,
+    "sm_121a": 88,
+}
+_KNOWN_PTX = frozenset({70, 71, 72, 73, 74, 75, 76, 77, 78, 80, 81, 82, 83, 84, 85, 86, 87, 88, 90})
+INSTALL = "install the tools with `pip install 'tilewright[cuda]'`"
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a kernel takes of a multiprocessor, as the assembler reports it."""
+
+    registers: int
+    spill_bytes: int
+    stack_bytes: int
+    shared_bytes: int
+
+
+@dataclass(frozen=True)
+class Cubin:
+    """A kernel assembled for a chip."""
+
+    content: bytes
+    usage: Usage
+
+
+class DeviceCompiler:
+    """The tools' process, started when it is first asked and again after it crashed."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+        atexit.register(self.close)
+
+    def ptx(self, name: str, text: str, machine: Machine) -> str:
+        """PTX of an LLVM module.
+
+        Raises:
+            TargetError: the machine's chip and PTX version do not fit.
+            ToolFailure: LLVM rejects the module or crashes.
+        """
+        features = ptx_feature(machine)
+        request = {"step": "ptx", "cpu": machine.llvm_cpu, "features": features}
+        return self._ask(name, "LLVM", request, text).decode()
+
+    def cubin(self, name: str, ptx: str, machine: Machine) -> Cubin:
+        """The machine code of PTX.
+
+        Raises:
+            ToolFailure: the assembler rejects it or crashes, or is not there.
+        """
+        content = self._ask(name, "nvJitLink", {"step": "cubin", "chip": machine.llvm_cpu}, ptx)
+        (size,) = device_code.REPORT.unpack_from(content)
+        start = device_code.REPORT.size
+        return Cubin(content[start + size :], usage_of(content[start : start + size].decode()))
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+    def _ask(self, name: str, tool: str, request: dict[str, str], text: str) -> bytes:
+        with self._lock:
+            if self._process is None:
+                self._process = tool_process.start(device_code.__file__, with_site=True)
+                if tool_process.read_answer(self._process) is None:
+                    how = tool_process.ending(self._process)
+                    self._process = None
+                    raise ToolFailure(f"the compiler process did not start: {how}", help=INSTALL)
+            answer = tool_process.ask(self._process, request, text.encode())
+            if answer is None:
+                how = tool_process.ending(self._process)
+                self._process = None
+                raise ToolFailure(
+                    f"{tool} crashed on `{name}`: its process ended with {how}",
+                    help="look at the text with the option `dump_dir`, and report it",
+                )
+        if not answer.good:
+            reason = answer.content.decode()
+            missing = "no nvJitLink" in reason
+            raise ToolFailure(
+                f"{tool} rejects `{name}`: {reason}", help=INSTALL if missing else "report it with `exe.ir('llvm')`"
+            )
+        return answer.content
+
+
+COMPILER = DeviceCompiler()
+
+
+def ptx_feature(machine: Machine) -> str:
+    """The LLVM feature of the machine's PTX version.
+
+    Raises:
+        TargetError: LLVM does not know the version, or the chip needs a later one.
+    """
+    versions = [int(feature.removeprefix("ptx")) for feature in machine.llvm_features if feature.startswith("ptx")]
+    least = _LEAST_PTX.get(machine.llvm_cpu)
+    if least is None or len(versions) != 1 or versions[0] not in _KNOWN_PTX or versions[0] < least:
+        raise TargetError(
+            f"the machine `{machine.name}` names the chip {machine.llvm_cpu} with {', '.join(machine.llvm_features)}",
+            help=f"name one of {', '.join(_LEAST_PTX)} and a PTX version that it has",
+        )
+    return f"+ptx{versions[0]}"
+
+
+def usage_of(report: str) -> Usage:
+    """What the assembler says of a kernel. Raises ToolFailure where it says nothing."""
+    found = re.search(r"used (\d+) registers.*?, (\d+) stack, (\d+) bytes smem", report)
+    spills = re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", report)
+    if found is None or spills is None:
+        raise ToolFailure(f"nvJitLink reports no registers: {report}", help="report it")
+    registers, stack, shared = map(int, found.groups())
+    return Usage(registers, sum(map(int, spills.groups())), stack, shared)
+
+
+def sass_of(cubin: bytes) -> str:
+    """The machine code as text.
+
+    Raises:
+        ToolFailure: nvdisasm is not there, or fails.
+    """
+    tool = _nvdisasm()
+    with tempfile.TemporaryDirectory(prefix="tilewright-") as folder:
+        path = Path(folder) / "kernel.cubin"
+        path.write_bytes(cubin)
+        run = subprocess.run([tool, "--no-dataflow", "-c", str(path)], capture_output=True, text=True, check=False)
+    if run.returncode:
+        raise ToolFailure(f"nvdisasm fails: {run.stderr.strip()}", help="report it")
+    return run.stdout
+
+
+def _nvdisasm() -> str:
+    spec = importlib.util.find_spec("nvidia")
+    for folder in spec.submodule_search_locations if spec is not None and spec.submodule_search_locations else ():
+        for path in sorted(Path(folder).glob("*/bin/nvdisasm")):
+            return str(path)
+    found = shutil.which("nvdisasm")
+    if found is None:
+        raise ToolFailure("there is no nvdisasm", help=INSTALL)
+    return found
+
+
+_INSTRUCTION = re.compile(r"^\s+(?:/\*[0-9a-f]+\*/)?\s*(?:@!?U?P\w+ )?([A-Z][A-Z0-9_.]*)[ ;]", re.MULTILINE)
+
+
+def instructions_of(sass: str) -> dict[str, int]:
+    """How often each instruction stands in the text, by the first word of its name."""
+    counts: dict[str, int] = {}
+    for name in _INSTRUCTION.findall(sass):
+        first = name.partition(".")[0]
+        counts[first] = counts.get(first, 0) + 1
+    return counts
