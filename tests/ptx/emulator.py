@@ -351,8 +351,8 @@ class _BlockRun:
         return bool(((running != 0) & (running != lane_bits(possible))).any())
 
     def _run_until(self, position: int, mask: np.ndarray, end: int, holds: bool) -> None:
-        """The threads of `mask` run from `position` on, up to `end`, or until they part, wait or end; where `holds`, also
-        until some lanes of a warp come to an instruction of whole warps."""
+        """The threads of `mask` run from `position` on, up to `end`, or until they part, wait or end; where `holds`,
+        also until some lanes of a warp come to an instruction of whole warps."""
         block, steps, executed = self._block, self._program.steps, self._executed
         warps_running = int(np.count_nonzero(mask.reshape(-1, WARP).any(axis=1)))
         while position < end:

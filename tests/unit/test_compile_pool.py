@@ -66,7 +66,7 @@ def test_equal_modules_are_compiled_once() -> None:
 
 
 def test_little_text_starts_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compile_pool, "_start", lambda: pytest.fail("a process was started"))
+    monkeypatch.setattr(compile_pool.tool_process, "start", lambda script: pytest.fail("a process was started"))
     with CompilePool(MACHINE, 8) as pool:
         for n in range(10):
             pool.submit(f"k{n}", text(n))
@@ -74,7 +74,7 @@ def test_little_text_starts_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_one_thread_starts_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compile_pool, "_start", lambda: pytest.fail("a process was started"))
+    monkeypatch.setattr(compile_pool.tool_process, "start", lambda script: pytest.fail("a process was started"))
     with CompilePool(MACHINE, 1) as pool:
         for n in range(10):
             pool.submit(f"k{n}", text(n, 3000))

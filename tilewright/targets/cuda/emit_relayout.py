@@ -10,6 +10,7 @@ from llvmlite import ir
 from tilewright.errors import CompilerBug
 from tilewright.layout import Layout
 from tilewright.layout.axes import Kind, kind_of
+from tilewright.layout.dims import static
 from tilewright.layout.queries import same_map
 from tilewright.layout.refinement import Content, Copy, IndexDigit, Slot, Table, refine
 from tilewright.targets.cuda.fragments import (
@@ -45,18 +46,38 @@ def _tree(values: list[Value], combine: Combine) -> Value:
 
 
 def combine_lanes(threads: Threads, fragment: Fragment, target: Layout, combine: Combine) -> dict[int, Value]:
-    """A butterfly over the lanes that hold terms: after it each of them has the whole."""
+    """Over the lanes that hold terms: after it each of them has the whole. A butterfly where their number is a power of
+    two; else each asks all."""
     values = dict(fragment.values)
-    terms = [t for t in fragment.layout.partial if kind_of(t.axis) == Kind.LANE and t not in target.partial]
-    for term in terms:
-        if not isinstance(term.extent, int) or term.extent & (term.extent - 1):
-            raise CompilerBug(f"terms of {term.extent} lanes are combined by no butterfly")
-        step = 1
-        while step < term.extent:
-            for number, value in values.items():
-                values[number] = combine(value, exchanged(threads.builder, value, term.stride * step))
-            step *= 2
+    for term in fragment.layout.partial:
+        if kind_of(term.axis) != Kind.LANE or term in target.partial:
+            continue
+        slot = Slot(term.axis, term.stride, static(term.extent))
+        over = _butterfly if slot.extent & (slot.extent - 1) == 0 else _asking_all
+        values = {number: over(threads, value, slot, combine) for number, value in values.items()}
     return values
+
+
+def _butterfly(threads: Threads, value: Value, slot: Slot, combine: Combine) -> Value:
+    step = 1
+    while step < slot.extent:
+        value = combine(value, exchanged(threads.builder, value, slot.stride * step))
+        step *= 2
+    return value
+
+
+def _asking_all(threads: Threads, value: Value, slot: Slot, combine: Combine) -> Value:
+    """In the order of the terms, so that all lanes get the same. Lanes beyond the last whole group ask themselves."""
+    builder = threads.builder
+    own = threads.numbers[slot.axis]
+    first = builder.sub(own, builder.mul(threads.digit(slot), i32(slot.stride)))
+    result = None
+    for digit in range(slot.extent):
+        lane = builder.add(first, i32(digit * slot.stride))
+        lane = builder.select(builder.icmp_unsigned("<", lane, i32(threads.extents[slot.axis])), lane, own)
+        term = from_lane(builder, value, lane)
+        result = term if result is None else combine(result, term)
+    return result
 
 
 def rearranged(threads: Threads, fragment: Fragment, target: Layout) -> dict[int, Value]:
