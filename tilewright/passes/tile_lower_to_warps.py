@@ -43,7 +43,8 @@ After:
         %10 = tile.reduce(%9) {fn = "add", axes = array<i64: 0>} : tensor<f32, "() : [] + replica[32@lane 2@warp]">
         %11 = tile.relayout(%10) {layout = "() : [] + replica[2@warp 32@lane]", strict = false}
             : tensor<f32, "() : [] + replica[2@warp 32@lane]">
-        tile.store(%11, %out, %i) {map = affine_map<()[s0] -> (s0)>}
+        %12 = tile.relayout(%11) {layout = "() : [] + replica[2@warp 32@lane]", strict = false} : tensor<f32>
+        tile.store(%12, %out, %i) {map = affine_map<()[s0] -> (s0)>}
         scheduled.end()
       }
       tile.yield()
