@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,9 +12,13 @@ import tilewright as tw
 from tests.fuzz.bounds import Oracle, compare
 from tests.fuzz.generate import Case
 from tests.fuzz.intervals import Bounded, Tensor
+from tilewright.cost.given import Given, schedules_given
+from tilewright.cost.products import MatmulTile, Right, Schedule
+from tilewright.cost.register_blocks import register_blocks
 from tilewright.frontend.build import build_module
 from tilewright.frontend.trace import Graph
 from tilewright.pipelines import compile_module
+from tilewright.targets.base import target_named
 
 CANARY = 0xAB
 GUARD_BYTES = 4096
@@ -47,7 +52,8 @@ def check(case: Case, target: str = "cpu") -> Outcome:
     """Compile, run and compare one program. Whatever the compiler raises is a failure of its own kind."""
     try:
         # Verifying costs a tenth of the time: some programs are verified after every pass, the rest not at all.
-        with tw.options(cache=False, verify=2 if case.seed % 8 == 0 else 0):
+        verified = tw.options(cache=False, verify=2 if case.seed % 8 == 0 else 0)
+        with schedules_given(schedules(case.seed, target) if case.seed % 3 == 1 else Given()), verified:
             given = donations(case) if case.seed % 3 == 0 else []
             constants = dict(case.graph.constants)
             executable = compile_module(build_module(case.graph), constants, target, given, keep_stages=False)
@@ -63,6 +69,17 @@ def check(case: Case, target: str = "cpu") -> Outcome:
         if verdict.problem is not None:
             return Outcome("wrong", f"output {position} {verdict.problem}", elements, unknown)
     return Outcome("", "", elements, unknown)
+
+
+def schedules(seed: int, target: str) -> Given:
+    """A schedule for the products of a program, none of which is large enough for the more involved ones to pay."""
+    choose = random.Random(seed)
+    manifest, machine_name = target_named(target)
+    block = choose.choice(register_blocks(tw.f32, manifest.machine_named(machine_name)))
+    rows = choose.choice((1, block.rows, block.rows + 1, 3 * block.rows, 40))
+    tile = MatmulTile(rows, choose.choice((1, 2, 3)) * block.columns, choose.choice((4, 16, 30, 1024)))
+    right = choose.choice((Right.IN_PLACE, Right.KEPT, Right.KEPT, Right.TOGETHER))
+    return Given(product=Schedule(tile, block, right, 0.0))
 
 
 def donations(case: Case) -> list[tuple[int, int]]:

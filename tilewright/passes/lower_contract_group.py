@@ -88,7 +88,9 @@ def plan_contract(group: array.FusedOp, machine: Machine, threads: int) -> Contr
         extents[rows[-1]] = max(1, min(tile.rows, last_rows))
     if columns:
         extents[columns[-1]] = max(1, min(tile.columns, last_columns))
-    return ContractPlan(result.shape, tuple(extents), depth_sizes, max(1, tile.depth), atom is None, name)
+    return ContractPlan(
+        result.shape, tuple(extents), depth_sizes, max(1, min(tile.depth, last_depth)), atom is None, name
+    )
 
 
 def _plan_for_warps(op: array.ContractOp, machine: Machine, depth_sizes: tuple[int, ...]) -> ContractPlan:
@@ -106,7 +108,7 @@ def _plan_for_warps(op: array.ContractOp, machine: Machine, depth_sizes: tuple[i
     if columns:
         extents[columns[-1]] = tile.columns
     widened = left.dtype != right.dtype or not product.on_tensor_cores
-    return ContractPlan(result.shape, tuple(extents), depth_sizes, tile.depth, widened)
+    return ContractPlan(result.shape, tuple(extents), depth_sizes, tile.depth if depth_sizes else 1, widened)
 
 
 def _batches(op: array.ContractOp) -> int:

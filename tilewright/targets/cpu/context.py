@@ -40,7 +40,8 @@ class Scratch:
     bytes: int = 0
 
     def require(self, bytes: int) -> None:
-        self.bytes = max(self.bytes, round_up(bytes) + GUARD_BYTES)
+        if bytes:
+            self.bytes = max(self.bytes, round_up(bytes) + GUARD_BYTES)
 
 
 @dataclass(eq=False)
