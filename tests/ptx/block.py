@@ -46,6 +46,7 @@ class Block:
     def __post_init__(self) -> None:
         self.lanes = np.arange(-(-self.threads // WARP) * WARP)
         self.finished = self.lanes >= self.threads
+        self.carry = np.zeros(self.lanes.size, bool)
 
     def where(self) -> str:
         return f"block {self.position}, line {self.current.line}: {self.current.text}"

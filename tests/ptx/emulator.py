@@ -16,7 +16,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from tests.ptx import access, comparisons, conversions, floats, integers, matrix, moves, warps
+from tests.ptx import access, carries, comparisons, conversions, floats, integers, matrix, moves, warps
 from tests.ptx.block import WARP, Block, lane_bits, reader, writer
 from tests.ptx.counts import Counts
 from tests.ptx.errors import Deadlock, Divergence
@@ -273,6 +273,8 @@ def _action(instruction: Instruction) -> Effect | _Branch | _Exit | _Barrier:
         return _barrier(instruction, words)
     if words.name in _EFFECTS:
         return _EFFECTS[words.name](instruction, words)
+    if carries.is_extended(words):
+        return carries.extended(instruction, words)
     decode = _PURE.get(words.name)
     if decode is None:
         float_type = bool(words.left) and words.left[-1] in _FLOAT_ENDS

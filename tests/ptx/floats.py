@@ -43,8 +43,21 @@ def _finished(words: Words, name: str, compute: Callable[..., np.ndarray], sourc
     return Pure((name,), (name,) * sources, whole)
 
 
+def _mixed(words: Words) -> str | None:
+    """The type of the narrow operands of an f32 instruction ("Mixed Precision Floating-Point Instructions")."""
+    return words.left.pop() if words.left[-2:] in (["f32", "f16"], ["f32", "bf16"]) else None
+
+
 def add(words: Words) -> Pure:
     """add and sub; a sum of f32 or f64 is rounded by NumPy where the rounding is to nearest."""
+    narrow = _mixed(words)
+    whole = _add(words)
+    if narrow is None:
+        return whole
+    return Pure(whole.results, (narrow, "f32"), lambda a, b: whole.compute(wide(a).astype(np.float32), b))
+
+
+def _add(words: Words) -> Pure:
     name = words.take_type(FLOATS)
     mode = words.take_one(ROUNDINGS, "rn")
     single = _single(name)
@@ -77,6 +90,15 @@ def mul(words: Words) -> Pure:
 
 def fma(words: Words) -> Pure:
     """fma, and mad of floating-point types, which is the same from sm_20 on."""
+    narrow = _mixed(words)
+    whole = _fma(words)
+    if narrow is None:
+        return whole
+    sources = (narrow, narrow, "f32")
+    return Pure(whole.results, sources, lambda a, b, c: whole.compute(*(wide(x).astype(np.float32) for x in (a, b)), c))
+
+
+def _fma(words: Words) -> Pure:
     name = words.take_type(FLOATS)
     mode = words.take_one(ROUNDINGS, None)
     single = _single(name)

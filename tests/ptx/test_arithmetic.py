@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tests.ptx.kernels import apply, bits_of_type
+from tests.ptx.kernels import apply, bits_of_type, execute
 
 FORMATS = {
     "f16": (np.float16, 11, -14),
@@ -462,3 +462,26 @@ def test_signs() -> None:
     np.testing.assert_array_equal(
         apply("testp.normal.f32", "pred", ("f32", a)), np.isfinite(a) & (np.abs(a) >= 2.0**-126)
     )
+
+
+@pytest.mark.parametrize("name", ["add", "sub"])
+@pytest.mark.parametrize("bits", [32, 64])
+def test_carries_join_two_words(name: str, bits: int) -> None:
+    """Numbers of two words: the low words set the carry (or borrow) that the high words take."""
+    a, b = (integers(f"u{bits}", 64, seed).astype(f"uint{bits}") for seed in (1, 2))
+    c, d = np.roll(a, 5), np.roll(b, 11)
+    outputs = [np.zeros(64, a.dtype) for _ in range(2)]
+    register, size = ("%r", 4) if bits == 32 else ("%d", 8)
+    body = f"mov.u32 %r0, %tid.x; mul.wide.u32 %d0, %r0, {size};"
+    for number in range(6):
+        body += f"add.s64 %d{number + 1}, %d{100 + number}, %d0;"
+    for number in range(4):
+        body += f"ld.global.b{bits} {register}{number + 20}, [%d{number + 1}];"
+    body += f"{name}.cc.u{bits} {register}30, {register}20, {register}22;"
+    body += f"{name}c.u{bits} {register}31, {register}21, {register}23;"
+    body += f"st.global.b{bits} [%d5], {register}30; st.global.b{bits} [%d6], {register}31;"
+    execute(body, [a, c, b, d, *outputs], 64)
+    operation = operator.add if name == "add" else operator.sub
+    for lane in range(64):
+        first, second = (int(low[lane]) + (int(high[lane]) << bits) for low, high in ((a, c), (b, d)))
+        assert int(outputs[0][lane]) + (int(outputs[1][lane]) << bits) == operation(first, second) % (1 << 2 * bits)

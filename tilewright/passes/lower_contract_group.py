@@ -103,9 +103,9 @@ def _plan_for_warps(op: array.ContractOp, machine: Machine, depth_sizes: tuple[i
     product = WarpProduct(height, width, depth, left.dtype, accumulator, _batches(op))
     tile = warp_tile(product, machine)
     extents = [1] * result.rank
-    if rows:
+    if height > 1:
         extents[rows[-1]] = tile.rows
-    if columns:
+    if width > 1:
         extents[columns[-1]] = tile.columns
     widened = left.dtype != right.dtype or not product.on_tensor_cores
     return ContractPlan(result.shape, tuple(extents), depth_sizes, tile.depth if depth_sizes else 1, widened)

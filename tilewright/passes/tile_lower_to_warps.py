@@ -75,7 +75,7 @@ from tilewright.layout.relayout import Move, Reason, Step, plan_relayout
 from tilewright.passes.base import Unit
 from tilewright.passes.layout_costs import image, preimage, terms
 from tilewright.passes.layout_inference import Inference, infer_layouts
-from tilewright.passes.layout_rules import Flow, Folded, Spread, flows, is_tile, location_of
+from tilewright.passes.layout_rules import Flow, Folded, Same, Spread, flows, is_tile, location_of
 from tilewright.passes.layout_spaces import MMA, SCALAR, Space, space_of
 from tilewright.passes.nest_segments import round_up
 from tilewright.primitives import ArrayType
@@ -325,11 +325,17 @@ class _Lowering:
         new.add_op(made)
         self.values[op.result] = self._moved(made.result, self._wanted(op.result), new)
 
+    def _target(self, flow: Flow, op: Operation) -> Layout | None:
+        """Where the result of a flow should be: where an operand is, if nothing else is said."""
+        target = self._wanted(flow.target)
+        if target is not None or not is_tile(flow.target) or not isinstance(flow.view, Same):
+            return target
+        held = [layout_of(self.values[operand]) for operand in op.operands if operand in self.values]
+        return next((layout for layout in held if layout is not None), None)
+
     def _through(self, flow: Flow, source: SSAValue, op: Operation, new: Block) -> tuple[SSAValue, Layout | None]:
         """The operand of a flow where it has to be, and where the result then is."""
-        target = self._wanted(flow.target)
-        if target is None:
-            target = layout_of(source) if is_tile(flow.target) else None
+        target = self._target(flow, op)
         held = layout_of(source)
         if isinstance(flow.view, Folded) and flow.combines is not None:
             if held is None:
@@ -342,11 +348,11 @@ class _Lowering:
                 return self._moved(source, start, new), target
         result = None if held is None else image(flow.view, held)
         if result is None:
-            raise _not_yet(op, f"`{op.name.removeprefix('tile.')}` of tiles whose elements are regrouped")
+            raise _not_yet(op, f"operations such as `{op.name.removeprefix('tile.')}` that regroup elements")
         if len(op.operands) > 1 and target is not None and result != target:
             start = preimage(flow.view, target)
             if start is None:
-                raise _not_yet(op, f"`{op.name.removeprefix('tile.')}` of tiles in such layouts")
+                raise _not_yet(op, f"operations such as `{op.name.removeprefix('tile.')}` on tiles in such layouts")
             return self._moved(source, start, new), target
         return source, result
 

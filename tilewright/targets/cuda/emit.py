@@ -25,6 +25,7 @@ from tilewright.layout import Layout
 from tilewright.layout.axes import Kind, kind_of
 from tilewright.layout.refinement import IndexDigit, Slot
 from tilewright.machines.machine import Machine
+from tilewright.passes.nest_segments import round_up
 from tilewright.passes.tile_lower_to_warps import layout_of, parsed, span_bytes
 from tilewright.targets.cpu.conversions import load_form, narrow, register_form, widen
 from tilewright.targets.cuda import emit_relayout
@@ -57,7 +58,7 @@ from tilewright.targets.cuda.fragments import (
     table_of,
 )
 from tilewright.targets.cuda.functions import emit_cast, emit_function
-from tilewright.targets.cuda.vectors import vector_of
+from tilewright.targets.cuda.vectors import WIDEST_BYTES, vector_of
 
 TRIPLE = "nvptx64-nvidia-cuda"
 GLOBAL, SHARED = 1, 3
@@ -79,7 +80,8 @@ Held = Fragment | Lazy
 
 @dataclass(frozen=True)
 class KernelCode:
-    """A kernel as LLVM text, and what launching it takes: blocks, threads of each, bytes of shared memory."""
+    """A kernel as LLVM text, and what launching it takes: blocks, threads of each, bytes of shared memory, in whole
+    vectors, as LLVM reads them."""
 
     name: str
     text: str
@@ -109,7 +111,7 @@ def emit_kernel(kernel: tile.KernelOp, machine: Machine) -> KernelCode:
         str(emitter.module),
         prod(region.shape),
         warps * machine.axes["lane"],
-        emitter.shared_bytes,
+        round_up(emitter.shared_bytes, WIDEST_BYTES),
     )
 
 
@@ -267,7 +269,7 @@ class _Emitter:
 
     def _scalar_place(self, op: tile.LoadOp | tile.StoreOp, memory: Memory) -> tuple[Value, Value | None]:
         """How far into the memory the one element is, and whether it is there."""
-        symbols = [self.indices[symbol] for symbol in op.symbols]
+        symbols = [self._index_of(symbol, []) for symbol in op.symbols]
         ranges = [self.ranges.get(symbol, ANY) for symbol in op.symbols]
         offset: Value = i32(0)
         there: Value | None = None

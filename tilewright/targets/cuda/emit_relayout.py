@@ -178,14 +178,15 @@ def _shuffle(builder: Builder, mode: str, word: Value, argument: Value) -> Value
 def _by_words(builder: Builder, value: Value, move: Callable[[Value], Value]) -> Value:
     """Apply a movement of 32-bit words to a value of any type."""
     shape = value.type
-    bits = {ir.FloatType(): 32, ir.DoubleType(): 64}.get(shape) or shape.width
-    whole = builder.bitcast(value, ir.IntType(bits)) if not isinstance(shape, ir.IntType) else value
+    bits = {ir.HalfType(): 16, ir.FloatType(): 32, ir.DoubleType(): 64}.get(shape) or shape.width
+    own = ir.IntType(bits)
+    whole = value if shape == own else builder.bitcast(value, own)
     if bits < 32:
-        return builder.trunc(move(builder.zext(whole, I32)), shape)
-    if bits == 32:
+        moved = builder.trunc(move(builder.zext(whole, I32)), own)
+    elif bits == 32:
         moved = move(whole)
     else:
-        low, high = builder.trunc(whole, I32), builder.trunc(builder.lshr(whole, ir.Constant(whole.type, 32)), I32)
-        parts = [builder.zext(move(each), whole.type) for each in (low, high)]
-        moved = builder.or_(parts[0], builder.shl(parts[1], ir.Constant(whole.type, 32)))
-    return builder.bitcast(moved, shape) if moved.type != shape else moved
+        low, high = builder.trunc(whole, I32), builder.trunc(builder.lshr(whole, ir.Constant(own, 32)), I32)
+        parts = [builder.zext(move(each), own) for each in (low, high)]
+        moved = builder.or_(parts[0], builder.shl(parts[1], ir.Constant(own, 32)))
+    return moved if shape == own else builder.bitcast(moved, shape)

@@ -1,0 +1,143 @@
+"""Small array programs as PTX on an emulator, against NumPy in float64: edges of shapes, element types, functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tests.cuda.chips import KINDS, emulated
+from tilewright import dtypes
+
+Tensor = np.ndarray[Any, Any]
+
+
+def run(function: Callable[..., Any], *arrays: Tensor, chip: str = "sm_90a") -> Tensor:
+    """The one output of a program on the emulator."""
+    (result,) = emulated(tw.jit(function).lower(*arrays).compile(f"cuda:{chip}").executable, arrays)
+    return result
+
+
+def random(*shape: int, dtype: str = "f32", seed: int = 0) -> Tensor:
+    """Whole numbers from -4 to 4, which products add exactly."""
+    return np.random.default_rng(seed).integers(-4, 5, shape).astype(dtypes.by_name(dtype).numpy)
+
+
+PRODUCTS = [
+    ((17, 33), (33, 1)),
+    ((1, 64), (64, 65)),
+    ((3, 1, 8), (3, 8, 16)),
+    ((1, 1), (1, 1)),
+    ((5, 7), (7, 9)),
+    ((3, 5), (5,)),
+    ((5,), (5,)),
+    ((70, 33), (33, 40)),
+]
+BROADCASTS = [((5, 1, 7), (3, 1)), ((7, 1), (7, 17)), ((1,), (4, 1)), ((), (3, 2))]
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16", "f64", "i32"])
+@pytest.mark.parametrize(("left", "right"), PRODUCTS, ids=str)
+def test_products_of_any_shape(left: tuple[int, ...], right: tuple[int, ...], dtype: str) -> None:
+    a, b = random(*left, dtype=dtype), random(*right, dtype=dtype, seed=1)
+    expected = a.astype(np.float64) @ b.astype(np.float64)
+    np.testing.assert_array_equal(run(lambda x, y: x @ y, a, b), expected.astype(a.dtype))
+
+
+@pytest.mark.parametrize("chip", KINDS)
+@pytest.mark.parametrize("dtype", ["bf16", "f16", "i8"])
+def test_products_on_tensor_cores(chip: str, dtype: str) -> None:
+    a, b = random(70, 96, dtype=dtype), random(96, 40, dtype=dtype, seed=1)
+    product = (lambda x, y: tw.matmul(x, y, dtype=tw.i32)) if dtype == "i8" else (lambda x, y: x @ y)
+    got = run(product, a, b, chip=chip)
+    np.testing.assert_array_equal(got, (a.astype(np.float64) @ b.astype(np.float64)).astype(got.dtype))
+
+
+def test_outer_products_have_one_step() -> None:
+    a, b = random(9), random(20, seed=1)
+    np.testing.assert_array_equal(run(lambda x, y: tw.einsum("i,j->ij", x, y), a, b), np.multiply.outer(a, b))
+
+
+INDEXED: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "one element": (lambda a, i: a[i], lambda a, i: a[i]),
+    "taken": (lambda a, i: tw.take(a, i, axis=0), lambda a, i: np.take(a, i)),
+    "loop": (lambda a, i: tw.fori_loop(0, 7, lambda n, s: s + a[n] * i, tw.zeros(())), lambda a, i: (a * i).sum()),
+}
+
+
+@pytest.mark.parametrize("name", INDEXED)
+def test_elements_at_computed_places(name: str) -> None:
+    ours, reference = INDEXED[name]
+    a, index = random(7), np.int64(3)
+    np.testing.assert_array_equal(run(ours, a, np.asarray(index)), reference(a, index).astype(np.float32))
+
+
+@pytest.mark.parametrize("dtype", ["f32", "i8", "bool", "f64"])
+@pytest.mark.parametrize(
+    ("left", "right"), [((5, 1, 7), (3, 1)), ((7, 1), (7, 17)), ((1,), (4, 1)), ((), (3, 2))], ids=str
+)
+def test_broadcasts(left: tuple[int, ...], right: tuple[int, ...], dtype: str) -> None:
+    a, b = random(*left, dtype=dtype), random(*right, dtype=dtype, seed=1)
+    np.testing.assert_array_equal(run(lambda x, y: tw.where(x == y, x, y), a, b), np.where(a == b, a, b))
+
+
+@pytest.mark.parametrize("size", [1, 3, 31, 33, 1000, 5000])
+def test_sums_of_what_is_computed(size: int) -> None:
+    x = random(size)
+    assert run(lambda a: tw.sum(a + 1), x) == (x + 1).sum()
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 1), (4, 300), (2, 5000)])
+def test_softmax_of_any_width(shape: tuple[int, ...]) -> None:
+    x = random(*shape)
+    powers = np.exp(x.astype(np.float64) - x.max(-1, keepdims=True))
+    got = run(lambda a: tw.nn.softmax(a, axis=-1), x)
+    np.testing.assert_allclose(got, powers / powers.sum(-1, keepdims=True), rtol=1e-6)
+
+
+FUNCTIONS = ("exp", "log", "sin", "cos", "tanh", "sqrt", "reciprocal", "expm1", "log1p", "atan")
+SPECIAL = (0.0, -0.0, 1.0, -1.0, 1e-38, 1e-45, 3.4e38, 0.3333, 1e10, np.inf, -np.inf, np.nan)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_are_within_their_bounds(name: str) -> None:
+    """2 ULP, and what is special as NumPy has it."""
+    x = np.concatenate([SPECIAL, np.random.default_rng(2).standard_normal(500) * 10]).astype(np.float32)
+    with np.errstate(all="ignore"):
+        exact = getattr(np, {"atan": "arctan"}.get(name, name))(x.astype(np.float64))
+    got = run(getattr(tw, name), x)
+    finite = np.isfinite(exact) & (np.abs(exact) < 3.4e38)
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(exact))
+    np.testing.assert_array_equal(got[np.isinf(exact)], exact[np.isinf(exact)])
+    spacing = np.spacing(np.abs(exact[finite]).astype(np.float32)).astype(np.float64)
+    assert (np.abs(got[finite] - exact[finite]) / spacing).max() <= 2.0
+
+
+def test_division_is_rounded_correctly_away_from_the_ends_of_the_range() -> None:
+    generator = np.random.default_rng(3)
+    x, y = (
+        (generator.standard_normal(4000) * 2.0 ** generator.integers(-40, 40, 4000)).astype(np.float32)
+        for _ in range(2)
+    )
+    np.testing.assert_array_equal(run(lambda a, b: a / b, x, y), x / y)
+
+
+def test_division_at_the_ends_of_the_range() -> None:
+    numbers = np.array([*SPECIAL, 2.0**126, 2.0**127, 2.0**-126, 2.0**-149, 1e-30, 3e38], np.float32)
+    x, y = (each.ravel() for each in np.meshgrid(numbers, numbers))
+    with np.errstate(all="ignore"):
+        exact = x / y
+    got = run(lambda a, b: a / b, x, y)
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(exact))
+    finite = np.isfinite(exact)
+    np.testing.assert_array_equal(got[np.isinf(exact)], exact[np.isinf(exact)])
+    assert (np.abs(got[finite] - exact[finite]) <= 2 * np.spacing(np.abs(exact[finite]))).all()
+
+
+@pytest.mark.parametrize("name", ["argmax", "sort", "cumulative_sum"])
+def test_ordered_operations_are_refused(name: str) -> None:
+    with pytest.raises(tw.errors.UnsupportedOnTargetError, match="not compiled for warps yet"):
+        run(getattr(tw, name), random(40))
