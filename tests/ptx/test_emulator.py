@@ -252,7 +252,6 @@ def test_compare_and_swap() -> None:
 def test_what_is_unknown_is_refused() -> None:
     for text in (
         "mul24.lo.s32 %r1, %r2, %r3;",
-        "add.cc.s32 %r1, %r2, %r3;",
         "mov.u32 %r1, %smid;",
         "bar.arrive 0, 64;",
     ):

@@ -455,7 +455,7 @@ def _as_dim(layout: Layout, term: Partial) -> Layout:
 
 def _free_registers(layout: Layout) -> int:
     """Where registers of a thread begin that the layout does not use."""
-    return prod(static(part.extent) for part in layout.all_iters if part.axis == "reg")
+    return max((part.stride * static(part.extent) for part in layout.all_iters if part.axis == "reg"), default=1)
 
 
 def _written(op: Operation) -> list[AffineMap]:
