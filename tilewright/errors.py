@@ -183,6 +183,12 @@ class CpuFeatureError(TilewrightError):
     code = "TW0503"
 
 
+class ResourceUnavailable(TilewrightError):
+    """What a program runs on is not there: no driver, no device, or none that it fits."""
+
+    code = "TW0504"
+
+
 class CacheEntryError(TilewrightError):
     """A compile-cache entry is damaged."""
 
@@ -217,6 +223,12 @@ class ToolFailure(TilewrightError):
     """A tool below us (LLVM, an assembler) failed."""
 
     code = "TW0903"
+
+
+class DeviceError(TilewrightError):
+    """A device or its driver failed while a program was loaded or run."""
+
+    code = "TW0904"
 
 
 def user_location(skip_root: str = _PACKAGE_ROOT) -> SourceLocation | None:

@@ -53,11 +53,19 @@ def tile_to_scheduled() -> Sequence[Pass]:
 
 
 def tile_to_warps() -> Sequence[Pass]:
-    """Schedule for warps: layouts of all tiles, and every movement of data between them."""
+    """Schedule for warps: layouts of all tiles, every movement of data between them, and copies ahead of products."""
+    from tilewright.passes.scheduled_drop_barriers import ScheduledDropBarriersPass
+    from tilewright.passes.scheduled_pipeline_copies import ScheduledPipelineCopiesPass
+    from tilewright.passes.scheduled_plan_block_memory import ScheduledPlanBlockMemoryPass
+    from tilewright.passes.tile_expand_arg_reduce import TileExpandArgReducePass
     from tilewright.passes.tile_lower_to_warps import TileLowerToWarpsPass
 
     return [
+        TileExpandArgReducePass(),  # an index of the best is two reductions
         TileLowerToWarpsPass(),  # a layout for every tile; data moves within warps, or through buffers of the block
+        ScheduledPipelineCopiesPass(),  # windows that loops multiply, in stages, around registers
+        ScheduledPlanBlockMemoryPass(),  # when all buffers are there
+        ScheduledDropBarriersPass(),  # last: what buffers share decides which barriers are needed
     ]
 
 

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from tests.ptx.emulator import run
+from tilewright.api.stages import Lowered
 from tilewright.dialects import tile
+from tilewright.frontend.compile import build_executable
 from tilewright.semantics.array import Interpreter
 from tilewright.semantics.tile import poison
 from tilewright.targets.cuda.target import CudaProgram
@@ -18,6 +20,11 @@ Tensor = np.ndarray[Any, Any]
 CHIPS = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_103a", "sm_120a", "sm_121a")
 # One of each kind: what differs within a kind are numbers.
 KINDS = ("sm_80", "sm_90a", "sm_100a", "sm_120a")
+
+
+def built(lowered: Lowered, target: str) -> CudaProgram:
+    """A traced program compiled by itself, to be looked at: not by way of the compile cache."""
+    return build_executable(lowered.graph, target, lowered.donated)
 
 
 def emulated(program: CudaProgram, arrays: Sequence[Tensor], seed: int = 0) -> list[Tensor]:

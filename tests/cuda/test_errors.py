@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import tilewright as tw
@@ -32,14 +31,6 @@ def test_a_chip_has_to_be_named(target: str, message: str) -> None:
     with pytest.raises(TargetError, match=message) as found:
         lowered().compile(target)
     assert "sm_90a" in str(found.value.help)
-
-
-def test_programs_are_not_run_or_saved_yet(tmp_path: Path) -> None:
-    program = lowered().compile("cuda:sm_90a")
-    with pytest.raises(UnsupportedOnTargetError, match="not run yet"):
-        program(np.zeros((8, 8), np.float32))
-    with pytest.raises(UnsupportedOnTargetError, match="not saved yet"):
-        program.save(tmp_path / "program.twp")
 
 
 def test_other_phases_are_named() -> None:
@@ -111,6 +102,18 @@ def test_a_process_that_does_not_start_is_an_error(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(device_code, "__file__", str(script))
     with pytest.raises(ToolFailure, match="did not start: status 3"):
         DeviceCompiler().ptx("k", TINY, load("sm_90a"))
+
+
+def test_without_an_assembler_a_program_is_looked_at(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def missing(*_: Any) -> Any:
+        raise ToolFailure("there is no nvJitLink", help=toolchain.INSTALL)
+
+    monkeypatch.setattr(toolchain.COMPILER, "cubin", missing)
+    with tw.options(cache=True, cache_dir=tmp_path):
+        program = lowered().compile("cuda:sm_90a")
+        assert ".entry" in program.ir("ptx")
+        with pytest.raises(ToolFailure, match="no nvJitLink"):
+            program.ir("sass")
 
 
 def test_without_the_extra_the_tools_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

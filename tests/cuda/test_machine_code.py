@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import tilewright as tw
-from tests.cuda.chips import CHIPS
+from tests.cuda.chips import CHIPS, built
 from tilewright.targets.cuda.toolchain import instructions_of
 
 
@@ -44,7 +44,7 @@ def product(a: Any, b: Any) -> Any:
 
 
 def compiled(function: Any, chip: str, *types: tw.ShapeDtype) -> Any:
-    return tw.jit(function).lower(*types).compile(f"cuda:{chip}").executable
+    return built(tw.jit(function).lower(*types), f"cuda:{chip}")
 
 
 def check_clean(program: Any) -> dict[str, int]:

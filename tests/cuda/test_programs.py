@@ -13,9 +13,11 @@ from tests.programs import PROGRAMS
 from tilewright.errors import UnsupportedOnTargetError
 from tilewright.frontend.build import build_module
 from tilewright.pipelines import compile_module
+from tilewright.semantics.array import Interpreter
+from tilewright.semantics.scheduled import run_call
 
-# What warps cannot do yet: sorts, scans and the largest k.
-UNSUPPORTED = ("ordered", "ordered_long")
+# What warps cannot do yet: sorts and the largest k.
+UNSUPPORTED = ("ordered",)
 SUPPORTED = [make for make in PROGRAMS if make.__name__ not in UNSUPPORTED]
 
 
@@ -29,6 +31,18 @@ def test_emulated_code_agrees_with_numpy(make: Callable[..., Any], chip: str) ->
     program, arrays, expected = expected_of(make)
     compiled = compile_module(build_module(program), program.constants, f"cuda:{chip}")
     close(emulated(compiled, arrays), expected)
+
+
+@pytest.mark.parametrize("make", SUPPORTED, ids=lambda make: make.__name__)
+def test_schedules_are_in_order(make: Callable[..., Any]) -> None:
+    """By the definitions of the scheduled operations, which check what warps and copies do to the memory of a block."""
+    program, arrays, expected = expected_of(make)
+    unit = compile_module(build_module(program), program.constants, "cuda:sm_90a").unit
+
+    def call(callee: str, operands: list[Any]) -> list[Any]:
+        return run_call(unit.kernel(callee), operands)
+
+    close(Interpreter(unit.constants, call).run(unit.main.body.block, list(arrays)), expected)
 
 
 @pytest.mark.parametrize("make", [m for m in PROGRAMS if m.__name__ in UNSUPPORTED], ids=lambda make: make.__name__)

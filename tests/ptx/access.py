@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from tests.ptx import bulk
 from tests.ptx.block import Block, Reader, address_of, reader, vector_items, writer
 from tests.ptx.formats import TYPES, canonical, flushed
 from tests.ptx.memory import LOCAL_BASE, PARAMETER_BASE, SHARED_BASE, SMALL_END, gather, scatter
@@ -250,6 +251,9 @@ def copy_async(instruction: Instruction, words: Words) -> Effect:
     """cp.async: 4, 8 or 16 bytes from global to shared memory; beyond `src-size` zeros are written."""
     if words.left in (["async", "commit_group"], ["async", "wait_all"]) and not instruction.operands:
         return _commit if words.left[1] == "commit_group" else _wait_all
+    if words.left[:2] == ["async", "bulk"]:
+        words.left = words.left[2:]
+        return bulk.copy(instruction, words)
     if words.left == ["async", "wait_group"]:
         return _wait_group(instruction, words)
     if not words.take("async") or not words.take("global") or len(instruction.operands) not in (3, 4):

@@ -1,14 +1,19 @@
 """The state of one block: registers, special registers, memory; how operands are read and results written."""
 
-from collections.abc import Callable
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tests.ptx.counts import Counts
-from tests.ptx.errors import Divergence, MemoryFault
+from tests.ptx.errors import Divergence, MemoryFault, RegisterRace
 from tests.ptx.formats import TYPES, Type
-from tests.ptx.memory import GlobalMemory, SharedMemory
+from tests.ptx.memory import GlobalMemory
+from tests.ptx.ordering import Ordering
 from tests.ptx.parser import (
     Address,
     FloatBits,
@@ -23,7 +28,41 @@ from tests.ptx.parser import (
     Vector,
 )
 
+if TYPE_CHECKING:
+    from tests.ptx.bulk import BulkGroups
+    from tests.ptx.mbarriers import MBarriers
+    from tests.ptx.shared import SharedMemory
+    from tests.ptx.tensor_cores import Transfers
+    from tests.ptx.tensor_maps import TensorMap
+    from tests.ptx.tensor_memory import TensorMemory
+    from tests.ptx.warpgroups import WarpGroups
+
 WARP = 32
+
+
+@dataclass(frozen=True, eq=False)
+class Retry:
+    """What an instruction returns that some threads have to run again, once `is_over`; `waits_for` says for what."""
+
+    lanes: np.ndarray
+    is_over: Callable[[], bool]
+    waits_for: Callable[[], str]
+
+
+@dataclass(frozen=True, eq=False)
+class Claim:
+    """An asynchronous instruction's hold on a register: of which warps, its text, and what ends it."""
+
+    warps: np.ndarray
+    text: str
+    owner: object
+
+
+class Event:
+    """An asynchronous operation, or what happens once some are complete."""
+
+    def land(self, block: Block) -> None:
+        raise NotImplementedError
 
 
 @dataclass
@@ -39,7 +78,15 @@ class Block:
     parameters: np.ndarray
     local: np.ndarray
     counts: Counts
-    shared: SharedMemory = None  # type: ignore[assignment]  # set once the block can tell where it is
+    tensor_maps: Mapping[int, TensorMap]
+    order: random.Random
+    # These know the block; the emulator sets them.
+    shared: SharedMemory = None  # type: ignore[assignment]
+    mbarriers: MBarriers = None  # type: ignore[assignment]
+    bulk: BulkGroups = None  # type: ignore[assignment]
+    warpgroups: WarpGroups = None  # type: ignore[assignment]
+    tensor_memory: TensorMemory = None  # type: ignore[assignment]
+    transfers: Transfers = None  # type: ignore[assignment]
     current: Instruction = None  # type: ignore[assignment]  # set before each instruction
     steps: int = 0
 
@@ -47,6 +94,11 @@ class Block:
         self.lanes = np.arange(-(-self.threads // WARP) * WARP)
         self.finished = self.lanes >= self.threads
         self.carry = np.zeros(self.lanes.size, bool)
+        self.ordering = Ordering(self.lanes.size // WARP)
+        self.events: list[Event] = []
+        # The products of tcgen05 that each thread issued and that did not run.
+        self.products: dict[int, list] = {}
+        self.owned: dict[int, list[Claim]] = {}
 
     def where(self) -> str:
         return f"block {self.position}, line {self.current.line}: {self.current.text}"
@@ -56,6 +108,28 @@ class Block:
 
     def divergence(self, reason: str) -> Divergence:
         return Divergence(f"{reason}, {self.where()}")
+
+    def own(self, registers: Iterable[int], claim: Claim) -> None:
+        """An asynchronous instruction holds registers from now on."""
+        for register in registers:
+            self.owned.setdefault(register, []).append(claim)
+
+    def disown(self, registers: Iterable[int], owner: object) -> None:
+        for register in registers:
+            left = [claim for claim in self.owned.pop(register) if claim.owner is not owner]
+            if left:
+                self.owned[register] = left
+
+    def check_owned(self, registers: Iterable[int], running: np.ndarray) -> None:
+        """The threads of `running` touch registers, none of which an asynchronous instruction may hold."""
+        for register in registers:
+            for claim in self.owned.get(register, ()):
+                held = np.repeat(claim.warps, WARP) & running
+                if held.any():
+                    raise RegisterRace(
+                        f"thread {int(np.argmax(held))} touches a register that nobody awaited: {claim.text}, "
+                        f"{self.where()}"
+                    )
 
     def special(self, name: str) -> np.ndarray:
         """A special register (PTX ISA, chapter 10) of every thread."""
@@ -76,6 +150,13 @@ _SPECIAL: dict[str, Callable[[Block], object]] = {
     **_axes("ntid", lambda block: (block.threads, 1, 1)),
     **_axes("ctaid", lambda block: block.position),
     **_axes("nctaid", lambda block: block.blocks),
+    # A block is a cluster of its own.
+    **_axes("cluster_ctaid", lambda block: (0, 0, 0)),
+    **_axes("cluster_nctaid", lambda block: (1, 1, 1)),
+    **_axes("clusterid", lambda block: block.position),
+    **_axes("nclusterid", lambda block: block.blocks),
+    "%cluster_ctarank": lambda block: 0,
+    "%cluster_nctarank": lambda block: 1,
     "%laneid": lambda block: block.lanes % WARP,
     "%warpid": lambda block: block.lanes // WARP,
     "%nwarpid": lambda block: block.lanes.size // WARP,

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import ml_dtypes
 import numpy as np
 
 from tests.ptx.formats import TYPES, Type, canonical, flushed, integers_to_odd, narrowed, saturated, wide
@@ -16,6 +17,11 @@ _TO_INTEGER: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "rpi": np.ceil,
 }
 _ROUNDINGS = ("rn", "rz", "rm", "rp")
+# "Alternate Floating-Point Data Formats": the type and the largest number; both have NaN 0x7F.
+_EIGHT_BITS = {
+    "e4m3x2": (np.dtype(ml_dtypes.float8_e4m3fn), 448.0),
+    "e5m2x2": (np.dtype(ml_dtypes.float8_e5m2), 57344.0),
+}
 
 
 def convert(words: Words) -> Pure:
@@ -23,6 +29,10 @@ def convert(words: Words) -> Pure:
         return _packed(words)
     if words.left[-2:] == ["tf32", "f32"]:
         return _to_tf32(words)
+    if words.left and words.left[-1] in _EIGHT_BITS:
+        return _from_eight_bits(words)
+    if words.left[-2:-1] and words.left[-2] in _EIGHT_BITS:
+        return _to_eight_bits(words)
     source = words.take_type((*_INTEGERS, *_FLOATS))
     target = words.take_type((*_INTEGERS, *_FLOATS))
     if source in _INTEGERS and target in _INTEGERS:
@@ -120,3 +130,38 @@ def _to_tf32(words: Words) -> Pure:
     words.take_type(("tf32",))
     mode = words.take_one(("rna", "rn", "rz"), None)
     return Pure(("b32",), ("f32",), lambda a: narrowed(wide(a), "tf32", mode).view(np.uint32))
+
+
+def _to_eight_bits(words: Words) -> Pure:
+    """cvt.rn.satfinite.e4m3x2.f32 d, a, b: a in the upper half of d; and of a pair .f16x2."""
+    source = words.take_type(("f32", "f16x2"))
+    dtype, largest = _EIGHT_BITS[words.take_type(tuple(_EIGHT_BITS))]
+    relu = words.take("relu")
+    if not words.take("rn") or not words.take("satfinite"):
+        raise words.unknown()
+
+    def compute(*operands: np.ndarray) -> np.ndarray:
+        # Of a pair the lower half comes first.
+        parts = np.broadcast_arrays(*operands[::-1])
+        values = np.stack(parts, axis=-1).astype(np.float64) if source == "f32" else wide(operands[0])
+        limited = np.clip(values, 0.0 if relu else -largest, largest)
+        bits = limited.astype(np.float32).astype(dtype).view(np.uint8)
+        return np.ascontiguousarray(np.where(np.isnan(values), np.uint8(0x7F), bits)).view(np.uint16)[..., 0]
+
+    return Pure(("b16",), ("f32", "f32") if source == "f32" else ("f16x2",), compute)
+
+
+def _from_eight_bits(words: Words) -> Pure:
+    """cvt.rn.f16x2.e4m3x2 d, a: every number is one of f16."""
+    dtype, _ = _EIGHT_BITS[words.take_type(tuple(_EIGHT_BITS))]
+    words.take_type(("f16x2",))
+    relu = words.take("relu")
+    if not words.take("rn"):
+        raise words.unknown()
+
+    def compute(a: np.ndarray) -> np.ndarray:
+        values = np.ascontiguousarray(a)[:, None].view(np.uint8).view(dtype).astype(np.float64)
+        values = np.where(values > 0, values, np.where(np.isnan(values), values, 0.0)) if relu else values
+        return narrowed(values, "f16", "rn")
+
+    return Pure(("f16x2",), ("b16",), compute)

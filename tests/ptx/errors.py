@@ -15,3 +15,15 @@ class Deadlock(Exception):
 
 class Divergence(Exception):
     """An instruction of a whole warp is executed without some of the lanes that it names."""
+
+
+class BarrierMisuse(Exception):
+    """An mbarrier or a named barrier is used against its rules: too many arrivals, a phase that its waiter missed."""
+
+
+class RegisterRace(Exception):
+    """A register is touched that an asynchronous instruction still reads or writes, or that no fence gave to it."""
+
+
+class TensorMemoryFault(Exception):
+    """Tensor memory is touched where it is not allocated, by a warp that cannot, or before an operation on it ended."""

@@ -11,7 +11,7 @@ from tests.ptx.words import Pure, Words
 
 Effect = Callable[[Block, np.ndarray], None]
 _TYPES = ("pred", "b16", "b32", "b64", "u16", "u32", "u64", "s16", "s32", "s64", "f32", "f64")
-_SPACES = ("global", "shared", "shared::cta", "local", "const", "param")
+_SPACES = ("global", "shared", "shared::cta", "shared::cluster", "local", "const", "param")
 
 
 def move(instruction: Instruction, words: Words) -> Effect:

@@ -73,11 +73,19 @@ class Address:
 
 
 @dataclass(frozen=True)
+class TensorAddress:
+    """`[map, {coordinates}]`: a box of a tensor."""
+
+    map: "Address"
+    coordinates: tuple["Operand", ...]
+
+
+@dataclass(frozen=True)
 class Sink:
     """`_`: a result that nobody wants."""
 
 
-Operand = Register | Negated | Special | Integer | FloatBits | Symbol | Vector | Pair | Address | Sink
+Operand = Register | Negated | Special | Integer | FloatBits | Symbol | Vector | Pair | Address | TensorAddress | Sink
 
 
 @dataclass(frozen=True)
@@ -111,6 +119,7 @@ class Entry:
     instructions: list[Instruction] = field(default_factory=list)
     labels: dict[str, int] = field(default_factory=dict)
     required_threads: tuple[int, ...] | None = None
+    most_registers: int | None = None
 
 
 @dataclass
@@ -154,6 +163,8 @@ def parse(text: str) -> Module:
             entry.parameters.append(_variable(declaration))
         required = re.search(r"\.reqntid\s+([\d,\s]+)", match[3])
         entry.required_threads = tuple(int(size) for size in required[1].split(",")) if required else None
+        registers = re.search(r"\.maxnreg\s+(\d+)", match[3])
+        entry.most_registers = int(registers[1]) if registers else None
         position = _body(text, match.end(), entry)
         module.entries[entry.name] = entry
     _declarations(text[position:], module)
@@ -344,7 +355,11 @@ def _simple_operand(word: str, scopes: list[_Scope]) -> Operand:
     raise NotImplementedError(f"operand: {word}")
 
 
-def _address(word: str, scopes: list[_Scope]) -> Address:
+def _address(word: str, scopes: list[_Scope]) -> Address | TensorAddress:
+    parts = list(_split(word, ","))
+    if len(parts) == 2 and parts[1].startswith("{"):
+        coordinates = tuple(_operand(part, scopes) for part in _split(parts[1][1:-1], ","))
+        return TensorAddress(_address(parts[0], scopes), coordinates)
     match = re.match(r"([\w$%]+)\s*(?:\+\s*(-?\w+)|(-\w+))?$", word)
     if match is None:
         raise NotImplementedError(f"address: [{word}]")

@@ -8,7 +8,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tests.ptx.kernels import apply, bits_of_type
+from tests.ptx.assembled import assembled
+from tests.ptx.kernels import apply, bits_of_type, kernel
 from tests.ptx.test_arithmetic import assert_same_floats, exact_rounding, finite, floats, integers, numbers
 
 INTEGERS = [f"{kind}{bits}" for bits in (16, 32, 64) for kind in "us"]
@@ -149,3 +150,26 @@ def test_tf32_ties_go_away_from_zero() -> None:
     actual = apply("cvt.rna.tf32.f32", "b32", ("f32", values)).view(np.float32)
     scaled = np.abs(values.astype(np.float64)) * 2**10
     np.testing.assert_array_equal(np.abs(actual), np.floor(scaled + 0.5) / 2**10)
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("e4m3x2", ml_dtypes.float8_e4m3fn), ("e5m2x2", ml_dtypes.float8_e5m2)])
+def test_pairs_of_eight_bits(name: str, dtype: type) -> None:
+    """All numbers of the format there and back; what is too large becomes the largest."""
+    both = f"cvt.rn.f16x2.{name} %r1, %h1; cvt.rn.satfinite.{name}.f32 %h2, %r2, %r3;"
+    assembled(kernel(both, 0), "sm_90a")
+    every = np.arange(256, dtype=np.uint8)
+    pairs = np.stack([every, every[::-1]], axis=1).copy().view(np.uint16)[:, 0]
+    halves = apply(f"cvt.rn.f16x2.{name}", "u32", ("u16", pairs)).view(np.float16).reshape(256, 2)
+    np.testing.assert_array_equal(halves[:, 0], every.view(dtype).astype(np.float16))
+    np.testing.assert_array_equal(halves[:, 1], every[::-1].copy().view(dtype).astype(np.float16))
+    largest = float(ml_dtypes.finfo(dtype).max)
+    numbers = np.concatenate([np.random.default_rng(0).standard_normal(500) * 40, [1e9, -1e9, np.inf, -np.inf, 0.0]])
+    numbers = numbers.astype(np.float32)
+    got = (
+        apply(f"cvt.rn.satfinite.{name}.f32", "u16", ("f32", numbers), ("f32", -numbers)).view(np.uint8).reshape(-1, 2)
+    )
+    for column, values in enumerate((-numbers, numbers)):
+        expected = np.clip(values, -largest, largest).astype(dtype).view(np.uint8)
+        np.testing.assert_array_equal(got[:, column], expected)
+    nan = apply(f"cvt.rn.satfinite.{name}.f32", "u16", ("f32", np.full(2, np.nan, np.float32)), "0f00000000")
+    assert nan.tolist() == [0x7F00] * 2

@@ -135,6 +135,24 @@ def reduce(instruction: Instruction, words: Words) -> Effect:
     return effect
 
 
+def elect(instruction: Instruction, words: Words) -> Effect:
+    """elect.sync d|p, members: one of them, always the same. The last one: nobody may rely on its being lane 0."""
+    if words.left != ["sync"] or len(instruction.operands) != 2:
+        raise words.unknown()
+    target, chosen = _two_results(instruction.operands[0])
+    write, write_chosen = writer(target, "b32", instruction), writer(chosen, "pred", instruction)
+    read_members = reader(instruction.operands[1], "b32", instruction)
+
+    def effect(block: Block, mask: np.ndarray) -> None:
+        require_lanes(block, mask, read_members(block))
+        running = warps_of(mask)
+        leader = WARP - 1 - np.argmax(running[:, ::-1], axis=1)
+        write(block, mask, np.repeat(leader.astype(np.uint32), WARP))
+        write_chosen(block, mask, (leader[:, None] == _LANES).reshape(-1))
+
+    return effect
+
+
 def active_mask(instruction: Instruction, words: Words) -> Effect:
     if words.left != ["b32"] or len(instruction.operands) != 1:
         raise words.unknown()

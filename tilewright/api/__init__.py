@@ -184,6 +184,7 @@ from tilewright.api.tile_functions import (
 from tilewright.dtypes import DType, bf16, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
 from tilewright.errors import TilewrightError
 from tilewright.frontend.pyast_signature import In, InOut, Out
+from tilewright.runtime.cuda_stream import stream
 
 # The Array API's names of the element types.
 bool = _dtypes.bool_
@@ -384,6 +385,7 @@ __all__ = [
     "std",
     "steps",
     "store",
+    "stream",
     "subtract",
     "sum",
     "take",

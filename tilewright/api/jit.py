@@ -122,6 +122,7 @@ class JitFunction:
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any], setting: _Setting) -> Any:
         call = self._read(args, kwargs)
         call.check_contents()
+        call.check_place(setting.target)
         key = (call.signature, setting)
         compiled = self._compiled.get(key)
         if compiled is None:

@@ -12,13 +12,20 @@ from tilewright import dtypes
 from tilewright.api.array import located, locating
 from tilewright.api.lifting import element_type, shape_of
 from tilewright.api.pytree import Structure, build, flatten, paths
-from tilewright.errors import ArgumentError, DTypeError, ShapeError, TargetError, TilewrightError
+from tilewright.errors import (
+    ArgumentError,
+    DTypeError,
+    ShapeError,
+    TargetError,
+    TilewrightError,
+    UnsupportedOnTargetError,
+)
 from tilewright.frontend import tracing
 from tilewright.frontend.compile import compile_graph
 from tilewright.frontend.explain import explain_compiled, explain_program, explanation_text
 from tilewright.frontend.trace import Graph
 from tilewright.primitives import ArrayType, check_limits
-from tilewright.targets.base import Executable
+from tilewright.targets.base import Executable, target_named
 
 Tensor = np.ndarray[Any, Any]
 Restore = Callable[[Tensor], Any]
@@ -49,11 +56,17 @@ class Signature(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """The arguments of one call: their signature, the arrays (none for `ShapeDtype`), and the way back."""
+    """The arguments of one call: their signature, the arrays (none for `ShapeDtype`), and the way back.
+
+    Arrays on a CUDA device are other libraries' own, at the `on_device` positions; `restores_device` where the results
+    are to be such.
+    """
 
     signature: Signature
-    arrays: list[Tensor]
+    arrays: list[Any]
     restore: Restore | None
+    on_device: tuple[int, ...] = ()
+    restores_device: bool = False
 
     def check_contents(self) -> None:
         """Refuse to run on a `ShapeDtype`.
@@ -64,6 +77,30 @@ class Call:
         if len(self.arrays) != len(self.signature.leaves):
             help = "pass arrays, or look at the program with `.lower(...)`"
             raise located(ArgumentError("a `ShapeDtype` has no contents to run on", help=help))
+
+    def check_place(self, target: str) -> None:
+        """Refuse arrays on a device where the target takes none.
+
+        Raises:
+            UnsupportedOnTargetError: an argument is one.
+        """
+        if self.on_device and not target_named(target)[0].device_arrays:
+            array = self.arrays[self.on_device[0]]
+            message = f"an argument is on the device `{_device_text(array)}`, not in CPU memory"
+            help = 'copy it to the CPU, or compile for its device: target="cuda:CHIP"'
+            raise located(UnsupportedOnTargetError(message, help=help))
+
+    def restored(self, results: list[Any]) -> list[Any]:
+        """The results as arrays of the kind of the first argument."""
+        if self.on_device and not self.restores_device:
+            results = [np.asarray(result) for result in results]
+        return results if self.restore is None else [self.restore(result) for result in results]
+
+
+def _device_text(array: Any) -> str:
+    from tilewright.runtime.cuda_array import device_of
+
+    return f"cuda:{device_of(array)}"
 
 
 def checked_target(target: Any) -> str | None:
@@ -88,8 +125,10 @@ def read_call(
     values: list[Any] = []
     structure = flatten((args, kwargs), values, depth=-2)  # these two containers are not the user's
     leaves: list[Leaf] = []
-    arrays: list[Tensor] = []
+    arrays: list[Any] = []
     restore: Restore | None = None
+    on_device: list[int] = []
+    restores_device = False
     for position, value in enumerate(values):
         if type(value) is np.ndarray:
             leaves.append((value.shape, value.dtype))
@@ -103,12 +142,16 @@ def read_call(
             raise located(error) from None
         leaves.append(leaf)
         if array is not None:
+            if not isinstance(array, np.ndarray):
+                on_device.append(len(arrays))
             arrays.append(array)
+        restores_device = restores_device or (restore is None and bool(on_device))
         restore = restore or back
-    return Call(Signature(structure, tuple(leaves), static), arrays, restore)
+    signature = Signature(structure, tuple(leaves), static)
+    return Call(signature, arrays, restore, tuple(on_device), restores_device)
 
 
-def _read_leaf(value: object) -> tuple[Leaf, Tensor | None, Restore | None]:
+def _read_leaf(value: object) -> tuple[Leaf, Any, Restore | None]:
     kind = type(value)
     if kind in _NUMBER_TYPES:
         return kind, _number(value, _NUMBER_TYPES[kind].numpy), None
@@ -119,10 +162,22 @@ def _read_leaf(value: object) -> tuple[Leaf, Tensor | None, Restore | None]:
     if isinstance(value, str | bytes | complex):
         help = "name the parameter in `static_argnames`" if not isinstance(value, complex) else "pass a real number"
         raise ArgumentError(f"a {kind.__name__} is not an array", help=help)
-    from tilewright.interop.dlpack import to_numpy
+    from tilewright.interop.dlpack import on_cuda, to_numpy
 
+    found = on_cuda(value)
+    if found is not None:
+        shape, dtype, back = found
+        return (shape, dtype), value, back
     array, restore = to_numpy(value)
     return (array.shape, array.dtype), array, restore
+
+
+def _is_readonly(array: Any) -> bool:
+    if isinstance(array, np.ndarray):
+        return not array.flags.writeable
+    from tilewright.interop.dlpack import is_readonly
+
+    return is_readonly(array)
 
 
 def _unchanged(array: Tensor) -> Tensor:
@@ -219,17 +274,16 @@ class Compiled:
         if call.signature != self.lowered.signature:
             self._refuse(call.signature)
         call.check_contents()
+        call.check_place(self.target)
         return self.run(call)
 
     def run(self, call: Call) -> Any:
         """Run on arguments that were checked."""
         for n, _ in self.lowered.donated:
-            if not call.arrays[n].flags.writeable:
+            if _is_readonly(call.arrays[n]):
                 message = f"argument `{self.lowered.names[n]}` is donated, but its memory is read-only"
                 raise located(ArgumentError(message, help="pass a copy, or do not donate it"))
-        results = self.executable(*call.arrays)
-        if call.restore is not None:
-            results = [call.restore(result) for result in results]
+        results = call.restored(self.executable(*call.arrays))
         return build(self.lowered.result, results)
 
     @locating

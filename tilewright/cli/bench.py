@@ -29,6 +29,9 @@ _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS
 _BLOCK_S = 0.1
 _QUICK_BLOCK_S = 0.002
 
+# Suites that nothing on a device is measured by.
+_OF_THE_HOST = ("scaling", "schedules")
+
 # In the summary: a case below this ratio is named, and one above this counts as this in the mean.
 _LEAST_RATIO = 0.95
 _MOST_IN_MEAN = 2.0
@@ -57,12 +60,14 @@ def bench(
         tilewright bench gemm --vs numpy,torch --threads 2
         tilewright bench ops --case softmax --json > base.json
         tilewright bench ops --case softmax --compare base.json
+        tilewright bench gemm --target cuda:sm_90a
 
     Parameters
     ----------
     suite
         gemm, ops, attention, models, or, without peers, layout (the compiler's own time), schedules (those that the
-        cost model chooses, against others) and scaling (one thread against all).
+        cost model chooses, against others), scaling (one thread against all) and cuda-static (what kernels for NVIDIA
+        chips are made of, and how long compiling them takes; no GPU is used).
     case
         Only the cases whose name contains this.
     vs
@@ -78,8 +83,13 @@ def bench(
         raise ArgumentError(f"there is no suite `{suite}`", help=_suggestion(suite, SUITES))
     if repeat < 1:
         raise ArgumentError(f"`--repeat` is {repeat}", help="give each library at least one turn")
+    from tilewright.options import current
+    from tilewright.targets.base import target_named
+
     base = _read_base(compare, suite) if compare is not None else {}
     request = _request(suite, case, _peers(vs), repeat, quick)
+    if suite in _OF_THE_HOST and target_named(current().target)[0].device_arrays:
+        raise ArgumentError(f"`{suite}` measures the host's threads", help="use gemm, ops, attention or models")
     if suite == "scaling" and request.threads == 1:
         raise ArgumentError("one thread cannot be compared with itself", help="give `--threads` 2 or more")
     document = _measure(request, quiet=flags is not None and flags.json)

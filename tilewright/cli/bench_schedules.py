@@ -12,7 +12,7 @@ from functools import cache, partial
 from pathlib import Path
 from statistics import fmean, median
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from tilewright.cost.given import Given
 
@@ -110,7 +110,7 @@ def _compiled(case: ScheduleCase, schedules: Mapping[str, Given], threads: int, 
     paths = [folder / f"{n}.twp" for n in range(len(schedules))]
     compile_one = partial(_compile, case.ours, case.shapes, threads)
     list(_workers(threads).map(compile_one, schedules.values(), paths))
-    return dict(zip(schedules, map(load, paths), strict=True))
+    return {name: cast("Program", load(path)) for name, path in zip(schedules, paths, strict=True)}
 
 
 def _compile(

@@ -32,8 +32,8 @@ _LEAST_CALLS = 3
 Key: TypeAlias = tuple[str, str]
 """A library, or "ours", and the name of its way of doing the case, mostly ""."""
 
-_OURS: Key = ("ours", "")
-_COPY: Key = ("copy", "")
+OURS: Key = ("ours", "")
+COPY: Key = ("copy", "")
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,14 +108,17 @@ def measure(case: Case, request: Request) -> dict[str, Any]:
     """One case: times of all libraries, differences between their results, and our part of the machine's peak."""
     import numpy as np
 
-    from tilewright.cli import bench_peers
-    from tilewright.cli.measure import copy_of
-    from tilewright.options import options
+    from tilewright.cli import bench_device, bench_peers
+    from tilewright.cli.measure import copy_of, fma_peak
+    from tilewright.options import current, options
+    from tilewright.targets.base import target_named
 
+    if target_named(current().target)[0].device_arrays:
+        return bench_device.measure(case, request)
     copy = copy_of(footprint(case.bytes), request.threads)
     with options(threads=request.threads):
         inputs = case.make_inputs(np.random.default_rng(0))
-        runners = {_OURS: bench_peers.ours(case, inputs)}
+        runners = {OURS: bench_peers.ours(case, inputs)}
         absent: dict[str, str] = {}
         for peer in request.peers:
             try:
@@ -124,26 +127,27 @@ def measure(case: Case, request: Request) -> dict[str, Any]:
             except bench_peers.PeerUnavailable as reason:
                 absent[peer] = str(reason)
         differences = compare(case, runners, inputs)
-        calls = {_COPY: copy.call} | {key: runner.call for key, runner in runners.items()}
+        calls = {COPY: copy.call} | {key: runner.call for key, runner in runners.items()}
         times = alternate(calls, request)
-    copy_bandwidth = copy.nbytes / times.pop(_COPY)
-    return describe(case, request, times, differences, absent, copy_bandwidth)
+    copy_bandwidth = copy.nbytes / times.pop(COPY)
+    peak = fma_peak("f64" if case.dtype == "f64" else "f32", request.threads)
+    return describe(case, request, times, differences, absent, peak, copy_bandwidth)
 
 
 def measure_compiler(case: CompilerCase, request: Request) -> dict[str, Any]:
     """One case of the compiler itself: the median time of its turns, and its figures."""
     times: list[float] = []
-    figures: Mapping[str, float] = {}
+    result: Any = None
     for _ in range(request.repeat):
         start = time.perf_counter()
-        figures = case.run()
+        result = case.run()
         times.append(time.perf_counter() - start)
     ours_s = median(times)
     return {
         "case": case.name,
         "ours_s": ours_s,
         "limit_s": case.limit_s,
-        "figures": dict(figures),
+        "figures": dict(case.figures(result)),
         "agrees": request.quick or ours_s <= case.limit_s,
         "peers": {},
         "absent": {},
@@ -208,18 +212,17 @@ def describe(
     times: Mapping[Key, float],
     differences: Mapping[Key, float],
     absent: Mapping[str, str],
+    peak_flops: float | None,
     copy_bandwidth: float,
 ) -> dict[str, Any]:
-    """The record of one case; `copy_bandwidth` is that of a copy that took turns with the libraries."""
-    from tilewright.cli import measure as machine
-
-    peak_dtype = "f64" if case.dtype == "f64" else "f32"
-    compute_s = case.flops / machine.fma_peak(peak_dtype, request.threads)
+    """The record of one case, beside the peak of the machine where it is known; `copy_bandwidth` is that of a copy that
+    took turns with the libraries."""
+    compute_s = case.flops / peak_flops if peak_flops is not None else 0.0
     memory_s = case.bytes / copy_bandwidth
-    ours_s = times[_OURS]
+    ours_s = times[OURS]
     counted: dict[str, Key] = {}
     for key in sorted(times, key=lambda key: times[key]):
-        if key != _OURS:
+        if key != OURS:
             counted.setdefault(key[0], key)
     peers = {peer: times[counted[peer]] for peer in request.peers if peer in counted}
     best = min(peers, key=lambda peer: peers[peer]) if peers else None
@@ -233,9 +236,9 @@ def describe(
         "gflops": case.flops / ours_s / 1e9,
         "peak_fraction": max(compute_s, memory_s) / ours_s,
         "bound": "compute" if compute_s >= memory_s else "memory",
-        "max_difference": finite(differences[_OURS]),
+        "max_difference": finite(differences[OURS]),
         "tolerance": case.tolerance,
-        "agrees": differences[_OURS] <= case.tolerance,
+        "agrees": differences[OURS] <= case.tolerance,
         "peer_differences": {
             peer: finite(differences[counted[peer]]) for peer in peers if differences[counted[peer]] > case.tolerance
         },

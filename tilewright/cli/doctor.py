@@ -19,6 +19,8 @@ from tilewright.errors import TilewrightError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from tilewright.runtime.cuda_driver import Device
+
 _NEEDED = ("numpy", "ml_dtypes", "llvmlite", "xdsl", "msgspec")
 _PEERS = ("torch", "onnxruntime", "onnx", "jax")
 _BANDWIDTH_BYTES = 1 << 28
@@ -53,6 +55,7 @@ def doctor(
     document: dict[str, Any] = {"versions": versions()}
     problems: list[Problem] = []
     document["host"] = _host(problems)
+    document["cuda"] = cuda()
     document["cache"] = _cache(problems)
     document["measured"] = _measured(problems, document["host"]) if measure else None
     document["problems"] = [asdict(problem) for problem in problems]
@@ -105,6 +108,34 @@ def _host(problems: list[Problem]) -> dict[str, Any]:
         "caches": [asdict(level) for level in cpu_features.cache_levels()],
         "load": list(os.getloadavg()),
     }
+
+
+def cuda() -> dict[str, Any]:
+    """The driver for NVIDIA's GPUs, their memory and the target of each, or why there is none."""
+    from tilewright.machines import machine
+    from tilewright.runtime import cuda_driver
+
+    found = cuda_driver.found()
+    chips = [name for name in machine.names() if name.startswith("sm_")]
+    devices = [
+        {
+            "ordinal": device.ordinal,
+            "name": device.name,
+            "compute_capability": ".".join(map(str, device.capability)),
+            "memory_bytes": device.memory_bytes,
+            "multiprocessors": device.multiprocessors,
+            "target": _target_of(device, chips),
+        }
+        for device in found.devices
+    ]
+    return {"driver": found.version, "devices": devices, "absent": found.problem}
+
+
+def _target_of(device: Device, chips: list[str]) -> str | None:
+    """The target whose code the device runs: of several the one nearest to it."""
+    fitting = [chip for chip in chips if device.runs(chip)]
+    nearest = max(fitting, key=lambda chip: (int(chip.removeprefix("sm_").rstrip("a")), chip), default=None)
+    return None if nearest is None else f"cuda:{nearest}"
 
 
 def _machine(problems: list[Problem]) -> dict[str, Any] | None:
@@ -195,6 +226,7 @@ def _show(console: Console, document: dict[str, Any]) -> None:
         "caches": caches,
         "memory": bytes_text(host["memory_bytes"]),
         "load": " ".join(f"{load:.1f}" for load in host["load"]),
+        "cuda": _cuda_text(document["cuda"]),
         "cache": f"{cache['directory']} ({state}), {cache['entries']} programs, {bytes_text(cache['bytes'])}",
         "versions": ", ".join(f"{name} {found[name]}" for name in ("tilewright", "python", *_NEEDED)),
         "peers": ", ".join(f"{name} {found[name] or 'not installed'}" for name in _PEERS),
@@ -204,6 +236,18 @@ def _show(console: Console, document: dict[str, Any]) -> None:
         console.print(f"problem: {problem['text']}\n  = help: {problem['help']}", markup=False, soft_wrap=True)
     if not document["problems"]:
         console.print("no problems found")
+
+
+def _cuda_text(found: dict[str, Any]) -> str:
+    if found["absent"] is not None:
+        return found["absent"]
+    devices = [
+        f"{device['ordinal']}: {device['name']}, {bytes_text(device['memory_bytes'])}, "
+        f"{device['multiprocessors']} multiprocessors, "
+        + (device["target"] or f"no target for compute capability {device['compute_capability']}")
+        for device in found["devices"]
+    ]
+    return f"driver for CUDA {found['driver']}; " + ("; ".join(devices) or "no device")
 
 
 def _measured_pairs(measured: dict[str, Any] | None, threads: int) -> dict[str, str]:

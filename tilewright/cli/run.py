@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from tilewright.runtime.manifest import ArraySpec
-    from tilewright.runtime.program import Program
+    from tilewright.runtime.program import AnyProgram
 
 _WARM_UP_CALLS = 3
 
@@ -152,7 +152,7 @@ def _run_program(file: Path, inputs: Sequence[Path], repeat: int) -> Report:
     return _describe(file, program, result, sorted(times))
 
 
-def _inputs(program: Program, files: Sequence[Path]) -> list[Any]:
+def _inputs(program: AnyProgram, files: Sequence[Path]) -> list[Any]:
     import numpy as np
 
     specs = program.manifest.inputs
@@ -173,7 +173,7 @@ def _inputs(program: Program, files: Sequence[Path]) -> list[Any]:
     return arrays
 
 
-def _describe(file: Path, program: Program, result: Any, times: list[float]) -> Report:
+def _describe(file: Path, program: AnyProgram, result: Any, times: list[float]) -> Report:
     from tilewright.options import current
     from tilewright.runtime.cpu_features import default_threads
 
@@ -200,7 +200,7 @@ def _describe(file: Path, program: Program, result: Any, times: list[float]) -> 
     return Report(document, lambda console: _show_program(console, document, program))
 
 
-def _show_program(console: Console, document: dict[str, Any], program: Program) -> None:
+def _show_program(console: Console, document: dict[str, Any], program: AnyProgram) -> None:
     manifest = program.manifest
     pairs: dict[str, object] = {"program": f"{manifest.name} for {manifest.cpu} ({manifest.triple})"}
     pairs["features"] = " ".join(manifest.features)

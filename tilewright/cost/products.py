@@ -4,13 +4,13 @@ A tile of the result is computed panel by panel of the right operand, and each p
 registers (after Goto and van de Geijn, 2008, with the operands exchanged: the left one is read where it lies). A panel
 stays in the second-level cache while the rows stream by, so each panel reads all rows of the tile again.
 
-The constants say how much of the time that bytes take at a memory's bandwidth shows beside the arithmetic. They are a
-fit to about 4,000 schedules of 228 products, each measured once, and to about 1,100 of 50 products, some of them those
-of `tilewright bench gemm`, measured in turn and weighted six times as much: to how much slower than the best the chosen
-schedule is, on two cores of an AVX-512 server. `RIGHT_NEAR`, `NEAR_LINES`, `L2_KEPT` and `LEFT_AFAR` were then set by
-hand, after single products of that suite; `KEPT`, `LEFT`, `RIGHT_L1`, `PACKED_TOGETHER`, `L2_LOST` and `UNEVEN` were
-fitted once more, to about 2,100 schedules of 190 products. The clock of the machine file is the guaranteed one, so all
-predictions are too slow by about as much as the clock is faster.
+The constants say how much of the time that bytes take at a memory's bandwidth shows beside the arithmetic. They began
+as a fit to about 4,500 schedules of 266 products, some of them those of `tilewright bench gemm`, measured in turn on
+two cores of an AVX-512 server: to how much slower than the best the chosen schedule is. `LEFT`, `RIGHT_L1`,
+`RIGHT_PANELS`, `PACKED_TOGETHER`, `EDGE_S`, `TOGETHER_S` and `TILE_S` were then set by hand, where the fit chose badly
+for narrower vectors, for more threads or for products of that suite. The products of `tilewright bench schedules` are
+not among the 266, but how the constants do on them was seen while they were chosen. The clock of the machine file is
+the guaranteed one, so all predictions are too slow by about as much as the clock is faster.
 """
 
 from __future__ import annotations
@@ -31,21 +31,24 @@ from tilewright.machines.machine import Machine
 # farther apart, and what is added from the third-level one where the second has no room or rows fall on the same sets
 # of it.
 LEFT, LEFT_AFAR = 1.4, 0.6
-RIGHT_L1, RIGHT_PANELS, RIGHT_NEAR, RIGHT_FAR, RIGHT_COLLIDING = 0.4, 0.17, 0.25, 0.6, 0.38
+RIGHT_L1, RIGHT_PANELS, RIGHT_NEAR, RIGHT_FAR, RIGHT_COLLIDING = 0.3, 0.17, 0.7, 0.9, 0.38
 NEAR_BYTES, NEAR_LINES, SPLIT_LINES = 2048, 64, 0.75
+# An element of a register block's rows that fall on the same sets of the first-level cache and have no room there, of
+# the latency of the second-level one.
+LEFT_COLLIDING = 0.03
 # The shares of the second-level cache up to which what is read in turns stays in it, and from which nothing does.
-L2_KEPT, L2_LOST = 0.42, 1.05
+L2_KEPT, L2_LOST = 0.5, 0.8
 L1_SHARE, L2_RESULT_SHARE = 0.6, 0.75
 # Reading a right operand for the first time, in rows near each other, farther apart, and what is added where it is as a
 # whole too large for the second-level cache.
-FIRST_NEAR, FIRST_FAR, FIRST_AFAR = 0.24, 0.7, 1.2
+FIRST_NEAR, FIRST_FAR, FIRST_AFAR = 0.54, 1.05, 1.2
 # Pages: the first touch of one by a tile, in latencies of the second-level cache; more than there are entries for in
 # the table of translations are looked up again by each block of rows.
-PAGE_BYTES, PAGE_LATENCIES, TRANSLATIONS, WALK_LATENCIES = 4096, 6.0, 1024, 0.39
-# Packing, of third-level bandwidth: by the first rows that meet a panel, by a pass of the thread that reads it, and by
-# all for all, read by others. Reading panels of a right operand that is packed as a whole and larger than what is near,
-# again for each tile.
-KEPT, PACKED_ALONE, PACKED_TOGETHER, PANELS_AFAR = 1.8, 5.6, 9.0, 0.26
+PAGE_BYTES, PAGE_LATENCIES, TRANSLATIONS, WALK_LATENCIES = 4096, 13.0, 1024, 0.39
+# Packing, of third-level bandwidth: by the first rows that meet a panel, and what is added where the right operand as a
+# whole is too large for the second-level cache; by a pass of the thread that reads it, and by all for all, read by
+# others. Reading panels of a right operand that is packed as a whole and larger than what is near, again for each tile.
+KEPT, KEPT_AFAR, PACKED_ALONE, PACKED_TOGETHER, PANELS_AFAR = 1.6, 1.7, 5.6, 9.0, 0.26
 # Copying, and turning, a tile's rows of the left operand, of third-level bandwidth.
 LEFT_COPIED = 6.9
 # Writing a short run of a row of the result far from the one before, of the latency of the second-level cache.
@@ -190,6 +193,8 @@ def schedule_seconds(
     if product.copies_left:
         copied = rows * product.depth * product.dtype.compute.itemsize
         one += copied * LEFT_COPIED / machine.memory("l3").bytes_per_second
+    else:
+        one += _colliding_rows_seconds(product, rows, columns, block, machine)
     # Threads begin with ranges of tiles, a row of tiles after the other.
     edges = threads > 1 and columns < product.columns and -(-product.rows // rows) * product.batches < threads
     shared = rows * EDGE_S if edges else 0.0
@@ -209,6 +214,15 @@ def _rows_afar_seconds(
         return 0.0
     slower = 1 / dram.bytes_per_second - 1 / l3.bytes_per_second
     return -(-tile.columns // block.columns) * left * LEFT_AFAR * slower
+
+
+def _colliding_rows_seconds(product: Product, rows: int, columns: int, block: RegisterBlock, machine: Machine) -> float:
+    """What is added to reading a tile's rows for each panel where the rows of a register block are so far apart that
+    the first-level cache does not keep a line of each."""
+    height = even_split(rows, block.rows)
+    kept = machine.memory("l1").lines_at(product.depth * product.dtype.compute.itemsize)
+    missed = max(0.0, 1 - kept / height) * rows * product.depth * -(-columns // block.columns)
+    return missed * LEFT_COLLIDING * machine.memory("l2").latency_s
 
 
 def best_right(product: Product, tile: MatmulTile, block: RegisterBlock, machine: Machine, threads: int) -> Right:
@@ -235,11 +249,12 @@ def right_seconds(
     if right == Right.READY:
         return afar
     if right == Right.KEPT:
-        return taken * (own * KEPT / l3 + _pages_seconds(product, machine))
+        kept = KEPT + KEPT_AFAR * _far_share(whole, machine)
+        return taken * (own * kept / l3 + _pages_seconds(product, machine))
     if right == Right.ALONE:
         return afar + taken * (own * PACKED_ALONE / l3 + _pages_seconds(product, machine))
     if right == Right.TOGETHER:
-        packed = product.batches * whole / max(1, min(threads, tiles)) * PACKED_TOGETHER / min(l3, panels)
+        packed = product.batches * whole / max(1, min(threads, tiles)) * PACKED_TOGETHER / l3
         return afar + packed + (TOGETHER_S if threads > 1 else 0.0)
     return taken * _in_place_seconds(product, tile, block, machine)
 

@@ -1,8 +1,8 @@
-"""Tiles of matrix products on machines with warps.
+"""Tiles of matrix products on machines with warps, and how many warps share one.
 
 A block computes a tile of the result, a step of the depth at a time, from shared memory. Large tiles read each operand
 less often; small ones make more blocks, so that no core waits while others do a last tile (wave quantisation). Times
-are those of the slower of arithmetic and memory, for the waves that the blocks make.
+are those of the slowest of arithmetic, of what warps read in shared memory and of what comes from outside.
 """
 
 from __future__ import annotations
@@ -13,21 +13,36 @@ from math import ceil
 
 from tilewright.cost.products import MatmulTile
 from tilewright.dtypes import DType
-from tilewright.machines.machine import Machine
+from tilewright.machines.machine import Machine, MatrixAtom
 
-# What tensor cores of all chips do in a cycle with operands of 16 bits; twice that with half the bits.
-_TENSOR_FLOPS_PER_CYCLE = 2048
-# Accumulators that leave a thread of four warps room for operands.
-_MOST_RESULTS = 128 * 64
-_SIDES = (16, 32, 64, 128)
-_DEPTHS = (16, 32)
-# What tensor cores multiply as it is, and what they add it up in.
-_TENSOR_TYPES = {"bf16": "f32", "f16": "f32", "i8": "i32"}
+# The instructions by which single warps multiply.
+MMA = "mma.sync"
+_SIDES = (16, 32, 64, 128, 256)
+_DEPTHS_BYTES = (64, 128)
+_WARPS = (1, 2, 4, 8)
+# Registers of a thread for addresses, counters and what is copied, beside sums and operands.
+_REGISTERS_BESIDE = 56
+_REGISTERS = 255
+# Results of a thread that leave room for what is done with them: of 128 the assembler spills those of a bias, a GELU
+# and a residual.
+_MOST_FOLLOWED = 64
+# Tiles whose operands pass through registers have four warps, and room for them in each thread.
+_MOST_RESULTS_BY_REGISTERS = 128 * 64
+_FEW_SIDES, _FEW_DEPTHS = (16, 32, 64, 128), (16, 32)
+_STAGES = (2, 3, 4)
+# How much of what a step does beside its slowest part adds to its time.
+_NOT_HIDDEN = 0.25
+# Cycles between two copies of a warp: those of 16 bytes a lane fill the banks for as long.
+_COPY_CYCLES = 4
+# How many cores of a multiprocessor multiply, each what its own warps ask.
+_QUARTERS = 4
 
 
 @dataclass(frozen=True)
 class WarpProduct:
-    """`batches` products of `rows` x `depth` with `depth` x `columns`, both of type `operand`."""
+    """`batches` products of `rows` x `depth` with `depth` x `columns`, both of type `operand`. `piece_bytes`: what a
+    lane copies at once of the windows of both operands, where they can be copied ahead; else 0. `is_followed`: more is
+    done with the result than to store it, which takes registers beside it."""
 
     rows: int
     columns: int
@@ -35,30 +50,43 @@ class WarpProduct:
     operand: DType
     accumulator: DType
     batches: int = 1
+    piece_bytes: int = 0
+    is_followed: bool = False
+
+    def atom(self, machine: Machine) -> MatrixAtom | None:
+        """The instruction of single warps that multiplies the operands as they are."""
+        return machine.atom_of(MMA, self.operand, self.operand, self.accumulator)
+
+
+@dataclass(frozen=True)
+class WarpSchedule:
+    """A tile, how many warps share it along its rows and columns, and how many steps of the depth there are at a time:
+    1 where nothing is copied ahead. Without `across`, the layouts of the tile's parts decide."""
+
+    tile: MatmulTile
+    warps: int = 4
+    across: tuple[int, int] | None = None
+    stages: int = 1
 
     @property
-    def on_tensor_cores(self) -> bool:
-        """Whether tensor cores multiply the operands as they are."""
-        return _TENSOR_TYPES.get(self.operand.name) == self.accumulator.name
+    def atom(self) -> str:
+        """The name of what multiplies a tile; empty where it is not said."""
+        return "" if self.across is None else mma_name(self.across)
 
 
-def warp_tile(product: WarpProduct, machine: Machine) -> MatmulTile:
-    """The tile of a product that should take the least time: rows and columns of whole instructions, no larger than the
-    result needs."""
-
-    def seconds(tile: MatmulTile) -> tuple[float, int]:
-        return _seconds(product, tile, machine), -tile.depth
-
-    return min(_tiles(product, machine), key=seconds)
+def mma_name(across: tuple[int, int]) -> str:
+    """What single warps multiply by, so many along the rows and columns."""
+    return f"{MMA}, {across[0]} x {across[1]} warps"
 
 
-def _tiles(product: WarpProduct, machine: Machine) -> Iterator[MatmulTile]:
-    room = machine.memories[0].bytes // 4
-    for m in _fitting(_SIDES, product.rows):
-        for n in _fitting(_SIDES, product.columns):
-            for k in _fitting(_DEPTHS, product.depth):
-                if (m + n) * k * product.operand.itemsize <= room and m * n <= _MOST_RESULTS:
-                    yield MatmulTile(m, n, k)
+def warp_schedule(product: WarpProduct, machine: Machine) -> WarpSchedule:
+    """The schedule of a product that should take the least time: rows and columns of whole instructions, no larger than
+    the result needs."""
+    atom = product.atom(machine)
+    if atom is not None and (copied := list(_copied(product, atom, machine))):
+        return min(copied, key=lambda each: (_copied_seconds(product, each, atom, machine), -each.tile.depth))
+    found = [each for tile in _tiles(product, machine) for each in _by_registers(product, tile, atom)]
+    return min(found, key=lambda each: (_seconds(product, each, machine), -each.warps, -each.tile.depth))
 
 
 def _fitting(sizes: tuple[int, ...], extent: int) -> list[int]:
@@ -66,18 +94,141 @@ def _fitting(sizes: tuple[int, ...], extent: int) -> list[int]:
     return [size for size in sizes if size == sizes[0] or size // 2 < extent]
 
 
-def _seconds(product: WarpProduct, tile: MatmulTile, machine: Machine) -> float:
+# ---- operands that are copied ahead ---------------------------------------------------------------------------------
+
+
+def _copied(product: WarpProduct, atom: MatrixAtom, machine: Machine) -> Iterator[WarpSchedule]:
+    item = product.operand.itemsize
+    depths = [size // item for size in _DEPTHS_BYTES if size // item < product.depth]
+    if not product.piece_bytes:
+        return
+    for rows in _fitting(_SIDES, product.rows):
+        for columns in _fitting(_SIDES, product.columns):
+            for depth in depths:
+                tile = MatmulTile(rows, columns, depth)
+                stages = _most_stages(product, tile, machine)
+                for across in _splits(product, tile, atom) if stages else ():
+                    yield WarpSchedule(tile, across[0] * across[1], across, stages)
+
+
+def _splits(product: WarpProduct, tile: MatmulTile, atom: MatrixAtom) -> Iterator[tuple[int, int]]:
+    """Warps along rows and columns that have whole instructions and whose threads have the registers."""
+    for warps in _WARPS:
+        for down in (size for size in _WARPS if size <= warps):
+            rows, columns = tile.rows // down, tile.columns // (warps // down)
+            if rows % atom.rows or columns % (2 * atom.columns) or not rows or not columns:
+                continue
+            sums = rows * columns // 32
+            # A step of both operands, and the next one.
+            operands = 2 * (rows // atom.rows * 4 + columns // atom.columns * 2)
+            most = _MOST_FOLLOWED if product.is_followed else _REGISTERS
+            if sums <= most and sums + operands + _REGISTERS_BESIDE <= _REGISTERS:
+                yield down, warps // down
+
+
+def _stage_bytes(product: WarpProduct, tile: MatmulTile) -> int:
+    return (tile.rows + tile.columns) * tile.depth * product.operand.itemsize
+
+
+def _most_stages(product: WarpProduct, tile: MatmulTile, machine: Machine) -> int:
+    """The most stages for which shared memory has room; 0 for less than two, or if the result has none."""
+    room = machine.memories[0].bytes
+    if tile.rows * tile.columns * product.accumulator.itemsize > room:
+        return 0
+    fitting = (stages for stages in reversed(_STAGES) if stages * _stage_bytes(product, tile) <= room)
+    return next(fitting, 0)
+
+
+def _copied_seconds(product: WarpProduct, schedule: WarpSchedule, atom: MatrixAtom, machine: Machine) -> float:
+    """The time of the blocks that the busiest core does. Of blocks that are on it together, each hides what the others
+    wait for, in a step at the barrier and for the first operands."""
+    tile = schedule.tile
+    near = machine.memories[1]
+    blocks = ceil(product.rows / tile.rows) * ceil(product.columns / tile.columns) * product.batches
+    turns = ceil(blocks / machine.cores)
+    together = min(turns, _together(product, schedule, machine))
+    busy = _busy_seconds(product, schedule, atom, machine, together)
+    waiting = machine.cycles["barrier"] / machine.clock_hertz + 2 * machine.memories[0].latency_s
+    steps = ceil(product.depth / tile.depth)
+    # The first step is waited for, and the result is written.
+    ends = machine.memories[-1].latency_s + near.latency_s
+    written = tile.rows * tile.columns * product.accumulator.itemsize / near.bytes_per_second
+    return turns * (steps * max(busy, (busy + waiting) / together) + written + ends / together)
+
+
+def _busy_seconds(
+    product: WarpProduct, schedule: WarpSchedule, atom: MatrixAtom, machine: Machine, together: int
+) -> float:
+    """A step of the depth of one block: the slowest of its parts, and some of the others, which it does not hide
+    wholly."""
+    tile, (down, side) = schedule.tile, schedule.across or (1, 1)
+    shared, near = machine.memories[:2]
+    instructions = tile.rows // atom.rows * (tile.columns // atom.columns) * (tile.depth // atom.depth)
+    quarters = min(1.0, schedule.warps * together / _QUARTERS)
+    brought = (tile.rows + tile.columns) * tile.depth * product.operand.itemsize
+    read = (side * tile.rows + down * tile.columns) * tile.depth * product.operand.itemsize
+    pieces = brought / (product.piece_bytes * machine.axes["lane"])
+    parts = sorted(
+        (
+            instructions * atom.cycles / quarters / machine.clock_hertz,
+            pieces * _COPY_CYCLES / machine.clock_hertz,
+            (read + brought) / shared.bytes_per_second,
+            brought / near.bytes_per_second,
+        )
+    )
+    return parts[-1] + _NOT_HIDDEN * sum(parts[:-1])
+
+
+def _together(product: WarpProduct, schedule: WarpSchedule, machine: Machine) -> int:
+    """Blocks that a core has room for: of shared memory, and of registers for 2048 threads of 32."""
+    tile, (down, side) = schedule.tile, schedule.across or (1, 1)
+    used = max(schedule.stages * _stage_bytes(product, tile), tile.rows * tile.columns * product.accumulator.itemsize)
+    sums = tile.rows * tile.columns // (32 * schedule.warps)
+    operands = 2 * (tile.rows // down // 4 + tile.columns // side // 4)
+    registers = (sums + operands + _REGISTERS_BESIDE) * 32 * schedule.warps
+    whole = machine.axes["warp"] * 32 * 32
+    return max(1, min(machine.memories[0].bytes // used, whole // registers, 8))
+
+
+# ---- operands that pass through registers ---------------------------------------------------------------------------
+
+
+def _by_registers(product: WarpProduct, tile: MatmulTile, atom: MatrixAtom | None) -> list[WarpSchedule]:
+    """Schedules of a tile: four warps, or fewer for one that has not that many instructions."""
+    if atom is None:
+        return [WarpSchedule(tile)]
+    splits = [across for across in _splits(product, tile, atom) if across[0] * across[1] <= 4]
+    return [
+        WarpSchedule(tile, down * side, (down, side))
+        for down, side in splits
+        if tile.rows * tile.columns <= _MOST_RESULTS_BY_REGISTERS * down * side // 4
+    ]
+
+
+def _tiles(product: WarpProduct, machine: Machine) -> Iterator[MatmulTile]:
+    room = machine.memories[0].bytes // 4
+    atom = product.atom(machine)
+    depths = _FEW_DEPTHS if atom is None else (atom.depth, 2 * atom.depth)
+    for m in _fitting(_FEW_SIDES, product.rows):
+        for n in _fitting(_FEW_SIDES, product.columns):
+            for k in _fitting(depths, product.depth):
+                if (m + n) * k * product.operand.itemsize <= room and m * n <= _MOST_RESULTS_BY_REGISTERS:
+                    yield MatmulTile(m, n, k)
+
+
+def _seconds(product: WarpProduct, schedule: WarpSchedule, machine: Machine) -> float:
+    tile, (down, side) = schedule.tile, schedule.across or (2, 2)
     blocks = ceil(product.rows / tile.rows) * ceil(product.columns / tile.columns) * product.batches
     waves = ceil(blocks / machine.cores)
     steps = ceil(product.depth / tile.depth)
     item = product.operand.itemsize
     multiplied = tile.rows * tile.columns * tile.depth * steps
-    peak = machine.peak_flops(product.accumulator)
-    if product.on_tensor_cores:
-        peak = _TENSOR_FLOPS_PER_CYCLE * 2 / item * machine.clock_hertz
+    atom = product.atom(machine)
+    peak = machine.peak_flops(product.accumulator) if atom is None else atom.flops_per_cycle * machine.clock_hertz
     shared, near = machine.memories[:2]
     moved = (tile.rows + tile.columns) * tile.depth * steps * item / near.bytes_per_second
-    # Four warps read each operand from shared memory as often as they need it.
-    read = 4 * multiplied * item * (1 / tile.rows + 1 / tile.columns) / shared.bytes_per_second
+    # Warps read each operand from shared memory as often as they need it.
+    read = (side * tile.rows + down * tile.columns) * tile.depth * steps * item / shared.bytes_per_second
     barriers = 2 * steps * machine.cycles["barrier"] / machine.clock_hertz
+    peak *= schedule.warps / _QUARTERS
     return waves * (max(2.0 * multiplied / peak, moved, read) + barriers)

@@ -10,6 +10,11 @@
     terms      a value whose terms several warps hold, as a tile with one more dim
     mma        product of two tiles, in registers or in buffers, added to a tile in registers
 
+    stage      one tile of a ring of several
+    copy       a window of an array moves to a buffer, while the threads go on
+    commit     the copies since the last commit are a group
+    wait       all groups but the newest have arrived
+
 A scheduled kernel is a `tile.kernel` with an empty grid whose body holds these, `tile.for` without carried tiles, and
 `tile.yield`. On a machine with warps there are no nests: each tile has its layout in its type, `tile.relayout` moves
 data between the lanes of a warp, and what moves between warps is stored in a buffer, behind a barrier, and loaded
@@ -18,7 +23,9 @@ again.
 
 from __future__ import annotations
 
-from xdsl.dialects.builtin import AffineMapAttr, BoolAttr, DenseArrayBase, IntegerAttr, StringAttr
+from functools import lru_cache
+
+from xdsl.dialects.builtin import AffineMapAttr, BoolAttr, DenseArrayBase, IndexType, IntegerAttr, StringAttr
 from xdsl.ir import Dialect, SSAValue
 from xdsl.irdl import (
     irdl_op_definition,
@@ -36,23 +43,144 @@ from xdsl.utils.exceptions import VerifyException
 from tilewright import dtypes
 from tilewright.dialects import tile
 from tilewright.dialects.base import PlainOp, array_type, decode, dtype_of
-from tilewright.layout import Layout
+from tilewright.layout import Layout, row_major
+from tilewright.layout.axes import Kind, kind_of
+from tilewright.layout.dims import static
 from tilewright.primitives import ArrayType
 
-WORKER, SHARED, BLOCK = "worker", "shared", "block"
+WORKER, SHARED, BLOCK, WARP = "worker", "shared", "block", "warp"
+# Buffers of a block begin where the instructions that read them in lines want them to.
+BUFFER_ALIGNMENT_BYTES = 1024
+
+
+@lru_cache(maxsize=4096)
+def _parsed(layout: str) -> Layout:
+    return Layout.parse(layout)
 
 
 @irdl_op_definition
 class AllocOp(PlainOp):
-    """A buffer with undefined contents. `offset_bytes` is its place in the space once buffers are planned."""
+    """A buffer with undefined contents. `offset_bytes` is its place in the space once buffers are planned. With
+    `stages` it is a ring of so many tiles, of which `scheduled.stage` gives one; its type is that of each."""
 
     name = "scheduled.alloc"
     offset_bytes = opt_prop_def(IntegerAttr)
+    stages = opt_prop_def(IntegerAttr)
     result = result_def(tile.RefType)
 
+    @property
+    def count(self) -> int:
+        """How many tiles there are."""
+        return 1 if self.stages is None else int(self.stages.value.data)
+
+    @property
+    def tile_bytes(self) -> int:
+        """How much of a memory a tile reaches over."""
+        type = tile.ref_type(self.result)
+        layout = _parsed(type.layout.data) if type.layout.data else row_major(type.shape)
+        axis = next((axis for axis in layout.axes if kind_of(axis) == Kind.MEMORY), None)
+        return type.dtype.itemsize * (1 if axis is None else static(layout.span(axis)))
+
+    @property
+    def stage_bytes(self) -> int:
+        """How far apart the tiles of a ring are."""
+        return -(-self.tile_bytes // BUFFER_ALIGNMENT_BYTES) * BUFFER_ALIGNMENT_BYTES
+
+    @property
+    def bytes(self) -> int:
+        """What all tiles take."""
+        return (self.count - 1) * self.stage_bytes + self.tile_bytes
+
     def verify_(self) -> None:
-        if tile.ref_type(self.result).space.data not in (WORKER, SHARED, BLOCK):
+        space = tile.ref_type(self.result).space.data
+        if space not in (WORKER, SHARED, BLOCK):
             raise VerifyException("scheduled.alloc: the space must be worker, shared or block")
+        if self.stages is None:
+            return
+        if self.count < 2 or space != BLOCK:
+            raise VerifyException(
+                f"scheduled.alloc: {self.count} stages in the space {space}, not 2 or more of a block"
+            )
+        if any(not isinstance(use.operation, StageOp) for use in self.result.uses):
+            raise VerifyException("scheduled.alloc: a ring is used otherwise than by scheduled.stage")
+
+
+@irdl_op_definition
+class StageOp(PlainOp):
+    """The tile of a ring that is number `map(symbols)`."""
+
+    name = "scheduled.stage"
+    ring = operand_def(tile.RefType)
+    symbols = var_operand_def(IndexType)
+    map = prop_def(AffineMapAttr)
+    result = result_def(tile.RefType)
+    traits = traits_def(Pure())
+
+    def verify_(self) -> None:
+        map = self.map.data
+        if map.num_dims or map.num_symbols != len(self.symbols) or len(map.results) != 1:
+            raise VerifyException(f"scheduled.stage: {map} does not give one number of {len(self.symbols)} symbols")
+        if not isinstance(self.ring.owner, AllocOp) or self.ring.owner.stages is None:
+            raise VerifyException("scheduled.stage: not of a buffer with stages")
+        if self.result.type != self.ring.type:
+            raise VerifyException("scheduled.stage: the type is not that of the ring")
+
+
+@irdl_op_definition
+class CopyOp(PlainOp):
+    """`destination[d] = source[map(d, symbols)]`, zero outside of the source, some time before a wait that covers the
+    group of the copy: until then the destination is undefined, and its threads go on. `layout` says which thread
+    copies what: neighbouring registers together. Nothing is copied where `trip(symbols) >= trips`."""
+
+    name = "scheduled.copy"
+    source = operand_def(tile.RefType)
+    destination = operand_def(tile.RefType)
+    symbols = var_operand_def(IndexType)
+    map = prop_def(AffineMapAttr)
+    layout = prop_def(StringAttr)
+    trip = opt_prop_def(AffineMapAttr)
+    trips = opt_prop_def(IntegerAttr)
+
+    def verify_(self) -> None:
+        source, target, map = tile.ref_type(self.source), tile.ref_type(self.destination), self.map.data
+        if (map.num_dims, map.num_symbols, len(map.results)) != (
+            len(target.shape),
+            len(self.symbols),
+            len(source.shape),
+        ):
+            raise VerifyException(
+                f"scheduled.copy: {map} does not map {target.shape} with {len(self.symbols)} symbols to {source.shape}"
+            )
+        if source.dtype != target.dtype:
+            raise VerifyException(f"scheduled.copy: from an array of {source.dtype} to a buffer of {target.dtype}")
+        if target.space.data != BLOCK:
+            raise VerifyException(f"scheduled.copy: to the space {target.space.data}, not to that of a block")
+        if Layout.parse(self.layout.data).static_shape != target.shape:
+            raise VerifyException(f"scheduled.copy: the layout does not deal a tile of {target.shape}")
+        if (self.trip is None) != (self.trips is None):
+            raise VerifyException("scheduled.copy: a trip without trips, or the other way round")
+        if self.trip is not None and (self.trip.data.num_dims, self.trip.data.num_symbols) != (0, len(self.symbols)):
+            raise VerifyException(f"scheduled.copy: {self.trip.data} does not give a trip")
+
+
+@irdl_op_definition
+class CommitOp(PlainOp):
+    """The copies that were begun since the last commit are a group, which may be empty."""
+
+    name = "scheduled.commit"
+
+
+@irdl_op_definition
+class WaitOp(PlainOp):
+    """All groups but the newest `pending` have arrived, for the thread that began them: what other threads copied is
+    seen behind a barrier."""
+
+    name = "scheduled.wait"
+    pending = prop_def(IntegerAttr)
+
+    def verify_(self) -> None:
+        if self.pending.value.data < 0:
+            raise VerifyException("scheduled.wait: fewer than no groups are pending")
 
 
 @irdl_op_definition
@@ -97,7 +225,7 @@ class EndOp(PlainOp):
 
 @irdl_op_definition
 class BarrierOp(PlainOp):
-    """All threads of `scope` have finished and see what was written before."""
+    """All threads of `scope` have finished and see what was written before: those of the team, a block or a warp."""
 
     name = "scheduled.barrier"
     scope = prop_def(StringAttr)
@@ -122,14 +250,23 @@ class TermsOp(PlainOp):
 
 @irdl_op_definition
 class MmaOp(PlainOp):
-    """`accumulator + left @ right` by the atom of that name: each operand a tile in registers, or a buffer."""
+    """`accumulator + left @ right` by the atom of that name: each operand a tile in registers, or a buffer. With a
+    `fragment`, an operand in a buffer is loaded to registers of that layout, a step of the depth at a time."""
 
     name = "scheduled.mma"
     left = operand_def()
     right = operand_def()
     accumulator = operand_def()
     atom = prop_def(StringAttr)
+    left_fragment = opt_prop_def(StringAttr)
+    right_fragment = opt_prop_def(StringAttr)
     result = result_def()
+
+    @property
+    def fragments(self) -> tuple[str, str]:
+        """The layouts of registers to which the left and right operands are loaded; empty where they are not."""
+        left, right = self.left_fragment, self.right_fragment
+        return "" if left is None else left.data, "" if right is None else right.data
 
     def verify_(self) -> None:
         left, right = (_tile_type(o) for o in (self.left, self.right))
@@ -138,6 +275,11 @@ class MmaOp(PlainOp):
             raise VerifyException(f"scheduled.mma: {left} times {right} does not fit {acc}")
         if self.result.type != self.accumulator.type:
             raise VerifyException("scheduled.mma: the result is not where the accumulator is")
+        for operand, fragment in zip((self.left, self.right), self.fragments, strict=True):
+            if fragment and not isinstance(operand.type, tile.RefType):
+                raise VerifyException("scheduled.mma: a fragment of an operand that is in registers")
+            if fragment and Layout.parse(fragment).static_shape != _tile_type(operand).shape:
+                raise VerifyException(f"scheduled.mma: a fragment that is none of {_tile_type(operand)}")
 
 
 def _tile_type(value: SSAValue) -> ArrayType:
@@ -206,4 +348,11 @@ class DotOp(PlainOp):
             raise VerifyException("scheduled.dot: a window of an array is overwritten, not added to")
 
 
-Scheduled = Dialect("scheduled", [AllocOp, ParallelOp, NestOp, EndOp, BarrierOp, TermsOp, MmaOp, DotOp], [])
+Scheduled = Dialect(
+    "scheduled",
+    [
+        *(AllocOp, StageOp, CopyOp, CommitOp, WaitOp),
+        *(ParallelOp, NestOp, EndOp, BarrierOp, TermsOp, MmaOp, DotOp),
+    ],
+    [],
+)

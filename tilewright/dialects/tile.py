@@ -125,13 +125,16 @@ class KernelOp(PlainOp):
     """A kernel: `body` runs once per point of `grid`, in any order. `effects` says how each ref is used.
 
     With `in_order`, a point finds in the outputs that the kernel loads what the one before it along the last dimension
-    of the grid stored there."""
+    of the grid stored there. `warps`: how many share a point, and `stages`: how many trips of a loop what it multiplies
+    is copied for at a time, on machines that have such and where the kernel says it."""
 
     name = "tile.kernel"
     sym_name = prop_def(StringAttr)
     grid = prop_def(DenseArrayBase)
     effects = prop_def(ArrayAttr[StringAttr])
     in_order = opt_prop_def(BoolAttr)
+    warps = opt_prop_def(IntegerAttr)
+    stages = opt_prop_def(IntegerAttr)
     body = region_def("single_block")
     traits = traits_def(IsolatedFromAbove(), SymbolOpInterface())
 

@@ -10,15 +10,15 @@ import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tilewright import events
-from tilewright.errors import CpuFeatureError, ProgramFileError, TilewrightError
+from tilewright.errors import CpuFeatureError, ProgramFileError, TilewrightError, ToolFailure
 from tilewright.frontend.trace import Graph, digest
 from tilewright.options import Options, current, options
 from tilewright.runtime.cache import CompileCache, default_cache
 from tilewright.runtime.cpu_features import default_threads
-from tilewright.runtime.program import Program, load
+from tilewright.runtime.program import AnyProgram, load
 from tilewright.runtime.shared_constants import SharedConstants
 from tilewright.runtime.sources import source_digest
 from tilewright.targets.base import Executable, Tensor, target_named
@@ -28,17 +28,18 @@ _COMPILING_LEVEL = 3
 
 Donations = Sequence[tuple[int, int]]
 Constants = Mapping[str, Tensor]
+Built = TypeVar("Built")
 
 
 def compile_graph(graph: Graph, target: str, donate: Donations = ()) -> Executable:
-    """Compile a traced program for `cpu`, `cpu:x86-64-v3`, `interp` or `null`; `donate` pairs inputs with the outputs
-    that take their memory.
+    """Compile a traced program for `cpu`, `cpu:x86-64-v3`, `cuda:sm_90a`, `interp` or `null`; `donate` pairs inputs
+    with the outputs that take their memory.
 
     Raises:
         TargetError: the string names no target or machine.
     """
     manifest, machine_name = target_named(target)
-    if manifest.program_files and not machine_name:
+    if manifest.program_files and (manifest.opens_anywhere or not machine_name):
         return CompiledGraph(graph, target, tuple(donate))
     return build_executable(graph, target, donate)
 
@@ -56,7 +57,10 @@ def build_executable(
 
 
 class CompiledGraph:
-    """A program that the compile cache keeps: the runnable code at once, its stages when they are asked for."""
+    """A program that the compile cache keeps: the runnable code at once, its stages when they are asked for.
+
+    Without the cache, code that may be for another machine is linked when it is first run or saved.
+    """
 
     def __init__(self, graph: Graph, target: str, donate: tuple[tuple[int, int], ...]) -> None:
         self._graph = graph
@@ -65,7 +69,22 @@ class CompiledGraph:
         self._threads = current().threads or default_threads()
         self._full: Any = None
         self.cache_state = "off"
-        self.program: Program = self._obtain()
+        self._program: AnyProgram | None = self._obtain()
+
+    @property
+    def program(self) -> AnyProgram:
+        """The runnable program."""
+        if self._program is not None:
+            return self._program
+        program: AnyProgram = self._full.program
+        self._program = program
+        return program
+
+    def __getattr__(self, name: str) -> Any:
+        """What else the target's own program has to be looked at, such as the PTX of its kernels."""
+        if name.startswith("_"):
+            raise AttributeError(f"a compiled program has no `{name}`")
+        return getattr(self._compiled(), name)
 
     def __call__(self, *arrays: Tensor, out: Sequence[Tensor] | None = None) -> list[Tensor]:
         result = self.program(*arrays) if out is None else self.program(*arrays, out=tuple(out))
@@ -97,12 +116,13 @@ class CompiledGraph:
                 self._full = build_executable(self._graph, self._target, self._donate)
         return self._full
 
-    def _obtain(self) -> Program:
+    def _obtain(self) -> AnyProgram | None:
+        """The program; None where it is built and is linked when it is wanted, which may be never on this machine."""
         cache = default_cache()
         # Whoever wants to see the program being compiled must not be given one that is.
         is_watched = current().debug >= _COMPILING_LEVEL or current().dump_dir is not None
         if cache is None or is_watched:
-            return self._timed_build()
+            return self._timed(self._build)
         key = self._key(cache)
         shared = SharedConstants(cache)
         found = self._from_cache(cache, key, shared)
@@ -113,11 +133,13 @@ class CompiledGraph:
             if found is not None:
                 return found
             self.cache_state = "miss"
-            program = self._timed_build(shared)
+            program = self._timed(lambda: self._build_or_look(shared))
+            if program is None:
+                return None
             cache.put(key, program.save_beside_constants, {"name": self._graph.name, "target": self._target})
             return program
 
-    def _from_cache(self, cache: CompileCache, key: str, shared: SharedConstants) -> Program | None:
+    def _from_cache(self, cache: CompileCache, key: str, shared: SharedConstants) -> AnyProgram | None:
         path = cache.get(key)
         if path is None:
             return None
@@ -126,16 +148,29 @@ class CompiledGraph:
             self.cache_state = "hit"
         return program
 
-    def _timed_build(self, shared: SharedConstants | None = None) -> Program:
+    def _timed(self, build: Callable[[], Built]) -> Built:
         start = time.perf_counter()
-        program = self._build() if shared is None else self._build_beside(shared)
+        program = build()
         events.emit("compile", name=self._graph.name, target=self._target, seconds=time.perf_counter() - start)
         return program
 
-    def _build(self) -> Program:
+    def _build(self) -> AnyProgram | None:
+        if target_named(self._target)[0].opens_anywhere:
+            self._compiled()
+            return None
         return build_executable(self._graph, self._target, self._donate, keep_stages=False).program
 
-    def _build_beside(self, shared: SharedConstants) -> Program:
+    def _build_or_look(self, shared: SharedConstants) -> AnyProgram | None:
+        """The program; None where the tools to link it are not there but it can be looked at."""
+        try:
+            return self._build_beside(shared)
+        except ToolFailure:
+            if not target_named(self._target)[0].opens_anywhere:
+                raise
+            shared.discard()
+            return self._build()
+
+    def _build_beside(self, shared: SharedConstants) -> AnyProgram:
         """Compile with the captured arrays as they lie: whether they were written to is seen when all is read."""
         constants = self._graph.constants
         built = build_executable(self._graph, self._target, self._donate, keep_stages=False, constants=constants)
@@ -159,7 +194,7 @@ class CompiledGraph:
         return hashlib.blake2b("\n".join(parts).encode(), digest_size=20).hexdigest()
 
 
-def _load_or_drop(cache: CompileCache, key: str, path: Path, shared: SharedConstants) -> Program | None:
+def _load_or_drop(cache: CompileCache, key: str, path: Path, shared: SharedConstants) -> AnyProgram | None:
     """A program that cannot be read counts as a miss and is removed."""
     try:
         program = load(path, shared.find)

@@ -120,4 +120,5 @@ def _inferred(kernel: KernelOp, machine: Machine) -> Inference:
     from tilewright.passes.layout_inference import infer_layouts
     from tilewright.passes.layout_spaces import space_of
 
-    return infer_layouts(kernel, space_of(machine))
+    space = space_of(machine) if kernel.warps is None else space_of(machine, int(kernel.warps.value.data))
+    return infer_layouts(kernel, space)

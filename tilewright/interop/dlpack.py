@@ -1,7 +1,8 @@
 """Arrays of other libraries as NumPy arrays on the same memory, and back.
 
 `to_numpy` never copies. What it cannot share it refuses: arrays on another device, sparse arrays, tensors that record
-gradients.
+gradients. Arrays on CUDA devices are left as they are: `on_cuda` says what they hold, and the programs that take them
+share their memory.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from tilewright.errors import ArgumentError, DTypeError, TilewrightError, Unsupp
 
 Tensor = np.ndarray[Any, Any]
 Restore = Callable[[Tensor], Any]
+RestoreDevice = Callable[[Any], Any]
 Convert = Callable[[Any], tuple[Tensor, Restore]]
 
 _CPU_DEVICE_TYPE = 1  # kDLCPU in dlpack.h
@@ -105,11 +107,6 @@ def _to_jax(array: Tensor) -> Any:
     return sys.modules["jax"].numpy.asarray(array)
 
 
-def _from_cupy(array: Any) -> tuple[Tensor, Restore]:
-    _check_on_cpu(False, f"cuda:{array.device.id}", "pass `x.get()`")
-    return _from_standard(array)
-
-
 def _from_standard(array: Any) -> tuple[Tensor, Restore]:
     """Any array with the DLPack methods of the Array API."""
     device_type, device_number = array.__dlpack_device__()
@@ -137,8 +134,65 @@ _LIBRARIES: dict[str, Convert] = {
     "torch": _from_torch,
     "jax": _from_jax,
     "jaxlib": _from_jax,
-    "cupy": _from_cupy,
 }
 _WITHOUT_CONTENTS_HELP = {
     "jax": "call the function outside `jax.jit`, `jax.grad` and `jax.vmap`; of a key, pass `jax.random.key_data(key)`",
 }
+
+
+def on_cuda(array: Any) -> tuple[tuple[int, ...], np.dtype[Any], RestoreDevice] | None:
+    """Shape and type of an array on a CUDA device, and the function that gives our results the kind of `array`; None
+    for any other value.
+
+    Raises:
+        ArgumentError: a tensor that records gradients.
+        DTypeError: its element type is none of ours.
+    """
+    if isinstance(array, np.ndarray | np.generic) or not hasattr(array, "shape"):
+        return None
+    library = type(array).__module__.partition(".")[0]
+    if library == "torch":
+        return _on_cuda_of_torch(array) if array.device.type == "cuda" else None
+    from tilewright.runtime.cuda_array import DeviceArray, device_of
+
+    try:
+        if device_of(array) is None:
+            return None
+    except TilewrightError:
+        raise
+    except Exception:  # tracers and sparse arrays of other libraries, of which `to_numpy` says what they are
+        return None
+    shape, dtype = tuple(map(int, array.shape)), _numpy_type(array.dtype)
+    if isinstance(array, DeviceArray):
+        return shape, dtype, _identity
+    if library in ("jax", "jaxlib"):
+        return shape, dtype, lambda result: sys.modules["jax"].dlpack.from_dlpack(result)
+    if hasattr(array, "__array_namespace__"):
+        namespace = array.__array_namespace__()
+        return shape, dtype, lambda result: namespace.from_dlpack(result)
+    module = sys.modules.get(library)
+    restore = getattr(module, "from_dlpack", None)
+    return shape, dtype, restore if restore is not None else _identity
+
+
+def is_readonly(array: Any) -> bool:
+    """Whether an array on a device must not be written."""
+    from tilewright.runtime.cuda_array import DeviceArray
+
+    if isinstance(array, DeviceArray):
+        return array.readonly
+    return type(array).__module__.partition(".")[0] in ("jax", "jaxlib")
+
+
+def _on_cuda_of_torch(tensor: Any) -> tuple[tuple[int, ...], np.dtype[Any], RestoreDevice]:
+    torch = sys.modules["torch"]
+    if tensor.requires_grad:
+        raise ArgumentError("a tensor that records gradients would lose them", help="pass `x.detach()`")
+    return tuple(tensor.shape), _numpy_type(str(tensor.dtype).removeprefix("torch.")), torch.from_dlpack
+
+
+def _numpy_type(given: Any) -> np.dtype[Any]:
+    try:
+        return _bfloat16() if str(given) == "bfloat16" else np.dtype(given)
+    except TypeError as error:
+        raise DTypeError(f"no element type of ours is {given}", help="convert the array first") from error

@@ -69,7 +69,8 @@ class Vector:
 @dataclass(frozen=True)
 class MatrixAtom:
     """An instruction that multiplies small matrices: `rows` x `depth` times `depth` x `columns`, in `cycles` where many
-    follow each other. Its right operand has as many steps of the depth as fill a word of 32 bits side by side."""
+    follow each other on one core. A family that differs in types has one name. Its right operand has as many steps of
+    the depth as fill a word of 32 bits side by side."""
 
     name: str
     left: str
@@ -79,6 +80,11 @@ class MatrixAtom:
     columns: int
     depth: int
     cycles: float
+
+    @property
+    def flops_per_cycle(self) -> float:
+        """Multiplications and additions in a cycle of one core."""
+        return 2.0 * self.rows * self.columns * self.depth / self.cycles
 
     @property
     def group(self) -> int:
@@ -120,6 +126,11 @@ class Machine:
         types = (left.name, right.name, accumulator.name)
         found = (a for a in self.matrix_atoms if (a.left, a.right, a.accumulator) == types)
         return next((a for a in found if depth and depth % a.depth == 0), None)
+
+    def atom_of(self, name: str, left: DType, right: DType, accumulator: DType) -> MatrixAtom | None:
+        """The instruction of a family that multiplies matrices of these types, where there is one."""
+        wanted = (name, left.name, right.name, accumulator.name)
+        return next((a for a in self.matrix_atoms if (a.name, a.left, a.right, a.accumulator) == wanted), None)
 
     def matrix_atom_of_words(self, left: DType, right: DType, accumulator: DType, depth: int) -> MatrixAtom | None:
         """The same for a right operand in words."""

@@ -36,10 +36,10 @@ After:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from xdsl.dialects.builtin import BoolAttr
+from xdsl.dialects.builtin import BoolAttr, IndexType, IntegerAttr
 from xdsl.ir import SSAValue
 
 from tilewright.dialects import array, tile
@@ -128,6 +128,10 @@ def _kernel(group: array.FusedOp, stage: Stage, name: _Kernel, inputs: Sequence[
     if stage.updates is not None:
         effects[stage.updates] = tile.INOUT
     kernel = tile.kernel(name.name, stage.grid, [tile.ref(t) for t in (*inputs, *written)], effects)
+    if stage.warps is not None:
+        kernel.warps = IntegerAttr(stage.warps, IndexType())
+    if stage.stages is not None:
+        kernel.stages = IntegerAttr(stage.stages, IndexType())
     if stage.passed:
         kernel.in_order = BoolAttr.from_bool(True)
     refs: dict[SSAValue, SSAValue] = dict(zip(group.body.block.args, kernel.refs, strict=False))
@@ -152,9 +156,10 @@ def _loop(unit: Unit, group: array.FusedOp) -> list[Stage]:
 
 def _contract(unit: Unit, group: array.FusedOp) -> list[Stage]:
     plan = plan_contract(group, unit.machine, unit.threads)
-    return _only(
+    (stage,) = _only(
         plan.grid, lambda builder, indices, outputs: lower_contract_group(group, plan, builder, indices, outputs)
     )
+    return [replace(stage, warps=plan.warps, stages=plan.stages)]
 
 
 def _convolve(unit: Unit, group: array.FusedOp) -> list[Stage]:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
+from math import ceil, prod, sqrt
 from typing import Protocol
 
 from tilewright.cost.products import tile_seconds
 from tilewright.cost.register_blocks import even_split, micro_kernel_name, register_blocks
+from tilewright.cost.warp_products import MMA, mma_name
 from tilewright.errors import LayoutError, TargetError
 from tilewright.layout import Iter, Layout, row_major
 from tilewright.layout.catalogue import (
@@ -33,12 +34,10 @@ from tilewright.machines.machine import Machine, MatrixAtom
 from tilewright.primitives import ArrayType
 
 SHARED = "mem.shared"
-# How warps multiply: asynchronously by a warpgroup, by single warps, by those with operands rounded to tf32, and
-# without tensor cores.
-WGMMA, MMA, TF32, SCALAR = "wgmma", "mma.sync", "tf32", "multiply and add"
+# How warps multiply: asynchronously by a warpgroup, by single warps (`MMA`), by those with operands rounded to tf32,
+# and without tensor cores.
+WGMMA, TF32, SCALAR = "wgmma", "tf32", "multiply and add"
 FAMILIES = (WGMMA, MMA, TF32, SCALAR)
-# What the tensor cores of all chips multiply as it is, and what they add it up in.
-_MMA_TYPES = {"bf16": "f32", "f16": "f32", "i8": "i32"}
 
 
 @dataclass(frozen=True)
@@ -105,10 +104,16 @@ def space_of(machine: Machine, warps: int = 4, families: Sequence[str] = FAMILIE
     )
 
 
-def dealt(shape: Sequence[int], order: Sequence[int], holders: Sequence[tuple[str, int]], vector: int) -> Layout:
+def dealt(
+    shape: Sequence[int],
+    order: Sequence[int],
+    holders: Sequence[tuple[str, int]],
+    vector: int,
+    uncut: tuple[str, int] | None = None,
+) -> Layout:
     """A tile dealt to holders: vectors of `vector` elements along the first dim of `order`, then each holder takes what
     is next, along `order`; the rest are registers. Holders without an element to take hold copies of nothing: the tile
-    is padded to whole vectors."""
+    is padded to whole vectors. `uncut`: a holder and the dim of which it takes nothing."""
     left = list(shape)
     digits: list[list[Iter]] = [[] for _ in shape]
 
@@ -124,6 +129,8 @@ def dealt(shape: Sequence[int], order: Sequence[int], holders: Sequence[tuple[st
     for axis, count in holders:
         stride = 1
         for dim in order:
+            if uncut == (axis, dim):
+                continue
             extent = min(count // stride, _power_up(left[dim]))
             take(dim, extent, axis, stride)
             stride *= max(1, extent)
@@ -173,8 +180,11 @@ class WarpSpace:
         seconds = 2.0 * rows * columns * depth / self._tensor_flops(bits)
         if WGMMA in self.families and bits in (8, 16) and self.warps == 4:
             yield from self._wgmma(left, right, accumulator, bits, seconds)
-        is_exact = left.dtype == right.dtype and _MMA_TYPES.get(left.dtype.name) == accumulator.dtype.name
-        if bits <= 32 and (TF32 in self.families or (MMA in self.families and is_exact)):
+        exact = self.machine.atom_of(MMA, left.dtype, right.dtype, accumulator.dtype)
+        if MMA in self.families and exact is not None:
+            flops_per_second = exact.flops_per_cycle * self.machine.clock_hertz
+            yield from self._mma(left, right, accumulator, bits, 2.0 * rows * columns * depth / flops_per_second)
+        elif bits <= 32 and TF32 in self.families:
             yield from self._mma(left, right, accumulator, bits, 2 * seconds)
         if SCALAR in self.families:
             yield from self._scalar(left, right, accumulator)
@@ -197,24 +207,29 @@ class WarpSpace:
     def _mma(
         self, left: ArrayType, right: ArrayType, accumulator: ArrayType, bits: int, seconds: float
     ) -> Iterator[Atom]:
-        for across in ((self.warps, 1), (max(1, self.warps // 2), min(2, self.warps))):
+        splits = [(self.warps >> n, 1 << n) for n in range(self.warps.bit_length())]
+        for across in splits:
             try:
                 operands = mma_operand_a(left.shape, bits, across), mma_operand_b(right.shape, bits, across)
                 accumulators = mma_accumulator(accumulator.shape, bits, across)
-                yield Atom(f"{MMA}, {across[0]} x {across[1]} warps", *operands, accumulators, seconds)
+                yield Atom(mma_name(across), *operands, accumulators, seconds)
             except LayoutError:
                 continue
 
     def _scalar(self, left: ArrayType, right: ArrayType, accumulator: ArrayType) -> Iterator[Atom]:
-        """Multiply and add without tensor cores: operands in shared memory, any shape."""
+        """Multiply and add without tensor cores: operands in shared memory, any shape. Each step of the depth a warp
+        reads as many lines as a thread has rows and columns."""
         flops = 2.0 * left.shape[0] * left.shape[1] * right.shape[1]
+        results = max(1, prod(accumulator.shape) // (self.warps * self.machine.axes["lane"]))
+        lines = self.warps * left.shape[1] * 2 * ceil(sqrt(results))
+        memory = self.machine.memory_of(SHARED)
         layout = next(iter(self.distributions(accumulator, accumulator.rank - 1)))
         yield Atom(
             SCALAR,
             row_major(left.shape, SHARED),
             row_major(right.shape, SHARED),
             layout,
-            flops / self.machine.peak_flops(accumulator.dtype),
+            flops / self.machine.peak_flops(accumulator.dtype) + lines * memory.line_bytes / memory.bytes_per_second,
         )
 
     def _tensor_flops(self, bits: int) -> float:

@@ -12,7 +12,7 @@ from tilewright import dtypes
 from tilewright.cost.products import Product, Right, best_schedule
 from tilewright.cost.register_blocks import micro_kernel_name
 from tilewright.cost.tiles import is_streamed, matrix_tile, streaming_tile
-from tilewright.cost.warp_products import WarpProduct, warp_tile
+from tilewright.cost.warp_products import WarpProduct, warp_schedule
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.dtypes import DType
@@ -21,6 +21,8 @@ from tilewright.passes.indexing import Axis, Coordinates, Linear, Tile
 from tilewright.passes.tile_builder import TileBuilder
 
 ROW, COLUMN, DEPTH = 0.0, 1.0, 2.0
+# What a lane may copy at once.
+_PIECES_BYTES = (16, 8, 4)
 
 # Adds to a sum what one point of the loops over contracted dimensions, given their counters, contributes.
 Step = Callable[[Sequence[SSAValue], Tile], Tile]
@@ -29,7 +31,8 @@ Step = Callable[[Sequence[SSAValue], Tile], Tile]
 @dataclass(frozen=True)
 class ContractPlan:
     """Tile extents of the result dimensions and of the contracted ones (all but the last are 1). `widened`: operands
-    are converted to the accumulator's type before they are multiplied. `atom`: the name of what multiplies a tile."""
+    are converted to the accumulator's type before they are multiplied. `atom`: the name of what multiplies a tile.
+    `warps`, `stages`: as those of `Stage`."""
 
     shape: tuple[int, ...]
     extents: tuple[int, ...]
@@ -37,6 +40,8 @@ class ContractPlan:
     depth_extent: int
     widened: bool = True
     atom: str = ""
+    warps: int | None = None
+    stages: int | None = None
 
     @property
     def grid(self) -> tuple[int, ...]:
@@ -64,6 +69,8 @@ def plan_contract(group: array.FusedOp, machine: Machine, threads: int) -> Contr
     _, rows, columns = _dims(op)
     summed: tuple[int, ...] = a["left_contract"]
     depth_sizes = tuple(left.shape[d] for d in summed)
+    if "lane" in machine.axes:
+        return _plan_for_warps(group, op, machine, depth_sizes)
     last_rows = result.shape[rows[-1]] if rows else 1
     last_columns = result.shape[columns[-1]] if columns else 1
     share = 1 if _batches(op) >= 2 * threads else threads
@@ -73,8 +80,6 @@ def plan_contract(group: array.FusedOp, machine: Machine, threads: int) -> Contr
     if atom is not None and last_rows < atom.rows:
         atom = None
     name = ""
-    if "lane" in machine.axes:
-        return _plan_for_warps(op, machine, depth_sizes)
     if atom is not None:
         tile = matrix_tile(last_rows, last_columns, last_depth, atom, machine, share)
     elif streamed:
@@ -93,22 +98,60 @@ def plan_contract(group: array.FusedOp, machine: Machine, threads: int) -> Contr
     )
 
 
-def _plan_for_warps(op: array.ContractOp, machine: Machine, depth_sizes: tuple[int, ...]) -> ContractPlan:
+def _plan_for_warps(
+    group: array.FusedOp, op: array.ContractOp, machine: Machine, depth_sizes: tuple[int, ...]
+) -> ContractPlan:
     """Tiles of whole instructions: what reaches beyond the result is masked."""
     left, right, result = (array_type(value) for value in (*op.operands, op.results[0]))
     accumulator = _accumulator(result.dtype)
     _, rows, columns = _dims(op)
     height, width = (result.shape[dims[-1]] if dims else 1 for dims in (rows, columns))
     depth = depth_sizes[-1] if depth_sizes else 1
-    product = WarpProduct(height, width, depth, left.dtype, accumulator, _batches(op))
-    tile = warp_tile(product, machine)
+    has_sides = height > 1 and width > 1
+    pieces = [_piece_bytes(op, n) for n in range(2)] if has_sides and left.dtype == right.dtype else [0]
+    types = left.dtype, accumulator
+    product = WarpProduct(height, width, depth, *types, _batches(op), min(pieces), _has_more(group, op))
+    schedule = warp_schedule(product, machine)
+    tile = schedule.tile
     extents = [1] * result.rank
     if height > 1:
         extents[rows[-1]] = tile.rows
     if width > 1:
         extents[columns[-1]] = tile.columns
-    widened = left.dtype != right.dtype or not product.on_tensor_cores
-    return ContractPlan(result.shape, tuple(extents), depth_sizes, tile.depth if depth_sizes else 1, widened)
+    widened = left.dtype != right.dtype or product.atom(machine) is None
+    step = tile.depth if depth_sizes else 1
+    return ContractPlan(
+        result.shape,
+        tuple(extents),
+        depth_sizes,
+        step,
+        widened,
+        schedule.atom,
+        None if schedule.across is None else schedule.warps,
+        schedule.stages if schedule.stages > 1 else None,
+    )
+
+
+def _piece_bytes(op: array.ContractOp, operand: int) -> int:
+    """In pieces of how many bytes windows of an operand can be copied to a buffer and multiplied from there: of an
+    array of the group, seen through transposes, with aligned rows; one of 8 bits lies along the contracted dim. Else
+    0."""
+    a = op.attributes_of()
+    summed: tuple[int, ...] = a["left_contract"] if operand == 0 else a["right_contract"]
+    batch: tuple[int, ...] = a["left_batch"] if operand == 0 else a["right_batch"]
+    value = op.operands[operand]
+    dims = list(range(array_type(value).rank))
+    while isinstance(value.owner, array.TransposeOp):
+        order: Sequence[int] = value.owner.attributes_of()["permutation"]
+        dims = [dims[order.index(dim)] for dim in range(len(order))]
+        value = value.owner.operands[0]
+    if not isinstance(value, BlockArgument) or not summed or not dims:
+        return 0
+    type = array_type(value)
+    free = [dim for dim in range(type.rank) if dim not in summed and dim not in batch]
+    along = (summed[-1],) if type.dtype.itemsize == 1 else (summed[-1], *free[-1:])
+    pieces = (size for size in _PIECES_BYTES if type.shape[-1] * type.dtype.itemsize % size == 0)
+    return next(pieces, 0) if dims[-1] in along else 0
 
 
 def _batches(op: array.ContractOp) -> int:
@@ -326,7 +369,7 @@ def plan_convolve(group: array.FusedOp, machine: Machine, threads: int) -> Contr
     sizes = max(1, per_group), max(1, result.shape[-1]), kernel.shape[1]
     accumulator = _accumulator(result.dtype)
     if "lane" in machine.axes:
-        tile = warp_tile(WarpProduct(*sizes, kernel.dtype, accumulator, result.shape[0]), machine)
+        tile = warp_schedule(WarpProduct(*sizes, kernel.dtype, accumulator, result.shape[0]), machine).tile
     else:
         tile = best_schedule(Product(*sizes, accumulator, copies_left=True), machine, 1).tile
     rows = max(1, tile.rows)

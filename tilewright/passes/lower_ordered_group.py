@@ -4,6 +4,8 @@ Long lines of which there are few are cut into parts, which threads share. Of an
 each part for itself, a second one joins what it found. A part of a scan is summed, which brings it into a cache, then
 scanned from the total that the part before it passes on: memory is read once. Parts depend on the shape and the machine
 alone, and with them the order in which floats are added.
+
+On machines with lanes a tile is what a block holds in registers; a block scans the parts of a line one after the other.
 """
 
 from __future__ import annotations
@@ -43,6 +45,10 @@ LEAST_ROWS = 32
 # Lines of at least as many parts are cut, unless there are as many tiles of whole lines.
 ENOUGH_TILES = 8
 PART_COLUMNS = 64
+# Elements that the threads of a block hold in registers at a time.
+BLOCK_ELEMENTS = 4096
+# A line that is scanned is within one warp: 32 words a lane.
+WARP_LINE_BYTES = 4096
 
 
 @dataclass(frozen=True)
@@ -80,6 +86,11 @@ def plan_ordered(op: array.ArrayOp, machine: Machine, threads: int) -> OrderedPl
     as there are, as long as every thread gets a tile, or as many as share lines of memory where each is sorted."""
     shape = array_type(op.operands[0]).shape
     axis, last = axis_of(op), len(shape) - 1
+    if "lane" in machine.axes:
+        if isinstance(op, array.ScanOp):
+            room = WARP_LINE_BYTES // array_type(op.operands[0]).dtype.compute.itemsize
+            return _plan_in_registers(shape, axis, room, bool(op.reverse.value.data))
+        return _plan_in_registers(shape, axis, BLOCK_ELEMENTS)
     extents = {d: 1 for d in range(len(shape)) if d != axis}
     part, columns = _part(op, shape, axis, machine)
     if part < shape[axis]:
@@ -96,6 +107,19 @@ def plan_ordered(op: array.ArrayOp, machine: Machine, threads: int) -> OrderedPl
     elif len(shape) > 1:
         extents[last - 1] = even_split(shape[last - 1], max(1, TILE_ELEMENTS // max(1, shape[axis])))
     return OrderedPlan(shape, axis, shape[axis], extents)
+
+
+def _plan_in_registers(shape: tuple[int, ...], axis: int, room: int, reverse: bool = False) -> OrderedPlan:
+    """Lines side by side, or parts of long ones, as many as a block holds in registers. `room`: elements of a line of
+    which there is one, and of as many lines as a part has where they run across memory."""
+    last = len(shape) - 1
+    extents = {d: 1 for d in range(len(shape)) if d != axis}
+    if axis != last:
+        extents[last] = even_split(shape[last], PART_COLUMNS)
+    elif last:
+        extents[last - 1] = even_split(shape[last - 1], max(1, BLOCK_ELEMENTS // max(1, shape[axis])))
+    room = max(1, room // (extents[last] if axis != last else 1))
+    return OrderedPlan(shape, axis, even_split(shape[axis], room), extents, reverse)
 
 
 def _part(op: array.ArrayOp, shape: tuple[int, ...], axis: int, machine: Machine) -> tuple[int, int]:
@@ -134,6 +158,10 @@ def ordered_stages(group: array.FusedOp, machine: Machine, threads: int) -> list
     type = array_type(op.operands[0])
     shape = tuple(plan.parts if d == plan.axis else n for d, n in enumerate(type.shape))
     grid = (*plan.beside, plan.parts)
+    if isinstance(op, array.ScanOp) and "lane" in machine.axes:
+        return [
+            Stage(plan.beside, lambda builder, indices, outputs, _: _scan_in_turns(op, plan, builder, indices, outputs))
+        ]
     if isinstance(op, array.ScanOp):
         totals = ArrayType(shape, type.dtype.compute)
         return [
@@ -184,8 +212,7 @@ def _tiling(plan: OrderedPlan, indices: Values, extent: int) -> _Tiling:
     axes: list[Axis] = [along]
     at: dict[int, Linear] = {plan.axis: Linear.of(along)}
     if len(indices) > len(plan.extents):
-        number = Linear.of(indices[-1], -1) + (plan.parts - 1) if plan.reverse else Linear.of(indices[-1])
-        at[plan.axis] = at[plan.axis] + number * extent
+        at[plan.axis] = at[plan.axis] + _start(plan, indices[-1], extent)
     for (d, extent_beside), counter in zip(plan.extents.items(), indices, strict=False):
         at[d] = Linear.of(counter, extent_beside) if extent_beside < plan.shape[d] else Linear()
         if extent_beside > 1:
@@ -193,6 +220,12 @@ def _tiling(plan: OrderedPlan, indices: Values, extent: int) -> _Tiling:
             at[d] = at[d] + Linear.of(axes[-1])
     axes.sort(key=lambda axis: axis.order)
     return _Tiling(along, tuple(axes), tuple(at[d] for d in range(len(plan.shape))))
+
+
+def _start(plan: OrderedPlan, counter: SSAValue, extent: int) -> Linear:
+    """Where a part begins, of those that are counted in the order in which they are taken."""
+    number = Linear.of(counter, -1) + (plan.parts - 1) if plan.reverse else Linear.of(counter)
+    return number * extent
 
 
 def _whole(group: array.FusedOp, plan: OrderedPlan, builder: TileBuilder, indices: Values, outputs: Values) -> None:
@@ -270,6 +303,26 @@ def _scan_part(op: array.ScanOp, plan: OrderedPlan, builder: TileBuilder, indice
     initial = builder.expand(before, tiling.kept)
     results, axes = _apply(builder, op, [operand, initial], tiling)
     builder.store(Tile(results[0], axes), result, tiling.at)
+
+
+def _scan_in_turns(op: array.ScanOp, plan: OrderedPlan, builder: TileBuilder, indices: Values, outputs: Values) -> None:
+    """Part after part of a line, each from the total of those before it."""
+    dtype, size, fn = array_type(op.operands[0]).dtype.compute, plan.shape[plan.axis], op.fn.data
+    tiling = _tiling(plan, indices, plan.part)
+
+    def turn(counter: SSAValue, carried: list[Tile]) -> list[Tile]:
+        place = tiling.at[plan.axis] + _start(plan, counter, plan.part)
+        at = tiling.with_axis(plan.axis, place)
+        part = builder.cast(builder.pull(op.operands[0], at), dtype)
+        part = Tile(builder.expand(part, tiling.axes), tiling.axes)
+        if size % plan.part:
+            part = builder.fill_padding(part, place, size, _neutral(fn, dtype))
+        results, axes = _apply(builder, op, [part.value], tiling)
+        result = builder.map(fn, carried[0], Tile(results[0], axes))
+        builder.store(builder.cast(result, array_type(op.results[0]).dtype), outputs[0], at)
+        return [builder.map(fn, carried[0], builder.reduce(part, fn, [tiling.along]))]
+
+    builder.loop(plan.parts, [builder.full(_neutral(fn, dtype), dtype, tiling.kept)], turn)
 
 
 def _best_of_parts(

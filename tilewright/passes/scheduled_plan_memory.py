@@ -38,8 +38,8 @@ from dataclasses import dataclass, field
 from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
-from tilewright.dialects import array, tile
-from tilewright.dialects.base import array_type
+from tilewright.dialects import array, scheduled, tile
+from tilewright.dialects.base import array_type, layout_text
 from tilewright.passes.base import Unit
 from tilewright.passes.fusion import in_block
 from tilewright.passes.lifetimes import all_users, ends_with, storage
@@ -283,7 +283,7 @@ def _position(value: SSAValue, owner: Operation | Block) -> int:
 
 
 def reads_where_it_writes(kernel: tile.KernelOp, source: int, target: int) -> bool:
-    """Whether a kernel loads one ref only in nests that then store the other at the same element."""
+    """Whether a kernel loads one ref only in nests that then store the other at the same element; a thread each."""
     loaded, stored = kernel.refs[source], kernel.refs[target]
     stores = [u.operation for u in stored.uses]
     for use in loaded.uses:
@@ -298,10 +298,23 @@ def reads_where_it_writes(kernel: tile.KernelOp, source: int, target: int) -> bo
             and load.is_before_in_block(s)
             and s.map == load.map
             and list(s.symbols) == list(load.symbols)
+            and _in_the_same_thread(load, s)
         ]
         if not matching or len(matching) != len(stores):
             return False
     return True
+
+
+def _in_the_same_thread(load: tile.LoadOp, store: tile.StoreOp) -> bool:
+    """Whether each thread of a block loads just the elements that it stores. Otherwise one thread may store an element
+    before another has loaded it; points that one thread runs have no others."""
+    region = load.parent_op()
+    while region is not None and not isinstance(region, scheduled.ParallelOp):
+        region = region.parent_op()
+    if region is None or region.warps is None:
+        return True
+    loaded, stored = layout_text(load.result), layout_text(store.operands[0])
+    return bool(loaded) and loaded == stored and "replica" not in loaded
 
 
 def _moves_elements(nest: Block | None) -> bool:

@@ -35,7 +35,7 @@ After:
         %6 = tile.relayout(%5) {layout = "() : [] + replica[32@lane] + partial[add 2@warp]", strict = false}
             : tensor<f32, "() : [] + replica[32@lane] + partial[add 2@warp]">
         %7 = scheduled.terms(%6) {fn = "add"} : tensor<2xf32, "(2) : [2@warp] + replica[32@lane]">
-        %8 = scheduled.alloc() {offset_bytes = 0 : index} : !tile.ref<tensor<2xf32>, "block", "(2) : [2@mem.shared]">
+        %8 = scheduled.alloc() : !tile.ref<tensor<2xf32>, "block", "(2) : [2@mem.shared]">
         scheduled.barrier() {scope = "block"}
         tile.store(%7, %8) {map = affine_map<(d0) -> (d0)>}
         scheduled.barrier() {scope = "block"}
@@ -76,24 +76,23 @@ from tilewright.passes.base import Unit
 from tilewright.passes.layout_costs import image, preimage, terms
 from tilewright.passes.layout_inference import Inference, infer_layouts
 from tilewright.passes.layout_rules import Flow, Folded, Same, Spread, flows, is_tile, location_of
-from tilewright.passes.layout_spaces import MMA, SCALAR, Space, space_of
-from tilewright.passes.nest_segments import round_up
+from tilewright.passes.layout_spaces import MMA, SCALAR, Space, dealt, space_of
 from tilewright.primitives import ArrayType
-
-# Buffers begin where the instructions that read them in lines want them to.
-BUFFER_ALIGNMENT_BYTES = 1024
 
 
 @dataclass(frozen=True)
 class TileLowerToWarpsPass:
+    """`warps`: how many share a point of the grid, where a kernel does not say it."""
+
     name: ClassVar[str] = "tile-lower-to-warps"
     warps: int = 4
     families: tuple[str, ...] = (MMA, SCALAR)
 
     def apply(self, unit: Unit) -> None:
         for kernel in unit.timed_kernels(self.name):
-            space = space_of(unit.machine, self.warps, self.families)
-            lowered = lower_to_warps(kernel, space, infer_layouts(kernel, space), self.warps)
+            warps = self.warps if kernel.warps is None else int(kernel.warps.value.data)
+            space = space_of(unit.machine, warps, self.families)
+            lowered = lower_to_warps(kernel, space, infer_layouts(kernel, space), warps)
             block = kernel.parent_block()
             if block is not None:
                 block.insert_op_before(lowered, kernel)
@@ -108,8 +107,9 @@ def lower_to_warps(kernel: tile.KernelOp, space: Space, inferred: Inference, war
         UnsupportedOnTargetError: an operation that warps cannot do yet.
     """
     result = tile.kernel(kernel.sym_name.data, (), [tile.ref_type(r) for r in kernel.refs], kernel.effect_names)
+    result.stages = kernel.stages
     body = Block(arg_types=[IndexType() for _ in kernel.grid_shape])
-    lowering = _Lowering(space, inferred)
+    lowering = _Lowering(space, inferred, warps)
     lowering.values.update(zip(kernel.refs, result.refs, strict=True))
     lowering.values.update(zip(kernel.indices, body.args, strict=True))
     lowering.lower_block(kernel.body.block, body)
@@ -139,6 +139,7 @@ class _Lowering:
 
     space: Space
     inferred: Inference
+    warps: int
     values: dict[SSAValue, SSAValue] = field(default_factory=dict[SSAValue, SSAValue])
     places: dict[tuple[SSAValue, Layout, Block], SSAValue] = field(
         default_factory=dict[tuple[SSAValue, Layout, Block], SSAValue]
@@ -161,6 +162,10 @@ class _Lowering:
                 self._lower_store(op, new)
             elif isinstance(op, tile.DotOp):
                 self._lower_dot(op, new)
+            elif isinstance(op, tile.IotaOp):
+                self._lower_iota(op, new)
+            elif isinstance(op, tile.ScanOp):
+                self._lower_scan(op, new)
             elif isinstance(op, tile.RelayoutOp):
                 self.values[op.result] = self._moved(self.values[op.source], self._wanted(op.result), new)
             elif any(is_tile(v) for v in (*op.operands, *op.results)):
@@ -273,6 +278,35 @@ class _Lowering:
             moved = self._moved(made_result, own or _combined(layout_of(made_result)), new)
             self.values[result] = moved if is_tile(result) else self._plain(moved, new)
 
+    def _lower_iota(self, op: tile.IotaOp, new: Block) -> None:
+        """Where it depends on tiles, in their layout."""
+        symbols = [self.values[s] for s in op.symbols]
+        layout = next((each for each in map(layout_of, symbols) if each is not None), None)
+        moved = [self._moved(s, layout, new) for s in symbols]
+        (result,) = self._copy(op, moved, [_typed(array_type(op.result), layout)], new).results
+        self.values[op.result] = self._moved(result, self._wanted(op.result), new)
+
+    def _lower_scan(self, op: tile.ScanOp, new: Block) -> None:
+        """A line is within a warp: its parts are in registers and lanes."""
+        if len(op.operands) > 1:
+            raise _not_yet(op, "scans that start from something")
+        if op.fn.data == "multiply" and array_type(op.operands[0]).dtype.is_float:
+            # The product of a part may overflow where that of the whole line does not.
+            raise _not_yet(op, "scans of products of floats")
+        value, wanted = self.values[op.operands[0]], self._wanted(op.results[0])
+        type, axis = array_type(op.operands[0]), int(op.axis.value.data)
+        near = (layout for layout in (layout_of(value), wanted) if layout is not None)
+        layout = next((each for each in near if _is_within_warps(each, axis)), None) or self._line_by_line(type, axis)
+        (result,) = self._copy(op, [self._moved(value, layout, new)], [_typed(type, layout)], new).results
+        self.values[op.results[0]] = self._moved(result, wanted, new)
+
+    def _line_by_line(self, type: ArrayType, axis: int) -> Layout:
+        """No line of an axis is cut between warps. Lanes are along the last dim, as memory is."""
+        lanes, last = self.space.machine.axes["lane"], type.rank - 1
+        order = [last, *(dim for dim in reversed(range(last)) if dim != axis), *([axis] if axis != last else [])]
+        widest = min(4, -(-type.shape[axis] // lanes)) if axis == last else 1
+        return dealt(type.shape, order, (("lane", lanes), ("warp", self.warps)), widest, ("warp", axis))
+
     def _is_regrouped(self, op: Operation, operands: Sequence[SSAValue]) -> bool:
         """Whether no layout of the result holds what the operands hold where they hold it."""
         if isinstance(op, tile.SliceOp | tile.ConcatOp):
@@ -289,7 +323,7 @@ class _Lowering:
         whole = result if isinstance(op, tile.ConcatOp) else array_type(operands[0])
         given = [self._moved(v, layout_of(v) or self._anywhere(array_type(v)), new) for v in operands]
         between = row_major(whole.shape, f"mem.{self.space.machine.memories[0].name}")
-        buffer = scheduled.AllocOp.make([], {"offset_bytes": 0}, [tile.ref(whole, scheduled.BLOCK, str(between))])
+        buffer = scheduled.AllocOp.make([], {}, [tile.ref(whole, scheduled.BLOCK, str(between))])
         stores = [
             tile.StoreOp.make([value, buffer.result], {"map": AffineMapAttr(map)}, [])
             for value, map in zip(given, _written(op), strict=True)
@@ -305,18 +339,14 @@ class _Lowering:
         accumulator = self._moved(self.values[op.accumulator], atom.accumulator, new)
         operands: list[SSAValue] = []
         stores: list[Operation] = []
-        offset_bytes = 0
         for old, wanted in ((op.left, atom.left), (op.right, atom.right)):
             value, type = self.values[old], array_type(old)
             if not in_memory(wanted):
                 operands.append(self._moved(value, wanted, new))
                 continue
             value = self._moved(value, layout_of(value) or self._anywhere(type), new)
-            buffer = scheduled.AllocOp.make(
-                [], {"offset_bytes": offset_bytes}, [tile.ref(type, scheduled.BLOCK, str(wanted))]
-            )
+            buffer = scheduled.AllocOp.make([], {}, [tile.ref(type, scheduled.BLOCK, str(wanted))])
             new.add_op(buffer)
-            offset_bytes += round_up(span_bytes(wanted, type.dtype.itemsize), BUFFER_ALIGNMENT_BYTES)
             stores.append(_store_all(value, buffer.result))
             operands.append(buffer.result)
         new.add_ops([_barrier(), *stores, _barrier()] if stores else [])
@@ -394,7 +424,7 @@ class _Lowering:
             elif step.layout.partial:
                 value = self._combine_warps(value, steps.pop(0).layout, new)
             else:
-                value = self._trip(value, step, steps.pop(0).layout, new)
+                value = self._trip(value, step, steps.pop(0).layout if steps else layout, new)
         return value if layout_of(value) == layout else self._relayout(value, layout, new)
 
     def _relayout(self, value: SSAValue, layout: Layout, new: Block) -> SSAValue:
@@ -409,7 +439,7 @@ class _Lowering:
 
     def _stored_and_loaded(self, value: SSAValue, between: Layout, layout: Layout, new: Block) -> SSAValue:
         type = array_type(value)
-        buffer = scheduled.AllocOp.make([], {"offset_bytes": 0}, [tile.ref(type, scheduled.BLOCK, str(between))])
+        buffer = scheduled.AllocOp.make([], {}, [tile.ref(type, scheduled.BLOCK, str(between))])
         in_place = AffineMapAttr(AffineMap.identity(type.rank))
         load = tile.LoadOp.make([buffer.result], {"map": in_place}, [_typed(type, layout)])
         new.add_ops([buffer, _barrier(), _store_all(value, buffer.result), _barrier(), load])
@@ -432,6 +462,11 @@ class _Lowering:
         combined = tile.ReduceOp.make([loaded], {"fn": term.op, "axes": (0,)}, [_typed(type, layout)])
         new.add_op(combined)
         return combined.results[0]
+
+
+def _is_within_warps(layout: Layout, dim: int) -> bool:
+    """Whether a warp has all of a line along a dim."""
+    return not layout.partial and all(kind_of(digit.axis) in (Kind.REGISTER, Kind.LANE) for digit in layout.shard[dim])
 
 
 def _combined(layout: Layout | None) -> Layout | None:
@@ -495,12 +530,6 @@ def _store_all(value: SSAValue, buffer: SSAValue) -> tile.StoreOp:
     """A tile stored in a buffer of its shape."""
     in_place = AffineMapAttr(AffineMap.identity(array_type(value).rank))
     return tile.StoreOp.make([value, buffer], {"map": in_place}, [])
-
-
-def span_bytes(layout: Layout, element_bytes: int) -> int:
-    """How much of a memory a layout reaches over."""
-    axis = next((axis for axis in layout.axes if kind_of(axis) == Kind.MEMORY), None)
-    return element_bytes * (1 if axis is None else static(layout.span(axis)))
 
 
 def _barrier() -> scheduled.BarrierOp:

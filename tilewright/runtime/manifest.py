@@ -11,6 +11,7 @@ import msgspec
 from tilewright.dtypes import by_name
 from tilewright.errors import CompilerBug, ProgramFileError
 from tilewright.runtime.abi import ABI_VERSION, MAX_THREADS, round_up
+from tilewright.runtime.cuda_steps import DeviceCode, check_device
 
 FORMAT_VERSION = 1
 
@@ -63,8 +64,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     `cpu` and `features` are LLVM's names; only `features` must be present to run. `estimated_seconds` is the cost
     model's; above a microsecond the interpreter's lock is released. The code is one object, or several one after the
-    other of `object_sizes` bytes. `metadata["memory_report"]`, where given, is the
-    table that an out-of-memory error shows.
+    other of `object_sizes` bytes; of a program for a GPU, one for each of its kernels, and `device` says what a call
+    does with them. `metadata["memory_report"]`, where given, is the table that an out-of-memory error shows.
     """
 
     name: str
@@ -81,6 +82,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     estimated_seconds: float = 1.0
     messages: tuple[Message, ...] = ()
     metadata: dict[str, str] = {}
+    device: DeviceCode | None = None
     format_version: int = FORMAT_VERSION
     abi_version: int = ABI_VERSION
 
@@ -93,6 +95,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         """Bytes of the outputs that take over no input's memory."""
         aliased = {alias.output for alias in self.aliases}
         return sum(spec.nbytes for index, spec in enumerate(self.outputs) if index not in aliased)
+
+    def with_report(self, message: str) -> str:
+        """What is said when memory is not there, with the table of large buffers where there is one."""
+        report = self.metadata.get("memory_report", "")
+        return f"{message}\n{report}" if report else message
 
 
 def place_constants(sizes: Sequence[int], elsewhere: Sequence[Place] = ()) -> tuple[Constant, ...]:
@@ -170,6 +177,9 @@ def check(manifest: Manifest) -> None:
         if constant.offset != round_up(end) or constant.nbytes < 0:
             raise CompilerBug(f"the constants of `{manifest.name}` are not one after the other at multiples of 64")
         end = constant.offset + constant.nbytes
+    if manifest.device is not None:
+        arrays = [spec.nbytes for spec in (*manifest.inputs, *manifest.outputs)]
+        check_device(manifest.name, manifest.device, [*arrays, *(constant.nbytes for constant in manifest.constants)])
 
 
 def _check_aliases(manifest: Manifest) -> None:

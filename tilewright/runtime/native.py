@@ -239,10 +239,11 @@ def status_error(manifest: Manifest, threads: int, status: int) -> TilewrightErr
 def memory_error(manifest: Manifest, threads: int, reason: str) -> ResourceExhausted:
     """The error for a call that cannot have its memory, with the program's table of large buffers where it has one."""
     arena, outputs = manifest.memory_bytes(threads), manifest.new_output_bytes
-    report = manifest.metadata.get("memory_report", "")
     return ResourceExhausted(
-        f"`{manifest.name}` needs {arena} bytes of work memory and {outputs} bytes of outputs on {threads} threads: "
-        f"{reason}" + (f"\n{report}" if report else ""),
+        manifest.with_report(
+            f"`{manifest.name}` needs {arena} bytes of work memory and {outputs} bytes of outputs on {threads} "
+            f"threads: {reason}"
+        ),
         help="use smaller arrays or fewer threads, donate inputs, or raise `memory_limit_bytes` if it is set",
     )
 

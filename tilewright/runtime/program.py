@@ -15,43 +15,39 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
-import msgspec
 import numpy as np
 
 from tilewright.dtypes import by_name
-from tilewright.errors import (
-    ArgumentError,
-    CompilerBug,
-    CpuFeatureError,
-    DTypeError,
-    OverlapError,
-    ShapeError,
-    TilewrightError,
-    UnsupportedOnTargetError,
-    user_location,
-)
+from tilewright.errors import ArgumentError, CpuFeatureError, TilewrightError, user_location
 from tilewright.events import capturing, emit, listening
 from tilewright.options import Options, current
 from tilewright.runtime import container, cpu_features, elf
-from tilewright.runtime.abi import ALIGNMENT_BYTES, MAX_THREADS
-from tilewright.runtime.container import Bytes, Find
-from tilewright.runtime.manifest import ArraySpec, Manifest, Place, check, place_constants, split_objects
+from tilewright.runtime.abi import MAX_THREADS
+from tilewright.runtime.arguments import (
+    check_array,
+    check_count,
+    check_host_output,
+    check_overlap,
+    listed_outputs,
+)
+from tilewright.runtime.container import Find
+from tilewright.runtime.manifest import ArraySpec, Manifest, Place, split_objects
 from tilewright.runtime.native import MISMATCH, Binding, memory_error
 from tilewright.runtime.pool import load_support
+from tilewright.runtime.program_file import Array, Buffer, ProgramFile
 
-__all__ = ["MISMATCH", "Manifest", "Program", "load"]
+if TYPE_CHECKING:
+    from tilewright.runtime.cuda_program import DeviceProgram
 
-Array = np.ndarray[Any, np.dtype[Any]]
-Buffer = Array | bytes | bytearray | memoryview
+__all__ = ["MISMATCH", "AnyProgram", "Manifest", "Program", "load"]
+
+AnyProgram: TypeAlias = Union["Program", "DeviceProgram"]
 
 
-class Program:
+class Program(ProgramFile):
     """Native code with its manifest and constants. Programs are re-entrant: several threads may call one.
-
-    `verify_constants` is called before the first use of the constants, where nothing has checked them. `elsewhere`
-    says which entries of the compile cache hold constants, and where.
 
     Raises:
         CpuFeatureError: this machine lacks the architecture or a feature that the program needs.
@@ -67,18 +63,9 @@ class Program:
         verify_constants: Callable[[], None] | None = None,
         elsewhere: Sequence[Place] = (),
     ) -> None:
-        check(manifest)
+        super().__init__(manifest, object_bytes, support_bytes, constants, verify_constants, elsewhere)
         _check_machine(manifest)
-        views = tuple(_constant_view(constant) for constant in constants)
-        if [len(view) for view in views] != [constant.nbytes for constant in manifest.constants]:
-            raise CompilerBug(f"the constants of `{manifest.name}` are not of the sizes in its manifest")
-        self.manifest = manifest
         self._inputs = len(manifest.inputs)
-        self._object_bytes = object_bytes
-        self._support_bytes = support_bytes
-        self._constants = views
-        self._verify = verify_constants
-        self._elsewhere = tuple(elsewhere)
         self._library: elf.Library | None = None
         self._bindings: dict[int, Binding] = {}
         self._lock = threading.Lock()
@@ -154,48 +141,6 @@ class Program:
         count = current().threads or cpu_features.default_threads() if threads is None else threads
         return (self._bindings.get(count) or self._bind(count)).function
 
-    def verify(self) -> None:
-        """Check the constants of a loaded program now instead of at its first call.
-
-        Raises:
-            ProgramFileError: they are damaged.
-        """
-        if self._verify is not None:
-            self._verify()
-            self._verify = None
-
-    def explain(self, machine: str | None = None) -> str:
-        """Refuse: a program holds code, and none of what it was decided from.
-
-        Raises:
-            UnsupportedOnTargetError: always.
-        """
-        raise UnsupportedOnTargetError(
-            f"the program `{self.manifest.name}` holds code and no tiles, so nothing is known of their layouts",
-            help="lower and compile its function again: `f.lower(...).compile().explain()`",
-        )
-
-    def save(self, path: str | Path) -> None:
-        """Write the program to a `.twp` file; an old file is replaced when the new one is complete.
-
-        Raises:
-            OSError: the file cannot be written.
-        """
-        self._write(Path(path), ())
-
-    def save_beside_constants(self, path: Path) -> None:
-        """Write the program to a file that is read where the compile cache has its large constants.
-
-        Raises:
-            OSError: the file cannot be written.
-        """
-        self._write(path, self._elsewhere)
-
-    def _write(self, path: Path, elsewhere: Sequence[Place]) -> None:
-        placed = place_constants([len(constant) for constant in self._constants], elsewhere)
-        manifest = msgspec.structs.replace(self.manifest, constants=placed)
-        container.write(path, manifest, self._object_bytes, self._support_bytes, self._constants)
-
     def _invoke(self, binding: Binding, arrays: tuple[Any, ...], out: Any) -> Any:
         if binding.function is not None and len(arrays) == self._inputs:
             if out is None:
@@ -241,12 +186,7 @@ class Program:
 
     def _call_slowly(self, binding: Binding, arrays: tuple[Any, ...], out: Any) -> Any:
         manifest = self.manifest
-        if len(arrays) != len(manifest.inputs):
-            names = ", ".join(spec.name for spec in manifest.inputs)
-            raise ArgumentError(
-                f"`{manifest.name}` takes {len(manifest.inputs)} arrays ({names}), got {len(arrays)}",
-                help=f"call it as {manifest.name}({names})",
-            )
+        check_count(manifest, arrays)
         given = self._given_outputs(out)
         try:
             inputs = [self._input(spec, value) for spec, value in zip(manifest.inputs, arrays, strict=True)]
@@ -254,7 +194,8 @@ class Program:
         except MemoryError as error:
             reason = f"the system has no memory for its arrays ({error})"
             raise memory_error(manifest, binding.threads, reason) from None
-        self._check_overlap(inputs, outputs)
+        # All are contiguous, for which comparing their bounds is exact.
+        check_overlap(manifest, inputs, outputs, np.may_share_memory)
         n_buffers = len(inputs) + len(outputs) + len(manifest.constants)
         binding.run((ctypes.c_void_p * n_buffers)(*(array.ctypes.data for array in (*inputs, *outputs))))
         for target, written in zip(given or outputs, outputs, strict=True):
@@ -267,39 +208,15 @@ class Program:
         """The arrays of `out`, checked; empty for None."""
         if out is None:
             return ()
-        specs = self.manifest.outputs
-        given: list[Any] = [*out] if isinstance(out, tuple | list) else [out]
-        if len(given) != len(specs):
-            raise ArgumentError(
-                f"`{self.manifest.name}` has {len(specs)} outputs, but `out` holds {len(given)} arrays",
-                help="give `out` one array per output, or leave it out",
-            )
-        for spec, array in zip(specs, given, strict=True):
-            if not isinstance(array, np.ndarray) or not array.flags.writeable:
-                raise ArgumentError(
-                    f"`out` for `{spec.name}` of `{self.manifest.name}` is not a writeable NumPy array",
-                    help=f"make it with np.empty({spec.shape}, {by_name(spec.dtype).numpy.name!r})",
-                )
-            self._check_array(spec, array)
+        given = listed_outputs(self.manifest, out)
+        for spec, array in zip(self.manifest.outputs, given, strict=True):
+            check_host_output(self.manifest, spec, array)
         return tuple(given)
 
     def _input(self, spec: ArraySpec, value: Any) -> Array:
         array = np.asarray(value)
-        self._check_array(spec, array)
+        check_array(self.manifest, spec, array)
         return array if _is_direct(array) else np.array(array, order="C")
-
-    def _check_array(self, spec: ArraySpec, array: Array) -> None:
-        expected = by_name(spec.dtype).numpy
-        if array.dtype != expected:
-            raise DTypeError(
-                f"`{spec.name}` of `{self.manifest.name}` must be {spec}, got dtype {array.dtype}",
-                help=f"convert it with {spec.name}.astype({expected.name!r})",
-            )
-        if array.shape != spec.shape:
-            raise ShapeError(
-                f"`{spec.name}` of `{self.manifest.name}` must be {spec}, got shape {array.shape}",
-                help=f"pass an array of shape {spec.shape}, or compile the function for this shape",
-            )
 
     def _outputs(self, inputs: list[Array], given: tuple[Array, ...]) -> list[Array]:
         """The arrays to write, one per output; `inputs` are exchanged where a donated one cannot be written."""
@@ -322,30 +239,14 @@ class Program:
             outputs.append(output)
         return outputs
 
-    def _check_overlap(self, inputs: list[Array], outputs: list[Array]) -> None:
-        manifest = self.manifest
-        arrays = [*zip(manifest.inputs, inputs, strict=True), *zip(manifest.outputs, outputs, strict=True)]
-        declared = {(len(inputs) + alias.output, alias.input) for alias in manifest.aliases}
-        for later in range(len(inputs), len(arrays)):
-            for earlier in range(later):
-                if (later, earlier) in declared:
-                    continue
-                # Both are contiguous, for which comparing their bounds is exact.
-                if np.may_share_memory(arrays[later][1], arrays[earlier][1]):
-                    raise OverlapError(
-                        f"`{arrays[later][0].name}`, which `{manifest.name}` writes, overlaps "
-                        f"`{arrays[earlier][0].name}` in memory",
-                        help="pass a copy of one of them, or compile the function with that input donated",
-                    )
-
 
 def _mismatch(*_: Any) -> Any:
     return MISMATCH
 
 
-def load(path: str | Path, find: Find | None = None) -> Program:
-    """Load a program that `Program.save` wrote. The constants are mapped; the file must not be changed in place. `find`
-    gives those that lie in the compile cache, by their keys.
+def load(path: str | Path, find: Find | None = None) -> AnyProgram:
+    """Load a program that `save` wrote, for this machine's CPU or for a GPU. The constants are mapped; the file must
+    not be changed in place. `find` gives those that lie in the compile cache, by their keys.
 
     Raises:
         ProgramFileError: the file is damaged, truncated or from another version.
@@ -353,7 +254,7 @@ def load(path: str | Path, find: Find | None = None) -> Program:
         OSError: the file cannot be opened.
     """
     contents = container.read(Path(path), find)
-    return Program(
+    return _class_for(contents.manifest)(
         contents.manifest,
         contents.object_bytes,
         contents.support_bytes,
@@ -361,6 +262,14 @@ def load(path: str | Path, find: Find | None = None) -> Program:
         contents.verify_constants,
         [(constant.key, constant.offset) for constant in contents.manifest.constants],
     )
+
+
+def _class_for(manifest: Manifest) -> type[Program] | type[DeviceProgram]:
+    if manifest.device is None:
+        return Program
+    from tilewright.runtime.cuda_program import DeviceProgram
+
+    return DeviceProgram
 
 
 def _check_machine(manifest: Manifest) -> None:
@@ -376,22 +285,6 @@ def _check_machine(manifest: Manifest) -> None:
             f"`{manifest.name}` is compiled for {manifest.cpu}; this machine ({host.name}) lacks: {', '.join(lacking)}",
             help="compile it for this machine, or for a machine level that both support, such as x86-64-v3",
         )
-
-
-def _constant_view(constant: Buffer) -> Bytes:
-    """The bytes of a constant as a read-only array that begins at a multiple of 64; copied only when it must be."""
-    if isinstance(constant, np.ndarray):
-        flat = np.ascontiguousarray(constant).reshape(-1).view(np.uint8)
-    else:
-        flat = np.frombuffer(constant, np.uint8) if len(constant) else np.empty(0, np.uint8)
-    if flat.ctypes.data % ALIGNMENT_BYTES:
-        room = np.empty(len(flat) + ALIGNMENT_BYTES, np.uint8)
-        start = -room.ctypes.data % ALIGNMENT_BYTES
-        room[start : start + len(flat)] = flat
-        flat = room[start : start + len(flat)]
-    view = flat.view()
-    view.flags.writeable = False
-    return view
 
 
 def _is_direct(array: Array) -> bool:

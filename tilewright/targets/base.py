@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from tilewright.errors import TargetError
+from tilewright.runtime.manifest import ArraySpec
 
 if TYPE_CHECKING:
     from tilewright.machines.machine import Machine
     from tilewright.passes.base import Unit
+    from tilewright.primitives import ArrayType
 
 Tensor = np.ndarray[Any, Any]
 
@@ -46,6 +48,11 @@ class Executable(Protocol):
         ...
 
 
+def spec_of(name: str, type: ArrayType) -> ArraySpec:
+    """What a manifest says of an array."""
+    return ArraySpec(name=name, shape=type.shape, dtype=type.dtype.name)
+
+
 def as_list(arrays: Sequence[Tensor]) -> list[Tensor]:
     return [np.asarray(a) for a in arrays]
 
@@ -57,6 +64,8 @@ class Target:
     Attributes:
         lowered: programs go through all passes, to the `scheduled` phase; otherwise they stay in `array`.
         program_files: compiled programs can be saved, so that the compile cache keeps them.
+        opens_anywhere: so it does for machines that are named, too: what runs the program is looked for at its call.
+        device_arrays: its programs take arrays that are not in the host's memory.
         machine_named: the machine of a target string's second part, which is empty for the host.
         executable: the target's own lowering, from the program and the texts of its phases.
     """
@@ -66,6 +75,8 @@ class Target:
     program_files: bool
     machine_named: Callable[[str], Machine]
     executable: Callable[[Unit, dict[str, str]], Executable]
+    opens_anywhere: bool = False
+    device_arrays: bool = False
 
 
 TARGETS = ("cpu", "cuda", "interp", "null")

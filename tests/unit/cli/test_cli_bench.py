@@ -20,6 +20,7 @@ from tilewright.cli.bench_scaling import measure_scaling, scaling_summary
 from tilewright.cli.bench_schedules import measure_schedules
 from tilewright.cli.bench_suites import load_cases
 from tilewright.cli.bench_suites.case import Case, ScheduleCase, error_bound, exact_erf
+from tilewright.cli.bench_suites.cuda_static import MULTIPLYING, subroutines
 from tilewright.cli.bench_suites.ops import numpy_erf
 from tilewright.cli.bench_worker import Request, footprint
 from tilewright.dtypes import by_name
@@ -81,6 +82,24 @@ def test_the_compilers_own_time_is_shown_with_its_figures(tilewright: CommandLin
         assert case["ours_s"] > 0
     shown = tilewright("bench", "layout", "--quick", "--case", "softmax")
     assert "variables" in shown.stdout
+
+
+def test_kernels_for_chips_are_looked_at(tilewright: CommandLine):
+    run = tilewright("bench", "cuda-static", "--quick", "--case", "bf16, ", "--json")
+    assert run.exit_code == 0, run.stderr
+    cases = {case["case"]: case["figures"] for case in run.document["cases"]}
+    assert {"gemm bf16, a.T, sm_90a", "gemm bf16, b.T, sm_90a", "gemm bf16, gelu, sm_90a"} <= set(cases)
+    for figures in cases.values():
+        assert 0 < figures["registers"] <= 255
+        assert 0 < figures["shared_bytes"] <= 232448
+        assert sum(figures.get(name, 0) for name in MULTIPLYING[1:]) > 0, "tensor cores multiply"
+
+
+def test_a_kernel_that_calls_a_subroutine_is_told_from_one_that_branches():
+    branch = "        /*0010*/                   CALL.REL.NOINC `(.L_x_3) ;"
+    called = "        /*0020*/                   CALL.REL.NOINC `($__internal_0_$__cuda_sm20_div_f64) ;"
+    assert subroutines(branch) == []
+    assert subroutines(branch + "\n" + called) == ["$__internal_0_$__cuda_sm20_div_f64"]
 
 
 def test_chosen_schedules_are_measured_beside_others(tilewright: CommandLine):

@@ -33,10 +33,11 @@ def test_doctor_describes_and_measures(tilewright: CommandLine):
     run = tilewright("doctor", "--threads", "1", "--json")
     assert run.exit_code == 0, run.stderr
     found = run.document
-    assert found.keys() == {"versions", "host", "cache", "measured", "problems"}
+    assert found.keys() == {"versions", "host", "cuda", "cache", "measured", "problems"}
     assert found["versions"]["numpy"] == np.__version__
     assert found["host"]["threads"] == 1
     assert found["host"]["machine"]["name"].startswith(("x86-64", "aarch64"))
+    assert found["cuda"].keys() == {"driver", "devices", "absent"}
     assert found["cache"]["directory"] == str(tilewright.cache)
     assert 1e9 < found["measured"]["fma_flops_one_core"] < 1e13
     assert 1e8 < found["measured"]["copy_bytes_per_second"] < 1e13

@@ -16,12 +16,11 @@ from tilewright.errors import UnsupportedOnTargetError
 from tilewright.options import current
 from tilewright.passes.base import Unit
 from tilewright.passes.scheduled_plan_memory import MemoryPlan, plan_memory
-from tilewright.primitives import ArrayType
 from tilewright.runtime.files import dump
-from tilewright.runtime.manifest import Alias, ArraySpec, Manifest, place_constants
+from tilewright.runtime.manifest import Alias, Manifest, place_constants
 from tilewright.runtime.program import Program
 from tilewright.runtime.shared_constants import Keep, keep_in_memory
-from tilewright.targets.base import Tensor
+from tilewright.targets.base import Tensor, spec_of
 from tilewright.targets.cpu.codegen import compile_assembly, triple_of
 from tilewright.targets.cpu.compile_pool import CompilePool
 from tilewright.targets.cpu.emit import NativeModule, emit_program
@@ -100,8 +99,8 @@ class NativeProgram:
     def _manifest(self, constant_sizes: list[int], object_sizes: list[int]) -> Manifest:
         machine = self._unit.machine
         types = self._unit.main.function_type
-        inputs = [_spec(f"in{i}", array_type(t)) for i, t in enumerate(types.inputs)]
-        outputs = [_spec(f"out{i}", array_type(t)) for i, t in enumerate(types.outputs)]
+        inputs = [spec_of(f"in{i}", array_type(t)) for i, t in enumerate(types.inputs)]
+        outputs = [spec_of(f"out{i}", array_type(t)) for i, t in enumerate(types.outputs)]
         return Manifest(
             name=self._unit.name,
             triple=triple_of(machine),
@@ -151,7 +150,3 @@ class NativeProgram:
 
     def save(self, path: str) -> None:
         self.program.save(path)
-
-
-def _spec(name: str, type: ArrayType) -> ArraySpec:
-    return ArraySpec(name=name, shape=type.shape, dtype=type.dtype.name)

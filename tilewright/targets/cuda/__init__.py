@@ -34,4 +34,12 @@ def _executable(unit: Unit, stages: dict[str, str]) -> Executable:
     return CudaProgram(unit, stages)
 
 
-TARGET = Target("cuda", lowered=True, program_files=False, machine_named=machine_named, executable=_executable)
+TARGET = Target(
+    "cuda",
+    lowered=True,
+    program_files=True,
+    machine_named=machine_named,
+    executable=_executable,
+    opens_anywhere=True,
+    device_arrays=True,
+)

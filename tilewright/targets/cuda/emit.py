@@ -8,7 +8,7 @@ points, the last dim fastest.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -26,11 +26,14 @@ from tilewright.layout.axes import Kind, kind_of
 from tilewright.layout.refinement import IndexDigit, Slot
 from tilewright.machines.machine import Machine
 from tilewright.passes.nest_segments import round_up
-from tilewright.passes.tile_lower_to_warps import layout_of, parsed, span_bytes
+from tilewright.passes.tile_lower_to_warps import layout_of, parsed
 from tilewright.targets.cpu.conversions import load_form, narrow, register_form, widen
 from tilewright.targets.cuda import emit_relayout
+from tilewright.targets.cuda.emit_copies import emit_barrier, emit_commit, emit_copy, emit_wait
 from tilewright.targets.cuda.emit_memory import (
     ANY,
+    GLOBAL_SPACE,
+    SHARED_SPACE,
     Memory,
     Range,
     Symbol,
@@ -41,7 +44,8 @@ from tilewright.targets.cuda.emit_memory import (
     range_of,
     store,
 )
-from tilewright.targets.cuda.emit_mma import emit_mma
+from tilewright.targets.cuda.emit_mma import Operand, emit_mma
+from tilewright.targets.cuda.emit_scan import Line, scanned
 from tilewright.targets.cuda.fragments import (
     I32,
     Builder,
@@ -58,10 +62,10 @@ from tilewright.targets.cuda.fragments import (
     table_of,
 )
 from tilewright.targets.cuda.functions import emit_cast, emit_function
+from tilewright.targets.cuda.matrices import Matrices
 from tilewright.targets.cuda.vectors import WIDEST_BYTES, vector_of
 
 TRIPLE = "nvptx64-nvidia-cuda"
-GLOBAL, SHARED = 1, 3
 I64 = ir.IntType(64)
 # Offsets are counted in 32 bits.
 MOST_ELEMENTS = 1 << 31
@@ -100,12 +104,6 @@ def emit_kernel(kernel: tile.KernelOp, machine: Machine) -> KernelCode:
     warps = 1 if region.warps is None else int(decode(region.warps))
     emitter = _Emitter(kernel, region, machine, warps)
     emitter.emit()
-    room = machine.memories[0].bytes
-    if emitter.shared_bytes > room:
-        raise UnsupportedOnTargetError(
-            f"`{kernel.sym_name.data}` needs {emitter.shared_bytes} bytes of shared memory, {machine.name} has {room}",
-            help="use smaller tiles",
-        )
     return KernelCode(
         kernel.sym_name.data,
         str(emitter.module),
@@ -143,7 +141,7 @@ class _Emitter:
     def _begin(self) -> None:
         self.module = ir.Module(name=self.kernel.sym_name.data)
         self.module.triple = TRIPLE
-        pointers = [ir.PointerType(addrspace=GLOBAL) for _ in self.kernel.refs]
+        pointers = [ir.PointerType(addrspace=GLOBAL_SPACE) for _ in self.kernel.refs]
         function = ir.Function(self.module, ir.FunctionType(ir.VoidType(), pointers), self.kernel.sym_name.data)
         function.calling_convention = "ptx_kernel"
         self.builder = ir.IRBuilder(function.append_basic_block("entry"))
@@ -153,15 +151,17 @@ class _Emitter:
                 raise UnsupportedOnTargetError(
                     f"an array of {prod(type.shape)} elements", help="use arrays of fewer than 2**31 elements"
                 )
-            self.memories[ref] = Memory.of(pointer, type, None, GLOBAL)
+            self.memories[ref] = Memory.of(pointer, type, None, GLOBAL_SPACE)
         lanes = self.machine.axes["lane"]
         thread = self._special("tid.x")
         numbers = {"lane": self.builder.urem(thread, i32(lanes)), "warp": self.builder.udiv(thread, i32(lanes))}
         self.threads = Threads(self.builder, numbers, {"lane": lanes, "warp": self.warps})
-        shared: Value = ir.GlobalVariable(self.module, ir.ArrayType(ir.IntType(8), 0), "tw_shared", addrspace=SHARED)
+        shared: Value = ir.GlobalVariable(
+            self.module, ir.ArrayType(ir.IntType(8), 0), "tw_shared", addrspace=SHARED_SPACE
+        )
         shared.linkage, shared.align = "external", 128
         # A pointer that says nothing of what it points to.
-        self.shared: Value = ir.FormattedConstant(ir.PointerType(addrspace=SHARED), shared.get_reference())
+        self.shared: Value = ir.FormattedConstant(ir.PointerType(addrspace=SHARED_SPACE), shared.get_reference())
 
     def _special(self, name: str) -> Value:
         """A special register. PTX ISA, special registers."""
@@ -179,8 +179,16 @@ class _Emitter:
     def _op(self, op: Operation) -> None:
         if isinstance(op, scheduled.AllocOp):
             self._alloc(op)
+        elif isinstance(op, scheduled.StageOp):
+            self._stage(op)
+        elif isinstance(op, scheduled.CopyOp):
+            self._copy(op)
+        elif isinstance(op, scheduled.CommitOp):
+            emit_commit(self.builder)
+        elif isinstance(op, scheduled.WaitOp):
+            emit_wait(self.builder, int(op.pending.value.data))
         elif isinstance(op, scheduled.BarrierOp):
-            self._barrier()
+            emit_barrier(self.builder, op.scope.data)
         elif isinstance(op, tile.StoreOp):
             self._store(op)
         elif isinstance(op, tile.ForOp):
@@ -209,6 +217,8 @@ class _Emitter:
                 return self._view(op)
             case tile.ReduceOp():
                 return self._reduce(op)
+            case tile.ScanOp():
+                return self._scan(op)
             case tile.MapOp() | tile.CastOp() | tile.BitcastOp() | tile.FillPaddingOp():
                 return self._elementwise(op)
             case _:
@@ -219,17 +229,26 @@ class _Emitter:
     def _alloc(self, op: scheduled.AllocOp) -> None:
         type = tile.ref_type(op.result)
         layout = parsed(type.layout.data)
-        offset_bytes = 0 if op.offset_bytes is None else int(op.offset_bytes.value.data)
-        self.shared_bytes = max(self.shared_bytes, offset_bytes + span_bytes(layout, type.dtype.itemsize))
+        if op.offset_bytes is None:
+            raise CompilerBug("a buffer has no place")
+        offset_bytes = int(op.offset_bytes.value.data)
+        self.shared_bytes = max(self.shared_bytes, offset_bytes + op.bytes)
         start = self.builder.gep(self.shared, [i32(offset_bytes)], source_etype=ir.IntType(8))
-        self.memories[op.result] = Memory.of(start, type, layout, SHARED)
+        self.memories[op.result] = Memory.of(start, type, layout, SHARED_SPACE)
 
-    def _barrier(self) -> None:
-        name = "llvm.nvvm.barrier.cta.sync.aligned.all"
-        function = self.module.globals.get(name)
-        if function is None:
-            function = ir.Function(self.module, ir.FunctionType(ir.VoidType(), [I32]), name)
-        self.builder.call(function, [i32(0)])
+    def _stage(self, op: scheduled.StageOp) -> None:
+        """A stage is a memory of its own."""
+        assert isinstance(op.ring.owner, scheduled.AllocOp)
+        ring = self.memories[op.ring]
+        symbols = [self.indices[symbol] for symbol in op.symbols]
+        number = evaluated(self.builder, op.map.data.results[0], [], symbols)
+        offset = self.builder.mul(number, i32(op.ring.owner.stage_bytes))
+        start = self.builder.gep(ring.pointer, [offset], source_etype=ir.IntType(8))
+        self.memories[op.result] = replace(ring, pointer=start)
+
+    def _copy(self, op: scheduled.CopyOp) -> None:
+        symbols = [self._symbol(symbol) for symbol in op.symbols]
+        emit_copy(self.threads, op, self.memories[op.source], self.memories[op.destination], symbols)
 
     def _window(self, op: tile.LoadOp | tile.StoreOp, value: SSAValue) -> tuple[Window, Sequence[int]]:
         ref = op.source if isinstance(op, tile.LoadOp) else op.destination
@@ -325,6 +344,8 @@ class _Emitter:
         held = self.tiles[value]
         if isinstance(held, Lazy):
             return held.at(index)
+        if held.layout.rank:
+            raise CompilerBug(f"an element of a tile in {held.layout} is asked for by its index")
         return computed(self.builder, next(iter(held.values.values())), held.dtype)
 
     def _full(self, op: tile.FullOp) -> Lazy:
@@ -333,8 +354,18 @@ class _Emitter:
         constant = ir.Constant(register_form(dtype), float(number) if dtype.is_float else int(number))
         return Lazy(dtype, lambda index: constant)
 
-    def _iota(self, op: tile.IotaOp) -> Lazy:
+    def _iota(self, op: tile.IotaOp) -> Held:
         (expression,) = op.map.data.results
+        layout = layout_of(op.result)
+        if layout is not None:
+            places = [self._symbol(symbol) for symbol in op.symbols]
+            coordinates = Coordinates(self.threads, layout)
+            values: dict[int, Value] = {}
+            for number, digits in registers_of(coordinates.table):
+                symbols = [place.value(digits) for place in places]
+                found = evaluated(self.builder, expression, coordinates.at(digits), symbols)
+                values[number] = self.builder.sext(found, I64)
+            return Fragment(layout, array_type(op.result).dtype, values)
 
         def at(index: Sequence[Value]) -> Value:
             symbols = [self._index_of(symbol, index) for symbol in op.symbols]
@@ -441,6 +472,12 @@ class _Emitter:
         masked = Fragment(source.layout, dtype, values)
         return Fragment(layout, dtype, emit_relayout.combine_registers(masked, layout, combine))
 
+    def _scan(self, op: tile.ScanOp) -> Held:
+        source, fn = self._fragment(op.operands[0]), op.fn.data
+        identity = held_constant(self.builder, _identity(fn, source.dtype), source.dtype)
+        axis, backwards = int(op.axis.value.data), bool(op.reverse.value.data)
+        return scanned(self.threads, source, fn, Line(axis, backwards), identity)
+
     def _combination(self, name: str, dtype: DType) -> emit_relayout.Combine:
         builder = self.builder
 
@@ -471,11 +508,14 @@ class _Emitter:
         return Fragment(layout, type.dtype, emit_relayout.combine_registers(given, layout, combine))
 
     def _mma(self, op: scheduled.MmaOp) -> Held:
-        left, right = self._operand(op.left), self._operand(op.right)
+        left, right = (self._operand(v, f) for v, f in zip((op.left, op.right), op.fragments, strict=True))
         return emit_mma(self.threads, op.atom.data, left, right, self._fragment(op.accumulator))
 
-    def _operand(self, value: SSAValue) -> Fragment | Memory:
-        return self.memories[value] if isinstance(value.type, tile.RefType) else self._fragment(value)
+    def _operand(self, value: SSAValue, fragment: str) -> Operand:
+        if not isinstance(value.type, tile.RefType):
+            return self._fragment(value)
+        memory = self.memories[value]
+        return Matrices(self.threads, memory, parsed(fragment)) if fragment else memory
 
     # ---- control ----------------------------------------------------------------------------------------------------
 

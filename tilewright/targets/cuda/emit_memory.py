@@ -25,12 +25,14 @@ from tilewright.layout import Layout, row_major
 from tilewright.layout.axes import Kind, kind_of
 from tilewright.layout.iters import XorTerm
 from tilewright.layout.refinement import Copy, Slot
+from tilewright.passes.affine_access import linear_form
 from tilewright.targets.cpu.conversions import load_form, narrow, register_form, widen
 from tilewright.targets.cpu.vector_math_common import undefined
 from tilewright.targets.cuda.fragments import Builder, Coordinates, Value, held, i32, is_packed, registers_of
 
 Range = tuple[int, int]
 ANY: Range = (-(1 << 62), 1 << 62)
+GLOBAL_SPACE, SHARED_SPACE = 1, 3
 
 
 @dataclass(frozen=True)
@@ -103,20 +105,25 @@ class Window:
 
     def offset(self, places: Sequence[Value]) -> Value:
         """How many elements into the memory the element at some coordinates is."""
-        total: Value = i32(0)
-        for term in self.memory.layout.linear_terms(memory_axis(self.memory.layout)):
-            part = places[term.dim]
-            if term.divisor > 1:
-                part = self.builder.udiv(part, i32(term.divisor))
-            if term.modulus is not None:
-                part = self.builder.urem(part, i32(term.modulus))
-            total = self.builder.add(total, self.builder.mul(part, i32(term.stride)))
-        for term in self.memory.layout.swizzle:
-            total = _swizzled(self.builder, total, term)
-        return total
+        return offset_of(self.builder, self.memory.layout, places)
 
     def pointer(self, offset: Value) -> Value:
         return self.builder.gep(self.memory.pointer, [offset], source_etype=load_form(self.memory.dtype))
+
+
+def offset_of(builder: Builder, layout: Layout, places: Sequence[Value]) -> Value:
+    """How many elements into a memory of some layout the element at some coordinates is."""
+    total: Value = i32(0)
+    for term in layout.linear_terms(memory_axis(layout)):
+        part = places[term.dim]
+        if term.divisor > 1:
+            part = builder.udiv(part, i32(term.divisor))
+        if term.modulus is not None:
+            part = builder.urem(part, i32(term.modulus))
+        total = builder.add(total, builder.mul(part, i32(term.stride)))
+    for term in layout.swizzle:
+        total = _swizzled(builder, total, term)
+    return total
 
 
 def memory_axis(layout: Layout) -> str:
@@ -177,6 +184,19 @@ def range_of(expression: AffineExpr, dims: Sequence[Range], symbols: Sequence[Ra
     if expression.kind is AffineBinaryOpKind.FloorDiv:
         return left[0] // right[0], left[1] // right[0]
     return -(-left[0] // right[0]), -(-left[1] // right[0])
+
+
+def below(symbols: Sequence[Symbol], expression: AffineExpr, limit: int) -> list[Symbol]:
+    """The symbols where an expression of them, one of them and a constant, is known to be below a limit."""
+    form = linear_form(expression, ())
+    if form is None or len(form.symbols) != 1 or form.symbols[0][1] != 1:
+        return list(symbols)
+    at = form.symbols[0][0]
+    low, high = symbols[at].range
+    return [
+        Symbol(symbol.value, (low, min(high, limit - 1 - form.constant))) if position == at else symbol
+        for position, symbol in enumerate(symbols)
+    ]
 
 
 def load(window: Window, vector: Sequence[int], fill: float | int | None) -> dict[int, Value]:

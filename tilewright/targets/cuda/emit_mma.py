@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from llvmlite import ir
@@ -15,11 +15,13 @@ from tilewright.targets.cpu.vector_math_common import intrinsic
 from tilewright.targets.cuda.emit_memory import Memory
 from tilewright.targets.cuda.fragments import I32, Builder, Coordinates, Fragment, Threads, Value, i32, registers_of
 from tilewright.targets.cuda.functions import emit_cast
+from tilewright.targets.cuda.matrices import Matrices
+
+# A tile in registers, a buffer, or one that is read by matrices.
+Operand = Fragment | Memory | Matrices
 
 
-def emit_mma(
-    threads: Threads, atom: str, left: Fragment | Memory, right: Fragment | Memory, accumulator: Fragment
-) -> Fragment:
+def emit_mma(threads: Threads, atom: str, left: Operand, right: Operand, accumulator: Fragment) -> Fragment:
     """`accumulator + left @ right` by an atom.
 
     Raises:
@@ -27,7 +29,7 @@ def emit_mma(
     """
     if atom == SCALAR and isinstance(left, Memory) and isinstance(right, Memory):
         return _multiply_and_add(threads, left, right, accumulator)
-    if atom.startswith(MMA) and isinstance(left, Fragment) and isinstance(right, Fragment):
+    if atom.startswith(MMA) and not isinstance(left, Memory) and not isinstance(right, Memory):
         return _by_warps(threads.builder, left, right, accumulator)
     raise CompilerBug(f"the atom `{atom}` does not take its operands there")
 
@@ -106,46 +108,71 @@ def _multiplied(builder: Builder, a: Value, b: Value, total: Value) -> Value:
 
 @dataclass(frozen=True)
 class _Instruction:
-    """An `mma.sync` of 16 rows and 8 columns: its depth, and the names of its types in PTX."""
+    """An `mma.sync` of 16 rows and 8 columns: its depth, which is 256 bits, and the names of its types in PTX."""
 
     depth: int
     operand: str
     accumulator: str
 
 
-_INSTRUCTIONS: Mapping[str, _Instruction] = {
-    "bf16": _Instruction(16, "bf16", "f32"),
-    "f16": _Instruction(16, "f16", "f32"),
-    "i8": _Instruction(32, "s8", "s32"),
-}
+_PTX_NAMES: Mapping[str, str] = {"bf16": "bf16", "f16": "f16", "i8": "s8", "f32": "f32", "i32": "s32"}
+_DEPTH_BYTES = 32
 
 
-def _by_warps(builder: Builder, left: Fragment, right: Fragment, accumulator: Fragment) -> Fragment:
-    """Each warp its part: registers of one instruction follow each other, its tiles row by row (`catalogue`)."""
-    kind = _INSTRUCTIONS[left.dtype.name]
-    a, b = _words(builder, left), _words(builder, right)
+def _by_warps(
+    builder: Builder, left: Fragment | Matrices, right: Fragment | Matrices, accumulator: Fragment
+) -> Fragment:
+    """Each warp its part: registers of one instruction follow each other, its tiles row by row (`catalogue`). What is
+    in buffers is loaded a step of the depth before it is multiplied."""
+    operand, sums = left.dtype, accumulator.dtype
+    kind = _Instruction(_DEPTH_BYTES // operand.itemsize, _PTX_NAMES[operand.name], _PTX_NAMES[sums.name])
+    a, b = _Words.of(builder, left), _Words.of(builder, right)
     values = dict(accumulator.values)
-    rows, columns, depth = _tiles(accumulator, left, kind.depth, len(a), len(b))
+    depth = _depth_of(left) // kind.depth
+    rows, columns = a.count // (4 * depth), b.count // (2 * depth)
+    if 4 * rows * columns != len(values):
+        raise CompilerBug(f"an accumulator of {len(values)} registers for {rows} x {columns} instructions")
+
+    def loaded(k: int) -> tuple[list[list[Value]], list[list[Value]]]:
+        own_a = a.at([4 * (m * depth + k) + i for m in range(rows) for i in range(4)])
+        own_b = b.at([2 * (k * columns + n) + i for n in range(columns) for i in range(2)])
+        return _split(own_a, 4), _split(own_b, 2)
+
+    following = loaded(0)
     for k in range(depth):
+        step_a, step_b = following
+        if k + 1 < depth:
+            following = loaded(k + 1)
         for m in range(rows):
             for n in range(columns):
                 first = 4 * (m * columns + n)
-                sums = [values[first + i] for i in range(4)]
-                own_a = a[4 * (m * depth + k) : 4 * (m * depth + k) + 4]
-                own_b = b[2 * (k * columns + n) : 2 * (k * columns + n) + 2]
-                values.update(
-                    zip(range(first, first + 4), _instruction(builder, kind, own_a, own_b, sums), strict=True)
-                )
+                own = [values[first + i] for i in range(4)]
+                made = _instruction(builder, kind, step_a[m], step_b[n], own)
+                values.update(zip(range(first, first + 4), made, strict=True))
     return Fragment(accumulator.layout, accumulator.dtype, values)
 
 
-def _tiles(accumulator: Fragment, left: Fragment, depth: int, a: int, b: int) -> tuple[int, int, int]:
-    """How many instructions a warp has along rows, columns and the depth."""
-    steps = left.layout.static_shape[1] // depth
-    rows, columns = a // (4 * steps), b // (2 * steps)
-    if 4 * rows * columns != len(accumulator.values):
-        raise CompilerBug(f"an accumulator of {len(accumulator.values)} registers for {rows} x {columns} instructions")
-    return rows, columns, steps
+def _depth_of(left: Fragment | Matrices) -> int:
+    return left.shape[1] if isinstance(left, Matrices) else left.layout.static_shape[1]
+
+
+def _split(values: Sequence[Value], size: int) -> list[list[Value]]:
+    return [list(values[start : start + size]) for start in range(0, len(values), size)]
+
+
+@dataclass(frozen=True)
+class _Words:
+    """The 32-bit registers of an operand: how many there are, and some of them by their numbers."""
+
+    count: int
+    at: Callable[[Sequence[int]], list[Value]]
+
+    @staticmethod
+    def of(builder: Builder, operand: Fragment | Matrices) -> _Words:
+        if isinstance(operand, Matrices):
+            return _Words(operand.word_count, lambda numbers: list(operand.words(numbers).values()))
+        words = _words(builder, operand)
+        return _Words(len(words), lambda numbers: [words[number] for number in numbers])
 
 
 def _words(builder: Builder, fragment: Fragment) -> list[Value]:

@@ -182,6 +182,11 @@ class Coordinates:
                     total = part if total is None else builder.add(total, part)
         return total
 
+    def of_thread(self, dim: int) -> Value:
+        """What a thread adds along a dim."""
+        own = self._of_thread[dim]
+        return i32(0) if own is None else own
+
     def register_part(self, dim: int, digits: Mapping[Slot, int]) -> int:
         """What a register adds along a dim."""
         total = 0

@@ -1,23 +1,34 @@
-"""The cuda target: each kernel of a program as LLVM text, PTX, a cubin and SASS."""
+"""The cuda target: each kernel of a program as LLVM text, PTX, a cubin and SASS, and the program that runs them."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
+from tilewright import events
+from tilewright.dialects.base import array_type
 from tilewright.errors import UnsupportedOnTargetError
 from tilewright.options import current
 from tilewright.passes.base import Unit
+from tilewright.passes.scheduled_plan_memory import plan_memory
+from tilewright.runtime.cuda_program import DeviceProgram
 from tilewright.runtime.files import dump
-from tilewright.targets.base import Tensor
-from tilewright.targets.cuda.emit import KernelCode, emit_kernel
+from tilewright.runtime.manifest import Alias, Manifest, place_constants
+from tilewright.runtime.shared_constants import Keep, keep_in_memory
+from tilewright.targets.base import Tensor, spec_of
+from tilewright.targets.cuda.cubin_cache import cubin
+from tilewright.targets.cuda.emit import TRIPLE, KernelCode, emit_kernel
+from tilewright.targets.cuda.steps import steps_of
 from tilewright.targets.cuda.toolchain import COMPILER, Cubin, instructions_of, sass_of
 
 
 class CudaProgram:
-    """A program compiled for an NVIDIA chip, which need not be there. It is looked at; nothing runs it yet."""
+    """A program compiled for an NVIDIA chip. It runs where one is; anywhere it can be looked at and saved."""
 
     def __init__(self, unit: Unit, stages: dict[str, str]) -> None:
         self.unit = unit
@@ -36,7 +47,7 @@ class CudaProgram:
     @cached_property
     def cubins(self) -> dict[str, Cubin]:
         """The kernels' machine code, by name."""
-        found = {name: COMPILER.cubin(name, text, self.unit.machine) for name, text in self.ptx.items()}
+        found = {name: cubin(name, text, self.unit.machine) for name, text in self.ptx.items()}
         if (folder := current().dump_dir) is not None:
             for name in found:
                 dump(folder / self.unit.name, f"4.{name}.ll", self.kernels[name].text)
@@ -48,15 +59,57 @@ class CudaProgram:
         """The kernels' machine code as text, by name."""
         return {name: sass_of(cubin.content) for name, cubin in self.cubins.items()}
 
-    def __call__(self, *arrays: Tensor, out: Sequence[Tensor] | None = None) -> list[Tensor]:
-        """Refuse.
+    @cached_property
+    def program(self) -> DeviceProgram:
+        """The runnable program, built on first use."""
+        return self.link(keep_in_memory)
 
-        Raises:
-            UnsupportedOnTargetError: always.
-        """
-        raise UnsupportedOnTargetError(
-            "programs for cuda are compiled and looked at, not run yet", help='use target="cpu" to run it'
+    def link(self, keep: Keep) -> DeviceProgram:
+        """The runnable program with its constants as `keep` has them."""
+        unit = self.unit
+        plan = plan_memory(unit)
+        steps = steps_of(unit, plan, self.kernels)
+        kept = keep({name: np.ascontiguousarray(unit.constants[name]) for name in steps.constants})
+        cubins = [self.cubins[kernel.name].content for kernel in steps.code.kernels]
+        self._report()
+        types = unit.main.function_type
+        manifest = Manifest(
+            name=unit.name,
+            triple=TRIPLE,
+            cpu=unit.machine.llvm_cpu,
+            features=(),
+            inputs=tuple(spec_of(f"in{i}", array_type(type)) for i, type in enumerate(types.inputs)),
+            outputs=tuple(spec_of(f"out{i}", array_type(type)) for i, type in enumerate(types.outputs)),
+            aliases=tuple(Alias(output=o, input=i) for i, o in unit.donated.items()),
+            constants=place_constants([each.content.nbytes for each in kept]),
+            object_sizes=tuple(map(len, cubins)),
+            arena_bytes=steps.code.arena_bytes,
+            metadata={
+                "memory_report": plan.report(),
+                "machine": unit.machine.name,
+                "remarks": json.dumps([str(remark) for remark in unit.remarks]),
+            },
+            device=steps.code,
         )
+        elsewhere = [(each.key, each.offset) for each in kept]
+        constants = [each.content for each in kept]
+        return DeviceProgram(manifest, b"".join(cubins), b"", constants, elsewhere=elsewhere)
+
+    def _report(self) -> None:
+        """What was compiled, to those who listen."""
+        for name, steps in self.unit.seconds.items() if events.listening(3) else ():
+            if name in self.cubins:
+                seconds = {f"{step.replace('-', '_')}_s": spent for step, spent in steps.items()}
+                code_bytes = len(self.cubins[name].content)
+                events.emit("compile.kernel", level=3, name=name, **seconds, code_bytes=code_bytes)
+        if events.listening(4):
+            events.emit("compile.source", level=4, text=self.ir("llvm"))
+        if events.listening(7):
+            events.emit("compile.assembly", level=7, text=self.asm())
+
+    def __call__(self, *arrays: Tensor, out: Sequence[Tensor] | None = None) -> list[Tensor]:
+        result = self.program(*arrays) if out is None else self.program(*arrays, out=tuple(out))
+        return [*result] if isinstance(result, tuple) else [result]
 
     def ir(self, phase: str) -> str:
         """The program's text: `array`, `tile`, `scheduled`, `llvm`, `ptx` or `sass`."""
@@ -101,12 +154,7 @@ class CudaProgram:
         return "\n".join(lines)
 
     def save(self, path: str) -> None:
-        """Refuse.
-
-        Raises:
-            UnsupportedOnTargetError: always.
-        """
-        raise UnsupportedOnTargetError("programs for cuda are not saved yet", help='use target="cpu" to save it')
+        self.program.save(path)
 
 
 def _joined(texts: dict[str, str]) -> str:

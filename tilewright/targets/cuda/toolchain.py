@@ -172,7 +172,7 @@ def _nvdisasm() -> str:
     return found
 
 
-_INSTRUCTION = re.compile(r"^\s+(?:/\*[0-9a-f]+\*/)?\s*(?:@!?U?P\w+ )?([A-Z][A-Z0-9_.]*)[ ;]", re.MULTILINE)
+_INSTRUCTION = re.compile(r"^\s+(?:/\*[0-9a-f]+\*/)?\s*(?:@!?U?P\w+ )?([A-Z][A-Za-z0-9_.]*)[ ;]", re.MULTILINE)
 
 
 def instructions_of(sass: str) -> dict[str, int]:

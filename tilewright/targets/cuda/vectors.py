@@ -56,7 +56,8 @@ def vector_of(window: Window) -> Sequence[int]:
 
 def _is_in_place(window: Window, rank: int) -> bool:
     """Whether the tile is the whole memory."""
-    return list(window.map) == list(AffineMap.identity(rank).results)
+    is_same = tuple(window.memory.shape) == tuple(window.coordinates.layout.static_shape)
+    return is_same and list(window.map) == list(AffineMap.identity(rank).results)
 
 
 def _steps_in_buffer(window: Window) -> list[_Step] | None:

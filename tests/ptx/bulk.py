@@ -1,0 +1,272 @@
+"""Bulk copies by the asynchronous proxy: cp.async.bulk and cp.async.bulk.tensor (PTX ISA, 9.7.9.25.4 and .5).
+
+A copy to shared memory lands when no thread can go on, at its mbarrier; one to global memory when its thread waits for
+its group, and what it reads of shared memory may not change until then.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tests.ptx.block import Block, Event, Reader, address_of, reader
+from tests.ptx.errors import MemoryFault, SharedRace
+from tests.ptx.mbarriers import MBarrier, lanes_of, values_of
+from tests.ptx.memory import SHARED_BASE
+from tests.ptx.parser import Instruction, Integer, Operand, TensorAddress
+from tests.ptx.tensor_maps import TensorMap, exchanged
+from tests.ptx.words import Words
+
+Effect = Callable[[Block, np.ndarray], None]
+_ALIGNMENT, _TENSOR_ALIGNMENT = 16, 128
+_TO_SHARED = ("shared::cluster", "shared::cta")
+_ARRIVES, _GROUPED = "mbarrier::complete_tx::bytes", "bulk_group"
+
+
+@dataclass
+class _Load(Event):
+    """Bytes on their way to `places` of shared memory; `read` fetches them when they land."""
+
+    thread: int
+    places: np.ndarray
+    barrier: MBarrier
+    read: Callable[[], np.ndarray]
+
+    def land(self, block: Block) -> None:
+        agent, clock = block.mbarriers.stamp(self.barrier)
+        block.shared.finish_write(self.places, self.read(), agent, clock)
+        block.mbarriers.complete(self.thread, self.barrier, self.places.size)
+
+
+@dataclass
+class _Store:
+    """Bytes of `places` on their way to global memory, to which `write` takes them."""
+
+    places: np.ndarray
+    write: Callable[[np.ndarray], None]
+    data: np.ndarray | None = None
+
+    def finish_read(self, block: Block, thread: int) -> None:
+        if self.data is None:
+            self.data = block.shared.data[self.places].copy()
+            warp = thread // 32
+            block.shared.finish_read(self.places, warp, int(block.ordering.clocks[warp]))
+
+
+@dataclass
+class BulkGroups:
+    """Each thread's copies to global memory: groups that it committed, and the one that is open."""
+
+    closed: dict[int, list[list[_Store]]] = field(default_factory=dict)
+    open: dict[int, list[_Store]] = field(default_factory=dict)
+
+    def end(self, block: Block) -> None:
+        """The block ends: what was read is written; shared memory must not go before it was read."""
+        for thread in {*self.closed, *self.open}:
+            for group in [*self.closed.get(thread, []), self.open.get(thread, [])]:
+                for store in group:
+                    if store.data is None:
+                        raise SharedRace(f"thread {thread} ends while its bulk copy reads, {block.where()}")
+                    store.write(store.data)
+
+
+def copy(instruction: Instruction, words: Words) -> Effect:
+    """cp.async.bulk..., without the words `async` and `bulk`."""
+    if words.left == ["commit_group"]:
+        return _for_lanes(_commit)
+    if words.left and words.left[0] == "wait_group":
+        return _wait_group(instruction, words)
+    if "multicast::cluster" in words.left:
+        raise NotImplementedError(f"multicast: line {instruction.line}: {instruction.text}")
+    if words.take("tensor"):
+        return _tensor(instruction, words)
+    if words.left == ["global", "shared::cta", _GROUPED]:
+        return _plain_store(instruction, words)
+    if len(words.left) == 3 and words.left[0] in _TO_SHARED and words.left[1:] == ["global", _ARRIVES]:
+        return _plain_load(instruction, words)
+    raise words.unknown()
+
+
+def _for_lanes(act: Callable[[Block, int], None]) -> Effect:
+    def effect(block: Block, mask: np.ndarray) -> None:
+        for lane in lanes_of(mask):
+            act(block, lane)
+
+    return effect
+
+
+def _shared_offset(block: Block, thread: int, address: int, alignment: int) -> int:
+    offset = address - SHARED_BASE
+    if offset % alignment or not 0 <= offset < block.shared.data.size:
+        raise block.fault(thread, address, f"no place of shared memory aligned to {alignment} bytes")
+    return offset
+
+
+# ---- copies without a tensor map -------------------------------------------------------------------------------------
+
+
+def _plain_size(block: Block, thread: int, read: Reader, *addresses: int) -> int:
+    size = int(values_of(block, read)[thread])
+    if size % 16 or size == 0 or any(address % _ALIGNMENT for address in addresses):
+        raise MemoryFault(f"thread {thread} copies {size} bytes, or from or to no multiple of 16, {block.where()}")
+    return size
+
+
+def _global_bytes(block: Block, thread: int, address: int, size: int) -> np.ndarray:
+    """The bytes themselves, to be read or written."""
+    found = block.memory.parts(np.array([address]), size)
+    if not found or found[0][2].size == 0:
+        raise block.fault(thread, address, "outside of global memory")
+    _, data, offsets = found[0]
+    return data[int(offsets[0]) : int(offsets[0]) + size]
+
+
+def _plain_load(instruction: Instruction, words: Words) -> Effect:
+    target, source, size, barrier = instruction.operands
+    read_target, read_source, read_barrier = (address_of(each, instruction) for each in (target, source, barrier))
+    read_size = reader(size, "u32", instruction)
+
+    def act(block: Block, thread: int) -> None:
+        to, start = int(read_target(block)[thread]), int(read_source(block)[thread])
+        size = _plain_size(block, thread, read_size, to, start)
+        places = _shared_offset(block, thread, to, _ALIGNMENT) + np.arange(size)
+        data = _global_bytes(block, thread, start, size)
+        found = block.mbarriers.find(thread, int(read_barrier(block)[thread]), by_copies=True)
+        block.shared.start_write(thread, places)
+        block.events.append(_Load(thread, places, found, data.copy))
+
+    return _for_lanes(act)
+
+
+def _plain_store(instruction: Instruction, words: Words) -> Effect:
+    target, source, size = instruction.operands
+    read_target, read_source = address_of(target, instruction), address_of(source, instruction)
+    read_size = reader(size, "u32", instruction)
+
+    def act(block: Block, thread: int) -> None:
+        to, start = int(read_target(block)[thread]), int(read_source(block)[thread])
+        size = _plain_size(block, thread, read_size, to, start)
+        places = _shared_offset(block, thread, start, _ALIGNMENT) + np.arange(size)
+        _start_store(block, thread, places, _writer_of(block, thread, _global_bytes(block, thread, to, size)))
+
+    return _for_lanes(act)
+
+
+def _writer_of(block: Block, thread: int, target: np.ndarray) -> Callable[[np.ndarray], None]:
+    if not target.flags.writeable:
+        raise block.fault(thread, 0, "memory that is only read")
+    return lambda data: target.__setitem__(slice(None), data)
+
+
+def _start_store(block: Block, thread: int, places: np.ndarray, write: Callable[[np.ndarray], None]) -> None:
+    block.shared.start_read(thread, places)
+    block.bulk.open.setdefault(thread, []).append(_Store(places, write))
+
+
+# ---- copies with a tensor map ----------------------------------------------------------------------------------------
+
+
+def _tensor(instruction: Instruction, words: Words) -> Effect:
+    rank = int(words.take_one(("1d", "2d", "3d", "4d", "5d"), None)[0])
+    words.take("tile")
+    if words.left == ["global", "shared::cta", _GROUPED]:
+        target, source = instruction.operands
+        return _tensor_store(instruction, _named_box(instruction, target, rank), source)
+    if len(words.left) == 3 and words.left[0] in _TO_SHARED and words.left[1:] == ["global", _ARRIVES]:
+        target, source, barrier = instruction.operands
+        return _tensor_load(instruction, target, _named_box(instruction, source, rank), barrier)
+    raise words.unknown()
+
+
+_Box = Callable[[Block, int], tuple[TensorMap, tuple[np.ndarray, np.ndarray]]]
+
+
+def _named_box(instruction: Instruction, operand: Operand, rank: int) -> _Box:
+    """What finds the tensor map and the box that `[map, {coordinates}]` names for a thread."""
+    if not isinstance(operand, TensorAddress) or len(operand.coordinates) != rank:
+        raise NotImplementedError(f"line {instruction.line}: {instruction.text}: not {rank} coordinates of a tensor")
+    read = address_of(operand.map, instruction)
+    readers = [reader(each, "s32", instruction) for each in operand.coordinates]
+
+    def find(block: Block, thread: int) -> tuple[TensorMap, tuple[np.ndarray, np.ndarray]]:
+        address = int(read(block)[thread])
+        tensor_map = block.tensor_maps.get(address)
+        if tensor_map is None or len(tensor_map.dims) != rank:
+            raise block.fault(thread, address, f"no tensor map of {rank} dims")
+        return tensor_map, tensor_map.box_at([int(values_of(block, each)[thread]) for each in readers])
+
+    return find
+
+
+def _box_places(block: Block, thread: int, address: int, tensor_map: TensorMap) -> np.ndarray:
+    """The bytes of shared memory of a box, in the order of its elements."""
+    start = _shared_offset(block, thread, address, _TENSOR_ALIGNMENT)
+    return exchanged(start + np.arange(tensor_map.box_bytes), tensor_map.swizzle)
+
+
+def _array_places(tensor_map: TensorMap, offsets: np.ndarray) -> np.ndarray:
+    return offsets[:, None] + np.arange(tensor_map.bytes_per_element)
+
+
+def _tensor_load(instruction: Instruction, target: Operand, find: _Box, barrier: Operand) -> Effect:
+    read_target, read_barrier = address_of(target, instruction), address_of(barrier, instruction)
+
+    def act(block: Block, thread: int) -> None:
+        tensor_map, (offsets, inside) = find(block, thread)
+        places = _box_places(block, thread, int(read_target(block)[thread]), tensor_map)
+        found = block.mbarriers.find(thread, int(read_barrier(block)[thread]), by_copies=True)
+        block.shared.start_write(thread, places)
+
+        def read() -> np.ndarray:
+            data = np.zeros((offsets.size, tensor_map.bytes_per_element), np.uint8)
+            flat = tensor_map.array.reshape(-1).view(np.uint8)
+            data[inside] = flat[_array_places(tensor_map, offsets[inside])]
+            return data.reshape(-1)
+
+        block.events.append(_Load(thread, places, found, read))
+
+    return _for_lanes(act)
+
+
+def _tensor_store(instruction: Instruction, find: _Box, source: Operand) -> Effect:
+    read_source = address_of(source, instruction)
+
+    def act(block: Block, thread: int) -> None:
+        tensor_map, (offsets, inside) = find(block, thread)
+        places = _box_places(block, thread, int(read_source(block)[thread]), tensor_map)
+
+        def write(data: np.ndarray) -> None:
+            flat = tensor_map.array.reshape(-1).view(np.uint8)
+            flat[_array_places(tensor_map, offsets[inside])] = data.reshape(offsets.size, -1)[inside]
+
+        _start_store(block, thread, places, write)
+
+    return _for_lanes(act)
+
+
+# ---- groups ----------------------------------------------------------------------------------------------------------
+
+
+def _commit(block: Block, thread: int) -> None:
+    block.bulk.closed.setdefault(thread, []).append(block.bulk.open.pop(thread, []))
+
+
+def _wait_group(instruction: Instruction, words: Words) -> Effect:
+    """cp.async.bulk.wait_group{.read} N: all but the last N groups are done, or have read what they copy."""
+    only_read = words.take("read")
+    if words.left != ["wait_group"] or not isinstance(instruction.operands[0], Integer):
+        raise words.unknown()
+    left = instruction.operands[0].value
+
+    def act(block: Block, thread: int) -> None:
+        groups = block.bulk.closed.get(thread, [])
+        done = max(len(groups) - left, 0)
+        for group in groups[:done]:
+            for store in group:
+                store.finish_read(block, thread)
+                if not only_read:
+                    store.write(store.data)
+        if not only_read:
+            block.bulk.closed[thread] = groups[done:]
+
+    return _for_lanes(act)

@@ -1,0 +1,74 @@
+"""Tiles, warps and stages of products: what is chosen fits the machine, and large products get large tiles."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.cuda.chips import CHIPS
+from tilewright import dtypes
+from tilewright.cost.warp_products import MMA, WarpProduct, WarpSchedule, warp_schedule
+from tilewright.machines.machine import load
+
+ACCUMULATORS = {"bf16": "f32", "f16": "f32", "i8": "i32"}
+
+
+def product(rows: int, columns: int, depth: int, dtype: str = "bf16", piece_bytes: int = 16) -> WarpProduct:
+    accumulator = dtypes.by_name(ACCUMULATORS.get(dtype, dtype))
+    return WarpProduct(rows, columns, depth, dtypes.by_name(dtype), accumulator, 1, piece_bytes)
+
+
+def check(chosen: WarpSchedule, given: WarpProduct, chip: str) -> None:
+    machine, tile = load(chip), chosen.tile
+    item = given.operand.itemsize
+    assert chosen.across is not None
+    down, side = chosen.across
+    assert down * side == chosen.warps
+    assert tile.rows % (16 * down) == 0
+    assert tile.columns % (16 * side) == 0
+    assert tile.depth * item % 32 == 0
+    stages = chosen.stages * (tile.rows + tile.columns) * tile.depth * item
+    assert max(stages, tile.rows * tile.columns * 4) <= machine.memories[0].bytes
+    assert tile.rows * tile.columns // (32 * chosen.warps) <= 128
+    assert tile.rows < 2 * max(16, given.rows)
+    assert tile.columns < 2 * max(16, given.columns)
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+def test_what_is_chosen_fits(chip: str) -> None:
+    choice = random.Random(chip)
+    for _ in range(40):
+        sizes = [choice.choice((2, 17, 64, 100, 512, 1000, 4096)) for _ in range(3)]
+        given = product(*sizes, choice.choice(list(ACCUMULATORS)), choice.choice((0, 4, 8, 16)))
+        chosen = warp_schedule(given, load(chip))
+        check(chosen, given, chip)
+        is_copied = given.piece_bytes > 0 and given.depth > 64 // given.operand.itemsize
+        assert (chosen.stages > 1) == is_copied
+        assert chosen.tile.depth < given.depth or not is_copied
+
+
+@pytest.mark.parametrize("chip", ["sm_80", "sm_90a"])
+def test_large_products_have_large_tiles_and_small_ones_few_warps(chip: str) -> None:
+    large = warp_schedule(product(4096, 4096, 4096), load(chip))
+    assert (large.tile.rows, large.tile.columns, large.warps) == (128, 256, 8)
+    small = warp_schedule(product(64, 64, 256), load(chip))
+    assert small.warps <= 2
+
+
+def test_products_without_tensor_cores_have_no_warps_of_their_own() -> None:
+    chosen = warp_schedule(product(512, 512, 512, "f32"), load("sm_90a"))
+    assert (chosen.across, chosen.warps, chosen.stages, chosen.atom) == (None, 4, 1, "")
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+def test_instructions_are_in_the_files_of_the_machines(chip: str) -> None:
+    """The published rates of chips: a multiple of 512 operations a cycle, but for Hopper's share of another one's."""
+    machine = load(chip)
+    for operand, accumulator in ACCUMULATORS.items():
+        one = dtypes.by_name(operand)
+        atom = machine.atom_of(MMA, one, one, dtypes.by_name(accumulator))
+        assert atom is not None
+        assert (atom.rows, atom.columns, atom.depth * one.itemsize) == (16, 8, 32)
+        assert chip == "sm_90a" or atom.flops_per_cycle % 512 == 0
+    assert machine.atom_of(MMA, dtypes.f32, dtypes.f32, dtypes.f32) is None

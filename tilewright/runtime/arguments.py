@@ -1,0 +1,98 @@
+"""The arrays of a call, checked against what a program's manifest says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from tilewright.dtypes import by_name
+from tilewright.errors import ArgumentError, DTypeError, OverlapError, ShapeError
+from tilewright.runtime.manifest import ArraySpec, Manifest
+
+T = TypeVar("T")
+
+
+def check_count(manifest: Manifest, arrays: Sequence[object]) -> None:
+    """Refuse another number of inputs than the program has.
+
+    Raises:
+        ArgumentError: it is another.
+    """
+    if len(arrays) == len(manifest.inputs):
+        return
+    names = ", ".join(spec.name for spec in manifest.inputs)
+    raise ArgumentError(
+        f"`{manifest.name}` takes {len(manifest.inputs)} arrays ({names}), got {len(arrays)}",
+        help=f"call it as {manifest.name}({names})",
+    )
+
+
+def check_array(manifest: Manifest, spec: ArraySpec, array: Any) -> None:
+    """Refuse an array, on the host or a device, that is not what the manifest says.
+
+    Raises:
+        DTypeError, ShapeError: it is not.
+    """
+    expected = by_name(spec.dtype).numpy
+    if array.dtype != expected:
+        raise DTypeError(
+            f"`{spec.name}` of `{manifest.name}` must be {spec}, got dtype {array.dtype}",
+            help=f"convert it with {spec.name}.astype({expected.name!r})",
+        )
+    if array.shape != spec.shape:
+        raise ShapeError(
+            f"`{spec.name}` of `{manifest.name}` must be {spec}, got shape {array.shape}",
+            help=f"pass an array of shape {spec.shape}, or compile the function for this shape",
+        )
+
+
+def listed_outputs(manifest: Manifest, out: Any) -> list[Any]:
+    """What `out` holds, one for each output.
+
+    Raises:
+        ArgumentError: it holds another number.
+    """
+    given: list[Any] = [*out] if isinstance(out, tuple | list) else [out]
+    if len(given) != len(manifest.outputs):
+        raise ArgumentError(
+            f"`{manifest.name}` has {len(manifest.outputs)} outputs, but `out` holds {len(given)} arrays",
+            help="give `out` one array per output, or leave it out",
+        )
+    return given
+
+
+def check_host_output(manifest: Manifest, spec: ArraySpec, array: Any) -> None:
+    """Refuse what cannot be written as an output.
+
+    Raises:
+        ArgumentError, DTypeError, ShapeError: it is no such array.
+    """
+    if not isinstance(array, np.ndarray) or not array.flags.writeable:
+        raise ArgumentError(
+            f"`out` for `{spec.name}` of `{manifest.name}` is not a writeable NumPy array",
+            help=f"make it with np.empty({spec.shape}, {by_name(spec.dtype).numpy.name!r})",
+        )
+    check_array(manifest, spec, array)
+
+
+def check_overlap(
+    manifest: Manifest, inputs: Sequence[T], outputs: Sequence[T], share_memory: Callable[[T, T], bool]
+) -> None:
+    """Refuse an array that is written and overlaps another one, but for donated inputs.
+
+    Raises:
+        OverlapError: there is one.
+    """
+    arrays = [*zip(manifest.inputs, inputs, strict=True), *zip(manifest.outputs, outputs, strict=True)]
+    declared = {(len(inputs) + alias.output, alias.input) for alias in manifest.aliases}
+    for later in range(len(inputs), len(arrays)):
+        for earlier in range(later):
+            if (later, earlier) in declared or not share_memory(arrays[later][1], arrays[earlier][1]):
+                continue
+            raise OverlapError(
+                f"`{arrays[later][0].name}`, which `{manifest.name}` writes, overlaps "
+                f"`{arrays[earlier][0].name}` in memory",
+                help="pass a copy of one of them, or compile the function with that input donated",
+            )

@@ -1,0 +1,135 @@
+"""What a program does on a GPU: its kernels, and the steps of a call over numbered buffers.
+
+Buffers are numbered: the inputs, the outputs, the constants, then the places of the arena.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from tilewright.errors import CompilerBug
+
+MOST_BLOCKS = 2**31 - 1
+"""Of a grid of one dimension. CUDA C++ Programming Guide, "Compute Capabilities", technical specifications."""
+
+ALIGNMENT_BYTES = 16
+"""Kernels read and write vectors of up to so many bytes: every buffer begins at a multiple of it."""
+
+
+class Kernel(msgspec.Struct, frozen=True, kw_only=True):
+    """The entry of one module, and how it is launched: blocks, threads of each, bytes of dynamic shared memory, and
+    blocks of a cluster. Each of its `parameters` is the address of a buffer of at least as many bytes."""
+
+    name: str
+    blocks: int
+    threads: int
+    shared_bytes: int
+    parameters: tuple[int, ...]
+    cluster: int = 1
+
+
+class Launch(msgspec.Struct, frozen=True, tag="launch"):
+    """Run a kernel on buffers."""
+
+    kernel: int
+    buffers: tuple[int, ...]
+
+
+class Copy(msgspec.Struct, frozen=True, tag="copy"):
+    """Copy the first bytes of a buffer to another."""
+
+    source: int
+    target: int
+    nbytes: int
+
+
+class While(msgspec.Struct, frozen=True, tag="while"):
+    """Take the steps of `condition`, and while the byte in the buffer `flag` is not 0 then, those of `body` and again
+    those of `condition`. The host reads the byte."""
+
+    condition: tuple[Step, ...]
+    flag: int
+    body: tuple[Step, ...]
+
+
+class If(msgspec.Struct, frozen=True, tag="if"):
+    """Take the steps of `then`, or of `otherwise` where the byte in the buffer `flag` is 0, which the host reads."""
+
+    flag: int
+    then: tuple[Step, ...]
+    otherwise: tuple[Step, ...]
+
+
+Step: TypeAlias = Launch | Copy | While | If
+
+
+class Slot(msgspec.Struct, frozen=True):
+    """A place in the arena, in bytes."""
+
+    offset: int
+    nbytes: int
+
+
+class DeviceCode(msgspec.Struct, frozen=True, kw_only=True):
+    """Kernels for a chip such as `sm_90a`, the places of the arena, and the steps of a call, in order."""
+
+    chip: str
+    kernels: tuple[Kernel, ...]
+    arena: tuple[Slot, ...]
+    steps: tuple[Step, ...]
+
+    @property
+    def arena_bytes(self) -> int:
+        return max((slot.offset + slot.nbytes for slot in self.arena), default=0)
+
+    @property
+    def reads_on_host(self) -> bool:
+        """Whether what a call does depends on what its kernels compute."""
+        return any(isinstance(step, While | If) for step in self.steps)
+
+
+def all_steps(steps: Sequence[Step]) -> Iterator[Step]:
+    """The steps and those inside them."""
+    for step in steps:
+        yield step
+        if isinstance(step, While):
+            yield from all_steps((*step.condition, *step.body))
+        elif isinstance(step, If):
+            yield from all_steps((*step.then, *step.otherwise))
+
+
+def check_device(name: str, code: DeviceCode, array_bytes: Sequence[int]) -> None:
+    """Refuse a description that contradicts itself; `array_bytes` are those of inputs, outputs and constants.
+
+    Raises:
+        CompilerBug: it does; the compiler wrote it.
+    """
+    sizes = [*array_bytes, *(slot.nbytes for slot in code.arena)]
+    for slot in code.arena:
+        if slot.offset < 0 or slot.offset % ALIGNMENT_BYTES:
+            raise CompilerBug(f"`{name}` places a buffer at byte {slot.offset} of its arena")
+    for kernel in code.kernels:
+        extents = (kernel.blocks, kernel.threads, kernel.cluster)
+        if min(extents) < 1 or kernel.blocks > MOST_BLOCKS or kernel.shared_bytes < 0:
+            raise CompilerBug(f"`{name}` launches `{kernel.name}` with {kernel}")
+    for step in all_steps(code.steps):
+        wanted = _touched(name, code, step)
+        if any(not 0 <= number < len(sizes) or sizes[number] < nbytes for number, nbytes in wanted):
+            raise CompilerBug(f"`{name}` has a step on buffers that it does not have, or that are too small: {step}")
+
+
+def _touched(name: str, code: DeviceCode, step: Step) -> list[tuple[int, int]]:
+    """Numbers of the buffers that a step itself uses, and the bytes of each."""
+    if isinstance(step, Launch):
+        if not 0 <= step.kernel < len(code.kernels):
+            raise CompilerBug(f"`{name}` launches kernel {step.kernel} of {len(code.kernels)}")
+        parameters = code.kernels[step.kernel].parameters
+        if len(parameters) != len(step.buffers):
+            raise CompilerBug(f"`{name}` launches `{code.kernels[step.kernel].name}` on {len(step.buffers)} buffers")
+        return list(zip(step.buffers, parameters, strict=True))
+    if isinstance(step, Copy):
+        return [(step.source, step.nbytes), (step.target, step.nbytes)]
+    return [(step.flag, 1)]
