@@ -314,7 +314,8 @@ def _product(op: str, count: int, operands: Sequence[Bounded], a: Attributes, va
     dtype = dtypes.from_numpy(value.dtype)
     if not dtype.is_float:
         return bounded(value, unknown_where(unknown))
-    sources = [ops.cast(o.value, dtype) if o.dtype.bits > dtype.bits else o.value for o in operands]
+    compute = dtype.compute
+    sources = [ops.cast(o.value, compute) if o.dtype.bits > compute.bits else o.value for o in operands]
     wide = [widen(s) for s in sources]
     sizes = [np.abs(np.where(np.isfinite(w), w, 0.0)) for w in wide]
     errors = [np.where(o.unknown, 0.0, o.errors) for o in operands]
