@@ -15,6 +15,15 @@
     commit     the copies since the last commit are a group
     wait       all groups but the newest have arrived
 
+    role          a region that warps of its own run, beside those that run what follows it
+    mbarrier      barriers in memory whose phases complete by arrivals and by bytes that have come
+    expect        arrive, and let the phase wait for some bytes more
+    arrive        one arrival of those that a phase waits for
+    await         go on when a phase has completed
+    tensor_copy   a window of an array moves to a buffer by the machine itself, and completes a phase
+    fence         what was written to memory is seen by what works asynchronously
+    mma_wait      the newest asynchronous products may be under way, those before have been done
+
 A scheduled kernel is a `tile.kernel` with an empty grid whose body holds these, `tile.for` without carried tiles, and
 `tile.yield`. On a machine with warps there are no nests: each tile has its layout in its type, `tile.relayout` moves
 data between the lanes of a warp, and what moves between warps is stored in a buffer, behind a barrier, and loaded
@@ -49,6 +58,8 @@ from tilewright.layout.dims import static
 from tilewright.primitives import ArrayType
 
 WORKER, SHARED, BLOCK, WARP = "worker", "shared", "block", "warp"
+# All warps of a block, those of roles too; `BLOCK` as the scope of a barrier leaves out those of roles.
+EVERY_ROLE = "every role"
 # Buffers of a block begin where the instructions that read them in lines want them to.
 BUFFER_ALIGNMENT_BYTES = 1024
 
@@ -130,7 +141,8 @@ class StageOp(PlainOp):
 class CopyOp(PlainOp):
     """`destination[d] = source[map(d, symbols)]`, zero outside of the source, some time before a wait that covers the
     group of the copy: until then the destination is undefined, and its threads go on. `layout` says which thread
-    copies what: neighbouring registers together. Nothing is copied where `trip(symbols) >= trips`."""
+    copies what: neighbouring registers together. Nothing is copied where `trip(symbols) >= trips`. What is copied is
+    seen by what works asynchronously behind a `fence`."""
 
     name = "scheduled.copy"
     source = operand_def(tile.RefType)
@@ -181,6 +193,146 @@ class WaitOp(PlainOp):
     def verify_(self) -> None:
         if self.pending.value.data < 0:
             raise VerifyException("scheduled.wait: fewer than no groups are pending")
+
+
+# ---- roles, and barriers in memory --------------------------------------------------------------------------------
+
+
+def _verify_number(op: str, map: AffineMapAttr | None, symbols: int) -> None:
+    if map is not None and (map.data.num_dims, map.data.num_symbols, len(map.data.results)) != (0, symbols, 1):
+        raise VerifyException(f"{op}: {map.data} does not give one number of {symbols} symbols")
+
+
+def _verify_mbarrier(op: str, mbarrier: SSAValue) -> None:
+    if not isinstance(mbarrier.owner, MbarrierOp):
+        raise VerifyException(f"{op}: not of a scheduled.mbarrier")
+
+
+@irdl_op_definition
+class RoleOp(PlainOp):
+    """Run the body by `warps` warps of their own, while the block's other warps go on with what follows. Buffers and
+    indices from before it are seen in it; the block ends when all have ended."""
+
+    name = "scheduled.role"
+    role = prop_def(StringAttr)
+    warps = prop_def(IntegerAttr)
+    body = region_def("single_block")
+
+    def verify_(self) -> None:
+        if self.warps.value.data < 1 or self.body.block.args:
+            raise VerifyException("scheduled.role: a role has one warp or more, and no arguments")
+        if not isinstance(self.parent_op(), ParallelOp):
+            raise VerifyException("scheduled.role: not directly in a region of blocks")
+
+
+@irdl_op_definition
+class MbarrierOp(PlainOp):
+    """`count` barriers in the memory of a block, each in its phase 0. A phase completes when `arrivals` arrivals and
+    all bytes that were expected have come; then the next one begins. Before another warp uses one, there is a barrier
+    of `EVERY_ROLE`. PTX ISA, mbarrier."""
+
+    name = "scheduled.mbarrier"
+    count = prop_def(IntegerAttr)
+    arrivals = prop_def(IntegerAttr)
+    offset_bytes = opt_prop_def(IntegerAttr)
+    result = result_def(tile.RefType)
+
+    @property
+    def bytes(self) -> int:
+        return 8 * int(self.count.value.data)
+
+    def verify_(self) -> None:
+        type = tile.ref_type(self.result)
+        count = int(self.count.value.data)
+        if count < 1 or self.arrivals.value.data < 1:
+            raise VerifyException("scheduled.mbarrier: fewer than one barrier, or than one arrival")
+        if type.space.data != BLOCK or type.shape != (count,) or type.dtype != dtypes.i64:
+            raise VerifyException(f"scheduled.mbarrier: {count} barriers are {count} i64 of a block")
+
+
+@irdl_op_definition
+class ArriveOp(PlainOp):
+    """One arrival at barrier `number(symbols)` by each warpgroup that runs it, or by a warp where there is no group of
+    four. What its threads did before is seen by who waits for the phase. None unless `0 <= trip(symbols)`."""
+
+    name = "scheduled.arrive"
+    mbarrier = operand_def(tile.RefType)
+    symbols = var_operand_def(IndexType)
+    number = prop_def(AffineMapAttr)
+    trip = opt_prop_def(AffineMapAttr)
+
+    def verify_(self) -> None:
+        _verify_mbarrier(self.name, self.mbarrier)
+        _verify_number(self.name, self.number, len(self.symbols))
+        _verify_number(self.name, self.trip, len(self.symbols))
+
+
+@irdl_op_definition
+class ExpectOp(PlainOp):
+    """One arrival at barrier `number(symbols)`, whose phase then waits for `bytes` more, too. One thread runs it."""
+
+    name = "scheduled.expect"
+    mbarrier = operand_def(tile.RefType)
+    symbols = var_operand_def(IndexType)
+    number = prop_def(AffineMapAttr)
+    bytes = prop_def(IntegerAttr)
+
+    def verify_(self) -> None:
+        _verify_mbarrier(self.name, self.mbarrier)
+        _verify_number(self.name, self.number, len(self.symbols))
+        if self.bytes.value.data < 1:
+            raise VerifyException("scheduled.expect: fewer than one byte")
+
+
+@irdl_op_definition
+class AwaitOp(PlainOp):
+    """Go on when phase `phase(symbols)` of barrier `number(symbols)` has completed; at once for phases below 0. What
+    was done before its arrivals, and what its bytes brought, is seen. The machine compares the last bit of the phase:
+    the barrier must not be two phases further."""
+
+    name = "scheduled.await"
+    mbarrier = operand_def(tile.RefType)
+    symbols = var_operand_def(IndexType)
+    number = prop_def(AffineMapAttr)
+    phase = prop_def(AffineMapAttr)
+
+    def verify_(self) -> None:
+        _verify_mbarrier(self.name, self.mbarrier)
+        _verify_number(self.name, self.number, len(self.symbols))
+        _verify_number(self.name, self.phase, len(self.symbols))
+
+
+@irdl_op_definition
+class TensorCopyOp(PlainOp):
+    """`destination[d] = source[map(d, symbols)]`, zero outside of the source, some time before the phase of barrier
+    `number(symbols)` completes that now waits for its bytes: all those of the destination. One thread begins it, and
+    no thread takes part. The destination has a layout that boxes of an array are brought to."""
+
+    name = "scheduled.tensor_copy"
+    source = operand_def(tile.RefType)
+    destination = operand_def(tile.RefType)
+    mbarrier = operand_def(tile.RefType)
+    symbols = var_operand_def(IndexType)
+    map = prop_def(AffineMapAttr)
+    number = prop_def(AffineMapAttr)
+
+    def verify_(self) -> None:
+        source, target, map = tile.ref_type(self.source), tile.ref_type(self.destination), self.map.data
+        wanted = (len(target.shape), len(self.symbols), len(source.shape))
+        if (map.num_dims, map.num_symbols, len(map.results)) != wanted:
+            raise VerifyException(f"scheduled.tensor_copy: {map} does not map {target.shape} to {source.shape}")
+        if source.dtype != target.dtype or target.space.data != BLOCK:
+            raise VerifyException("scheduled.tensor_copy: not to a buffer of a block of the array's type")
+        _verify_mbarrier(self.name, self.mbarrier)
+        _verify_number(self.name, self.number, len(self.symbols))
+
+
+@irdl_op_definition
+class FenceOp(PlainOp):
+    """What this thread wrote to the memory of a block, or had copied there, is seen by asynchronous products and
+    copies that come after a barrier behind it."""
+
+    name = "scheduled.fence"
 
 
 @irdl_op_definition
@@ -251,7 +403,9 @@ class TermsOp(PlainOp):
 @irdl_op_definition
 class MmaOp(PlainOp):
     """`accumulator + left @ right` by the atom of that name: each operand a tile in registers, or a buffer. With a
-    `fragment`, an operand in a buffer is loaded to registers of that layout, a step of the depth at a time."""
+    `fragment`, an operand in a buffer is loaded to registers of that layout, a step of the depth at a time. An
+    `asynchronous` one goes on while the threads do: its buffers are not written, and its result is used by nothing but
+    further such products, until a `mma_wait` covers it."""
 
     name = "scheduled.mma"
     left = operand_def()
@@ -260,6 +414,7 @@ class MmaOp(PlainOp):
     atom = prop_def(StringAttr)
     left_fragment = opt_prop_def(StringAttr)
     right_fragment = opt_prop_def(StringAttr)
+    asynchronous = opt_prop_def(BoolAttr)
     result = result_def()
 
     @property
@@ -280,6 +435,22 @@ class MmaOp(PlainOp):
                 raise VerifyException("scheduled.mma: a fragment of an operand that is in registers")
             if fragment and Layout.parse(fragment).static_shape != _tile_type(operand).shape:
                 raise VerifyException(f"scheduled.mma: a fragment that is none of {_tile_type(operand)}")
+
+
+@irdl_op_definition
+class MmaWaitOp(PlainOp):
+    """The accumulator, when all asynchronous products of the threads but the newest `pending` have been done."""
+
+    name = "scheduled.mma_wait"
+    accumulator = operand_def()
+    pending = prop_def(IntegerAttr)
+    result = result_def()
+
+    def verify_(self) -> None:
+        if self.pending.value.data < 0:
+            raise VerifyException("scheduled.mma_wait: fewer than no products are pending")
+        if self.result.type != self.accumulator.type:
+            raise VerifyException("scheduled.mma_wait: the result is not where the accumulator is")
 
 
 def _tile_type(value: SSAValue) -> ArrayType:
@@ -352,6 +523,7 @@ Scheduled = Dialect(
     "scheduled",
     [
         *(AllocOp, StageOp, CopyOp, CommitOp, WaitOp),
+        *(RoleOp, MbarrierOp, ExpectOp, ArriveOp, AwaitOp, TensorCopyOp, FenceOp, MmaWaitOp),
         *(ParallelOp, NestOp, EndOp, BarrierOp, TermsOp, MmaOp, DotOp),
     ],
     [],
