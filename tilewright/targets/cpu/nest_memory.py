@@ -318,6 +318,7 @@ class NestMemory:
         stride = found.stride_along(vector, False) or 0
         pointer = self._pointer(found, [self._first_lane(found, i) for i in range(len(found.type.shape))])
         itemsize = found.type.dtype.itemsize
+        along_runs = plan.order[-1] == dim and outgrows_cache(found, self.context.machine)
         rows: list[Value] = []
         for lane in range(plan.lanes):
             number: Value = i64(lane)
@@ -325,6 +326,8 @@ class NestMemory:
                 number = minimum(self.builder, number, self.builder.sub(self.position.count, i64(1)))
             self.position.index[vector] = add(self.builder, start, number)
             row = offset_pointer(self.builder, pointer, multiply(self.builder, number, stride), itemsize)
+            if along_runs:  # the rows of the next vector, which the hardware does not see coming
+                prefetch(self.builder, offset_pointer(self.builder, row, i64(plan.lanes * stride), itemsize))
             # The base of a ref is always readable: lanes outside read it and are then replaced.
             for size, form in unsure:
                 if form is None:

@@ -33,7 +33,7 @@ GATHERED_LOAD, GATHERED_STORE, CONTIGUOUS = -3, -6, 2
 class NestPlan:
     """`order` lists nest dimensions outermost first; `reduced` ones come after all others, but for the vector dimension
     of a nest that goes `row_by_row`: whole rows are added to totals in memory. The `turned` loads run along
-    `turned_dim`, which is right outside the vector dimension: they are loaded in square blocks and transposed."""
+    `turned_dim`, which is next to the vector dimension: they are loaded in square blocks and transposed."""
 
     space: tuple[int, ...]
     roots: list[Operation]
@@ -271,7 +271,14 @@ def _order(plan: NestPlan) -> list[int]:
         return [*outer, *inner]
     if plan.row_by_row:
         return [*outer, *inner, vector]
+    if plan.turned_dim is not None and _fills_buffers(plan):
+        return [*(d for d in outer if d != plan.turned_dim), vector, plan.turned_dim]
     return [*outer, vector, *inner] if vector not in plan.reduced else [*outer, *inner, vector]
+
+
+def _fills_buffers(plan: NestPlan) -> bool:
+    """Whether what is read comes from farther than what is written goes: the runs that are read decide the order."""
+    return all(isinstance(root, tile.StoreOp) and tile.ref_type(root.destination).space.data for root in plan.roots)
 
 
 def _clips(plan: NestPlan, bound: Bound) -> list[Clip]:
