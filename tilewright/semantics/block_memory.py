@@ -1,16 +1,19 @@
-"""The memory that the warps of a block share, byte by byte, and who did what to each since the last barrier.
+"""The memory that the warps of a block share, by physical place, and who did what to each of its cells.
 
-It is pessimistic: what a copy brings is there when a wait covers it and no sooner, and a byte that one warp writes and
-another one touches needs a barrier between. Buffers whose places are planned overlap as their places do.
+It is pessimistic: what a copy brings is there when somebody has waited for it and no sooner, and a cell that one warp
+writes and another one touches needs something between that orders them (`clocks.py`). What works asynchronously sees
+what warps wrote only behind a fence. Buffers whose places are planned overlap as their places do.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from xdsl.dialects.builtin import IntegerAttr
 
 from tilewright.dialects import scheduled, tile
 from tilewright.dtypes import DType
@@ -19,16 +22,15 @@ from tilewright.layout import Layout
 from tilewright.layout.axes import Kind, kind_of
 from tilewright.layout.dims import static
 from tilewright.layout.iters import fuse_digits, weighted
+from tilewright.semantics.agents import Agent
+from tilewright.semantics.clocks import Clocks
+from tilewright.semantics.hazards import HazardError, RaceError
 
 Tensor = np.ndarray[Any, Any]
-# Buffers without a place get one each, beyond all that are planned.
-_UNPLANNED = 1 << 18
+Placed = scheduled.AllocOp | scheduled.MbarrierOp
 # Which warps hold what is not said: all of them read, and one that is no other writes.
 EVERY_WARP, SOME_WARP = np.uint64((1 << 64) - 1), np.uint64(1 << 63)
-
-
-class RaceError(CompilerBug):
-    """Warps, or a copy and a warp, get in each other's way."""
+_SOME_WARP_BIT = 63
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,10 @@ class Buffer:
 
     places: Tensor
     dtype: DType
+
+    @property
+    def bytes(self) -> int:
+        return self.places.size * self.dtype.itemsize
 
 
 @dataclass(frozen=True)
@@ -53,164 +59,305 @@ class Ring:
         return Buffer(self.first.places + number * self.stage_bytes, self.first.dtype)
 
 
+# ---- where buffers are ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Where the buffers and barriers of a block begin and end, in bytes, and its cells: no element of a buffer is
+    smaller."""
+
+    starts: dict[Placed, int]
+    end_bytes: int
+    cell_bytes: int
+
+    @staticmethod
+    def of(region: scheduled.ParallelOp) -> Plan:
+        """Those of a region. What has no place yet gets one of its own behind all that have.
+
+        Raises:
+            HazardError: a buffer lies where barriers are.
+        """
+        found = [op for op in region.body.block.walk() if isinstance(op, scheduled.AllocOp | scheduled.MbarrierOp)]
+        held = [op for op in found if tile.ref_type(op.result).space.data == scheduled.BLOCK]
+        starts: dict[Placed, int] = {}
+        end = max((_placed(op.offset_bytes) + op.bytes for op in held if op.offset_bytes is not None), default=0)
+        for op in held:
+            starts[op] = _placed(op.offset_bytes) if op.offset_bytes is not None else _aligned(end)
+            end = max(end, starts[op] + op.bytes)
+        _check_barriers_alone(starts)
+        sizes = [tile.ref_type(op.result).dtype.itemsize for op in held if isinstance(op, scheduled.AllocOp)]
+        return Plan(starts, end, min(sizes, default=1))
+
+
+def _placed(offset_bytes: IntegerAttr[Any] | None) -> int:
+    assert offset_bytes is not None
+    return int(offset_bytes.value.data)
+
+
+def _aligned(bytes: int) -> int:
+    return -(-bytes // scheduled.BUFFER_ALIGNMENT_BYTES) * scheduled.BUFFER_ALIGNMENT_BYTES
+
+
+def _check_barriers_alone(starts: dict[Placed, int]) -> None:
+    for barriers, start in starts.items():
+        if not isinstance(barriers, scheduled.MbarrierOp):
+            continue
+        for other, begin in starts.items():
+            if other is not barriers and start < begin + other.bytes and begin < start + barriers.bytes:
+                raise HazardError(f"`{other.name}` from byte {begin} lies where `{barriers.name}` is, from {start}")
+
+
+# ---- who did what ---------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class _Copy:
-    """A copy under way: the places of its elements, their bytes, the warps that wait for them, and its name."""
+    """A copy under way: its buffer, what it brings, the warps that wait for it, a bit for each, and its name."""
 
-    places: Tensor
-    data: Tensor
+    buffer: Buffer
+    values: Tensor
     warps: Tensor
     name: str
 
 
-class BlockMemory:
-    """Bytes, the warps that wrote and read each since the last barrier, and the copies that will write it."""
+@dataclass
+class _Groups:
+    """The copies of an agent: those since its last commit, and the groups before them."""
 
-    def __init__(self) -> None:
-        self._starts: dict[scheduled.AllocOp, int] = {}
-        self._end = _UNPLANNED
-        self._data = np.zeros(0, np.uint8)
-        self._writers = np.zeros(0, np.uint64)
-        self._readers = np.zeros(0, np.uint64)
-        self._arriving = np.zeros(0, np.int32)
-        self._begun: list[str] = []
-        self._open: list[_Copy] = []
-        self._groups: list[list[_Copy]] = []
+    open: list[_Copy] = field(default_factory=list[_Copy])
+    committed: list[list[_Copy]] = field(default_factory=list[list[_Copy]])
+
+
+class BlockMemory:
+    """Bytes, and for each cell the last write, the last read of each warp, and what is under way to it or reads it."""
+
+    def __init__(self, plan: Plan, clocks: Clocks, agents: Sequence[Agent]) -> None:
+        self._plan = plan
+        self._clocks = clocks
+        self._agents = {agent.name: number for number, agent in enumerate(agents)}
+        size = _aligned(plan.end_bytes)
+        cells = size // plan.cell_bytes
+        self._data = np.zeros(size, np.uint8)
+        self._writer = np.zeros(cells, np.int16)
+        self._written = np.zeros(cells, np.int32)
+        self._reads = np.zeros((clocks.warps, cells), np.int32)
+        # Which of `_names` wrote, read, or is going to write a cell; of each agent, which product reads it.
+        self._written_by, self._read_by, self._arriving = (np.zeros(cells, np.int32) for _ in range(3))
+        self._reading = np.zeros((len(agents), cells), np.int32)
+        self._names = [""]
+        self._groups: dict[str, _Groups] = {agent.name: _Groups() for agent in agents}
 
     def buffer(self, op: scheduled.AllocOp) -> Buffer | Ring:
         """The buffer of an allocation, filled with poison."""
         type = tile.ref_type(op.result)
-        start = self._start(op)
-        self._grow(start + op.bytes)
-        first = Buffer(start + places_in(type.layout.data, type.shape) * type.dtype.itemsize, type.dtype)
+        first = Buffer(
+            self._plan.starts[op] + places_in(type.layout.data, type.shape) * type.dtype.itemsize, type.dtype
+        )
         for number in range(op.count):
-            self._put(first.places + number * op.stage_bytes, np.full(type.shape, _poison(type.dtype)))
+            self._poison(Buffer(first.places + number * op.stage_bytes, type.dtype))
         return first if op.stages is None else Ring(first, op.count, op.stage_bytes)
 
-    def _start(self, op: scheduled.AllocOp) -> int:
-        if op.offset_bytes is not None:
-            return int(op.offset_bytes.value.data)
-        if op not in self._starts:
-            self._starts[op] = self._end
-            self._end += op.bytes
-        return self._starts[op]
+    # ---- accesses of warps ------------------------------------------------------------------------------------------
 
-    def _grow(self, size: int) -> None:
-        more = size - self._data.size
-        if more > 0:
-            self._data = np.pad(self._data, (0, more))
-            self._writers = np.pad(self._writers, (0, more))
-            self._readers = np.pad(self._readers, (0, more))
-            self._arriving = np.pad(self._arriving, (0, more))
-
-    # ---- accesses ---------------------------------------------------------------------------------------------------
-
-    def load(self, buffer: Buffer, at: tuple[Tensor, ...], warps: Tensor, who: str) -> Tensor:
-        """The elements at some coordinates, each read by `warps` (a bit for each)."""
+    def load(self, agent: Agent, buffer: Buffer, at: tuple[Tensor, ...], warps: Tensor, who: str) -> Tensor:
+        """The elements at some coordinates, each read by `warps` of `agent` (a bit for each)."""
         places = buffer.places[at]
-        touched, masks = _bytes(places, buffer.dtype, warps)
-        self._check_arriving(touched, f"{who} reads")
-        writers = self._writers[touched]
-        self._check((writers != 0) & (writers != masks), f"{who} reads what another warp wrote since the last barrier")
-        np.bitwise_or.at(self._readers, touched.reshape(-1), masks.reshape(-1))
-        return np.ascontiguousarray(self._data[touched]).view(buffer.dtype.numpy).reshape(places.shape)
+        cells, masks = self._cells(places, buffer.dtype, warps)
+        self._check_arriving(cells, f"{who} reads")
+        shares = list(_shares(agent, cells, masks))
+        self._check_seen(shares, f"{who} reads")
+        self._note_reads(shares, who)
+        return self._data.view(buffer.dtype.numpy)[places // buffer.dtype.itemsize]
 
-    def store(self, buffer: Buffer, at: tuple[Tensor, ...], values: Tensor, warps: Tensor, who: str) -> None:
+    def store(
+        self, agent: Agent, buffer: Buffer, at: tuple[Tensor, ...], values: Tensor, warps: Tensor, who: str
+    ) -> None:
         """Write elements at some coordinates, each by one warp."""
-        touched = self._note_write(buffer.places[at], buffer.dtype, warps, who)
-        self._data[touched] = _raw(values, buffer.dtype).reshape(touched.shape)
+        places = buffer.places[at]
+        cells, masks = self._cells(places, buffer.dtype, warps)
+        shares = list(_shares(agent, cells, masks))
+        self._check_write(cells, shares, who)
+        self._note_writes(shares, who)
+        self._put(buffer, places, values)
 
-    def _note_write(self, places: Tensor, dtype: DType, warps: Tensor, who: str) -> Tensor:
-        touched, masks = self._written(places, dtype, warps, who)
-        self._writers[touched] |= masks
-        return touched
+    def contents(self, buffer: Buffer) -> Tensor:
+        """What a buffer holds now."""
+        return self._data.view(buffer.dtype.numpy)[buffer.places // buffer.dtype.itemsize]
 
-    def _written(self, places: Tensor, dtype: DType, warps: Tensor, who: str) -> tuple[Tensor, Tensor]:
-        """The bytes of elements that `warps` write, now or later, and for each the warp."""
-        touched, masks = _bytes(places, dtype, warps)
-        self._check_arriving(touched, f"{who} writes")
-        for others, did in ((self._readers[touched], "read"), (self._writers[touched], "wrote")):
-            self._check((others & ~masks) != 0, f"{who} writes what another warp {did} since the last barrier")
-        return touched, masks
+    def _note_reads(self, shares: list[tuple[int, Tensor]], who: str) -> None:
+        name = self._name(who)
+        for row, cells in shares:
+            self._reads[row, cells] = self._clocks.seen[row, row]
+            self._read_by[cells] = name
 
-    def _check_arriving(self, touched: Tensor, who: str) -> None:
-        arriving = self._arriving[touched]
+    def _note_writes(self, shares: list[tuple[int, Tensor]], who: str) -> None:
+        name = self._name(who)
+        for row, cells in shares:
+            self._writer[cells] = row
+            self._written[cells] = self._clocks.seen[row, row]
+            self._written_by[cells] = name
+
+    def _cells_of(self, places: Tensor, dtype: DType) -> Tensor:
+        """The cells of elements, one element after the other."""
+        first = places.reshape(-1) // self._plan.cell_bytes
+        more = dtype.itemsize // self._plan.cell_bytes
+        return first if more == 1 else (first[:, None] + np.arange(more)).reshape(-1)
+
+    def _cells(self, places: Tensor, dtype: DType, warps: Tensor) -> tuple[Tensor, Tensor]:
+        """The cells of elements, and for each of them the warps of its element."""
+        return self._cells_of(places, dtype), np.repeat(warps.reshape(-1), dtype.itemsize // self._plan.cell_bytes)
+
+    def _put(self, buffer: Buffer, places: Tensor, values: Tensor) -> None:
+        dtype = buffer.dtype
+        self._data.view(dtype.numpy)[places // dtype.itemsize] = values.astype(dtype.numpy, copy=False)
+
+    def _poison(self, buffer: Buffer) -> None:
+        value = float("nan") if buffer.dtype.is_float else buffer.dtype.highest
+        self._put(buffer, buffer.places, np.asarray(value))
+
+    def _name(self, who: str) -> int:
+        if self._names[-1] != who:
+            self._names.append(who)
+        return len(self._names) - 1
+
+    # ---- checks -----------------------------------------------------------------------------------------------------
+
+    def _check_arriving(self, cells: Tensor, who: str) -> None:
+        arriving = self._arriving[cells]
         if arriving.any():
-            raise RaceError(f"{who} where {self._begun[int(arriving.max()) - 1]} has not arrived")
+            raise RaceError(f"{who} where {self._names[int(arriving.max())]} has not arrived")
 
-    def _check(self, wrong: Tensor, message: str) -> None:
+    def _check_write(self, cells: Tensor, shares: list[tuple[int, Tensor]], who: str) -> None:
+        """Some warps write, now or later: what others did there is over."""
+        self._check_arriving(cells, f"{who} writes")
+        self._check_not_read(cells, who)
+        self._check_seen(shares, f"{who} writes")
+        floor = self._clocks.floor([row for row, _ in shares])[: self._clocks.warps]
+        if (self._reads[:, cells] <= floor[:, None]).all():
+            return
+        for row, mine in shares:
+            late: Tensor = np.any(self._reads[:, mine] > self._clocks.seen[row, : self._clocks.warps, None], axis=0)
+            self._check(late, mine, self._read_by, f"{who} writes what {{}} of another warp read")
+
+    def _check_not_read(self, cells: Tensor, who: str) -> None:
+        reading = self._reading[:, cells]
+        if reading.any():
+            raise RaceError(f"{who} writes what {self._names[int(reading.max())]} still reads")
+
+    def _check_seen(self, shares: list[tuple[int, Tensor]], who: str) -> None:
+        """Some warps know of the last write of each cell."""
+        if not shares:
+            return
+        floor = self._clocks.floor([row for row, _ in shares])
+        if all((self._written[cells] <= floor[self._writer[cells]]).all() for _, cells in shares):
+            return
+        for row, cells in shares:
+            late = self._written[cells] > self._clocks.seen[row, self._writer[cells]]
+            landed = late & (self._writer[cells] >= self._clocks.warps)
+            self._check(landed, cells, self._written_by, f"{who} what {{}} brought, which was not waited for", "")
+            self._check(late, cells, self._written_by, f"{who} what {{}} of another warp wrote")
+
+    def _check_fenced(self, shares: list[tuple[int, Tensor]], who: str) -> None:
+        """What warps wrote is seen by what works asynchronously."""
+        for row, cells in shares:
+            writer = self._writer[cells]
+            late = (writer < self._clocks.warps) & (self._written[cells] > self._clocks.fenced[row, writer])
+            self._check(late, cells, self._written_by, f"{who} what {{}} wrote, with no fence before a barrier", "")
+
+    def _check(
+        self, wrong: Tensor, cells: Tensor, names: Tensor, message: str, end: str = " since the last barrier"
+    ) -> None:
         if wrong.any():
-            raise RaceError(message)
+            other = self._names[int(names[cells[int(np.argmax(wrong))]])]
+            raise RaceError(message.format(other) + end)
 
-    def barrier(self) -> None:
-        """All warps have finished what they did before."""
-        self._writers.fill(0)
-        self._readers.fill(0)
+    # ---- copies of warps --------------------------------------------------------------------------------------------
 
-    # ---- copies -----------------------------------------------------------------------------------------------------
-
-    def copy(self, buffer: Buffer, values: Tensor, warps: Tensor, who: str) -> None:
+    def copy(self, agent: Agent, buffer: Buffer, values: Tensor, warps: Tensor, who: str) -> None:
         """`values` are on their way to all of a buffer."""
-        touched, masks = self._written(buffer.places, buffer.dtype, warps, who)
-        self._put(buffer.places, np.full(values.shape, _poison(buffer.dtype)))
-        self._begun.append(who)
-        self._arriving[touched] = len(self._begun)
-        self._open.append(_Copy(touched, _raw(values, buffer.dtype).reshape(touched.shape), masks, who))
+        cells, masks = self._cells(buffer.places, buffer.dtype, warps)
+        self._check_write(cells, list(_shares(agent, cells, masks)), who)
+        self._poison(buffer)
+        self._arriving[cells] = self._name(who)
+        self._groups[agent.name].open.append(_Copy(buffer, values, warps, who))
 
-    def commit(self) -> None:
+    def commit(self, agent: Agent) -> None:
         """The copies since the last commit are a group."""
-        self._groups.append(self._open)
-        self._open = []
+        groups = self._groups[agent.name]
+        groups.committed.append(groups.open)
+        groups.open = []
 
-    def wait(self, pending: int) -> None:
+    def wait(self, agent: Agent, pending: int) -> None:
         """All groups but the newest `pending` arrive."""
-        while len(self._groups) > pending:
-            for copy in self._groups.pop(0):
-                self._arriving[copy.places] = 0
-                self._writers[copy.places] |= copy.warps
-                self._data[copy.places] = copy.data
+        committed = self._groups[agent.name].committed
+        while len(committed) > pending:
+            for copy in committed.pop(0):
+                cells, masks = self._cells(copy.buffer.places, copy.buffer.dtype, copy.warps)
+                self._arriving[cells] = 0
+                self._note_writes(list(_shares(agent, cells, masks)), copy.name)
+                self._put(copy.buffer, copy.buffer.places, copy.values)
 
-    def end(self) -> None:
-        """The block ends.
+    def end(self, agent: Agent) -> None:
+        """An agent ends.
 
         Raises:
-            RaceError: a copy is still under way.
+            RaceError: a copy of it is still under way.
         """
-        left = [*self._open, *(copy for group in self._groups for copy in group)]
+        groups = self._groups[agent.name]
+        left = [*groups.open, *(copy for group in groups.committed for copy in group)]
         if left:
             raise RaceError(f"nothing waits for {left[0].name}")
 
-    def _put(self, places: Tensor, values: Tensor) -> None:
-        raw = np.ascontiguousarray(values)
-        touched = places[..., None] + np.arange(raw.itemsize)
-        self._data[touched] = raw.view(np.uint8).reshape(touched.shape)
+    # ---- what works asynchronously ----------------------------------------------------------------------------------
 
-    # ---- several paths ----------------------------------------------------------------------------------------------
+    def start_write(self, row: int, buffer: Buffer, who: str) -> None:
+        """A copy that the machine makes, begun by a warp, will write all of a buffer."""
+        cells = self._cells_of(buffer.places, buffer.dtype)
+        shares = [(row, cells)]
+        self._check_write(cells, shares, who)
+        self._check_fenced(shares, f"{who} writes")
+        self._poison(buffer)
+        self._arriving[cells] = self._name(who)
 
-    def state(self) -> tuple[Tensor, Tensor]:
-        """Who wrote and read each byte since the last barrier."""
-        return self._writers.copy(), self._readers.copy()
+    def finish_write(self, buffer: Buffer, values: Tensor, column: int, clock: int, who: str) -> None:
+        """It has been written, in the name of a column of the clocks."""
+        cells = self._cells_of(buffer.places, buffer.dtype)
+        self._arriving[cells] = 0
+        self._writer[cells] = column
+        self._written[cells] = clock
+        self._written_by[cells] = self._name(who)
+        self._put(buffer, buffer.places, values)
 
-    def restore(self, *states: tuple[Tensor, Tensor]) -> None:
-        """Warps did since the last barrier what they did in any of some states."""
-        self.barrier()
-        for writers, readers in states:
-            self._writers[: writers.size] |= writers
-            self._readers[: readers.size] |= readers
+    def start_read(self, agent: Agent, buffer: Buffer, who: str) -> tuple[Tensor, int]:
+        """A product of all warps of an agent reads a buffer from now on; gives what `finish_read` wants."""
+        cells = self._cells_of(buffer.places, buffer.dtype)
+        self._check_arriving(cells, f"{who} reads")
+        shares = [(row, cells) for row in agent.rows]
+        self._check_seen(shares, f"{who} reads")
+        self._check_fenced(shares, f"{who} reads")
+        number = len(self._names)  # of its own, though others have the same name
+        self._names.append(who)
+        self._reading[self._agents[agent.name], cells] = number
+        return cells, number
+
+    def finish_read(self, agent: Agent, cells: Tensor, number: int) -> None:
+        """The product has been done, and no later one of the agent reads any longer what it read."""
+        reading = self._reading[self._agents[agent.name]]
+        reading[cells[reading[cells] == number]] = 0
+        self._note_reads([(row, cells) for row in agent.rows], self._names[number])
 
 
-def _bytes(places: Tensor, dtype: DType, warps: Tensor) -> tuple[Tensor, Tensor]:
-    """The bytes of elements, and for each of them the warps of its element."""
-    touched = places[..., None] + np.arange(dtype.itemsize)
-    return touched, np.broadcast_to(np.asarray(warps, np.uint64)[..., None], touched.shape)
-
-
-def _raw(values: Tensor, dtype: DType) -> Tensor:
-    return np.ascontiguousarray(values.astype(dtype.numpy, copy=False)).view(np.uint8)
-
-
-def _poison(dtype: DType) -> Any:
-    return np.asarray(float("nan") if dtype.is_float else dtype.highest).astype(dtype.numpy)
+def _shares(agent: Agent, cells: Tensor, masks: Tensor) -> Iterator[tuple[int, Tensor]]:
+    """The rows of an agent's warps, and the cells of each."""
+    if not cells.size:
+        return
+    together = np.bitwise_or.reduce(masks)
+    for bit, row in [*enumerate(agent.said_rows), (_SOME_WARP_BIT, agent.rows[-1])]:
+        flag = np.uint64(1) << np.uint64(bit)
+        if together & flag:
+            of_row = (masks & flag) != 0
+            yield row, cells if of_row.all() else cells[of_row]
 
 
 @lru_cache(maxsize=256)

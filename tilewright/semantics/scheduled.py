@@ -1,8 +1,9 @@
 """The definition of the `scheduled` operations, and the interpreter of scheduled kernels.
 
 Worker buffers are poisoned at the start of every point of a parallel region, so that a value carried from one point to
-the next by accident shows; points run in a seeded random order, or in one that keeps that of the last dimension. What
-the warps of a block do to its buffers is checked as well: `block_memory.py`.
+the next by accident shows; points run in a seeded random order, or in one that keeps that of the last dimension. The
+roles of a block run beside each other in a seeded order, and what warps, copies and products do to its buffers is
+checked: `block_run.py`.
 """
 
 from __future__ import annotations
@@ -19,18 +20,26 @@ from xdsl.ir.affine import AffineMap
 from tilewright import ops
 from tilewright.dialects import scheduled, tile
 from tilewright.dialects.base import array_type, decode, layout_text
-from tilewright.semantics.block_memory import BlockMemory, Buffer, Ring, warps_of
+from tilewright.semantics import products
+from tilewright.semantics.block_memory import Buffer, Ring, warps_of
+from tilewright.semantics.block_run import BlockPlan, BlockRun
+from tilewright.semantics.hazards import HazardError
+from tilewright.semantics.mbarriers import Mbarrier, Mbarriers
+from tilewright.semantics.places import named
 from tilewright.semantics.tile import Interpreter as TileInterpreter
-from tilewright.semantics.tile import Tensor, Values, dot, evaluate_map, load, poison
+from tilewright.semantics.tile import Tensor, Values, evaluate_map, load, poison
 
 
 class Interpreter(TileInterpreter):
-    """Runs scheduled kernels. Buffers are NumPy arrays indexed logically; layouts do not change what they hold."""
+    """Runs scheduled kernels. Buffers are NumPy arrays indexed logically; layouts do not change what they hold.
 
-    def __init__(self, seed: int = 0) -> None:
+    `shared_bytes`: how much memory a block may have; None for any.
+    """
+
+    def __init__(self, seed: int = 0, shared_bytes: int | None = None) -> None:
         self._random = random.Random(seed)
-        self._memory = BlockMemory()
-        self._warps = 1
+        self._shared_bytes = shared_bytes
+        self._block: BlockRun | None = None
 
     def run_scheduled(self, kernel: tile.KernelOp, arrays: Sequence[Tensor]) -> None:
         """Run a scheduled kernel on its refs, written in place."""
@@ -47,37 +56,25 @@ class Interpreter(TileInterpreter):
         return super().run_block(block, values)
 
     def run_op(self, op: Operation, values: Values) -> Sequence[Any]:
-        if isinstance(op, scheduled.AllocOp):
-            type = tile.ref_type(op.result)
-            return [self._memory.buffer(op) if type.space.data == scheduled.BLOCK else poison(type.shape, type.dtype)]
-        if isinstance(op, scheduled.StageOp):
-            (number,) = evaluate_map(op.map.data, (), [values[s] for s in op.symbols])
-            ring: Ring = values[op.ring]
-            return [ring.stage(int(number))]
-        if isinstance(op, tile.LoadOp) and isinstance(values[op.source], Buffer):
-            return [self._load(op, values)]
-        if isinstance(op, tile.StoreOp) and isinstance(values[op.destination], Buffer):
-            self._store(op, values)
-            return []
-        if isinstance(op, scheduled.CopyOp | scheduled.CommitOp | scheduled.WaitOp):
-            self._run_copies(op, values)
-            return []
         if isinstance(op, scheduled.ParallelOp):
             self._run_parallel(op, values)
             return []
         if isinstance(op, scheduled.NestOp):
             self.run_block(op.body.block, values)
             return []
-        if isinstance(op, scheduled.BarrierOp):
-            if op.scope.data != scheduled.WARP:  # warps are not taken apart
-                self._memory.barrier()
-            return []
         if isinstance(op, scheduled.TermsOp):
             return [_terms(op, values[op.source])]
-        if isinstance(op, scheduled.MmaOp):
-            return [self._mma(op, values)]
         if isinstance(op, scheduled.DotOp):
             _run_dot(op, values)
+            return []
+        if isinstance(op, scheduled.AllocOp) and tile.ref_type(op.result).space.data != scheduled.BLOCK:
+            type = tile.ref_type(op.result)
+            return [poison(type.shape, type.dtype)]
+        if self._block is not None:
+            done = self._run_in_block(op, values, self._block)
+            if done is not None:
+                return done
+        elif isinstance(op, scheduled.BarrierOp):
             return []
         return super().run_op(op, values)
 
@@ -86,73 +83,119 @@ class Interpreter(TileInterpreter):
         self._random.shuffle(points)
         if op.in_order is not None:
             points.sort(key=lambda point: point[-1])
-        self._warps = 1 if op.warps is None else int(op.warps.value.data)
+        plan = BlockPlan(op)
+        if self._shared_bytes is not None and plan.memory.end_bytes > self._shared_bytes:
+            raise HazardError(f"a block has {plan.memory.end_bytes} bytes of memory, of {self._shared_bytes}")
         for point in points:
             inner = values | dict(zip(op.body.block.args, point, strict=True))
-            self._memory = BlockMemory()
-            self.run_block(op.body.block, inner)
-            self._memory.end()
+            self._block = BlockRun(plan, self._random)
+            try:
+                self.run_block(op.body.block, inner)
+                self._block.end()
+            finally:
+                self._block.team.stop()
+        self._block = None
 
-    # ---- buffers of a block -----------------------------------------------------------------------------------------
+    # ---- in a block of warps ----------------------------------------------------------------------------------------
 
-    def _load(self, op: tile.LoadOp, values: Values) -> Tensor:
-        buffer: Buffer = values[op.source]
-        type = array_type(op.result)
-        at, inside = _places(op.map.data, type.shape, buffer, [values[s] for s in op.symbols])
-        result = poison(type.shape, type.dtype)
-        if op.fill is not None:
-            result[...] = decode(op.fill)
-        holders, _ = warps_of(layout_text(op.result), type.shape, self._warps)
-        result[inside] = self._memory.load(buffer, at, holders[inside], named(op, values))
-        return result
-
-    def _store(self, op: tile.StoreOp, values: Values) -> None:
-        buffer: Buffer = values[op.destination]
-        value: Tensor = values[op.value]
-        at, inside = _places(op.map.data, value.shape, buffer, [values[s] for s in op.symbols])
-        _, storing = warps_of(layout_text(op.value), value.shape, self._warps)
-        self._memory.store(buffer, at, value[inside], storing[inside], named(op, values))
-
-    def _mma(self, op: scheduled.MmaOp, values: Values) -> Tensor:
-        """Operands in buffers are read by the warps that hold the fragment, or else by any."""
-
-        def operand(value: Tensor | Buffer, fragment: str) -> Tensor:
-            if not isinstance(value, Buffer):
-                return value
-            shape: tuple[int, ...] = value.places.shape
-            holders, _ = warps_of(fragment, shape, self._warps)
-            return self._memory.load(value, tuple(np.indices(shape)), holders, named(op, values))
-
-        left, right = op.fragments
-        return dot(operand(values[op.left], left), operand(values[op.right], right), values[op.accumulator])
-
-    def _run_copies(self, op: Operation, values: Values) -> None:
-        if isinstance(op, scheduled.CommitOp):
-            self._memory.commit()
-        elif isinstance(op, scheduled.WaitOp):
-            self._memory.wait(int(op.pending.value.data))
-        elif isinstance(op, scheduled.CopyOp):
-            symbols = [values[s] for s in op.symbols]
-            if op.trip is not None and op.trips is not None:
-                (trip,) = evaluate_map(op.trip.data, (), symbols)
-                if int(trip) >= int(op.trips.value.data):
-                    return
-            buffer: Buffer = values[op.destination]
-            type = array_type(tile.ref_type(op.destination).array)
-            _, copying = warps_of(op.layout.data, type.shape, self._warps)
-            brought = load(values[op.source], op.map.data, type, symbols, 0)
-            self._memory.copy(buffer, brought, copying, named(op, values))
+    def _run_in_block(self, op: Operation, values: Values, block: BlockRun) -> Sequence[Any] | None:
+        """The results of an operation of a block; None for those that are defined for tiles."""
+        products.check_uses(op, values, block)
+        if isinstance(op, scheduled.AllocOp):
+            return [block.memory.buffer(op)]
+        if isinstance(op, scheduled.StageOp):
+            ring: Ring = values[op.ring]
+            return [ring.stage(_number(op.map.data, op, values))]
+        if isinstance(op, tile.LoadOp) and isinstance(values[op.source], Buffer):
+            return [_load(op, values, block)]
+        if isinstance(op, tile.StoreOp) and isinstance(values[op.destination], Buffer):
+            _store(op, values, block)
+            return []
+        if isinstance(op, scheduled.MmaOp):
+            return [products.multiply(op, values, block)]
+        if isinstance(op, scheduled.MmaWaitOp):
+            return [products.wait(op, values, block)]
+        if isinstance(op, scheduled.MbarrierOp):
+            return [block.make_mbarriers(op, named(op, values))]
+        if isinstance(op, scheduled.RoleOp):
+            inner = dict(values)
+            block.begin_role(op, lambda: self.run_block(op.body.block, inner))
+            return []
+        return [] if _run_order(op, values, block) else None
 
 
-def named(op: Operation, values: Values) -> str:
-    """An operation, and the trip of the loops around it."""
-    trips: list[str] = []
-    around = op.parent_op()
-    while around is not None:
-        if isinstance(around, tile.ForOp):
-            trips.insert(0, str(values[around.body.block.args[0]]))
-        around = around.parent_op()
-    return f"`{op.name}`" + (f" of trip {', '.join(trips)}" if trips else "")
+def _run_order(op: Operation, values: Values, block: BlockRun) -> bool:
+    """Copies, and what brings order into what agents do; false for other operations."""
+    match op:
+        case scheduled.BarrierOp():
+            block.barrier(op.scope.data, named(op, values))
+        case scheduled.CopyOp():
+            _copy(op, values, block)
+        case scheduled.CommitOp():
+            block.memory.commit(block.agent)
+        case scheduled.WaitOp():
+            block.wait_for_copies(int(op.pending.value.data))
+        case scheduled.FenceOp():
+            block.fence()
+        case scheduled.ArriveOp():
+            if op.trip is None or _number(op.trip.data, op, values) >= 0:
+                block.arrive(_mbarrier(op, values), named(op, values))
+        case scheduled.ExpectOp():
+            block.expect(_mbarrier(op, values), int(op.bytes.value.data), named(op, values))
+        case scheduled.AwaitOp():
+            block.wait_for(_mbarrier(op, values), _number(op.phase.data, op, values), named(op, values))
+        case scheduled.TensorCopyOp():
+            brought = _brought(op, values)
+            block.tensor_copy(values[op.destination], brought, _mbarrier(op, values), named(op, values))
+        case _:
+            return False
+    return True
+
+
+def _number(map: AffineMap, op: Any, values: Values) -> int:
+    (number,) = evaluate_map(map, (), [values[s] for s in op.symbols])
+    return int(number)
+
+
+def _mbarrier(
+    op: scheduled.ArriveOp | scheduled.ExpectOp | scheduled.AwaitOp | scheduled.TensorCopyOp, values: Values
+) -> Mbarrier:
+    barriers: Mbarriers = values[op.mbarrier]
+    return barriers.number(_number(op.number.data, op, values))
+
+
+def _load(op: tile.LoadOp, values: Values, block: BlockRun) -> Tensor:
+    buffer: Buffer = values[op.source]
+    type = array_type(op.result)
+    at, inside = _places(op.map.data, type.shape, buffer, [values[s] for s in op.symbols])
+    result = poison(type.shape, type.dtype)
+    if op.fill is not None:
+        result[...] = decode(op.fill)
+    holders, _ = warps_of(layout_text(op.result), type.shape, block.agent.warps)
+    result[inside] = block.memory.load(block.agent, buffer, at, holders[inside], named(op, values))
+    return result
+
+
+def _store(op: tile.StoreOp, values: Values, block: BlockRun) -> None:
+    buffer: Buffer = values[op.destination]
+    value: Tensor = values[op.value]
+    at, inside = _places(op.map.data, value.shape, buffer, [values[s] for s in op.symbols])
+    _, storing = warps_of(layout_text(op.value), value.shape, block.agent.warps)
+    block.memory.store(block.agent, buffer, at, value[inside], storing[inside], named(op, values))
+
+
+def _copy(op: scheduled.CopyOp, values: Values, block: BlockRun) -> None:
+    if op.trip is not None and op.trips is not None and _number(op.trip.data, op, values) >= int(op.trips.value.data):
+        return
+    buffer: Buffer = values[op.destination]
+    _, copying = warps_of(op.layout.data, buffer.places.shape, block.agent.warps)
+    block.memory.copy(block.agent, buffer, _brought(op, values), copying, named(op, values))
+
+
+def _brought(op: scheduled.CopyOp | scheduled.TensorCopyOp, values: Values) -> Tensor:
+    """The window of an array that a copy brings, with zeros outside of it."""
+    type = array_type(tile.ref_type(op.destination).array)
+    return load(values[op.source], op.map.data, type, [values[s] for s in op.symbols], 0)
 
 
 def _places(
@@ -213,8 +256,14 @@ def _read(source: Tensor, map: Any, shape: tuple[int, ...], symbols: Sequence[An
     return result
 
 
-def run_call(kernel: tile.KernelOp, inputs: Sequence[Tensor], seed: int = 0) -> list[Tensor]:
-    """Run a scheduled kernel as `array.call` does."""
+def run_call(
+    kernel: tile.KernelOp, inputs: Sequence[Tensor], seed: int = 0, shared_bytes: int | None = None
+) -> list[Tensor]:
+    """Run a scheduled kernel as `array.call` does, by blocks that have so many bytes of memory.
+
+    Raises:
+        HazardError: the parts of a block get in each other's way, or need more memory.
+    """
     pending = iter(inputs)
     arrays: list[Tensor] = []
     results: list[Tensor] = []
@@ -225,5 +274,5 @@ def run_call(kernel: tile.KernelOp, inputs: Sequence[Tensor], seed: int = 0) -> 
         arrays.append(array)
         if effect != tile.IN:
             results.append(array)
-    Interpreter(seed).run_scheduled(kernel, arrays)
+    Interpreter(seed, shared_bytes).run_scheduled(kernel, arrays)
     return results

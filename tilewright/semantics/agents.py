@@ -1,0 +1,152 @@
+"""The agents of a block: its roles, and its other warps, which run beside each other.
+
+Each agent but the first has a thread of its own, and exactly one runs at a time: it hands over where it synchronises
+with others, to one that a random generator picks of those that can go on. So a run is the same for the same seed. Only
+where nobody can go on, or sometimes before, something asynchronous arrives; where nothing is left to arrive either,
+that is a deadlock.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tilewright.semantics.hazards import DeadlockError
+
+# How often something arrives although agents can go on, in the blocks where it does.
+_EARLY = 0.25
+
+
+class _Stopped(BaseException):
+    """The thread of an agent is not wanted any longer."""
+
+
+@dataclass
+class Agent:
+    """`first` and `warps`: which warps of the block it is, one row of clocks each, and behind them one row for a warp
+    that is not said."""
+
+    name: str
+    first: int
+    warps: int
+    begun: bool = False
+    ended: bool = False
+    ready: Callable[[], bool] | None = None
+    waits_for: Callable[[], str] | None = None
+    thread: threading.Thread | None = None
+    turn: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+
+    @property
+    def rows(self) -> list[int]:
+        """All rows."""
+        return list(range(self.first, self.first + self.warps + 1))
+
+    @property
+    def said_rows(self) -> list[int]:
+        """Those of the warps that there are."""
+        return list(range(self.first, self.first + self.warps))
+
+    @property
+    def groups(self) -> int:
+        """How many arrivals one of all its warps is: one of each warpgroup, or of each warp where there are none."""
+        return self.warps // 4 if self.warps % 4 == 0 else self.warps
+
+
+class Team:
+    """Agents, the first of which runs in the caller's thread. `land` lets something arrive, if there is anything."""
+
+    def __init__(self, agents: list[Agent], order: random.Random, land: Callable[[], bool]) -> None:
+        self.agents = agents
+        self.current = agents[0]
+        self.current.begun = True
+        self._order = order
+        self._land = land
+        self._lands_early = order.random() < 0.5
+        self._error: BaseException | None = None
+        self._stopping = False
+
+    def begin(self, agent: Agent, body: Callable[[], object]) -> None:
+        """`agent` may run from now on."""
+        agent.begun = True
+        agent.thread = threading.Thread(target=self._run, args=(agent, body), daemon=True)
+        agent.thread.start()
+        self.pause()
+
+    def pause(self) -> None:
+        """Others may go on."""
+        if len(self.agents) > 1:
+            self._hand_over()
+
+    def wait(self, ready: Callable[[], bool], waits_for: Callable[[], str]) -> None:
+        """Go on when `ready()`.
+
+        Raises:
+            DeadlockError: no agent can go on.
+        """
+        agent = self.current
+        while not ready():
+            agent.ready, agent.waits_for = ready, waits_for
+            self._hand_over()
+        agent.ready = agent.waits_for = None
+
+    def finish(self) -> None:
+        """The first agent waits for all others to end."""
+        self.wait(lambda: all(agent.ended or not agent.begun for agent in self.agents[1:]), lambda: "the end of all")
+
+    def stop(self) -> None:
+        """End the threads of all agents, where they are."""
+        self._stopping = True
+        for agent in self.agents:
+            if agent.thread is not None:
+                agent.turn.release()
+                agent.thread.join()
+
+    # ---- whose turn it is -------------------------------------------------------------------------------------------
+
+    def _run(self, agent: Agent, body: Callable[[], object]) -> None:
+        agent.turn.acquire()
+        if self._stopping:
+            return
+        following = self.agents[0]
+        try:
+            body()
+            agent.ended = True
+            following = self._next()
+        except _Stopped:
+            return
+        except BaseException as error:  # the first agent raises it
+            self._error = error
+        self.current = following
+        following.turn.release()
+
+    def _hand_over(self) -> None:
+        agent, following = self.current, self._next()
+        if following is agent:
+            return
+        self.current = following
+        following.turn.release()
+        agent.turn.acquire()
+        if self._stopping:
+            raise _Stopped
+        if self._error is not None:
+            raise self._error
+
+    def _next(self) -> Agent:
+        """One that can go on."""
+        while True:
+            able = [each for each in self.agents if self._can_go_on(each)]
+            early = self._lands_early and self._order.random() < _EARLY
+            if (early or not able) and self._land():
+                continue
+            if able:
+                return self._order.choice(able)
+            raise DeadlockError(f"nobody can go on: {'; '.join(self._reasons())}")
+
+    def _can_go_on(self, agent: Agent) -> bool:
+        return agent.begun and not agent.ended and (agent.ready is None or agent.ready())
+
+    def _reasons(self) -> list[str]:
+        waiting = [f"{each.name} waits for {each.waits_for()}" for each in self.agents if each.waits_for is not None]
+        return waiting + [f"{each.name} has ended" for each in self.agents if each.ended]

@@ -1,0 +1,233 @@
+"""One block of warps: its memory, its agents, its barriers, and what works asynchronously for it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.dialects import scheduled
+from tilewright.semantics.agents import Agent, Team
+from tilewright.semantics.block_memory import BlockMemory, Buffer, Plan
+from tilewright.semantics.clocks import Clocks
+from tilewright.semantics.hazards import HazardError, RaceError
+from tilewright.semantics.mbarriers import Mbarrier, Mbarriers
+
+Tensor = np.ndarray[Any, Any]
+_MAIN = "the block"
+
+
+@dataclass(frozen=True)
+class _TensorCopy:
+    """A copy that the machine makes, on its way to complete a phase of a barrier."""
+
+    buffer: Buffer
+    values: Tensor
+    mbarrier: Mbarrier
+    clock: int
+    name: str
+
+    def land(self, memory: BlockMemory) -> None:
+        memory.finish_write(self.buffer, self.values, self.mbarrier.column, self.clock, self.name)
+        self.mbarrier.come(self.buffer.bytes, self.name)
+
+
+@dataclass
+class Product:
+    """An asynchronous product, number `number` of an agent: what it adds up to, the buffers that it reads and who goes
+    on with its registers."""
+
+    value: Tensor
+    agent: Agent
+    number: int
+    name: str
+    reads: list[tuple[Tensor, int]]
+    goes_on: str = ""
+
+
+class BlockPlan:
+    """What is the same for all blocks of a region: where its buffers are, its roles and barriers."""
+
+    def __init__(self, region: scheduled.ParallelOp) -> None:
+        self.memory = Plan.of(region)
+        self.warps = 1 if region.warps is None else int(region.warps.value.data)
+        self.roles = [op for op in region.body.block.ops if isinstance(op, scheduled.RoleOp)]
+        self.barriers: dict[scheduled.MbarrierOp, int] = {}
+        self.barrier_count = 0
+        for op in region.body.block.walk():
+            if isinstance(op, scheduled.MbarrierOp):
+                self.barriers[op] = self.barrier_count
+                self.barrier_count += int(op.count.value.data)
+
+    def agents(self) -> list[Agent]:
+        agents = [Agent(_MAIN, 0, self.warps)]
+        for op in self.roles:
+            agents.append(Agent(f"role {op.role.data}", agents[-1].rows[-1] + 1, int(op.warps.value.data)))
+        return agents
+
+
+class BlockRun:
+    """Operations are those of the agent that runs. `who` is the operation and its trip, for errors."""
+
+    def __init__(self, plan: BlockPlan, order: random.Random) -> None:
+        agents = plan.agents()
+        self._plan = plan
+        self._order = order
+        self.team = Team(agents, order, self._land)
+        self.clocks = Clocks(agents[-1].rows[-1] + 1, plan.barrier_count)
+        self.memory = BlockMemory(plan.memory, self.clocks, agents)
+        self._barriers: dict[scheduled.MbarrierOp, Mbarriers] = {}
+        self._flying: list[_TensorCopy] = []
+        self._products: dict[str, list[Product]] = {agent.name: [] for agent in agents}
+        self._begun = {agent.name: 0 for agent in agents}
+        # Who came to the barrier of all roles, and how often all did.
+        self._came: list[Agent] = []
+        self._met = 0
+
+    @property
+    def agent(self) -> Agent:
+        """Who runs."""
+        return self.team.current
+
+    # ---- agents -----------------------------------------------------------------------------------------------------
+
+    def begin_role(self, op: scheduled.RoleOp, body: Callable[[], object]) -> None:
+        """The warps of a role run beside the others."""
+        agent = self.team.agents[1 + self._plan.roles.index(op)]
+
+        def run() -> None:
+            body()
+            self._end_agent()
+
+        self.team.begin(agent, run)
+
+    def end(self) -> None:
+        """All agents end.
+
+        Raises:
+            HazardError: something is still under way.
+        """
+        self._end_agent()
+        self.team.finish()
+        if self._flying:
+            raise RaceError(f"nothing waits for {self._flying[0].name}")
+        for barriers in self._barriers.values():
+            for barrier in barriers.barriers:
+                barrier.end()
+
+    def _end_agent(self) -> None:
+        self.memory.end(self.agent)
+        left = self._products[self.agent.name]
+        if left:
+            raise RaceError(f"nothing waits for {left[0].name}")
+
+    def _land(self) -> bool:
+        """One of the copies that are under way arrives."""
+        if not self._flying:
+            return False
+        self._flying.pop(self._order.randrange(len(self._flying))).land(self.memory)
+        return True
+
+    # ---- barriers ---------------------------------------------------------------------------------------------------
+
+    def barrier(self, scope: str, who: str) -> None:
+        """All warps of a scope have finished what they did before. Warps are not taken apart."""
+        if scope == scheduled.WARP:
+            return
+        if scope == scheduled.EVERY_ROLE:
+            self._meet(who)
+        elif self.agent is not self.team.agents[0]:
+            raise HazardError(f"{who} of `{scope}`, to which no role belongs")
+        else:
+            self.clocks.meet(self.agent.rows)
+        self.team.pause()
+
+    def _meet(self, who: str) -> None:
+        self._came.append(self.agent)
+        if len(self._came) == sum(agent.begun for agent in self.team.agents):
+            # Warps of roles that have not begun come by here, too.
+            self.clocks.meet([row for agent in self.team.agents for row in agent.rows])
+            self._came = []
+            self._met += 1
+            return
+        met = self._met
+        self.team.wait(lambda: self._met > met, lambda: f"all others at {who} of every role")
+
+    def make_mbarriers(self, op: scheduled.MbarrierOp, who: str) -> Mbarriers:
+        """Barriers in memory, each in its phase 0."""
+        if op in self._barriers:
+            raise HazardError(f"{who} makes barriers where there are some")
+        name = f"`{op.result.name_hint or op.name}`"
+        first, row, arrivals = self._plan.barriers[op], self.agent.first, int(op.arrivals.value.data)
+        columns = [self.clocks.warps + first + number for number in range(int(op.count.value.data))]
+        made = [
+            Mbarrier(f"barrier {number} of {name}", arrivals, self.clocks, row, column)
+            for number, column in enumerate(columns)
+        ]
+        self._barriers[op] = Mbarriers(name, made)
+        return self._barriers[op]
+
+    def arrive(self, mbarrier: Mbarrier, who: str) -> None:
+        """All warps of the agent arrive."""
+        mbarrier.arrive(self.agent.rows, self.agent.groups, who)
+        self.team.pause()
+
+    def expect(self, mbarrier: Mbarrier, bytes: int, who: str) -> None:
+        """One warp arrives, and the phase waits for some bytes."""
+        mbarrier.expect(self.agent.first, bytes, who)
+        self.team.pause()
+
+    def wait_for(self, mbarrier: Mbarrier, phase: int, who: str) -> None:
+        """All warps of the agent wait for a phase."""
+        agent = self.agent
+        self.team.pause()
+        mbarrier.check_waits(agent.said_rows, phase, who)
+        self.team.wait(lambda: mbarrier.is_complete(phase, who), lambda: f"phase {phase} of {mbarrier} in {who}")
+        mbarrier.go_on(agent, phase, who)
+
+    def fence(self) -> None:
+        """What the warps of the agent wrote is seen by what works asynchronously behind a barrier."""
+        self.clocks.fence(self.agent.rows)
+
+    # ---- what works asynchronously ----------------------------------------------------------------------------------
+
+    def tensor_copy(self, buffer: Buffer, values: Tensor, mbarrier: Mbarrier, who: str) -> None:
+        """A copy that completes the present phase of a barrier."""
+        row = self.agent.first
+        self.memory.start_write(row, buffer, who)
+        clock = mbarrier.coming(row, buffer.bytes, who)
+        self._flying.append(_TensorCopy(buffer, values, mbarrier, clock, who))
+        self.team.pause()
+
+    def wait_for_copies(self, pending: int) -> None:
+        """All groups of copies of the agent but the newest arrive."""
+        self.memory.wait(self.agent, pending)
+        self.team.pause()
+
+    def read_for_product(self, buffer: Buffer, who: str) -> tuple[Tensor, tuple[Tensor, int]]:
+        """What a product that begins reads of a buffer, and the note that it does."""
+        reads = self.memory.start_read(self.agent, buffer, who)
+        return self.memory.contents(buffer), reads
+
+    def begin_product(self, value: Tensor, reads: list[tuple[Tensor, int]], who: str) -> Product:
+        """A product is under way."""
+        name = self.agent.name
+        self._begun[name] += 1
+        product = Product(value, self.agent, self._begun[name], who, reads)
+        self._products[name].append(product)
+        self.team.pause()
+        return product
+
+    def wait_for_products(self, pending: int) -> None:
+        """All products of the agent but the newest `pending` have been done."""
+        left = self._products[self.agent.name]
+        while len(left) > pending:
+            for cells, number in left.pop(0).reads:
+                self.memory.finish_read(self.agent, cells, number)
+        self.team.pause()
+
+    def is_done(self, product: Product) -> bool:
+        return all(product.number != other.number for other in self._products[product.agent.name])

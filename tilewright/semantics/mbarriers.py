@@ -1,0 +1,167 @@
+"""Barriers in the memory of a block: phases that complete by arrivals and by bytes. PTX ISA, mbarrier.
+
+What depends on whose turn it was is asked of the clocks instead, so that one order of events shows what another one
+would do: who arrives must know that the phase before is complete, and who completes a phase that all who waited for
+the one before have gone on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tilewright.semantics.agents import Agent
+from tilewright.semantics.clocks import Clocked, Clocks, Sent
+from tilewright.semantics.hazards import PhaseError, RaceError
+
+
+@dataclass
+class _Passed:
+    """Some warps went on at these clocks when a phase was complete."""
+
+    who: str
+    rows: Sequence[int]
+    clocks: Clocked
+
+
+class Mbarrier:
+    """One barrier. `row`: the warp that made it. `column`: that of the clocks in whose name its bytes come."""
+
+    def __init__(self, name: str, arrivals: int, clocks: Clocks, row: int, column: int) -> None:
+        self.name = name
+        self.column = column
+        self._clocks = clocks
+        self._made = row, int(clocks.seen[row, row])
+        self._arrivals = self._pending = arrivals
+        # How many phases are complete, and so the number of the present one.
+        self.phase = 0
+        # Bytes that the phase waits for, and those of them that are on their way.
+        self._expected_bytes = self._coming_bytes = 0
+        self._stamp = 0
+        self._gathered = clocks.nothing()
+        self._completed: list[Sent] = []
+        self._passed: dict[int, list[_Passed]] = {}
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name} (in phase {self.phase}, {self._pending} of {self._arrivals} arrivals and "
+            f"{self._expected_bytes} bytes pending)"
+        )
+
+    # ---- arrivals ---------------------------------------------------------------------------------------------------
+
+    def arrive(self, rows: Sequence[int], count: int, who: str) -> None:
+        """`count` arrivals of some warps."""
+        self._check_made(rows, who)
+        if count > self._pending:
+            raise PhaseError(f"{who} is {count} arrivals at {self}")
+        if self.phase and not self._know_of(rows, self.phase - 1):
+            raise PhaseError(f"{who} arrives at {self} and does not know that phase {self.phase - 1} is complete")
+        self._gathered.join(self._clocks.release(rows))
+        self._pending -= count
+        self._complete(who)
+
+    def expect(self, row: int, bytes: int, who: str) -> None:
+        """An arrival of one warp, and the phase waits for some bytes more."""
+        if not self._pending:
+            raise PhaseError(f"{who} is an arrival at {self}")
+        self._expected_bytes += bytes
+        self.arrive([row], 1, who)
+
+    def coming(self, row: int, bytes: int, who: str) -> int:
+        """A copy that one warp began is on its way, and completes this phase; gives the clock of what it brings."""
+        self._check_made([row], who)
+        if self._coming_bytes + bytes > self._expected_bytes:
+            raise PhaseError(f"{who} brings {bytes} bytes to {self}, of which {self._coming_bytes} are on their way")
+        self._coming_bytes += bytes
+        self._stamp += 1
+        self._gathered.seen[self.column] = self._stamp
+        return self._stamp
+
+    def come(self, bytes: int, who: str) -> None:
+        """They have come."""
+        self._coming_bytes -= bytes
+        self._expected_bytes -= bytes
+        self._complete(who)
+
+    def _complete(self, who: str) -> None:
+        if self._pending or self._expected_bytes:
+            return
+        self._check_passed(who)
+        self._completed.append(self._gathered)
+        self._gathered = self._clocks.nothing()
+        self._pending = self._arrivals
+        self.phase += 1
+
+    def _check_passed(self, who: str) -> None:
+        """Those who wait for the phase before do not miss it, in any order of events."""
+        if not self.phase:
+            return
+        before = self._passed.pop(self.phase - 1, [])
+        if not before:
+            raise PhaseError(f"{who} completes phase {self.phase} of {self.name}; nobody waited for the one before")
+        for passed in before:
+            if (self._gathered.seen[passed.rows] < passed.clocks).any():
+                raise PhaseError(
+                    f"{who} completes phase {self.phase} of {self.name}, when {passed.who} may still wait for the one "
+                    f"before"
+                )
+
+    # ---- waiting ----------------------------------------------------------------------------------------------------
+
+    def is_complete(self, phase: int, who: str) -> bool:
+        """Whether a phase is complete, of which the machine compares the last bit.
+
+        Raises:
+            PhaseError: the barrier is in a phase whose bit says something else.
+        """
+        if phase > self.phase or phase < self.phase - 1:
+            raise PhaseError(
+                f"{who} waits for phase {phase} of {self}: the machine sees only the last bit of the phase"
+            )
+        return phase < self.phase
+
+    def check_waits(self, rows: Sequence[int], phase: int, who: str) -> None:
+        """Some warps begin to wait for a phase: they know that the one before is complete."""
+        self._check_made(rows, who)
+        if phase > self.phase or (phase > 0 and not self._know_of(rows, phase - 1)):
+            raise PhaseError(
+                f"{who} waits for phase {phase} of {self} and does not know that the one before is complete"
+            )
+
+    def go_on(self, agent: Agent, phase: int, who: str) -> None:
+        """The warps of an agent know what happened before a phase was complete."""
+        if phase >= 0:
+            self._clocks.acquire(agent.rows, self._completed[phase])
+            rows = agent.said_rows
+            self._passed.setdefault(phase, []).append(_Passed(who, rows, self._clocks.of(rows)))
+
+    def end(self) -> None:
+        """The block ends.
+
+        Raises:
+            PhaseError: in the middle of a phase.
+        """
+        if self._pending != self._arrivals or self._expected_bytes:
+            raise PhaseError(f"the block ends within a phase of {self}")
+
+    def _know_of(self, rows: Sequence[int], phase: int) -> bool:
+        return bool((self._clocks.seen[rows] >= self._completed[phase].seen).all())
+
+    def _check_made(self, rows: Sequence[int], who: str) -> None:
+        row, clock = self._made
+        if (self._clocks.seen[rows, row] < clock).any():
+            raise RaceError(f"{who} uses {self.name}, which another warp made since the last barrier")
+
+
+@dataclass
+class Mbarriers:
+    """Those of one operation, by number."""
+
+    name: str
+    barriers: list[Mbarrier] = field(default_factory=list[Mbarrier])
+
+    def number(self, number: int) -> Mbarrier:
+        if not 0 <= number < len(self.barriers):
+            raise PhaseError(f"there is no barrier {number} of {len(self.barriers)} of {self.name}")
+        return self.barriers[number]
