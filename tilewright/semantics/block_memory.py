@@ -1,8 +1,9 @@
 """The memory that the warps of a block share, by physical place, and who did what to each of its cells.
 
-It is pessimistic: what a copy brings is there when somebody has waited for it and no sooner, and a cell that one warp
-writes and another one touches needs something between that orders them (`clocks.py`). What works asynchronously sees
-what warps wrote only behind a fence. Buffers whose places are planned overlap as their places do.
+It is pessimistic: what a copy brings is there when somebody has waited for it and no sooner, and a cell that one thread
+writes and another one touches needs something between that orders them (`clocks.py`), where all lanes of a warp count as
+touching what one does. What works asynchronously sees what warps wrote only behind a fence. Buffers whose places are
+planned overlap as their places do.
 """
 
 from __future__ import annotations
@@ -188,14 +189,14 @@ class BlockMemory:
     def _note_reads(self, shares: list[tuple[int, Tensor]], who: str) -> None:
         name = self._name(who)
         for row, cells in shares:
-            self._reads[row, cells] = self._clocks.seen[row, row]
+            self._reads[row, cells] = self._clocks.now[row]
             self._read_by[cells] = name
 
     def _note_writes(self, shares: list[tuple[int, Tensor]], who: str) -> None:
         name = self._name(who)
         for row, cells in shares:
             self._writer[cells] = row
-            self._written[cells] = self._clocks.seen[row, row]
+            self._written[cells] = self._clocks.now[row]
             self._written_by[cells] = name
 
     def _cells_of(self, places: Tensor, dtype: DType) -> Tensor:
@@ -238,7 +239,7 @@ class BlockMemory:
             return
         for row, mine in shares:
             late: Tensor = np.any(self._reads[:, mine] > self._clocks.seen[row, : self._clocks.warps, None], axis=0)
-            self._check(late, mine, self._read_by, f"{who} writes what {{}} of another warp read")
+            self._check(late, mine, self._read_by, f"{who} writes what {{}} read")
 
     def _check_not_read(self, cells: Tensor, who: str) -> None:
         reading = self._reading[:, cells]
@@ -256,7 +257,7 @@ class BlockMemory:
             late = self._written[cells] > self._clocks.seen[row, self._writer[cells]]
             landed = late & (self._writer[cells] >= self._clocks.warps)
             self._check(landed, cells, self._written_by, f"{who} what {{}} brought, which was not waited for", "")
-            self._check(late, cells, self._written_by, f"{who} what {{}} of another warp wrote")
+            self._check(late, cells, self._written_by, f"{who} what {{}} wrote")
 
     def _check_fenced(self, shares: list[tuple[int, Tensor]], who: str) -> None:
         """What warps wrote is seen by what works asynchronously."""

@@ -134,8 +134,10 @@ class BlockRun:
     # ---- barriers ---------------------------------------------------------------------------------------------------
 
     def barrier(self, scope: str, who: str) -> None:
-        """All warps of a scope have finished what they did before. Warps are not taken apart."""
+        """All threads of a scope have finished what they did before."""
         if scope == scheduled.WARP:
+            for row in self.agent.rows:
+                self.clocks.meet([row])
             return
         if scope == scheduled.EVERY_ROLE:
             self._meet(who)

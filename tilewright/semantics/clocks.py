@@ -1,8 +1,9 @@
 """Vector clocks: what each warp of a block knows to have happened.
 
 A column stands for a warp, or for a barrier in memory in whose name tensor copies arrive. What happened at clock c of
-a column is known to a warp whose row has c or more there. A warp's clock moves on when it tells others what it knows
-and when it fences, so that what it does later is told apart from what it did before.
+a column is known to a warp whose row has c or more there; to all of its lanes, so a warp does not know what it did
+itself before it met at a barrier. A warp's clock moves on when it tells others what it knows and when it fences, so
+that what it does later is told apart from what it did before.
 """
 
 from __future__ import annotations
@@ -29,31 +30,34 @@ class Sent:
 
 
 class Clocks:
-    """`seen` and `fenced`, of `warps` rows and a column for each warp and each barrier in memory."""
+    """`seen` and `fenced`, of `warps` rows and a column for each warp and each barrier in memory; `now`: the clock of
+    each warp."""
 
     def __init__(self, warps: int, barriers: int) -> None:
         self.warps = warps
         self.seen = np.zeros((warps, warps + barriers), np.int32)
         self.fenced = np.zeros_like(self.seen)
-        own = np.arange(warps)
-        self.seen[own, own] = 1
+        self.now = np.ones(warps, np.int32)
 
     def nothing(self) -> Sent:
         """What is known in the beginning."""
         return Sent(np.zeros_like(self.seen[0]), np.zeros_like(self.seen[0]))
 
-    def of(self, rows: Sequence[int]) -> Clocked:
-        """The clocks of some warps."""
-        return self.seen[rows, rows]
-
     def floor(self, rows: Sequence[int]) -> Clocked:
         """The clock of each column that all of some warps know."""
         return self.seen[rows].min(axis=0)
 
+    def knows(self, row: int, sent: Sent) -> bool:
+        """Whether a warp was told all that was passed on, but for what it did itself."""
+        behind = self.seen[row] < sent.seen
+        behind[row] = False
+        return not behind.any()
+
     def release(self, rows: Sequence[int]) -> Sent:
-        """What some warps know together."""
+        """What some warps know together, and what they did."""
         sent = Sent(self.seen[rows].max(axis=0), self.fenced[rows].max(axis=0))
-        self.seen[rows, rows] += 1
+        sent.seen[rows] = self.now[rows]
+        self.now[rows] += 1
         return sent
 
     def acquire(self, rows: Sequence[int], sent: Sent) -> None:
@@ -66,6 +70,6 @@ class Clocks:
         self.acquire(rows, self.release(rows))
 
     def fence(self, rows: Sequence[int]) -> None:
-        """What each of some warps wrote is seen by what works asynchronously, where a barrier lies between."""
-        self.fenced[rows, rows] = self.seen[rows, rows]
-        self.seen[rows, rows] += 1
+        """What each of some warps did is seen by what works asynchronously, where a barrier lies between."""
+        self.fenced[rows, rows] = self.now[rows]
+        self.now[rows] += 1

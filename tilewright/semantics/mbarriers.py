@@ -31,7 +31,7 @@ class Mbarrier:
         self.name = name
         self.column = column
         self._clocks = clocks
-        self._made = row, int(clocks.seen[row, row])
+        self._made = row, int(clocks.now[row])
         self._arrivals = self._pending = arrivals
         # How many phases are complete, and so the number of the present one.
         self.phase = 0
@@ -134,7 +134,7 @@ class Mbarrier:
         if phase >= 0:
             self._clocks.acquire(agent.rows, self._completed[phase])
             rows = agent.said_rows
-            self._passed.setdefault(phase, []).append(_Passed(who, rows, self._clocks.of(rows)))
+            self._passed.setdefault(phase, []).append(_Passed(who, rows, self._clocks.now[rows]))
 
     def end(self) -> None:
         """The block ends.
@@ -146,11 +146,11 @@ class Mbarrier:
             raise PhaseError(f"the block ends within a phase of {self}")
 
     def _know_of(self, rows: Sequence[int], phase: int) -> bool:
-        return bool((self._clocks.seen[rows] >= self._completed[phase].seen).all())
+        return all(self._clocks.knows(row, self._completed[phase]) for row in rows)
 
     def _check_made(self, rows: Sequence[int], who: str) -> None:
-        row, clock = self._made
-        if (self._clocks.seen[rows, row] < clock).any():
+        maker, clock = self._made
+        if any(row != maker and self._clocks.seen[row, maker] < clock for row in rows):
             raise RaceError(f"{who} uses {self.name}, which another warp made since the last barrier")
 
 
