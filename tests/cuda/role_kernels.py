@@ -92,7 +92,8 @@ class RoleProduct:
     def copied_by_itself(self) -> ModuleOp:
         """The warps that multiply copy ahead, and fence what they copied."""
         ahead = self.stages - 1
-        first = "".join(f"{self._copies(trip)}\n    scheduled.commit()" for trip in range(ahead))
+        filled = [self._copies(trip) if trip < self.trips else "" for trip in range(ahead)]
+        first = "".join(f"{copies}\n    scheduled.commit()" for copies in filled)
         return parse(
             self._kernel(f"""
     {self._rings()}{first}
@@ -119,7 +120,7 @@ class RoleProduct:
         """The result goes through a buffer, from the lanes that hold the sum to lanes that store rows."""
         warps = 4 * self.groups
         in_memory = f"({self.M}, {self.N}) : [{self.M}@mem.shared*{self.N} | {self.N}@mem.shared]"
-        in_rows = f"({self.M}, {self.N}) : [{warps}@warp {self.M // warps}@reg | {self.N}@lane]"
+        in_rows = f"({self.M}, {self.N}) : [{self.M // warps}@reg {warps}@warp | {self.N}@lane]"
         held = f'!tile.ref<tensor<{self.M}x{self.N}xf32>, "block", "{in_memory}">'
         rows = f'tensor<{self.M}x{self.N}xf32, "{in_rows}">'
         same = "affine_map<(d0, d1) -> (d0, d1)>"
@@ -154,7 +155,7 @@ tile.kernel() {{sym_name = "product", grid = array<i64>, effects = ["in", "in", 
         # Symbols are the trip where there is one, and the indices of the block.
         symbols, row, column = ("s0, s1", "s0", "s1") if first is not None else ("s0, s1, s2", "s1", "s2")
         stage = f"affine_map<()[{'s0' if counter else ''}] -> (({trip}) mod {self.stages})>"
-        guard = f", trip = affine_map<()[{symbols}] -> ({trip})>, trips = {self.trips} : index"
+        guard = "" if counter == "" else f", trip = affine_map<()[s0, s1, s2] -> ({trip})>, trips = {self.trips} : index"
         operands = [
             ("a", "%x", self._left(), f"d0 + {row} * {self.M}, d1 + ({trip}) * {self.K}", (self.M, self.K)),
             ("b", "%y", self._right(), f"d0 + ({trip}) * {self.K}, d1 + {column} * {self.N}", (self.K, self.N)),

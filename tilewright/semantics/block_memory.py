@@ -1,9 +1,9 @@
 """The memory that the warps of a block share, by physical place, and who did what to each of its cells.
 
-It is pessimistic: what a copy brings is there when somebody has waited for it and no sooner, and a cell that one thread
-writes and another one touches needs something between that orders them (`clocks.py`), where all lanes of a warp count as
-touching what one does. What works asynchronously sees what warps wrote only behind a fence. Buffers whose places are
-planned overlap as their places do.
+It is pessimistic: what a copy brings is there when somebody has waited for it and no sooner, and a cell that one
+thread writes and another one touches needs something between that orders them (`clocks.py`). What one lane touches, its
+warp touches. What works asynchronously sees what warps wrote only behind a fence. Buffers whose places are planned
+overlap as their places do.
 """
 
 from __future__ import annotations
