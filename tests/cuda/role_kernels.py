@@ -155,7 +155,9 @@ tile.kernel() {{sym_name = "product", grid = array<i64>, effects = ["in", "in", 
         # Symbols are the trip where there is one, and the indices of the block.
         symbols, row, column = ("s0, s1", "s0", "s1") if first is not None else ("s0, s1, s2", "s1", "s2")
         stage = f"affine_map<()[{'s0' if counter else ''}] -> (({trip}) mod {self.stages})>"
-        guard = "" if counter == "" else f", trip = affine_map<()[s0, s1, s2] -> ({trip})>, trips = {self.trips} : index"
+        guard = (
+            "" if counter == "" else f", trip = affine_map<()[s0, s1, s2] -> ({trip})>, trips = {self.trips} : index"
+        )
         operands = [
             ("a", "%x", self._left(), f"d0 + {row} * {self.M}, d1 + ({trip}) * {self.K}", (self.M, self.K)),
             ("b", "%y", self._right(), f"d0 + ({trip}) * {self.K}, d1 + {column} * {self.N}", (self.K, self.N)),

@@ -15,16 +15,26 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from xdsl.dialects.builtin import AffineMapAttr, IndexType, IntegerAttr, StringAttr
+from xdsl.dialects.builtin import AffineMapAttr, DenseArrayBase, IndexType, IntegerAttr, StringAttr, i64
 from xdsl.ir import Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 from xdsl.utils.exceptions import VerifyException
 
+import tilewright as tw
+from tests.cuda.chips import built
+from tests.cuda.role_kernels import RoleProduct
+from tests.ptx.emulator import run as execute
+from tests.ptx.errors import SharedRace
 from tilewright import dtypes
 from tilewright.dialects import scheduled, tile
 from tilewright.errors import CompilerBug
+from tilewright.machines.machine import Machine
 from tilewright.primitives import ArrayType
+from tilewright.semantics.array import Interpreter
 from tilewright.semantics.scheduled import run_call
+from tilewright.targets.cuda.emit import emit_kernel
+from tilewright.targets.cuda.target import CudaProgram
+from tilewright.targets.cuda.toolchain import COMPILER
 
 Tensor = np.ndarray[Any, Any]
 Edit = Callable[[Operation], None]
@@ -41,6 +51,7 @@ SYNCHRONISES = (
 )
 # Said twice, these say nothing more.
 _IDEMPOTENT = (scheduled.BarrierOp, scheduled.WaitOp, scheduled.FenceOp, scheduled.AwaitOp, scheduled.MmaWaitOp)
+_FINDS_NOTHING = "no copy is under way"
 _COUNTS_COPIES = (scheduled.CopyOp, scheduled.CommitOp, scheduled.WaitOp)
 _USES_BARRIERS = (scheduled.ArriveOp, scheduled.ExpectOp, scheduled.AwaitOp, scheduled.TensorCopyOp)
 _SWAPPED = (scheduled.ArriveOp, scheduled.ExpectOp, scheduled.AwaitOp)
@@ -58,14 +69,31 @@ class Mutant:
 
 @dataclass(frozen=True)
 class Subject:
-    """A kernel and what it is called with."""
+    """A kernel and what it is called with; the machine, where code is made of it, too."""
 
     name: str
     kernel: tile.KernelOp
     arrays: Sequence[Tensor]
+    machine: Machine | None = None
 
     def run(self, kernel: tile.KernelOp, seed: int) -> list[Tensor]:
+        """The results by the executor of schedules."""
         return run_call(kernel, self.arrays, seed)
+
+    def emulate(self, kernel: tile.KernelOp, machine: Machine) -> None:
+        """Run the code, on the emulator of PTX.
+
+        Raises:
+            SharedRace: it sees one.
+        """
+        code = emit_kernel(kernel, machine)
+        ptx = COMPILER.ptx(code.name, code.text, machine)
+        pending = iter(self.arrays)
+        given: list[Tensor] = []
+        for ref, effect in zip(kernel.refs, kernel.effect_names, strict=True):
+            type = tile.ref_type(ref)
+            given.append(np.zeros(type.shape, type.dtype.numpy) if effect == tile.OUT else next(pending).copy())
+        execute(ptx, code.name, code.blocks, code.threads, given, code.shared_bytes)
 
 
 @dataclass(frozen=True)
@@ -76,6 +104,15 @@ class Verdict:
     op: str
     caught: str
 
+    @property
+    def is_missed(self) -> bool:
+        return not self.caught and not self.mutant.harmless
+
+    @property
+    def is_wronged(self) -> bool:
+        """Whether what is in order was taken for a mistake."""
+        return bool(self.caught and self.mutant.harmless)
+
 
 # ---- the rules ------------------------------------------------------------------------------------------------------
 
@@ -84,14 +121,13 @@ def mutants_of(kernel: tile.KernelOp) -> Iterator[Mutant]:
     """All mutants of a kernel."""
     ops = list(kernel.walk())
     for number, op in enumerate(ops):
-        for mutant in _of_operation(op, number):
-            yield mutant
+        yield from _of_operation(op, number)
     yield from _exchanged(ops)
 
 
 def _of_operation(op: Operation, number: int) -> Iterator[Mutant]:
     if isinstance(op, SYNCHRONISES):
-        yield Mutant("left out", number, _leave_out)
+        yield Mutant("left out", number, _leave_out, _FINDS_NOTHING if _finds_nothing(op) else "")
         yield Mutant("repeated", number, _repeat, _why_repeating_is_harmless(op))
         if (other := _neighbour(op, forwards=True)) is not None:
             yield Mutant("moved down", number, lambda each: _move(each, forwards=True), _why_harmless(op, other, True))
@@ -102,48 +138,56 @@ def _of_operation(op: Operation, number: int) -> Iterator[Mutant]:
 
 
 def _numbers(op: Operation) -> Iterator[tuple[str, Edit, str]]:
-    """Other numbers in an operation."""
+    """Other numbers in an operation: a rule, its edit and why it is harmless."""
     match op:
         case scheduled.BarrierOp():
             narrower = {scheduled.EVERY_ROLE: scheduled.BLOCK, scheduled.BLOCK: scheduled.WARP}.get(op.scope.data)
             if narrower:
                 yield f"of a {narrower}", lambda each: _put(each, "scope", StringAttr(narrower)), ""
         case scheduled.WaitOp() | scheduled.MmaWaitOp():
-            yield "one more pending", _added("pending", 1), ""
+            yield "one more pending", _added("pending", 1), _FINDS_NOTHING if _finds_nothing(op) else ""
             if op.pending.value.data:
                 yield "one fewer pending", _added("pending", -1), "waits for more"
         case scheduled.CopyOp() if op.trips is not None:
             yield "a trip too few", _added("trips", -1), ""
-            yield "a trip too many", _added("trips", 1), ""
-        case scheduled.ExpectOp():
-            for bytes in (1, -1, int(op.bytes.value.data), -(int(op.bytes.value.data) // 2)):
-                yield f"{bytes} bytes more", _added("bytes", bytes), ""
-        case scheduled.MbarrierOp():
-            yield "one arrival more", _added("arrivals", 1), ""
-            if op.arrivals.value.data > 1:
-                yield "one arrival fewer", _added("arrivals", -1), ""
-            if op.count.value.data > 1:
-                yield "one barrier fewer", _with_a_barrier_fewer, ""
-                yield "the last barrier is the first", _share_a_barrier, ""
+            unused = "waits for a copy that nobody uses" if _is_awaited_behind(op) else ""
+            yield "a trip too many", _added("trips", 1), unused
         case scheduled.AllocOp() if op.stages is not None:
             yield "the last stage is the first", _share_a_stage, ""
             if op.count > 2:
                 yield "one stage fewer", _added("stages", -1), ""
+        case scheduled.MbarrierOp():
+            yield from ((rule, edit, "") for rule, edit in _numbers_of_barriers(op))
+        case scheduled.ArriveOp() | scheduled.ExpectOp() | scheduled.AwaitOp() | scheduled.TensorCopyOp():
+            yield from ((rule, edit, "") for rule, edit in _numbers_at_barriers(op))
         case _:
             pass
-    if isinstance(op, scheduled.AwaitOp):
-        for phases in (1, -1):
-            yield f"phase {phases:+}", lambda each, by=phases: _shift(each, "phase", by), ""
-    if isinstance(op, scheduled.ArriveOp) and op.trip is not None:
-        for trips in (1, -1):
-            yield f"trip {trips:+}", lambda each, by=trips: _shift(each, "trip", by), ""
-    if isinstance(op, _USES_BARRIERS):
-        count = _count(op)
-        if count > 1:
-            yield "the next barrier", lambda each: _shift(each, "number", 1, count), ""
-        others = [each for each in _barriers(op) if each is not op.mbarrier.owner]
-        for other in range(len(others)):
-            yield f"other barriers {other}", lambda each, at=other: _take_others(each, at), ""
+
+
+def _numbers_of_barriers(op: scheduled.MbarrierOp) -> Iterator[tuple[str, Edit]]:
+    yield "one arrival more", _added("arrivals", 1)
+    if op.arrivals.value.data > 1:
+        yield "one arrival fewer", _added("arrivals", -1)
+    if op.count.value.data > 1:
+        yield "one barrier fewer", _with_a_barrier_fewer
+        yield "the last barrier is the first", _share_a_barrier
+
+
+def _numbers_at_barriers(
+    op: scheduled.ArriveOp | scheduled.ExpectOp | scheduled.AwaitOp | scheduled.TensorCopyOp,
+) -> Iterator[tuple[str, Edit]]:
+    if isinstance(op, scheduled.ExpectOp):
+        for by in (1, -1, int(op.bytes.value.data), -(int(op.bytes.value.data) // 2)):
+            yield f"{by:+} bytes", _added("bytes", by)
+    shifted = {scheduled.AwaitOp: "phase", scheduled.ArriveOp: "trip"}.get(type(op))
+    if shifted in op.properties:
+        for by in (1, -1):
+            yield f"{shifted} {by:+}", lambda each, by=by: _shift(each, shifted, by)
+    count = _count(op)
+    if count > 1:
+        yield "the next barrier", lambda each: _shift(each, "number", 1, count)
+    for at in range(len(_barriers(op)) - 1):
+        yield f"other barriers, {at}", lambda each, at=at: _take_others(each, at)
 
 
 def _exchanged(ops: Sequence[Operation]) -> Iterator[Mutant]:
@@ -167,12 +211,41 @@ def _why_repeating_is_harmless(op: Operation) -> str:
 
 def _why_harmless(op: Operation, other: Operation, forwards: bool) -> str:
     """Why `op` may be moved past `other`."""
+    if _finds_nothing(op):
+        return _FINDS_NOTHING
     for moved, passed, down in ((op, other, forwards), (other, op, not forwards)):
         if isinstance(moved, scheduled.CommitOp) and not isinstance(passed, _COUNTS_COPIES):
             return "" if any(isinstance(each, _COUNTS_COPIES) for each in passed.walk()) else "the same groups"
         if isinstance(moved, scheduled.CommitOp) and isinstance(passed, scheduled.CopyOp) and down:
             return "waits for more"
     return ""
+
+
+def _finds_nothing(op: Operation) -> bool:
+    """Whether a wait is behind a loop whose waits leave only groups for trips that there are not, which are empty."""
+    if not isinstance(op, scheduled.WaitOp):
+        return False
+    loop = _neighbour(op, forwards=False)
+    if not isinstance(loop, tile.ForOp):
+        return False
+    inner = list(loop.body.block.ops)
+    copies = [each for each in inner if isinstance(each, scheduled.CopyOp)]
+    pending = [int(each.pending.value.data) for each in inner if isinstance(each, scheduled.WaitOp)]
+    commits = [each for each in inner if isinstance(each, scheduled.CommitOp)]
+    return len(commits) == 1 and len(pending) == 1 and all(_ahead(each) > pending[0] for each in copies)
+
+
+def _ahead(op: scheduled.CopyOp) -> int:
+    """How many trips later what a trip copies is used; none where copies do not end with the trips."""
+    return 0 if op.trip is None else op.trip.data.eval([], [0] * len(op.symbols))[0]
+
+
+def _is_awaited_behind(op: scheduled.CopyOp) -> bool:
+    """Whether all copies of a loop are waited for behind it."""
+    loop = op.parent_op()
+    assert loop is not None
+    following = _neighbour(loop, forwards=True)
+    return isinstance(following, scheduled.WaitOp) and not following.pending.value.data
 
 
 # ---- edits ----------------------------------------------------------------------------------------------------------
@@ -353,7 +426,7 @@ def _count(op: Any) -> int:
 
 
 def judge(subject: Subject, mutant: Mutant, expected: Sequence[Tensor], seeds: Sequence[int]) -> Verdict:
-    """Whether the executor sees a mutant: it complains, or the result is another one."""
+    """Whether a mutant is seen: the executor complains, or has another result, or the emulator sees a race."""
     kernel = subject.kernel.clone()
     op = list(kernel.walk())[mutant.number]
     name = f"{op.name} {mutant.number}"
@@ -364,7 +437,9 @@ def judge(subject: Subject, mutant: Mutant, expected: Sequence[Tensor], seeds: S
             got = subject.run(kernel, seed)
             if not all(np.array_equal(*pair, equal_nan=True) for pair in zip(got, expected, strict=True)):
                 return Verdict(mutant, name, "another result")
-    except (CompilerBug, VerifyException) as error:
+        if not mutant.harmless and subject.machine is not None:
+            subject.emulate(kernel, subject.machine)
+    except (CompilerBug, VerifyException, SharedRace) as error:
         return Verdict(mutant, name, f"{type(error).__name__}: {error}")
     return Verdict(mutant, name, "")
 
@@ -381,3 +456,111 @@ def verdicts(subject: Subject, seeds: Sequence[int]) -> Iterator[Verdict]:
             np.testing.assert_array_equal(got, wanted)
     for mutant in mutants_of(subject.kernel):
         yield judge(subject, mutant, expected, seeds)
+
+
+# ---- kernels --------------------------------------------------------------------------------------------------------
+
+
+def few_blocks(kernel: tile.KernelOp) -> tile.KernelOp:
+    """The same with at most two blocks along each dim of the grid."""
+    clone = kernel.clone()
+    for op in clone.walk():
+        if isinstance(op, scheduled.ParallelOp):
+            op.extents = DenseArrayBase.from_list(i64, [min(2, extent) for extent in op.shape])
+    return clone
+
+
+def subjects_of(program: CudaProgram, arrays: Sequence[Tensor], name: str) -> list[Subject]:
+    """The kernels of a program, a few blocks of each."""
+    unit = program.unit
+    found: list[Subject] = []
+
+    def call(callee: str, given: list[Tensor]) -> list[Tensor]:
+        kernel = unit.kernel(callee)
+        found.append(Subject(f"{name}, {callee}", few_blocks(kernel), [np.array(a) for a in given], unit.machine))
+        return run_call(kernel, given)
+
+    Interpreter(unit.constants, call).run(unit.main.body.block, list(arrays))
+    return [each for each in found if any(isinstance(op, SYNCHRONISES) for op in each.kernel.walk())]
+
+
+def role_subjects() -> list[Subject]:
+    """Products that a role feeds, or that fence what they copied."""
+    product = RoleProduct(m=100, n=40, k=150)
+    modules = {"copied by a role": product.copied_by_a_role(), "copied by itself": product.copied_by_itself()}
+    return [
+        Subject(name, op, product.arrays())
+        for name, module in modules.items()
+        for op in module.walk()
+        if isinstance(op, tile.KernelOp)
+    ]
+
+
+def _product(x: Any) -> Any:
+    return x @ x.T
+
+
+def _softmax(x: Any) -> Any:
+    return tw.nn.softmax(x, axis=0)
+
+
+def _layer_norm(x: Any) -> Any:
+    centred = x - tw.mean(x, axis=-1, keepdims=True)
+    return centred / tw.sqrt(tw.mean(centred * centred, axis=-1, keepdims=True) + 1e-5)
+
+
+def _transposed(x: Any) -> Any:
+    return tw.cumsum(x.T, axis=0) + x.T
+
+
+def _attention(x: Any) -> Any:
+    return tw.nn.softmax(x @ x.T, axis=-1) @ x
+
+
+# With shapes for which loops have more trips than stages, and warps depend on each other.
+PROGRAMS: dict[Callable[[Any], Any], tuple[int, int]] = {
+    _product: (64, 608),
+    _softmax: (64, 96),
+    _layer_norm: (64, 96),
+    _transposed: (96, 64),
+    _attention: (288, 288),
+}
+
+
+def program_subjects(function: Callable[[Any], Any], chip: str) -> list[Subject]:
+    """The kernels of one of `PROGRAMS`."""
+    # So small that attention depends on all rows.
+    x = (0.1 * np.random.default_rng(0).standard_normal(PROGRAMS[function])).astype(np.float16)
+    program = built(tw.jit(function).lower(x), f"cuda:{chip}")
+    return subjects_of(program, [x], f"{function.__name__[1:]} on {chip}")
+
+
+def all_subjects(chips: Sequence[str]) -> Iterator[Subject]:
+    yield from role_subjects()
+    for chip in chips:
+        for function in PROGRAMS:
+            yield from program_subjects(function, chip)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--chips", nargs="+", default=["sm_80", "sm_90a"])
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--all", action="store_true", help="print what was caught and why, too")
+    given = parser.parse_args()
+    total = caught = harmless = 0
+    for subject in all_subjects(given.chips):
+        found = list(verdicts(subject, range(given.seeds)))
+        missed = [each for each in found if each.is_missed]
+        total, caught = total + len(found), caught + sum(bool(each.caught) for each in found)
+        harmless += sum(bool(each.mutant.harmless) for each in found)
+        print(f"{subject.name}: {len(found)} mutants, {len(missed)} missed", flush=True)
+        for each in found:
+            what = each.caught or each.mutant.harmless or "MISSED"
+            if given.all or not each.caught:
+                print(f"    {each.op}, {each.mutant.rule}: {what}")
+    print(f"{total} mutants, {caught} caught, {harmless} in order, {total - caught - harmless} missed")
+
+
+if __name__ == "__main__":
+    main()
