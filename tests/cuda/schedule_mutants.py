@@ -23,12 +23,16 @@ from xdsl.utils.exceptions import VerifyException
 import tilewright as tw
 from tests.cuda.chips import built
 from tests.cuda.role_kernels import RoleProduct
+from tests.numerics.test_phases import expected_of
+from tests.programs import causal_attention
 from tests.ptx.emulator import run as execute
 from tests.ptx.errors import SharedRace
 from tilewright import dtypes
 from tilewright.dialects import scheduled, tile
 from tilewright.errors import CompilerBug
+from tilewright.frontend.build import build_module
 from tilewright.machines.machine import Machine
+from tilewright.pipelines import compile_module
 from tilewright.primitives import ArrayType
 from tilewright.semantics.array import Interpreter
 from tilewright.semantics.scheduled import run_call
@@ -211,8 +215,13 @@ def _why_repeating_is_harmless(op: Operation) -> str:
 
 def _why_harmless(op: Operation, other: Operation, forwards: bool) -> str:
     """Why `op` may be moved past `other`."""
-    if _finds_nothing(op):
+    if _finds_nothing(op) or _finds_nothing(other):
         return _FINDS_NOTHING
+    kinds = {type(op), type(other)}
+    if kinds == {scheduled.WaitOp, scheduled.CopyOp}:
+        return "the copy is in no group yet"
+    if kinds == {scheduled.WaitOp, scheduled.BarrierOp} and _is_left_alone(op if forwards else other):
+        return "nobody touches what it waits for"
     for moved, passed, down in ((op, other, forwards), (other, op, not forwards)):
         if isinstance(moved, scheduled.CommitOp) and not isinstance(passed, _COUNTS_COPIES):
             return "" if any(isinstance(each, _COUNTS_COPIES) for each in passed.walk()) else "the same groups"
@@ -226,13 +235,34 @@ def _finds_nothing(op: Operation) -> bool:
     if not isinstance(op, scheduled.WaitOp):
         return False
     loop = _neighbour(op, forwards=False)
-    if not isinstance(loop, tile.ForOp):
+    if not isinstance(loop, tile.ForOp) or loop.end is not None:
         return False
     inner = list(loop.body.block.ops)
     copies = [each for each in inner if isinstance(each, scheduled.CopyOp)]
     pending = [int(each.pending.value.data) for each in inner if isinstance(each, scheduled.WaitOp)]
     commits = [each for each in inner if isinstance(each, scheduled.CommitOp)]
     return len(commits) == 1 and len(pending) == 1 and all(_ahead(each) > pending[0] for each in copies)
+
+
+def _is_left_alone(op: Operation) -> bool:
+    """Whether behind an operation there is nothing in the memory of rings any longer."""
+    kernel, behind = _kernel(op), op.next_op
+    rings = [each for each in kernel.walk() if isinstance(each, scheduled.AllocOp) and each.stages is not None]
+    while behind is not None:
+        for each in behind.walk():
+            if isinstance(each, scheduled.StageOp | scheduled.CopyOp):
+                return False
+            if isinstance(each, scheduled.AllocOp) and any(_overlap(each, ring) for ring in rings):
+                return False
+        behind = behind.next_op
+    return isinstance(op.parent_op(), scheduled.ParallelOp)
+
+
+def _overlap(one: scheduled.AllocOp, other: scheduled.AllocOp) -> bool:
+    if one.offset_bytes is None or other.offset_bytes is None:
+        return True
+    first, second = (int(each.offset_bytes.value.data) for each in (one, other))
+    return first < second + other.bytes and second < first + one.bytes
 
 
 def _ahead(op: scheduled.CopyOp) -> int:
@@ -462,11 +492,15 @@ def verdicts(subject: Subject, seeds: Sequence[int]) -> Iterator[Verdict]:
 
 
 def few_blocks(kernel: tile.KernelOp) -> tile.KernelOp:
-    """The same with at most two blocks along each dim of the grid."""
+    """The same with at most four blocks, along the last dims of the grid."""
     clone = kernel.clone()
     for op in clone.walk():
         if isinstance(op, scheduled.ParallelOp):
-            op.extents = DenseArrayBase.from_list(i64, [min(2, extent) for extent in op.shape])
+            left, extents = 4, list(op.shape)
+            for dim in reversed(range(len(extents))):
+                extents[dim] = min(extents[dim], left)
+                left //= extents[dim]
+            op.extents = DenseArrayBase.from_list(i64, extents)
     return clone
 
 
@@ -496,34 +530,34 @@ def role_subjects() -> list[Subject]:
     ]
 
 
-def _product(x: Any) -> Any:
+def product(x: Any) -> Any:
     return x @ x.T
 
 
-def _softmax(x: Any) -> Any:
+def softmax(x: Any) -> Any:
     return tw.nn.softmax(x, axis=0)
 
 
-def _layer_norm(x: Any) -> Any:
+def layer_norm(x: Any) -> Any:
     centred = x - tw.mean(x, axis=-1, keepdims=True)
     return centred / tw.sqrt(tw.mean(centred * centred, axis=-1, keepdims=True) + 1e-5)
 
 
-def _transposed(x: Any) -> Any:
-    return tw.cumsum(x.T, axis=0) + x.T
+def transposed(x: Any) -> Any:
+    return x.T.astype(tw.f32)
 
 
-def _attention(x: Any) -> Any:
+def attention(x: Any) -> Any:
     return tw.nn.softmax(x @ x.T, axis=-1) @ x
 
 
 # With shapes for which loops have more trips than stages, and warps depend on each other.
 PROGRAMS: dict[Callable[[Any], Any], tuple[int, int]] = {
-    _product: (64, 608),
-    _softmax: (64, 96),
-    _layer_norm: (64, 96),
-    _transposed: (96, 64),
-    _attention: (288, 288),
+    product: (64, 608),
+    softmax: (64, 96),
+    layer_norm: (64, 96),
+    transposed: (128, 96),
+    attention: (288, 288),
 }
 
 
@@ -532,14 +566,23 @@ def program_subjects(function: Callable[[Any], Any], chip: str) -> list[Subject]
     # So small that attention depends on all rows.
     x = (0.1 * np.random.default_rng(0).standard_normal(PROGRAMS[function])).astype(np.float16)
     program = built(tw.jit(function).lower(x), f"cuda:{chip}")
-    return subjects_of(program, [x], f"{function.__name__[1:]} on {chip}")
+    return subjects_of(program, [x], f"{function.__name__} on {chip}")
+
+
+def fused_subjects(chip: str) -> list[Subject]:
+    """Attention as one kernel."""
+    program, arrays, _ = expected_of(causal_attention)
+    compiled = compile_module(build_module(program), program.constants, f"cuda:{chip}")
+    return subjects_of(compiled, arrays, f"causal attention on {chip}")
 
 
 def all_subjects(chips: Sequence[str]) -> Iterator[Subject]:
+    """Those that `main` judges."""
     yield from role_subjects()
     for chip in chips:
         for function in PROGRAMS:
             yield from program_subjects(function, chip)
+        yield from fused_subjects(chip)
 
 
 def main() -> None:
