@@ -248,7 +248,7 @@ OUT_OF_ORDER = {
     "a phase that may pass twice": (
         MADE + role(AWAIT) + ARRIVE + ARRIVE,
         PhaseError,
-        r"nobody waited for the one before|when `scheduled\.await` in role copies may still wait|sees only its last bit",
+        r"nobody waited for the one before|`scheduled\.await` in role copies may still wait|sees only its last bit",
     ),
     "a barrier of a role": (
         MADE + role(BARRIER),

@@ -174,7 +174,7 @@ class BlockRun:
 
     def arrive(self, mbarrier: Mbarrier, who: str) -> None:
         """All warps of the agent arrive."""
-        mbarrier.arrive(self.agent.rows, self.agent.groups, who)
+        mbarrier.arrive(self.agent, who)
         self.team.pause()
 
     def expect(self, mbarrier: Mbarrier, bytes: int, who: str) -> None:

@@ -47,10 +47,10 @@ class Clocks:
         """The clock of each column that all of some warps know."""
         return self.seen[rows].min(axis=0)
 
-    def knows(self, row: int, sent: Sent) -> bool:
-        """Whether a warp was told all that was passed on, but for what it did itself."""
-        behind = self.seen[row] < sent.seen
-        behind[row] = False
+    def knows(self, rows: Sequence[int], sent: Sent) -> bool:
+        """Whether some warps together were told all that was passed on, but for what they did themselves."""
+        behind = self.seen[rows].max(axis=0) < sent.seen
+        behind[rows] = False
         return not behind.any()
 
     def release(self, rows: Sequence[int]) -> Sent:

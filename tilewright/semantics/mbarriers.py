@@ -50,13 +50,21 @@ class Mbarrier:
 
     # ---- arrivals ---------------------------------------------------------------------------------------------------
 
-    def arrive(self, rows: Sequence[int], count: int, who: str) -> None:
-        """`count` arrivals of some warps."""
+    def arrive(self, agent: Agent, who: str) -> None:
+        """Each group of an agent's warps arrives."""
+        if agent.groups > self._pending:
+            raise PhaseError(f"{who} is {agent.groups} arrivals at {self}")
+        size = agent.warps // agent.groups
+        for first in range(agent.first, agent.first + agent.warps, size):
+            self._check_arrival([*range(first, first + size), agent.rows[-1]], who)
+        self._arrive(agent.rows, agent.groups, who)
+
+    def _check_arrival(self, rows: Sequence[int], who: str) -> None:
         self._check_made(rows, who)
-        if count > self._pending:
-            raise PhaseError(f"{who} is {count} arrivals at {self}")
-        if self.phase and not self._know_of(rows, self.phase - 1):
+        if self.phase and not self._clocks.knows(rows, self._completed[-1]):
             raise PhaseError(f"{who} arrives at {self} and does not know that phase {self.phase - 1} is complete")
+
+    def _arrive(self, rows: Sequence[int], count: int, who: str) -> None:
         self._gathered.join(self._clocks.release(rows))
         self._pending -= count
         self._complete(who)
@@ -65,8 +73,9 @@ class Mbarrier:
         """An arrival of one warp, and the phase waits for some bytes more."""
         if not self._pending:
             raise PhaseError(f"{who} is an arrival at {self}")
+        self._check_arrival([row], who)
         self._expected_bytes += bytes
-        self.arrive([row], 1, who)
+        self._arrive([row], 1, who)
 
     def coming(self, row: int, bytes: int, who: str) -> int:
         """A copy that one warp began is on its way, and completes this phase; gives the clock of what it brings."""
@@ -124,7 +133,10 @@ class Mbarrier:
     def check_waits(self, rows: Sequence[int], phase: int, who: str) -> None:
         """Some warps begin to wait for a phase: they know that the one before is complete."""
         self._check_made(rows, who)
-        if phase > self.phase or (phase > 0 and not self._know_of(rows, phase - 1)):
+        known = phase <= 0 or (
+            phase <= self.phase and all(self._clocks.knows([row], self._completed[phase - 1]) for row in rows)
+        )
+        if not known:
             raise PhaseError(
                 f"{who} waits for phase {phase} of {self} and does not know that the one before is complete"
             )
@@ -144,9 +156,6 @@ class Mbarrier:
         """
         if self._pending != self._arrivals or self._expected_bytes:
             raise PhaseError(f"the block ends within a phase of {self}")
-
-    def _know_of(self, rows: Sequence[int], phase: int) -> bool:
-        return all(self._clocks.knows(row, self._completed[phase]) for row in rows)
 
     def _check_made(self, rows: Sequence[int], who: str) -> None:
         maker, clock = self._made
