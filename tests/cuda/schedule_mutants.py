@@ -56,6 +56,7 @@ SYNCHRONISES = (
 # Said twice, these say nothing more.
 _IDEMPOTENT = (scheduled.BarrierOp, scheduled.WaitOp, scheduled.FenceOp, scheduled.AwaitOp, scheduled.MmaWaitOp)
 _FINDS_NOTHING = "no copy is under way"
+_FENCED_AGAIN = "fenced again before the next product"
 _COUNTS_COPIES = (scheduled.CopyOp, scheduled.CommitOp, scheduled.WaitOp)
 _USES_BARRIERS = (scheduled.ArriveOp, scheduled.ExpectOp, scheduled.AwaitOp, scheduled.TensorCopyOp)
 _SWAPPED = (scheduled.ArriveOp, scheduled.ExpectOp, scheduled.AwaitOp)
@@ -69,6 +70,16 @@ class Mutant:
     number: int
     edit: Edit
     harmless: str = ""
+
+    def operation(self, kernel: tile.KernelOp) -> Operation:
+        """The one that is edited."""
+        return list(kernel.walk())[self.number]
+
+    def planted(self, kernel: tile.KernelOp) -> tile.KernelOp:
+        """A clone with the mistake."""
+        clone = kernel.clone()
+        self.edit(self.operation(clone))
+        return clone
 
 
 @dataclass(frozen=True)
@@ -131,7 +142,7 @@ def mutants_of(kernel: tile.KernelOp) -> Iterator[Mutant]:
 
 def _of_operation(op: Operation, number: int) -> Iterator[Mutant]:
     if isinstance(op, SYNCHRONISES):
-        yield Mutant("left out", number, _leave_out, _FINDS_NOTHING if _finds_nothing(op) else "")
+        yield Mutant("left out", number, _leave_out, _why_leaving_out_is_harmless(op))
         yield Mutant("repeated", number, _repeat, _why_repeating_is_harmless(op))
         if (other := _neighbour(op, forwards=True)) is not None:
             yield Mutant("moved down", number, lambda each: _move(each, forwards=True), _why_harmless(op, other, True))
@@ -206,6 +217,12 @@ def _exchanged(ops: Sequence[Operation]) -> Iterator[Mutant]:
 # ---- mutants that are in order --------------------------------------------------------------------------------------
 
 
+def _why_leaving_out_is_harmless(op: Operation) -> str:
+    if _is_fenced_again(op):
+        return _FENCED_AGAIN
+    return _FINDS_NOTHING if _finds_nothing(op) else ""
+
+
 def _why_repeating_is_harmless(op: Operation) -> str:
     if isinstance(op, _IDEMPOTENT):
         return "says the same again"
@@ -217,6 +234,8 @@ def _why_harmless(op: Operation, other: Operation, forwards: bool) -> str:
     """Why `op` may be moved past `other`."""
     if _finds_nothing(op) or _finds_nothing(other):
         return _FINDS_NOTHING
+    if _is_fenced_again(op) or _is_fenced_again(other):
+        return _FENCED_AGAIN
     kinds = {type(op), type(other)}
     if kinds == {scheduled.WaitOp, scheduled.CopyOp}:
         return "the copy is in no group yet"
@@ -242,6 +261,20 @@ def _finds_nothing(op: Operation) -> bool:
     pending = [int(each.pending.value.data) for each in inner if isinstance(each, scheduled.WaitOp)]
     commits = [each for each in inner if isinstance(each, scheduled.CommitOp)]
     return len(commits) == 1 and len(pending) == 1 and all(_ahead(each) > pending[0] for each in copies)
+
+
+def _is_fenced_again(op: Operation) -> bool:
+    """Whether behind a fence the next product of the block comes behind another one, and a barrier."""
+    if not isinstance(op, scheduled.FenceOp):
+        return False
+    kinds: list[type] = []
+    behind = op.next_op
+    while behind is not None and not isinstance(behind, scheduled.MmaOp | tile.ForOp):
+        kinds.append(type(behind))
+        behind = behind.next_op
+    if not isinstance(behind, scheduled.MmaOp) or scheduled.FenceOp not in kinds:
+        return False
+    return scheduled.BarrierOp in kinds[kinds.index(scheduled.FenceOp) :]
 
 
 def _is_left_alone(op: Operation) -> bool:
@@ -457,11 +490,9 @@ def _count(op: Any) -> int:
 
 def judge(subject: Subject, mutant: Mutant, expected: Sequence[Tensor], seeds: Sequence[int]) -> Verdict:
     """Whether a mutant is seen: the executor complains, or has another result, or the emulator sees a race."""
-    kernel = subject.kernel.clone()
-    op = list(kernel.walk())[mutant.number]
-    name = f"{op.name} {mutant.number}"
+    name = f"{mutant.operation(subject.kernel).name} {mutant.number}"
     try:
-        mutant.edit(op)
+        kernel = mutant.planted(subject.kernel)
         kernel.verify()
         for seed in seeds:
             got = subject.run(kernel, seed)

@@ -12,6 +12,7 @@ from tests.numerics.test_phases import close, expected_of
 from tests.programs import PROGRAMS
 from tilewright.errors import UnsupportedOnTargetError
 from tilewright.frontend.build import build_module
+from tilewright.passes.layout_spaces import SHARED
 from tilewright.pipelines import compile_module
 from tilewright.semantics.array import Interpreter
 from tilewright.semantics.scheduled import run_call
@@ -38,9 +39,10 @@ def test_schedules_are_in_order(make: Callable[..., Any]) -> None:
     """By the definitions of the scheduled operations, which check what warps and copies do to the memory of a block."""
     program, arrays, expected = expected_of(make)
     unit = compile_module(build_module(program), program.constants, "cuda:sm_90a").unit
+    shared_bytes = unit.machine.memory_of(SHARED).bytes
 
     def call(callee: str, operands: list[Any]) -> list[Any]:
-        return run_call(unit.kernel(callee), operands)
+        return run_call(unit.kernel(callee), operands, shared_bytes=shared_bytes)
 
     close(Interpreter(unit.constants, call).run(unit.main.body.block, list(arrays)), expected)
 

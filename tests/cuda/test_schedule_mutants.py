@@ -5,17 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from xdsl.ir import Operation
 
 from tests.cuda.schedule_mutants import (
     Subject,
     attention,
     layer_norm,
+    mutants_of,
     product,
     program_subjects,
     role_subjects,
     softmax,
     verdicts,
 )
+from tests.cuda.test_pipeline import Given
+from tests.ptx.errors import SharedRace
+from tilewright.dialects import scheduled, tile
+from tilewright.semantics.hazards import RaceError
 
 # The rest is left to `python -m tests.cuda.schedule_mutants`.
 KERNELS: dict[str, Callable[[], list[Subject]]] = {
@@ -33,3 +39,33 @@ def test_mistakes_are_seen_and_nothing_else(name: str) -> None:
     assert sum(bool(each.caught) for _, each in judged) > 20
     assert [(kernel, each.op, each.mutant.rule) for kernel, each in judged if each.is_missed] == []
     assert [(kernel, each.op, each.mutant.rule, each.caught) for kernel, each in judged if each.is_wronged] == []
+
+
+# What no order of a product that is copied ahead forgives, in its loop.
+FATAL = {
+    (scheduled.WaitOp, "left out"),
+    (scheduled.WaitOp, "one more pending"),
+    (scheduled.BarrierOp, "left out"),
+    (scheduled.AllocOp, "the last stage is the first"),
+}
+
+
+@pytest.mark.parametrize("stages", [2, 3])
+def test_the_emulator_sees_races_too(stages: int) -> None:
+    given = Given(stages=stages)
+    unit = given.unit()
+    (kernel,) = unit.kernels()
+    subject = Subject("product", kernel, given.arrays(), unit.machine)
+
+    def is_fatal(op: Operation, rule: str) -> bool:
+        return (type(op), rule) in FATAL and (
+            isinstance(op, scheduled.AllocOp) or isinstance(op.parent_op(), tile.ForOp)
+        )
+
+    planted = [each for each in mutants_of(kernel) if is_fatal(each.operation(kernel), each.rule)]
+    assert len(planted) == 5
+    for mutant in planted:
+        with pytest.raises(RaceError, match=r"where `scheduled\.copy`|since the last barrier"):
+            subject.run(mutant.planted(kernel), 0)
+        with pytest.raises(SharedRace):
+            subject.emulate(mutant.planted(kernel), unit.machine)
