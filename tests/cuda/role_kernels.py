@@ -47,47 +47,19 @@ class RoleProduct:
 
     def copied_by_a_role(self) -> ModuleOp:
         """A warp of its own has the machine copy to a stage when it is empty."""
-        return parse(
-            self._kernel(f"""
-    {self._rings()}
-    %full = scheduled.mbarrier() {{count = {self.stages} : index, arrivals = 1 : index}}
-        : !tile.ref<tensor<{self.stages}xi64>, "block">
-    %empty = scheduled.mbarrier() {{count = {self.stages} : index, arrivals = {self.groups} : index}}
-        : !tile.ref<tensor<{self.stages}xi64>, "block">
-    scheduled.barrier() {{scope = "every role"}}
-    scheduled.role() {{role = "copies", warps = 1 : index}} do {{
-      tile.for() {{trips = {self.trips} : index}} do {{
-      ^bb2(%t: index):
-        scheduled.await(%empty, %t) {{number = {self._stage()},
-            phase = {self._number(f"s0 floordiv {self.stages} - 1")}}}
-        scheduled.expect(%full, %t) {{number = {self._stage()}, bytes = {2 * self.K * (self.M + self.N)} : index}}
-        %c = scheduled.stage(%as, %t) {{map = {self._stage()}}} : {self._left()}
-        scheduled.tensor_copy(%x, %c, %full, %t, %i, %j) {{
-            map = affine_map<(d0, d1)[s0, s1, s2] -> (d0 + s1 * {self.M}, d1 + s0 * {self.K})>,
-            number = affine_map<()[s0, s1, s2] -> (s0 mod {self.stages})>}}
-        %d = scheduled.stage(%bs, %t) {{map = {self._stage()}}} : {self._right()}
-        scheduled.tensor_copy(%y, %d, %full, %t, %i, %j) {{
-            map = affine_map<(d0, d1)[s0, s1, s2] -> (d0 + s0 * {self.K}, d1 + s2 * {self.N})>,
-            number = affine_map<()[s0, s1, s2] -> (s0 mod {self.stages})>}}
-        tile.yield()
-      }}
+        return parse(self._kernel(f"{self._barriers(self.groups)}{self._role_that_copies()}{self._multiplied()}"))
+
+    def multiplied_twice(self) -> ModuleOp:
+        """The same, and another role multiplies as well, and stores to `%more`."""
+        stored = f"""tile.store(%sum, %more, %i, %j) {{
+            map = affine_map<(d0, d1)[s0, s1] -> (d0 + s0 * {self.M}, d1 + s1 * {self.N})>}}"""
+        other = f"""
+    scheduled.role() {{role = "others", warps = {4 * self.groups} : index}} do {{{self._multiplied()}
+      {stored}
       scheduled.end()
-    }}
-    %zero = tile.full() {{value = 0.0 : f64}} : {self._sum()}
-    %going = tile.for(%zero) {{trips = {self.trips} : index}} do {{
-    ^bb3(%t: index, %s: {self._sum()}):
-      scheduled.await(%full, %t) {{number = {self._stage()}, phase = {self._number(f"s0 floordiv {self.stages}")}}}
-      %a = scheduled.stage(%as, %t) {{map = {self._stage()}}} : {self._left()}
-      %b = scheduled.stage(%bs, %t) {{map = {self._stage()}}} : {self._right()}
-      %p = scheduled.mma(%a, %b, %s) {{atom = "wgmma", asynchronous = true}} : {self._sum()}
-      %w = scheduled.mma_wait(%p) {{pending = 1 : index}} : {self._sum()}
-      scheduled.arrive(%empty, %t) {{number = {self._number(f"(s0 + {self.stages - 1}) mod {self.stages}")},
-          trip = {self._number("s0 - 1")}}}
-      tile.yield(%w)
-    }} : {self._sum()}
-    %sum = scheduled.mma_wait(%going) {{pending = 0 : index}} : {self._sum()}
-""")
-        )
+    }}"""
+        roles = f"{self._role_that_copies()}{other}"
+        return parse(self._kernel(f"{self._barriers(2 * self.groups)}{roles}{self._multiplied()}", with_more=True))
 
     def copied_by_itself(self) -> ModuleOp:
         """The warps that multiply copy ahead, and fence what they copied."""
@@ -116,7 +88,55 @@ class RoleProduct:
 
     # ---- pieces of the text -----------------------------------------------------------------------------------------
 
-    def _kernel(self, body: str) -> str:
+    def _barriers(self, empties: int) -> str:
+        """Rings and barriers for each stage; `empties` arrivals say that one is empty."""
+        return f"""
+    {self._rings()}
+    %full = scheduled.mbarrier() {{count = {self.stages} : index, arrivals = 1 : index}}
+        : !tile.ref<tensor<{self.stages}xi64>, "block">
+    %empty = scheduled.mbarrier() {{count = {self.stages} : index, arrivals = {empties} : index}}
+        : !tile.ref<tensor<{self.stages}xi64>, "block">
+    scheduled.barrier() {{scope = "every role"}}"""
+
+    def _role_that_copies(self) -> str:
+        return f"""
+    scheduled.role() {{role = "copies", warps = 1 : index}} do {{
+      tile.for() {{trips = {self.trips} : index}} do {{
+      ^bb2(%t: index):
+        scheduled.await(%empty, %t) {{number = {self._stage()},
+            phase = {self._number(f"s0 floordiv {self.stages} - 1")}}}
+        scheduled.expect(%full, %t) {{number = {self._stage()}, bytes = {2 * self.K * (self.M + self.N)} : index}}
+        %c = scheduled.stage(%as, %t) {{map = {self._stage()}}} : {self._left()}
+        scheduled.tensor_copy(%x, %c, %full, %t, %i, %j) {{
+            map = affine_map<(d0, d1)[s0, s1, s2] -> (d0 + s1 * {self.M}, d1 + s0 * {self.K})>,
+            number = affine_map<()[s0, s1, s2] -> (s0 mod {self.stages})>}}
+        %d = scheduled.stage(%bs, %t) {{map = {self._stage()}}} : {self._right()}
+        scheduled.tensor_copy(%y, %d, %full, %t, %i, %j) {{
+            map = affine_map<(d0, d1)[s0, s1, s2] -> (d0 + s0 * {self.K}, d1 + s2 * {self.N})>,
+            number = affine_map<()[s0, s1, s2] -> (s0 mod {self.stages})>}}
+        tile.yield()
+      }}
+      scheduled.end()
+    }}"""
+
+    def _multiplied(self) -> str:
+        """The loop of warps that multiply what is in full stages, to `%sum`."""
+        return f"""
+    %zero = tile.full() {{value = 0.0 : f64}} : {self._sum()}
+    %going = tile.for(%zero) {{trips = {self.trips} : index}} do {{
+    ^bb3(%t: index, %s: {self._sum()}):
+      scheduled.await(%full, %t) {{number = {self._stage()}, phase = {self._number(f"s0 floordiv {self.stages}")}}}
+      %a = scheduled.stage(%as, %t) {{map = {self._stage()}}} : {self._left()}
+      %b = scheduled.stage(%bs, %t) {{map = {self._stage()}}} : {self._right()}
+      %p = scheduled.mma(%a, %b, %s) {{atom = "wgmma", asynchronous = true}} : {self._sum()}
+      %w = scheduled.mma_wait(%p) {{pending = 1 : index}} : {self._sum()}
+      scheduled.arrive(%empty, %t) {{number = {self._number(f"(s0 + {self.stages - 1}) mod {self.stages}")},
+          trip = {self._number("s0 - 1")}}}
+      tile.yield(%w)
+    }} : {self._sum()}
+    %sum = scheduled.mma_wait(%going) {{pending = 0 : index}} : {self._sum()}"""
+
+    def _kernel(self, body: str, with_more: bool = False) -> str:
         """The result goes through a buffer, from the lanes that hold the sum to lanes that store rows."""
         warps = 4 * self.groups
         in_memory = f"({self.M}, {self.N}) : [{self.M}@mem.shared*{self.N} | {self.N}@mem.shared]"
@@ -124,10 +144,12 @@ class RoleProduct:
         held = f'!tile.ref<tensor<{self.M}x{self.N}xf32>, "block", "{in_memory}">'
         rows = f'tensor<{self.M}x{self.N}xf32, "{in_rows}">'
         same = "affine_map<(d0, d1) -> (d0, d1)>"
+        result = f"!tile.ref<tensor<{self.m}x{self.n}xf32>>"
+        more, effect = (f", %more: {result}", ', "out"') if with_more else ("", "")
         return f"""
-tile.kernel() {{sym_name = "product", grid = array<i64>, effects = ["in", "in", "out"]}} do {{
+tile.kernel() {{sym_name = "product", grid = array<i64>, effects = ["in", "in", "out"{effect}]}} do {{
 ^bb0(%x: !tile.ref<tensor<{self.m}x{self.k}xf16>>, %y: !tile.ref<tensor<{self.k}x{self.n}xf16>>,
-    %out: !tile.ref<tensor<{self.m}x{self.n}xf32>>):
+    %out: {result}{more}):
   scheduled.parallel() {{extents = array<i64: {self.grid[0]}, {self.grid[1]}>, grain = 1 : index,
       warps = {warps} : index}} do {{
   ^bb1(%i: index, %j: index):{body}

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -206,12 +207,13 @@ def _numbers_at_barriers(
 
 
 def _exchanged(ops: Sequence[Operation]) -> Iterator[Mutant]:
-    """Operations of two roles that change places."""
-    for number, op in enumerate(ops):
-        for later, other in enumerate(ops):
+    """Operations of two roles that change places, where they differ."""
+    swapped = [(number, op) for number, op in enumerate(ops) if isinstance(op, _SWAPPED)]
+    for (number, op), (later, other) in combinations(swapped, 2):
+        same = (op.mbarrier, op.properties) == (other.mbarrier, other.properties)
+        if _role(op) is not _role(other) and not same:
             apart = later - number
-            if apart > 0 and all(isinstance(each, _SWAPPED) for each in (op, other)) and _role(op) is not _role(other):
-                yield Mutant(f"changes places with {other.name}", number, lambda each, by=apart: _exchange(each, by))
+            yield Mutant(f"changes places with {other.name}", number, lambda each, by=apart: _exchange(each, by))
 
 
 # ---- mutants that are in order --------------------------------------------------------------------------------------
@@ -552,7 +554,11 @@ def subjects_of(program: CudaProgram, arrays: Sequence[Tensor], name: str) -> li
 def role_subjects() -> list[Subject]:
     """Products that a role feeds, or that fence what they copied."""
     product = RoleProduct(m=100, n=40, k=150)
-    modules = {"copied by a role": product.copied_by_a_role(), "copied by itself": product.copied_by_itself()}
+    modules = {
+        "copied by a role": product.copied_by_a_role(),
+        "multiplied by two": product.multiplied_twice(),
+        "copied by itself": product.copied_by_itself(),
+    }
     return [
         Subject(name, op, product.arrays())
         for name, module in modules.items()

@@ -41,9 +41,17 @@ PRODUCTS = [
 @pytest.mark.parametrize("copied", ["by a role", "by itself"])
 def test_products_in_any_order(product: RoleProduct, copied: str) -> None:
     kernel = kernel_of(product.copied_by_a_role() if copied == "by a role" else product.copied_by_itself())
-    for seed in range(20):
+    for seed in range(10):
         (got,) = run_call(kernel, list(product.arrays()), seed)
         np.testing.assert_array_equal(got, product.exact())
+
+
+@pytest.mark.parametrize("product", PRODUCTS[1:4], ids=str)
+def test_a_role_that_multiplies_as_well(product: RoleProduct) -> None:
+    kernel = kernel_of(product.multiplied_twice())
+    for seed in range(10):
+        for got in run_call(kernel, list(product.arrays()), seed):
+            np.testing.assert_array_equal(got, product.exact())
 
 
 def test_orders_differ_with_the_seed_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
