@@ -205,19 +205,19 @@ def _multiply_by_warpgroups(kernel: Kernel, steps: int) -> None:
         stage, parity = kernel.stage(step)
         hopper.mbarrier_wait(builder, kernel.barrier(stage), parity)
         operands = kernel.descriptors(stage, "hopper", line)
-        sums = hopper.wgmma_fence(builder, kind, sums)
+        sums = hopper.wgmma_fence(builder, sums)
         lefts, rights = [[left] for left, _ in operands], [right for _, right in operands]
         sums = hopper.wgmma(builder, kind, sums, lefts, rights, ir.Constant(hopper.I1, 1))
         hopper.wgmma_commit(builder)
         # The products of this step go on while the next step is waited for; those of the step before are done.
-        sums = hopper.wgmma_wait(builder, kind, 1, sums)
+        sums = hopper.wgmma_wait(builder, 1, sums)
         with kernel.when(builder.icmp_unsigned("!=", step, i32(0))):
             release(builder.sub(step, i32(1)))
         return sums
 
     zeros = [ir.Constant(ir.FloatType(), 0.0)] * kind.accumulators
     sums = kernel.loop(steps, zeros, body)
-    sums = hopper.wgmma_wait(builder, kind, 0, sums)
+    sums = hopper.wgmma_wait(builder, 0, sums)
     row = builder.add(builder.mul(kernel.warp, i32(16)), builder.udiv(kernel.lane, i32(4)))
     first = builder.mul(builder.urem(kernel.lane, i32(4)), i32(2))
     for pair in range(kind.accumulators // 2):

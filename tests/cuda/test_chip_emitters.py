@@ -90,12 +90,12 @@ def test_wgmma_of_ones(name: str, result: str, in_registers: bool, adds: bool) -
     shared = matrix_descriptor(builder, fields, address)
     first = ir.Constant(FLOAT, 3.0) if result == "f32" else i32(0x42004200 if result == "f16" else 3)
     count = kind.accumulators
-    fenced = hopper.wgmma_fence(builder, kind, [first] * count, [i32(ONES[name])] * 4)
+    fenced = hopper.wgmma_fence(builder, [first] * count, [i32(ONES[name])] * 4)
     operands = fenced[count:] if in_registers else []
     lefts = [operands or [shared]] * 2
     sums = hopper.wgmma(builder, kind, fenced[:count], lefts, [shared] * 2, ir.Constant(hopper.I1, int(adds)))
     hopper.wgmma_commit(builder)
-    got = small.run(hopper.wgmma_wait(builder, kind, 0, sums, operands)[:count]).view(RESULTS[result])
+    got = small.run(hopper.wgmma_wait(builder, 0, sums, operands)[:count]).view(RESULTS[result])
     assert (got == 2 * kind.depth + 3 * adds).all()
 
 

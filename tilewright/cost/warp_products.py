@@ -15,8 +15,9 @@ from tilewright.cost.products import MatmulTile
 from tilewright.dtypes import DType
 from tilewright.machines.machine import Machine, MatrixAtom
 
-# The instructions by which single warps multiply.
-MMA = "mma.sync"
+# The instructions by which single warps multiply, and by which four of them do, asynchronously, from shared memory.
+MMA, WGMMA = "mma.sync", "wgmma"
+WARPGROUP = 4  # warps
 _SIDES = (16, 32, 64, 128, 256)
 _DEPTHS_BYTES = (64, 128)
 _WARPS = (1, 2, 4, 8)
@@ -30,6 +31,12 @@ _MOST_FOLLOWED = 64
 _MOST_RESULTS_BY_REGISTERS = 128 * 64
 _FEW_SIDES, _FEW_DEPTHS = (16, 32, 64, 128), (16, 32)
 _STAGES = (2, 3, 4)
+# Groups of warps that share a tile's rows, and the most results of a thread that leave it registers.
+_WARPGROUPS, _MOST_OF_WARPGROUPS = (1, 2), 128
+# What a machine copies by itself begins at multiples of so many bytes (PTX ISA, tensor copies), and says so at barriers
+# in shared memory.
+TENSOR_COPY_BYTES = 16
+_BARRIERS_BYTES = 1024
 # How much of what a step does beside its slowest part adds to its time.
 _NOT_HIDDEN = 0.25
 # Cycles between two copies of a warp: those of 16 bytes a lane fill the banks for as long.
@@ -53,25 +60,29 @@ class WarpProduct:
     piece_bytes: int = 0
     is_followed: bool = False
 
-    def atom(self, machine: Machine) -> MatrixAtom | None:
-        """The instruction of single warps that multiplies the operands as they are."""
-        return machine.atom_of(MMA, self.operand, self.operand, self.accumulator)
+    def atom(self, machine: Machine, family: str = MMA) -> MatrixAtom | None:
+        """The instruction of a family that multiplies the operands as they are."""
+        return machine.atom_of(family, self.operand, self.operand, self.accumulator)
 
 
 @dataclass(frozen=True)
 class WarpSchedule:
     """A tile, how many warps share it along its rows and columns, and how many steps of the depth there are at a time:
-    1 where nothing is copied ahead. Without `across`, the layouts of the tile's parts decide."""
+    1 where nothing is copied ahead. Without `across`, the layouts of the tile's parts decide. `family`: by which
+    instructions it is multiplied."""
 
     tile: MatmulTile
     warps: int = 4
     across: tuple[int, int] | None = None
     stages: int = 1
+    family: str = MMA
 
     @property
     def atom(self) -> str:
         """The name of what multiplies a tile; empty where it is not said."""
-        return "" if self.across is None else mma_name(self.across)
+        if self.across is None:
+            return ""
+        return mma_name(self.across) if self.family == MMA else wgmma_name(self.warps // WARPGROUP)
 
 
 def mma_name(across: tuple[int, int]) -> str:
@@ -79,12 +90,18 @@ def mma_name(across: tuple[int, int]) -> str:
     return f"{MMA}, {across[0]} x {across[1]} warps"
 
 
+def wgmma_name(groups: int) -> str:
+    """What so many groups of four warps multiply by, each some rows."""
+    return f"{WGMMA}, {groups} warpgroup{'s' if groups > 1 else ''}"
+
+
 def warp_schedule(product: WarpProduct, machine: Machine) -> WarpSchedule:
     """The schedule of a product that should take the least time: rows and columns of whole instructions, no larger than
     the result needs."""
+    copied = list(_copied(product, machine))
+    if copied:
+        return min(copied, key=lambda each: (_copied_seconds(product, each, machine), -each.tile.depth))
     atom = product.atom(machine)
-    if atom is not None and (copied := list(_copied(product, atom, machine))):
-        return min(copied, key=lambda each: (_copied_seconds(product, each, atom, machine), -each.tile.depth))
     found = [each for tile in _tiles(product, machine) for each in _by_registers(product, tile, atom)]
     return min(found, key=lambda each: (_seconds(product, each, machine), -each.warps, -each.tile.depth))
 
@@ -97,9 +114,10 @@ def _fitting(sizes: tuple[int, ...], extent: int) -> list[int]:
 # ---- operands that are copied ahead ---------------------------------------------------------------------------------
 
 
-def _copied(product: WarpProduct, atom: MatrixAtom, machine: Machine) -> Iterator[WarpSchedule]:
+def _copied(product: WarpProduct, machine: Machine) -> Iterator[WarpSchedule]:
     item = product.operand.itemsize
     depths = [size // item for size in _DEPTHS_BYTES if size // item < product.depth]
+    families = {family: atom for family in (MMA, WGMMA) if (atom := product.atom(machine, family)) is not None}
     if not product.piece_bytes:
         return
     for rows in _fitting(_SIDES, product.rows):
@@ -107,8 +125,24 @@ def _copied(product: WarpProduct, atom: MatrixAtom, machine: Machine) -> Iterato
             for depth in depths:
                 tile = MatmulTile(rows, columns, depth)
                 stages = _most_stages(product, tile, machine)
-                for across in _splits(product, tile, atom) if stages else ():
-                    yield WarpSchedule(tile, across[0] * across[1], across, stages)
+                for family, atom in families.items() if stages else ():
+                    if family == MMA or depth == max(depths):  # lines as long as they can be
+                        yield from _by_family(product, tile, family, atom, stages)
+
+
+def _by_family(
+    product: WarpProduct, tile: MatmulTile, family: str, atom: MatrixAtom, stages: int
+) -> Iterator[WarpSchedule]:
+    if family == MMA:
+        for across in _splits(product, tile, atom):
+            yield WarpSchedule(tile, across[0] * across[1], across, stages)
+        return
+    for groups in _WARPGROUPS:
+        results = tile.rows * tile.columns // (32 * WARPGROUP * groups)
+        most = _MOST_FOLLOWED if product.is_followed else _MOST_OF_WARPGROUPS
+        fits = tile.rows % (groups * atom.rows) == 0 and tile.columns % atom.columns == 0 and results <= most
+        if fits:
+            yield WarpSchedule(tile, WARPGROUP * groups, (WARPGROUP * groups, 1), stages, family)
 
 
 def _splits(product: WarpProduct, tile: MatmulTile, atom: MatrixAtom) -> Iterator[tuple[int, int]]:
@@ -132,23 +166,30 @@ def _stage_bytes(product: WarpProduct, tile: MatmulTile) -> int:
 
 def _most_stages(product: WarpProduct, tile: MatmulTile, machine: Machine) -> int:
     """The most stages for which shared memory has room; 0 for less than two, or if the result has none."""
-    room = machine.memories[0].bytes
+    room = machine.memories[0].bytes - _BARRIERS_BYTES
     if tile.rows * tile.columns * product.accumulator.itemsize > room:
         return 0
     fitting = (stages for stages in reversed(_STAGES) if stages * _stage_bytes(product, tile) <= room)
     return next(fitting, 0)
 
 
-def _copied_seconds(product: WarpProduct, schedule: WarpSchedule, atom: MatrixAtom, machine: Machine) -> float:
+def _is_fed_by_a_warp(product: WarpProduct, schedule: WarpSchedule) -> bool:
+    """Whether a warp of its own has the machine copy, while the others multiply asynchronously."""
+    return schedule.family == WGMMA and product.piece_bytes % TENSOR_COPY_BYTES == 0
+
+
+def _copied_seconds(product: WarpProduct, schedule: WarpSchedule, machine: Machine) -> float:
     """The time of the blocks that the busiest core does. Of blocks that are on it together, each hides what the others
-    wait for, in a step at the barrier and for the first operands."""
+    wait for, in a step at the barrier and for the first operands; asynchronous products go on meanwhile."""
     tile = schedule.tile
     near = machine.memories[1]
     blocks = ceil(product.rows / tile.rows) * ceil(product.columns / tile.columns) * product.batches
     turns = ceil(blocks / machine.cores)
     together = min(turns, _together(product, schedule, machine))
-    busy = _busy_seconds(product, schedule, atom, machine, together)
+    busy = _busy_seconds(product, schedule, machine, together)
     waiting = machine.cycles["barrier"] / machine.clock_hertz + 2 * machine.memories[0].latency_s
+    if _is_fed_by_a_warp(product, schedule):
+        waiting = 0.0
     steps = ceil(product.depth / tile.depth)
     # The first step is waited for, and the result is written.
     ends = machine.memories[-1].latency_s + near.latency_s
@@ -156,18 +197,21 @@ def _copied_seconds(product: WarpProduct, schedule: WarpSchedule, atom: MatrixAt
     return turns * (steps * max(busy, (busy + waiting) / together) + written + ends / together)
 
 
-def _busy_seconds(
-    product: WarpProduct, schedule: WarpSchedule, atom: MatrixAtom, machine: Machine, together: int
-) -> float:
+def _busy_seconds(product: WarpProduct, schedule: WarpSchedule, machine: Machine, together: int) -> float:
     """A step of the depth of one block: the slowest of its parts, and some of the others, which it does not hide
     wholly."""
     tile, (down, side) = schedule.tile, schedule.across or (1, 1)
     shared, near = machine.memories[:2]
+    atom = product.atom(machine, schedule.family)
+    assert atom is not None
+    if schedule.family == WGMMA:  # each 64 rows read all columns once
+        down = tile.rows // atom.rows
     instructions = tile.rows // atom.rows * (tile.columns // atom.columns) * (tile.depth // atom.depth)
     quarters = min(1.0, schedule.warps * together / _QUARTERS)
     brought = (tile.rows + tile.columns) * tile.depth * product.operand.itemsize
     read = (side * tile.rows + down * tile.columns) * tile.depth * product.operand.itemsize
-    pieces = brought / (product.piece_bytes * machine.axes["lane"])
+    is_fed = _is_fed_by_a_warp(product, schedule)
+    pieces = 0.0 if is_fed else brought / (product.piece_bytes * machine.axes["lane"])
     parts = sorted(
         (
             instructions * atom.cycles / quarters / machine.clock_hertz,
@@ -184,7 +228,7 @@ def _together(product: WarpProduct, schedule: WarpSchedule, machine: Machine) ->
     tile, (down, side) = schedule.tile, schedule.across or (1, 1)
     used = max(schedule.stages * _stage_bytes(product, tile), tile.rows * tile.columns * product.accumulator.itemsize)
     sums = tile.rows * tile.columns // (32 * schedule.warps)
-    operands = 2 * (tile.rows // down // 4 + tile.columns // side // 4)
+    operands = 0 if schedule.family == WGMMA else 2 * (tile.rows // down // 4 + tile.columns // side // 4)
     registers = (sums + operands + _REGISTERS_BESIDE) * 32 * schedule.warps
     whole = machine.axes["warp"] * 32 * 32
     return max(1, min(machine.memories[0].bytes // used, whole // registers, 8))

@@ -24,7 +24,7 @@ from tilewright.layout.catalogue import shared_matrix
 from tilewright.layout.operations import rename_axis
 from tilewright.machines.machine import Machine
 from tilewright.passes.affine_access import Form, Index, linear_form
-from tilewright.passes.layout_spaces import MMA, SHARED, dealt
+from tilewright.passes.layout_spaces import MMA, SHARED, WGMMA, dealt, matrix_buffer
 from tilewright.passes.tile_lower_to_warps import layout_of, parsed
 from tilewright.primitives import ArrayType
 
@@ -32,6 +32,7 @@ from tilewright.primitives import ArrayType
 _PIECES_BYTES = (16, 8, 4)
 # A line of the matrices that instructions load from the memory of a block: PTX ISA, ldmatrix.
 _LINE_BYTES = 16
+_TRANSPOSED_BYTES = "an operand of 8 bits would have to be transposed"
 
 
 class Refused(Exception):
@@ -230,9 +231,11 @@ def landing_of(op: scheduled.MmaOp, operand: SSAValue, window: Window, warps: in
     """
     piece, along = window.piece(), window.contiguous_dim
     type = window.type
+    depth_dim = 1 if operand is op.left else 0
     if op.atom.data.startswith(MMA):
-        buffer = _matrix(window, 1 if operand is op.left else 0)
-        fragment = layout_of(operand)
+        buffer, fragment = _matrix(window, depth_dim), layout_of(operand)
+    elif op.atom.data.startswith(WGMMA):
+        buffer, fragment = matrix_landing(window, depth_dim), None
     else:
         buffer, fragment = parsed(tile.ref_type(operand).layout.data), None
     order = (along, *(dim for dim in range(type.rank) if dim != along))
@@ -242,6 +245,21 @@ def landing_of(op: scheduled.MmaOp, operand: SSAValue, window: Window, warps: in
     if fragment is not None:
         _check_banks(_matrix_rows(type, along), buffer, _LINE_BYTES // type.dtype.itemsize, type, machine)
     return Landing(buffer, threads, fragment)
+
+
+def matrix_landing(window: Window, depth_dim: int) -> Layout:
+    """The buffer of an operand of warpgroups, which lies there as in the array.
+
+    Raises:
+        Refused: no instruction reads it so.
+    """
+    item, along = window.type.dtype.itemsize, window.contiguous_dim
+    if item == 1 and along != depth_dim:
+        raise Refused(_TRANSPOSED_BYTES)
+    try:
+        return matrix_buffer(window.type.shape, 8 * item, along)
+    except LayoutError as error:
+        raise Refused(error.message) from error
 
 
 def _check_banks(threads: Layout, buffer: Layout, piece: int, type: ArrayType, machine: Machine) -> None:
@@ -259,7 +277,7 @@ def _matrix(window: Window, depth_dim: int) -> Layout:
     type, along = window.type, window.contiguous_dim
     item = type.dtype.itemsize
     if item == 1 and along != depth_dim:
-        raise Refused("an operand of 8 bits would have to be transposed")
+        raise Refused(_TRANSPOSED_BYTES)
     line = type.shape[along] * item
     swizzle = next((span for span in (128, 64, 32) if line % span == 0), None)
     if swizzle is None or item > 2:

@@ -6,14 +6,14 @@ A space names the layouts worth considering for a value (`distributions`), and t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, prod, sqrt
 from typing import Protocol
 
 from tilewright.cost.products import tile_seconds
 from tilewright.cost.register_blocks import even_split, micro_kernel_name, register_blocks
-from tilewright.cost.warp_products import MMA, mma_name
+from tilewright.cost.warp_products import MMA, WARPGROUP, WGMMA, mma_name, wgmma_name
 from tilewright.errors import LayoutError, TargetError
 from tilewright.layout import Iter, Layout, row_major
 from tilewright.layout.catalogue import (
@@ -29,14 +29,14 @@ from tilewright.layout.catalogue import (
 )
 from tilewright.layout.dims import static
 from tilewright.layout.iters import fuse_digits, weighted
-from tilewright.layout.operations import rename_axis
+from tilewright.layout.operations import product, rename_axis
 from tilewright.machines.machine import Machine, MatrixAtom
 from tilewright.primitives import ArrayType
 
 SHARED = "mem.shared"
-# How warps multiply: asynchronously by a warpgroup, by single warps (`MMA`), by those with operands rounded to tf32,
-# and without tensor cores.
-WGMMA, TF32, SCALAR = "wgmma", "tf32", "multiply and add"
+# How warps multiply: asynchronously by warpgroups (`WGMMA`), by single warps (`MMA`), by those with operands rounded to
+# tf32, and without tensor cores.
+TF32, SCALAR = "tf32", "multiply and add"
 FAMILIES = (WGMMA, MMA, TF32, SCALAR)
 
 
@@ -141,6 +141,21 @@ def dealt(
     return Layout(tuple(shape), tuple(tuple(each) for each in digits))
 
 
+def matrix_buffer(shape: Sequence[int], bits: int, contiguous_dim: int) -> Layout:
+    """The buffer of an operand that warpgroups read, as the machine copies it: lines along a dim, of the widest swizzle
+    that they are made of, and one line's width after the other.
+
+    Raises:
+        LayoutError: its lines are not made of 32 bytes, or there are not 8 of them.
+    """
+    line_bytes = shape[contiguous_dim] * bits // 8
+    swizzle = next((span for span in (128, 64, 32) if line_bytes % span == 0), None)
+    if swizzle is None:
+        raise LayoutError(f"lines of {line_bytes} bytes are not made of 32", help="use longer ones")
+    layout = shared_matrix(shape, bits, swizzle, contiguous_dim=contiguous_dim, slowest_dim=contiguous_dim)
+    return rename_axis(layout, "mem", SHARED)
+
+
 def _power_up(size: int) -> int:
     """The smallest power of two that is at least `size`."""
     return 1 << max(0, size - 1).bit_length()
@@ -178,8 +193,9 @@ class WarpSpace:
         columns = right.shape[1]
         bits = 8 * max(left.dtype.itemsize, right.dtype.itemsize)
         seconds = 2.0 * rows * columns * depth / self._tensor_flops(bits)
-        if WGMMA in self.families and bits in (8, 16) and self.warps == 4:
-            yield from self._wgmma(left, right, accumulator, bits, seconds)
+        wgmma = self.machine.atom_of(WGMMA, left.dtype, right.dtype, accumulator.dtype)
+        if WGMMA in self.families and wgmma is not None and self.warps % WARPGROUP == 0:
+            yield from self._wgmma(left, right, accumulator, wgmma)
         exact = self.machine.atom_of(MMA, left.dtype, right.dtype, accumulator.dtype)
         if MMA in self.families and exact is not None:
             flops_per_second = exact.flops_per_cycle * self.machine.clock_hertz
@@ -190,18 +206,22 @@ class WarpSpace:
             yield from self._scalar(left, right, accumulator)
 
     def _wgmma(
-        self, left: ArrayType, right: ArrayType, accumulator: ArrayType, bits: int, seconds: float
+        self, left: ArrayType, right: ArrayType, accumulator: ArrayType, instruction: MatrixAtom
     ) -> Iterator[Atom]:
-        for swizzle in (128, 64, 32):
-            try:
-                right_shared = rename_axis(shared_matrix(right.shape, bits, swizzle), "mem", SHARED)
-                accumulators = wgmma_accumulator(accumulator.shape)
+        """Each warpgroup some of the rows. Operands of 8 bits lie along the depth (PTX ISA, wgmma, transposes)."""
+        bits, groups = left.dtype.bits, self.warps // WARPGROUP
+        seconds = 2.0 * prod(left.shape) * right.shape[1] / (instruction.flops_per_cycle * self.machine.clock_hertz)
+        if left.shape[0] % (groups * instruction.rows) or right.shape[1] % instruction.columns:
+            return
+        try:
+            right_shared = matrix_buffer(right.shape, bits, 1 if bits == 16 else 0)
+            left_shared = matrix_buffer(left.shape, bits, 1)
+            accumulators = _by_warpgroups(wgmma_accumulator, accumulator.shape, groups)
+            if groups == 1:
                 registers = wgmma_operand(left.shape, bits)
                 yield Atom("wgmma, left in registers", registers, right_shared, accumulators, seconds)
-                left_shared = rename_axis(shared_matrix(left.shape, bits, swizzle), "mem", SHARED)
-                yield Atom(f"wgmma, swizzle {swizzle}", left_shared, right_shared, accumulators, seconds)
-            except LayoutError:
-                continue
+            yield Atom(wgmma_name(groups), left_shared, right_shared, accumulators, seconds)
+        except LayoutError:
             return
 
     def _mma(
@@ -235,6 +255,13 @@ class WarpSpace:
     def _tensor_flops(self, bits: int) -> float:
         # Dense tensor-core rate of one multiprocessor: 4096 16-bit operations a cycle on Hopper (H100 whitepaper).
         return 4096.0 * 16 / bits * self.machine.clock_hertz
+
+
+def _by_warpgroups(layout: Callable[[Sequence[int]], Layout], shape: Sequence[int], groups: int) -> Layout:
+    """Rows shared by some warpgroups, those of each in a layout."""
+    rows, columns = shape
+    outer = Layout((groups, 1), ((Iter(groups, 1, "warp"),) if groups > 1 else (), ()))
+    return product(outer, layout((rows // groups, columns)))
 
 
 @dataclass(frozen=True)

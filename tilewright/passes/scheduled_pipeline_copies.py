@@ -240,7 +240,10 @@ class _Pipeline:
             for operand, ring in zip(self.operands, rings, strict=True):
                 before += self._first_copy(operand, ring, trip)
             before.append(scheduled.CommitOp.make([], {}, []))
-        head: list[Operation] = [scheduled.WaitOp.make([], {"pending": self.stages - 2}, []), _barrier()]
+        head: list[Operation] = [scheduled.WaitOp.make([], {"pending": self.stages - 2}, [])]
+        if any(operand.product.asynchronous is not None for operand in self.operands):
+            head.append(scheduled.FenceOp.make([], {}, []))
+        head.append(_barrier())
         for operand, ring in zip(self.operands, rings, strict=True):
             head += self._next_copy(operand, ring)
         head.append(scheduled.CommitOp.make([], {}, []))
@@ -322,22 +325,23 @@ def _take_from(operand: _Operand, stage: scheduled.StageOp) -> None:
 
 
 def _remove_trips(stores: Sequence[tile.StoreOp]) -> None:
-    """The barriers around stores that all go."""
+    """The barriers around stores that all go, and a fence."""
     for store in stores:
         before, after = _around(store, back=True), _around(store, back=False)
         if before is None or after is None:  # with an earlier store of the same barriers
             continue
-        between = _between(before, after)
+        between = list(_between(before, after))
         if all(op in stores for op in between if isinstance(op, tile.StoreOp)):
-            for barrier in (before, after):
-                barrier.detach()
-                barrier.erase()
+            fences = (op for op in between if isinstance(op, scheduled.FenceOp))
+            for op in (before, *fences, after):
+                op.detach()
+                op.erase()
 
 
 def _around(op: Operation, back: bool) -> scheduled.BarrierOp | None:
-    """The barrier next to a store, over other stores and allocations."""
+    """The barrier next to a store, over other stores, allocations and a fence."""
     at = op.prev_op if back else op.next_op
-    while isinstance(at, scheduled.AllocOp | tile.StoreOp):
+    while isinstance(at, scheduled.AllocOp | tile.StoreOp | scheduled.FenceOp):
         at = at.prev_op if back else at.next_op
     return at if isinstance(at, scheduled.BarrierOp) else None
 

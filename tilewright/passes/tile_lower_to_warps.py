@@ -76,13 +76,14 @@ from tilewright.passes.base import Unit
 from tilewright.passes.layout_costs import image, preimage, terms
 from tilewright.passes.layout_inference import Inference, infer_layouts
 from tilewright.passes.layout_rules import Flow, Folded, Same, Spread, flows, is_tile, location_of
-from tilewright.passes.layout_spaces import MMA, SCALAR, Space, dealt, space_of
+from tilewright.passes.layout_spaces import MMA, SCALAR, WGMMA, Space, dealt, space_of
 from tilewright.primitives import ArrayType
 
 
 @dataclass(frozen=True)
 class TileLowerToWarpsPass:
-    """`warps`: how many share a point of the grid, where a kernel does not say it."""
+    """`warps`: how many share a point of the grid, where a kernel does not say it. `families`: how they multiply, beside
+    what a kernel says of a product."""
 
     name: ClassVar[str] = "tile-lower-to-warps"
     warps: int = 4
@@ -91,13 +92,19 @@ class TileLowerToWarpsPass:
     def apply(self, unit: Unit) -> None:
         for kernel in unit.timed_kernels(self.name):
             warps = self.warps if kernel.warps is None else int(kernel.warps.value.data)
-            space = space_of(unit.machine, warps, self.families)
+            space = space_of(unit.machine, warps, (*_named_families(kernel), *self.families))
             lowered = lower_to_warps(kernel, space, infer_layouts(kernel, space), warps)
             block = kernel.parent_block()
             if block is not None:
                 block.insert_op_before(lowered, kernel)
             kernel.detach()
             kernel.erase()
+
+
+def _named_families(kernel: tile.KernelOp) -> list[str]:
+    """Warpgroups multiply where that is said: their operands have to be in buffers."""
+    names = [op.atom.data for op in kernel.walk() if isinstance(op, tile.DotOp) and op.atom is not None]
+    return [WGMMA] if any(name.startswith(WGMMA) for name in names) else []
 
 
 def lower_to_warps(kernel: tile.KernelOp, space: Space, inferred: Inference, warps: int) -> tile.KernelOp:
@@ -334,7 +341,8 @@ class _Lowering:
         return load.result
 
     def _lower_dot(self, op: tile.DotOp, new: Block) -> None:
-        """Operands where the atom wants them: in registers, or in buffers that are written between two barriers."""
+        """Operands where the atom wants them: in registers, or in buffers that are written between two barriers. A
+        product that goes on by itself is waited for."""
         atom = self.inferred.atom(op)
         accumulator = self._moved(self.values[op.accumulator], atom.accumulator, new)
         operands: list[SSAValue] = []
@@ -349,11 +357,19 @@ class _Lowering:
             new.add_op(buffer)
             stores.append(_store_all(value, buffer.result))
             operands.append(buffer.result)
-        new.add_ops([_barrier(), *stores, _barrier()] if stores else [])
-        made = scheduled.MmaOp.make([*operands, accumulator], {"atom": atom.name}, [accumulator.type])
+        is_asynchronous = atom.name.startswith(WGMMA)
+        fences = [scheduled.FenceOp.make([], {}, [])] if is_asynchronous else []
+        new.add_ops([_barrier(), *stores, *fences, _barrier()] if stores else [])
+        attributes = {"atom": atom.name, "asynchronous": True} if is_asynchronous else {"atom": atom.name}
+        made = scheduled.MmaOp.make([*operands, accumulator], attributes, [accumulator.type])
         made.location = op.location
         new.add_op(made)
-        self.values[op.result] = self._moved(made.result, self._wanted(op.result), new)
+        result = made.result
+        if is_asynchronous:
+            done = scheduled.MmaWaitOp.make([result], {"pending": 0}, [result.type])
+            new.add_op(done)
+            result = done.result
+        self.values[op.result] = self._moved(result, self._wanted(op.result), new)
 
     def _target(self, flow: Flow, op: Operation) -> Layout | None:
         """Where the result of a flow should be: where an operand is, if nothing else is said."""

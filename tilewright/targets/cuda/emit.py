@@ -46,6 +46,7 @@ from tilewright.targets.cuda.emit_memory import (
 )
 from tilewright.targets.cuda.emit_mma import Operand, emit_mma
 from tilewright.targets.cuda.emit_scan import Line, scanned
+from tilewright.targets.cuda.emit_wgmma import emit_wgmma, emit_wgmma_wait
 from tilewright.targets.cuda.fragments import (
     I32,
     Builder,
@@ -62,6 +63,7 @@ from tilewright.targets.cuda.fragments import (
     table_of,
 )
 from tilewright.targets.cuda.functions import emit_cast, emit_function
+from tilewright.targets.cuda.hopper import fence_shared_writes
 from tilewright.targets.cuda.matrices import Matrices
 from tilewright.targets.cuda.vectors import WIDEST_BYTES, vector_of
 
@@ -159,7 +161,9 @@ class _Emitter:
         shared: Value = ir.GlobalVariable(
             self.module, ir.ArrayType(ir.IntType(8), 0), "tw_shared", addrspace=SHARED_SPACE
         )
-        shared.linkage, shared.align = "external", 128
+        # What the machine copies and warpgroups multiply begins where a buffer begins.
+        by_warpgroups = any(isinstance(op, scheduled.MmaWaitOp) for op in self.kernel.walk())
+        shared.linkage, shared.align = "external", scheduled.BUFFER_ALIGNMENT_BYTES if by_warpgroups else 128
         # A pointer that says nothing of what it points to.
         self.shared: Value = ir.FormattedConstant(ir.PointerType(addrspace=SHARED_SPACE), shared.get_reference())
 
@@ -189,6 +193,8 @@ class _Emitter:
             emit_wait(self.builder, int(op.pending.value.data))
         elif isinstance(op, scheduled.BarrierOp):
             emit_barrier(self.builder, op.scope.data)
+        elif isinstance(op, scheduled.FenceOp):
+            fence_shared_writes(self.builder)
         elif isinstance(op, tile.StoreOp):
             self._store(op)
         elif isinstance(op, tile.ForOp):
@@ -213,6 +219,8 @@ class _Emitter:
                 return self._renamed(op.source, op.result)
             case scheduled.MmaOp():
                 return self._mma(op)
+            case scheduled.MmaWaitOp():
+                return emit_wgmma_wait(self.threads, self._fragment(op.accumulator), int(op.pending.value.data))
             case tile.TransposeOp() | tile.ReshapeOp() | tile.BroadcastOp():
                 return self._view(op)
             case tile.ReduceOp():
@@ -509,6 +517,8 @@ class _Emitter:
 
     def _mma(self, op: scheduled.MmaOp) -> Held:
         left, right = (self._operand(v, f) for v, f in zip((op.left, op.right), op.fragments, strict=True))
+        if op.asynchronous is not None and isinstance(left, Memory) and isinstance(right, Memory):
+            return emit_wgmma(self.threads, left, right, self._fragment(op.accumulator))
         return emit_mma(self.threads, op.atom.data, left, right, self._fragment(op.accumulator))
 
     def _operand(self, value: SSAValue, fragment: str) -> Operand:

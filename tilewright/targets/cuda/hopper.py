@@ -205,10 +205,6 @@ class Wgmma:
         return self.columns // (4 if self.result == "f16" else 2)
 
     @property
-    def register(self) -> str:
-        return "f" if self.result == "f32" else "r"
-
-    @property
     def depth(self) -> int:
         return _DEPTH_BYTES // _BYTES[self.left]
 
@@ -250,14 +246,12 @@ def wgmma(
         name = operand(left[0]) if len(left) == 1 else f"{{{', '.join(map(operand, left))}}}"
         text.append(kind.text(name, operand(right), "always" if number else "adds"))
     letters = ",".join("l" if value.type == I64 else "r" for value in arguments)
-    return _tied(builder, " ".join([*text, "}"]), kind.register, accumulators, letters, arguments)
+    return _tied(builder, " ".join([*text, "}"]), accumulators, letters, arguments)
 
 
-def wgmma_fence(
-    builder: Builder, kind: Wgmma, accumulators: Sequence[Value], operands: Sequence[Value] = ()
-) -> list[Value]:
+def wgmma_fence(builder: Builder, accumulators: Sequence[Value], operands: Sequence[Value] = ()) -> list[Value]:
     """Give registers that were touched to the products that follow: accumulators, then those of A, as given."""
-    return _tied(builder, "wgmma.fence.sync.aligned;", kind.register, accumulators, operands=operands)
+    return _tied(builder, "wgmma.fence.sync.aligned;", accumulators, operands=operands)
 
 
 def wgmma_commit(builder: Builder) -> None:
@@ -266,18 +260,17 @@ def wgmma_commit(builder: Builder) -> None:
 
 
 def wgmma_wait(
-    builder: Builder, kind: Wgmma, groups_left: int, accumulators: Sequence[Value], operands: Sequence[Value] = ()
+    builder: Builder, groups_left: int, accumulators: Sequence[Value], operands: Sequence[Value] = ()
 ) -> list[Value]:
     """Until all but the last groups are complete: the accumulators, which are values like others from here on.
     Registers of A are given as well, so that nothing else takes their place before."""
     text = f"wgmma.wait_group.sync.aligned {groups_left};"
-    return _tied(builder, text, kind.register, accumulators, operands=operands)
+    return _tied(builder, text, accumulators, operands=operands)
 
 
 def _tied(
     builder: Builder,
     text: str,
-    letter: str,
     accumulators: Sequence[Value],
     letters: str = "",
     arguments: Sequence[Value] = (),
@@ -285,7 +278,7 @@ def _tied(
 ) -> list[Value]:
     """Assembly that changes registers in place: operands 0 on are results, those that follow are the same registers."""
     values = [*accumulators, *operands]
-    outputs = [f"={letter}"] * len(accumulators) + ["=r"] * len(operands)
+    outputs = ["=f" if each.type == ir.FloatType() else "=r" for each in accumulators] + ["=r"] * len(operands)
     inputs = [str(number) for number in range(len(values))]
     constraints = ",".join([*outputs, *inputs, *([letters] if letters else []), "~{memory}"])
     result = ir.LiteralStructType([each.type for each in values])

@@ -1,0 +1,87 @@
+"""Products of warpgroups, each some rows of a tile: `wgmma` on operands in buffers, asynchronously.
+
+PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions". An instruction has 64 rows, all columns and 32 bytes of the
+depth; those of a product are one group, which `wait` counts.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+
+from tilewright.cost.warp_products import WARPGROUP
+from tilewright.errors import CompilerBug
+from tilewright.layout import Layout
+from tilewright.layout.operations import rename_axis
+from tilewright.layout.relayout import Reason
+from tilewright.layout.views import permute
+from tilewright.passes.layout_spaces import SHARED
+from tilewright.targets.cuda import hopper
+from tilewright.targets.cuda.emit_memory import Memory
+from tilewright.targets.cuda.fragments import I32, Fragment, Threads, Value, i32
+from tilewright.targets.cuda.hopper_descriptors import OperandFields, descriptor_of, matrix_descriptor
+
+_PTX_NAMES = {"bf16": "bf16", "f16": "f16", "i8": "s8", "f32": "f32", "i32": "s32"}
+_ROWS = 64
+
+
+def emit_wgmma(threads: Threads, left: Memory, right: Memory, accumulator: Fragment) -> Fragment:
+    """Begin `accumulator + left @ right`: the registers in which it will be.
+
+    Raises:
+        CompilerBug: an operand lies as no descriptor reads it, or the accumulator is not dealt to warpgroups.
+    """
+    builder = threads.builder
+    rows, columns = accumulator.layout.static_shape
+    own_rows = rows // (threads.extents["warp"] // WARPGROUP)
+    a, b = _fields(left, left.layout), _fields(right, permute(right.layout, (1, 0)))
+    names = (_PTX_NAMES[each.dtype.name] for each in (left, right, accumulator))
+    kind = hopper.Wgmma(columns, *names, left_major=a.major, right_major=b.major)
+    count = kind.accumulators
+    if own_rows % _ROWS or len(accumulator.values) != own_rows // _ROWS * count:
+        raise CompilerBug(f"{accumulator.layout} is not what warpgroups hold of {rows} x {columns}")
+    numbers = sorted(accumulator.values)
+    values = hopper.wgmma_fence(builder, [accumulator.values[number] for number in numbers])
+    group = builder.udiv(threads.numbers["warp"], i32(WARPGROUP))
+    first = builder.add(_address(threads, left), builder.mul(group, i32(_rows_apart(a, own_rows, rows))))
+    rights = [_descriptor(threads, b, _address(threads, right), step, 0) for step in range(len(b.offsets))]
+    adds = ir.Constant(hopper.I1, 1)
+    for part in range(own_rows // _ROWS):
+        lefts = [[_descriptor(threads, a, first, step, part * _ROWS)] for step in range(len(a.offsets))]
+        own = slice(part * count, (part + 1) * count)
+        values[own] = hopper.wgmma(builder, kind, values[own], lefts, rights, adds)
+    hopper.wgmma_commit(builder)
+    return Fragment(accumulator.layout, accumulator.dtype, dict(zip(numbers, values, strict=True)))
+
+
+def emit_wgmma_wait(threads: Threads, accumulator: Fragment, pending: int) -> Fragment:
+    """The accumulator when all products but the newest have been done."""
+    numbers = sorted(accumulator.values)
+    values = hopper.wgmma_wait(threads.builder, pending, [accumulator.values[number] for number in numbers])
+    return Fragment(accumulator.layout, accumulator.dtype, dict(zip(numbers, values, strict=True)))
+
+
+def _fields(memory: Memory, layout: Layout) -> OperandFields:
+    """How an operand lies whose layout is of (M or N, K)."""
+    found = descriptor_of(rename_axis(layout, SHARED, "mem"), memory.dtype)
+    if isinstance(found, Reason):
+        raise CompilerBug(f"wgmma does not read an operand in {layout}: {found}")
+    return found
+
+
+def _address(threads: Threads, memory: Memory) -> Value:
+    return threads.builder.ptrtoint(memory.pointer, I32)
+
+
+def _rows_apart(fields: OperandFields, own_rows: int, rows: int) -> int:
+    """How many bytes the rows of one warpgroup are from those of the next."""
+    starts = [[fields.start(step, row) for row in range(0, rows, own_rows)] for step in range(len(fields.offsets))]
+    apart = starts[0][1] - starts[0][0] if rows > own_rows else 0
+    if any(start != own[0] + number * apart for own in starts for number, start in enumerate(own)):
+        raise CompilerBug("the rows of warpgroups are not equally far from each other")
+    return apart
+
+
+def _descriptor(threads: Threads, fields: OperandFields, address: Value, step: int, line: int) -> Value:
+    """The matrix descriptor of a step of the depth, from a line on."""
+    start = threads.builder.add(address, i32(fields.start(step, line)))
+    return matrix_descriptor(threads.builder, fields.hopper, start)
