@@ -57,13 +57,15 @@ def tile_to_warps() -> Sequence[Pass]:
     from tilewright.passes.scheduled_drop_barriers import ScheduledDropBarriersPass
     from tilewright.passes.scheduled_pipeline_copies import ScheduledPipelineCopiesPass
     from tilewright.passes.scheduled_plan_block_memory import ScheduledPlanBlockMemoryPass
+    from tilewright.passes.scheduled_specialize_warps import ScheduledSpecializeWarpsPass
     from tilewright.passes.tile_expand_arg_reduce import TileExpandArgReducePass
     from tilewright.passes.tile_lower_to_warps import TileLowerToWarpsPass
 
     return [
         TileExpandArgReducePass(),  # an index of the best is two reductions
         TileLowerToWarpsPass(),  # a layout for every tile; data moves within warps, or through buffers of the block
-        ScheduledPipelineCopiesPass(),  # windows that loops multiply, in stages, around registers
+        ScheduledSpecializeWarpsPass(),  # windows that warpgroups multiply: a warp has the machine copy them
+        ScheduledPipelineCopiesPass(),  # windows that other loops multiply, in stages, around registers
         ScheduledPlanBlockMemoryPass(),  # when all buffers are there
         ScheduledDropBarriersPass(),  # last: what buffers share decides which barriers are needed
     ]

@@ -215,12 +215,12 @@ def _by_value(form: Form | None, symbols: Sequence[SSAValue]) -> object:
 
 @dataclass(frozen=True)
 class Landing:
-    """The layout of a buffer that an operand is copied to, and which thread copies what. `fragment`: the registers that
-    a product takes it to; none where it reads it in the buffer."""
+    """The layout of a buffer that an operand is copied to, and which thread copies what; none does where the machine
+    copies by itself. `fragment`: the registers that a product takes it to; none where it reads it in the buffer."""
 
     buffer: Layout
-    threads: Layout
-    fragment: Layout | None
+    threads: Layout | None = None
+    fragment: Layout | None = None
 
 
 def landing_of(op: scheduled.MmaOp, operand: SSAValue, window: Window, warps: int, machine: Machine) -> Landing:

@@ -117,7 +117,8 @@ _Event = _Touch | _Wait | scheduled.BarrierOp
 
 
 def _drop(region: scheduled.ParallelOp) -> None:
-    barriers = [op for op in region.body.block.walk() if isinstance(op, scheduled.BarrierOp)]
+    found = (op for op in region.body.block.walk() if isinstance(op, scheduled.BarrierOp))
+    barriers = [op for op in found if op.scope.data != scheduled.EVERY_ROLE]
     if not barriers:
         return
     ways = _ways(region)
@@ -181,8 +182,11 @@ class _Recorder:
     starts: dict[SSAValue, int] = field(default_factory=dict[SSAValue, int])
     counters: dict[SSAValue, int] = field(default_factory=dict[SSAValue, int])
     known: dict[object, tuple[Cells, Cells]] = field(default_factory=dict[object, tuple[Cells, Cells]])
+    # What the asynchronous products under way read, the newest last.
+    reading: list[list[_Touch]] = field(default_factory=list[list[_Touch]])
 
     def events_of(self, block: Block) -> list[_Event]:
+        self.reading = []
         return list(self._block(block))
 
     def _block(self, block: Block) -> Iterator[_Event]:
@@ -203,8 +207,20 @@ class _Recorder:
                 yield _Wait(int(op.pending.value.data))
             case tile.ForOp():
                 yield from self._for(op)
+            case scheduled.RoleOp():
+                return  # orders what it does by barriers in memory
+            case scheduled.MmaWaitOp():
+                yield from self._done(int(op.pending.value.data))
             case _:
-                yield from self._accesses(op)
+                touches = list(self._accesses(op))
+                if isinstance(op, scheduled.MmaOp) and op.asynchronous is not None:
+                    self.reading.append(touches)
+                yield from touches
+
+    def _done(self, pending: int) -> Iterator[_Touch]:
+        """Asynchronous products read until they are waited for."""
+        while len(self.reading) > pending:
+            yield from self.reading.pop(0)
 
     def _accesses(self, op: Operation) -> Iterator[_Touch]:
         match op:
@@ -303,7 +319,7 @@ class _State:
     def barrier(self, scope: str) -> None:
         self.written.fill(False)
         self.read.fill(False)
-        if scope == scheduled.BLOCK:
+        if scope != scheduled.WARP:
             self.writers.fill(0)
             self.readers.fill(0)
 

@@ -103,16 +103,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from xdsl.dialects.builtin import AffineMapAttr, StringAttr
+from xdsl.dialects.builtin import AffineMapAttr
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from tilewright.dialects import scheduled, tile
-from tilewright.dialects.base import array_type, decode
+from tilewright.dialects.base import decode
 from tilewright.machines.machine import Machine
 from tilewright.passes.base import Remark, Unit
-from tilewright.passes.copied_windows import Landing, Refused, Window, landing_of, window_behind
+from tilewright.passes.copied_windows import Refused, landing_of, window_behind
 from tilewright.passes.layout_spaces import SHARED
+from tilewright.passes.operand_rings import (
+    Operand,
+    described,
+    left_bytes,
+    remove_trips,
+    stage_of,
+    take_from,
+    with_symbols,
+)
 
 
 @dataclass(frozen=True)
@@ -131,13 +140,13 @@ class ScheduledPipelineCopiesPass:
     def _apply(self, unit: Unit, kernel: tile.KernelOp, region: scheduled.ParallelOp, loop: tile.ForOp) -> None:
         operands, refused = _found(region, loop, unit.machine)
         wanted = self.stages if kernel.stages is None else int(kernel.stages.value.data)
-        room = unit.machine.memory_of(SHARED).bytes - _left_bytes(loop, operands)
+        room = unit.machine.memory_of(SHARED).bytes - left_bytes(loop, operands)
         stages = _fitting(wanted, int(loop.trips.value.data), room, operands)
         if operands and not stages:
             refused.append(_no_room(loop, room, operands))
         if stages:
             decision = f"{len(operands)} windows copied ahead, {stages} stages"
-            tiles = "; ".join(dict.fromkeys(_described(operand.product) for operand in operands))
+            tiles = "; ".join(dict.fromkeys(described(operand.product) for operand in operands))
             taken = sum(operand.bytes(stages) for operand in operands)
             _Pipeline(loop, operands, stages).write()
             unit.remarks.append(
@@ -147,27 +156,19 @@ class ScheduledPipelineCopiesPass:
             unit.remarks.append(Remark(self.name, kernel.sym_name.data, "not copied ahead", reason))
 
 
-def _found(region: scheduled.ParallelOp, loop: tile.ForOp, machine: Machine) -> tuple[list[_Operand], list[str]]:
+def _found(region: scheduled.ParallelOp, loop: tile.ForOp, machine: Machine) -> tuple[list[Operand], list[str]]:
     """The operands of a loop's products that can be copied ahead, and why the others cannot."""
     warps = 1 if region.warps is None else int(decode(region.warps))
-    operands: list[_Operand] = []
+    operands: list[Operand] = []
     refused: list[str] = []
     for op in [each for each in loop.body.block.ops if isinstance(each, scheduled.MmaOp)]:
-        for side in (op.left, op.right):
+        for side in (side for side in (op.left, op.right) if not isinstance(side.owner, scheduled.StageOp)):
             try:
                 window = window_behind(side, loop.body.block, side is op.left)
-                operands.append(_Operand(op, side, window, landing_of(op, side, window, warps, machine)))
+                operands.append(Operand(op, side, window, landing_of(op, side, window, warps, machine)))
             except Refused as reason:
                 refused.append(str(reason))
     return operands, refused
-
-
-def _described(op: scheduled.MmaOp) -> str:
-    """A product's tile, and by what it is multiplied."""
-    rows, columns = array_type(op.accumulator).shape
-    left = op.left.type
-    depth = array_type(left.array if isinstance(left, tile.RefType) else op.left).shape[1]
-    return f"tile {rows} x {columns} x {depth}, {op.atom.data}"
 
 
 def _loops(block: Block) -> Iterator[tile.ForOp]:
@@ -176,41 +177,7 @@ def _loops(block: Block) -> Iterator[tile.ForOp]:
             yield op
 
 
-@dataclass
-class _Operand:
-    """An operand of a product that is copied ahead."""
-
-    product: scheduled.MmaOp
-    value: SSAValue
-    window: Window
-    landing: Landing
-
-    @property
-    def is_left(self) -> bool:
-        return self.value is self.product.left
-
-    def ring(self, stages: int) -> scheduled.AllocOp:
-        type = tile.ref(self.window.type, scheduled.BLOCK, str(self.landing.buffer))
-        return scheduled.AllocOp.make([], {"stages": stages}, [type])
-
-    def bytes(self, stages: int) -> int:
-        ring = self.ring(stages)
-        return stages * ring.stage_bytes
-
-
-def _left_bytes(loop: tile.ForOp, operands: Sequence[_Operand]) -> int:
-    """What the other buffers in a loop take at most, and the rings around it."""
-    gone = {alloc for operand in operands for alloc, _ in operand.window.trips}
-    inside = [op for op in loop.body.block.walk() if isinstance(op, scheduled.AllocOp) and op not in gone]
-    total = sum(op.count * op.stage_bytes for op in inside)
-    around = loop.parent_block()
-    while around is not None:
-        total += sum(op.count * op.stage_bytes for op in around.ops if isinstance(op, scheduled.AllocOp) and op.stages)
-        around = around.parent_block()
-    return total
-
-
-def _fitting(wanted: int, trips: int, room: int, operands: Sequence[_Operand]) -> int:
+def _fitting(wanted: int, trips: int, room: int, operands: Sequence[Operand]) -> int:
     """The most stages, up to those wanted, that the loop has trips and the memory room for; 0 for less than 2."""
     for stages in range(min(wanted, trips), 1, -1):
         if operands and sum(operand.bytes(stages) for operand in operands) <= room:
@@ -218,7 +185,7 @@ def _fitting(wanted: int, trips: int, room: int, operands: Sequence[_Operand]) -
     return 0
 
 
-def _no_room(loop: tile.ForOp, room: int, operands: Sequence[_Operand]) -> str:
+def _no_room(loop: tile.ForOp, room: int, operands: Sequence[Operand]) -> str:
     if loop.trips.value.data < 2:
         return "the loop has one trip"
     return f"two stages need {sum(operand.bytes(2) for operand in operands)} bytes of {SHARED}, {room} are left"
@@ -229,7 +196,7 @@ class _Pipeline:
     """Writes the copies of a loop's operands: before it, at the head of its body, and a wait behind it."""
 
     loop: tile.ForOp
-    operands: Sequence[_Operand]
+    operands: Sequence[Operand]
     stages: int
 
     def write(self) -> None:
@@ -247,10 +214,10 @@ class _Pipeline:
         for operand, ring in zip(self.operands, rings, strict=True):
             head += self._next_copy(operand, ring)
         head.append(scheduled.CommitOp.make([], {}, []))
-        read = [_stage(ring, [counter], AffineExpr.symbol(0) % self.stages) for ring in rings]
-        _remove_trips([store for operand in self.operands for _, store in operand.window.trips])
+        read = [stage_of(ring, [counter], AffineExpr.symbol(0) % self.stages) for ring in rings]
+        remove_trips([store for operand in self.operands for _, store in operand.window.trips])
         for operand, stage in zip(self.operands, read, strict=True):
-            _take_from(operand, stage)
+            take_from(operand, stage)
         first = block.first_op
         assert first is not None
         block.insert_ops_before([*head, *read], first)
@@ -259,18 +226,18 @@ class _Pipeline:
         around.insert_ops_before(before, self.loop)
         around.insert_op_after(scheduled.WaitOp.make([], {"pending": 0}, []), self.loop)
 
-    def _first_copy(self, operand: _Operand, ring: scheduled.AllocOp, trip: int) -> list[Operation]:
+    def _first_copy(self, operand: Operand, ring: scheduled.AllocOp, trip: int) -> list[Operation]:
         """The copy of a trip's window before the loop: the counter is a number."""
         window = operand.window
         counter = self.loop.body.block.args[0]
         symbols = [s for s in window.load.symbols if s is not counter]
         kept = iter(range(len(symbols)))
         by = [AffineExpr.constant(trip) if s is counter else AffineExpr.symbol(next(kept)) for s in window.load.symbols]
-        map = _with_symbols(window.map, by, len(symbols))
-        stage = _stage(ring, [], AffineExpr.constant(trip))
+        map = with_symbols(window.map, by, len(symbols))
+        stage = stage_of(ring, [], AffineExpr.constant(trip))
         return [stage, self._copy(operand, stage, symbols, {"map": AffineMapAttr(map)})]
 
-    def _next_copy(self, operand: _Operand, ring: scheduled.AllocOp) -> list[Operation]:
+    def _next_copy(self, operand: Operand, ring: scheduled.AllocOp) -> list[Operation]:
         """The copy of the window of `stages - 1` trips later, if there is such a trip."""
         window = operand.window
         counter = self.loop.body.block.args[0]
@@ -280,16 +247,16 @@ class _Pipeline:
         at = symbols.index(counter)
         later = AffineExpr.symbol(at) + (self.stages - 1)
         by = [later if s is counter else AffineExpr.symbol(n) for n, s in enumerate(window.load.symbols)]
-        stage = _stage(ring, [counter], (AffineExpr.symbol(0) + (self.stages - 1)) % self.stages)
+        stage = stage_of(ring, [counter], (AffineExpr.symbol(0) + (self.stages - 1)) % self.stages)
         attributes = {
-            "map": AffineMapAttr(_with_symbols(window.map, by, len(symbols))),
+            "map": AffineMapAttr(with_symbols(window.map, by, len(symbols))),
             "trip": AffineMapAttr(AffineMap(0, len(symbols), (later,))),
             "trips": int(self.loop.trips.value.data),
         }
         return [stage, self._copy(operand, stage, symbols, attributes)]
 
     def _copy(
-        self, operand: _Operand, stage: scheduled.StageOp, symbols: Sequence[SSAValue], attributes: Mapping[str, object]
+        self, operand: Operand, stage: scheduled.StageOp, symbols: Sequence[SSAValue], attributes: Mapping[str, object]
     ) -> Operation:
         dealt = {"layout": str(operand.landing.threads)}
         op = scheduled.CopyOp.make([operand.window.load.source, stage.result, *symbols], {**attributes, **dealt}, [])
@@ -297,57 +264,7 @@ class _Pipeline:
         return op
 
 
-def _with_symbols(map: AffineMap, by: Sequence[AffineExpr], count: int) -> AffineMap:
-    dims = [AffineExpr.dimension(dim) for dim in range(map.num_dims)]
-    return map.replace_dims_and_symbols(dims, list(by), map.num_dims, count)
-
-
-def _stage(ring: scheduled.AllocOp, symbols: Sequence[SSAValue], number: AffineExpr) -> scheduled.StageOp:
-    map = AffineMapAttr(AffineMap(0, len(symbols), (number,)))
-    return scheduled.StageOp.make([ring.result, *symbols], {"map": map}, [ring.result.type])
-
-
 def _barrier() -> scheduled.BarrierOp:
     return scheduled.BarrierOp.make([], {"scope": scheduled.BLOCK}, [])
 
 
-def _take_from(operand: _Operand, stage: scheduled.StageOp) -> None:
-    """The product reads a stage; what brought its operand goes."""
-    op = operand.product
-    position = 0 if operand.is_left else 1
-    op.operands[position] = stage.result
-    if operand.landing.fragment is not None:
-        key = "left_fragment" if position == 0 else "right_fragment"
-        op.properties[key] = StringAttr(str(operand.landing.fragment))
-    for moved in operand.window.moves:
-        moved.detach()
-        moved.erase()
-
-
-def _remove_trips(stores: Sequence[tile.StoreOp]) -> None:
-    """The barriers around stores that all go, and a fence."""
-    for store in stores:
-        before, after = _around(store, back=True), _around(store, back=False)
-        if before is None or after is None:  # with an earlier store of the same barriers
-            continue
-        between = list(_between(before, after))
-        if all(op in stores for op in between if isinstance(op, tile.StoreOp)):
-            fences = (op for op in between if isinstance(op, scheduled.FenceOp))
-            for op in (before, *fences, after):
-                op.detach()
-                op.erase()
-
-
-def _around(op: Operation, back: bool) -> scheduled.BarrierOp | None:
-    """The barrier next to a store, over other stores, allocations and a fence."""
-    at = op.prev_op if back else op.next_op
-    while isinstance(at, scheduled.AllocOp | tile.StoreOp | scheduled.FenceOp):
-        at = at.prev_op if back else at.next_op
-    return at if isinstance(at, scheduled.BarrierOp) else None
-
-
-def _between(first: Operation, last: Operation) -> Iterator[Operation]:
-    at = first.next_op
-    while at is not None and at is not last:
-        yield at
-        at = at.next_op

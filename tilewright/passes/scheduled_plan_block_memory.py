@@ -2,7 +2,7 @@
 
 A buffer lives from its allocation to its last use, through the whole of a loop that uses it and does not allocate it.
 Buffers that live at the same time lie apart; others may share bytes, if between the last use of the one and the first
-of the other all warps meet at a barrier.
+of the other all warps meet at a barrier. Barriers in memory lie behind all buffers.
 
 Before:
     func.func @main(%x: tensor<64xf32>) -> tensor<64xf32> {
@@ -73,6 +73,9 @@ from tilewright.errors import UnsupportedOnTargetError
 from tilewright.passes.base import Unit
 from tilewright.passes.layout_spaces import SHARED
 
+# Barriers in memory begin at multiples of their size: PTX ISA, mbarrier.
+_MBARRIER_BYTES = 8
+
 
 @dataclass(frozen=True)
 class ScheduledPlanBlockMemoryPass:
@@ -127,13 +130,18 @@ def _plan(block: Block) -> int:
         life.offset_bytes = _lowest(life.op.bytes, apart)
         life.op.offset_bytes = IntegerAttr(life.offset_bytes, IndexType())
         placed.append(life)
-    return max((life.end_bytes for life in placed), default=0)
+    end = max((life.end_bytes for life in placed), default=0)
+    for op in (op for op in times.number if isinstance(op, scheduled.MbarrierOp)):
+        start = -(-end // _MBARRIER_BYTES) * _MBARRIER_BYTES
+        op.offset_bytes = IntegerAttr(start, IndexType())
+        end = start + op.bytes
+    return end
 
 
 def _count(block: Block, times: _Times, numbers: Iterator[int]) -> None:
     for op in block.ops:
         times.number[op] = next(numbers)
-        if isinstance(op, scheduled.BarrierOp):
+        if isinstance(op, scheduled.BarrierOp) and op.scope.data != scheduled.WARP:
             times.barriers.append(times.number[op])
         for region in op.regions:
             _count(region.block, times, numbers)

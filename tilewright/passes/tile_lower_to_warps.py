@@ -82,8 +82,8 @@ from tilewright.primitives import ArrayType
 
 @dataclass(frozen=True)
 class TileLowerToWarpsPass:
-    """`warps`: how many share a point of the grid, where a kernel does not say it. `families`: how they multiply, beside
-    what a kernel says of a product."""
+    """`warps`: how many share a point of the grid, where a kernel does not say it. `families`: how they multiply where
+    a product does not."""
 
     name: ClassVar[str] = "tile-lower-to-warps"
     warps: int = 4

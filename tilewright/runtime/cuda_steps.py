@@ -19,9 +19,23 @@ ALIGNMENT_BYTES = 16
 """Kernels read and write vectors of up to so many bytes: every buffer begins at a multiple of it."""
 
 
+class TensorMap(msgspec.Struct, frozen=True, kw_only=True):
+    """What a kernel's tensor copies know of the array at a parameter: the name of its type, its `shape` in elements and
+    the `strides` in bytes of all dims but the first, elements of a box along each dim, the first dim being the fastest,
+    and bytes of the swizzle. CUDA Driver API, "Tensor Map Object Management"."""
+
+    parameter: int
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    swizzle: int
+
+
 class Kernel(msgspec.Struct, frozen=True, kw_only=True):
     """The entry of one module, and how it is launched: blocks, threads of each, bytes of dynamic shared memory, and
-    blocks of a cluster. Each of its `parameters` is the address of a buffer of at least as many bytes."""
+    blocks of a cluster. Each of its `parameters` is the address of a buffer of at least as many bytes; `tensor_maps`
+    are parameters behind them."""
 
     name: str
     blocks: int
@@ -29,6 +43,7 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
     shared_bytes: int
     parameters: tuple[int, ...]
     cluster: int = 1
+    tensor_maps: tuple[TensorMap, ...] = ()
 
 
 class Launch(msgspec.Struct, frozen=True, tag="launch"):

@@ -36,7 +36,8 @@ BOTH = pytest.mark.parametrize("on", [GPU, CPU])
 
 
 def atoms(rows: int, columns: int, depth: int, dtype: tw.DType, on: str = GPU) -> list[Atom]:
-    types = ArrayType((rows, depth), dtype), ArrayType((depth, columns), dtype), ArrayType((rows, columns), tw.f32)
+    sums = tw.i32 if dtype == tw.i8 else tw.f32
+    types = ArrayType((rows, depth), dtype), ArrayType((depth, columns), dtype), ArrayType((rows, columns), sums)
     return list(space(on).atoms(*types))
 
 

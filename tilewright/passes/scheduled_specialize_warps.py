@@ -1,0 +1,250 @@
+"""Give the windows that warpgroups multiply in a loop to a warp of its own, which has the machine copy them ahead.
+
+The warp waits until a stage of a ring of buffers is empty, says how many bytes will come to it, and begins the copies,
+which complete the phase of a barrier of the stage: it is full. The warpgroups wait for that, begin the products of the
+stage, and say that the stage of the trip before is empty when those that read it have been done. So there are copies
+and products under way all the time, and no barrier of all warps. What does not fit is found out before anything is
+changed, and a remark says why.
+
+Before:
+    TODO
+After:
+    TODO
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import ClassVar
+
+from xdsl.dialects.builtin import AffineMapAttr, IndexType, IntegerAttr
+from xdsl.ir import Block, BlockArgument, Operation, Region, SSAValue
+from xdsl.ir.affine import AffineExpr, AffineMap
+
+from tilewright import dtypes
+from tilewright.cost.warp_products import WARPGROUP
+from tilewright.dialects import scheduled, tile
+from tilewright.dialects.base import decode
+from tilewright.machines.machine import Machine
+from tilewright.passes.base import Remark, Unit
+from tilewright.passes.copied_windows import Landing, Refused, matrix_landing, window_behind
+from tilewright.passes.layout_spaces import SHARED
+from tilewright.passes.operand_rings import (
+    Operand,
+    described,
+    left_bytes,
+    remove_trips,
+    stage_of,
+    take_from,
+    with_symbols,
+)
+from tilewright.passes.tensor_windows import boxes_of
+from tilewright.primitives import ArrayType
+
+COPIES = "copies"
+_TRIP = AffineExpr.symbol(0)
+
+
+@dataclass(frozen=True)
+class ScheduledSpecializeWarpsPass:
+    """`stages`: how many tiles of each operand there are at once, where a kernel does not say it and they have room."""
+
+    name: ClassVar[str] = "scheduled-specialize-warps"
+    stages: int = 4
+
+    def apply(self, unit: Unit) -> None:
+        for kernel in unit.timed_kernels(self.name):
+            for region in (op for op in kernel.body.block.ops if isinstance(op, scheduled.ParallelOp)):
+                for product in [op for op in region.walk() if isinstance(op, scheduled.MmaOp) and op.asynchronous]:
+                    self._apply(unit, kernel, region, product)
+
+    def _apply(
+        self, unit: Unit, kernel: tile.KernelOp, region: scheduled.ParallelOp, product: scheduled.MmaOp
+    ) -> None:
+        wanted = self.stages if kernel.stages is None else int(kernel.stages.value.data)
+        try:
+            loop, wait = _loop_of(product, region)
+            operands = [_operand(product, side, loop) for side in (product.left, product.right)]
+            stages = _stages(loop, operands, wanted, unit.machine)
+        except Refused as reason:
+            unit.remarks.append(Remark(self.name, kernel.sym_name.data, "no warp that copies", str(reason)))
+            return
+        taken = sum(operand.bytes(stages) for operand in operands)
+        _Roles(region, loop, wait, operands, stages).write()
+        decision = f"a warp copies {len(operands)} windows ahead, {stages} stages"
+        reason = f"{described(product)}; {taken} bytes of {SHARED}"
+        unit.remarks.append(Remark(self.name, kernel.sym_name.data, decision, reason))
+
+
+# ---- what can be done -----------------------------------------------------------------------------------------------
+
+
+def _loop_of(product: scheduled.MmaOp, region: scheduled.ParallelOp) -> tuple[tile.ForOp, scheduled.MmaWaitOp]:
+    """The loop that adds a product to a carried tile, and the wait for it.
+
+    Raises:
+        Refused: there is none, or its trips are not those of the block.
+    """
+    loop = product.parent_op()
+    if not isinstance(loop, tile.ForOp) or loop.parent_op() is not region:
+        raise Refused("the product is not in a loop of its own")
+    if loop.end is not None:
+        raise Refused("how many trips the loop has is not known before")
+    if any(isinstance(op, scheduled.RoleOp) for op in region.body.block.ops):
+        raise Refused("another loop has a warp that copies")
+    others = [op for op in loop.body.walk() if isinstance(op, scheduled.MmaOp) and op is not product]
+    users = [use.operation for use in product.result.uses]
+    last = loop.body.block.last_op
+    if others or len(users) != 1 or not isinstance(wait := users[0], scheduled.MmaWaitOp) or last is None:
+        raise Refused("the loop has more than one product")
+    added = [(given, carried) for given, carried in zip(last.operands, loop.body.block.args[1:], strict=True)]
+    if (wait.result, product.accumulator) not in added or len(list(product.accumulator.uses)) > 1:
+        raise Refused("the loop does more than to add products")
+    return loop, wait
+
+
+def _operand(product: scheduled.MmaOp, side: SSAValue, loop: tile.ForOp) -> Operand:
+    """An operand that the machine copies by itself.
+
+    Raises:
+        Refused: it does not.
+    """
+    is_left = side is product.left
+    window = window_behind(side, loop.body.block, is_left)
+    counter = loop.body.block.args[0]
+    if any(s is not counter and not _is_of_the_block(s) for s in window.load.symbols):
+        raise Refused("the place of a window is not known at the beginning of the block")
+    buffer = matrix_landing(window, 1 if is_left else 0)
+    boxes_of(window.map, tile.ref_type(window.load.source), buffer)
+    return Operand(product, side, window, Landing(buffer))
+
+
+def _is_of_the_block(symbol: SSAValue) -> bool:
+    return isinstance(symbol, BlockArgument) and isinstance(symbol.owner.parent_op(), scheduled.ParallelOp)
+
+
+def _stages(loop: tile.ForOp, operands: Sequence[Operand], wanted: int, machine: Machine) -> int:
+    """The most stages, up to those wanted, that the loop has trips and the memory room for, and at least 2.
+
+    Raises:
+        Refused: there is no room for 2.
+    """
+    room = machine.memory_of(SHARED).bytes - left_bytes(loop, operands)
+    for stages in range(max(2, min(wanted, int(loop.trips.value.data))), 1, -1):
+        if sum(operand.bytes(stages) for operand in operands) + 2 * _barriers(stages, 1).bytes <= room:
+            return stages
+    raise Refused(f"two stages need {sum(operand.bytes(2) for operand in operands)} bytes of {SHARED}, {room} are left")
+
+
+# ---- what is written ------------------------------------------------------------------------------------------------
+
+
+def _barriers(count: int, arrivals: int) -> scheduled.MbarrierOp:
+    type = tile.ref(ArrayType((count,), dtypes.i64), scheduled.BLOCK)
+    return scheduled.MbarrierOp.make([], {"count": count, "arrivals": arrivals}, [type])
+
+
+@dataclass
+class _Roles:
+    """Writes the warp that copies at the beginning of a block, and makes a loop wait for it. `wait` is for the loop's
+    product."""
+
+    region: scheduled.ParallelOp
+    loop: tile.ForOp
+    wait: scheduled.MmaWaitOp
+    operands: Sequence[Operand]
+    stages: int
+
+    def write(self) -> None:
+        warps = 1 if self.region.warps is None else int(decode(self.region.warps))
+        rings = [operand.ring(self.stages) for operand in self.operands]
+        full, empty = _barriers(self.stages, 1), _barriers(self.stages, warps // WARPGROUP)
+        meeting = scheduled.BarrierOp.make([], {"scope": scheduled.EVERY_ROLE}, [])
+        role = scheduled.RoleOp.make([], {"role": COPIES, "warps": 1}, [], [Region(self._copies(rings, full, empty))])
+        first = self.region.body.block.first_op
+        assert first is not None
+        self.region.body.block.insert_ops_before([*rings, full, empty, meeting, role], first)
+        self._multiply(rings, full, empty)
+
+    @property
+    def _stage(self) -> AffineExpr:
+        return _TRIP % self.stages
+
+    def _copies(
+        self, rings: Sequence[scheduled.AllocOp], full: scheduled.MbarrierOp, empty: scheduled.MbarrierOp
+    ) -> Block:
+        """The loop of the warp that copies: each trip fills a stage."""
+        body = Block(arg_types=[IndexType()])
+        trip = body.args[0]
+        uses_before = _TRIP // self.stages - 1
+        body.add_ops([_await(empty, trip, self._stage, uses_before), self._expect(full, trip)])
+        for operand, ring in zip(self.operands, rings, strict=True):
+            stage = stage_of(ring, [trip], self._stage)
+            body.add_ops([stage, self._copy(operand, stage, full, trip)])
+        body.add_op(tile.YieldOp.make([], {}, []))
+        loop = tile.ForOp.make([], {"trips": int(self.loop.trips.value.data)}, [], [Region(body)])
+        block = Block()
+        block.add_ops([loop, scheduled.EndOp.make([], {}, [])])
+        return block
+
+    def _expect(self, full: scheduled.MbarrierOp, trip: SSAValue) -> scheduled.ExpectOp:
+        nbytes = sum(prod(each.window.type.shape) * each.window.type.dtype.itemsize for each in self.operands)
+        attributes = {"number": _number(self._stage), "bytes": nbytes}
+        return scheduled.ExpectOp.make([full.result, trip], attributes, [])
+
+    def _copy(
+        self, operand: Operand, stage: scheduled.StageOp, full: scheduled.MbarrierOp, trip: SSAValue
+    ) -> scheduled.TensorCopyOp:
+        """The trip is the first symbol."""
+        window, counter = operand.window, self.loop.body.block.args[0]
+        others = [symbol for symbol in window.load.symbols if symbol is not counter]
+        left = iter(range(1, len(others) + 1))
+        by = [_TRIP if symbol is counter else AffineExpr.symbol(next(left)) for symbol in window.load.symbols]
+        map = AffineMapAttr(with_symbols(window.map, by, len(others) + 1))
+        number = AffineMapAttr(AffineMap(0, len(others) + 1, (self._stage,)))
+        operands = [window.load.source, stage.result, full.result, trip, *others]
+        op = scheduled.TensorCopyOp.make(operands, {"map": map, "number": number}, [])
+        op.location = window.load.location
+        return op
+
+    def _multiply(
+        self, rings: Sequence[scheduled.AllocOp], full: scheduled.MbarrierOp, empty: scheduled.MbarrierOp
+    ) -> None:
+        """The loop takes its operands from full stages; its newest product is under way when a trip ends."""
+        block, trip = self.loop.body.block, self.loop.body.block.args[0]
+        stages = [stage_of(ring, [trip], self._stage) for ring in rings]
+        remove_trips([store for operand in self.operands for _, store in operand.window.trips])
+        for operand, stage in zip(self.operands, stages, strict=True):
+            take_from(operand, stage)
+        first = block.first_op
+        assert first is not None
+        block.insert_ops_before([_await(full, trip, self._stage, _TRIP // self.stages), *stages], first)
+        self.wait.properties["pending"] = IntegerAttr(1, IndexType())
+        before = {"number": _number((_TRIP + (self.stages - 1)) % self.stages), "trip": _number(_TRIP - 1)}
+        block.insert_op_after(scheduled.ArriveOp.make([empty.result, trip], before, []), self.wait)
+        self._wait_behind()
+
+    def _wait_behind(self) -> None:
+        last, around = self.loop.body.block.last_op, self.loop.parent_block()
+        assert last is not None
+        assert around is not None
+        result = self.loop.results[list(last.operands).index(self.wait.result)]
+        uses = list(result.uses)
+        done = scheduled.MmaWaitOp.make([result], {"pending": 0}, [result.type])
+        around.insert_op_after(done, self.loop)
+        for use in uses:
+            use.operation.operands[use.index] = done.result
+
+
+def _number(expression: AffineExpr) -> AffineMapAttr:
+    """A number of the trip."""
+    return AffineMapAttr(AffineMap(0, 1, (expression,)))
+
+
+def _await(
+    barriers: scheduled.MbarrierOp, trip: SSAValue, stage: AffineExpr, phase: AffineExpr
+) -> Operation:
+    attributes = {"number": _number(stage), "phase": _number(phase)}
+    return scheduled.AwaitOp.make([barriers.result, trip], attributes, [])
