@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.cuda.fake_driver import tensor_maps
 from tests.ptx.emulator import run
 from tilewright.api.stages import Lowered
 from tilewright.dialects import tile
@@ -42,6 +43,7 @@ def emulated(program: CudaProgram, arrays: Sequence[Tensor], seed: int = 0) -> l
             given.append(array)
             if effect != tile.IN:
                 results.append(array)
+        given = [*given, *tensor_maps(code.tensor_maps, given)]
         run(program.ptx[callee], callee, code.blocks, code.threads, given, code.shared_bytes, order)
         return results
 

@@ -21,6 +21,9 @@ import numpy as np
 
 from tests.ptx.emulator import run
 from tests.ptx.parser import Address, Register, Symbol, parse
+from tests.ptx.tensor_maps import TensorMap
+from tilewright import dtypes
+from tilewright.runtime import cuda_steps
 from tilewright.runtime.cuda_driver import Device, DriverFailure
 from tilewright.runtime.cuda_steps import Kernel
 
@@ -34,6 +37,20 @@ _MOST_PARAMETERS = 512
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 Clock = dict[int, int]
+
+
+def tensor_maps(described: Sequence[cuda_steps.TensorMap], arrays: Sequence[np.ndarray[Any, Any]]) -> list[TensorMap]:
+    """What cuTensorMapEncodeTiled makes of a kernel's arrays."""
+    return [
+        TensorMap(
+            arrays[each.parameter].reshape(-1).view(dtypes.by_name(each.dtype).numpy),
+            each.box,
+            each.swizzle,
+            dims=each.shape,
+            strides=each.strides,
+        )
+        for each in described
+    ]
 
 
 class Misuse(AssertionError):
@@ -255,8 +272,9 @@ class FakeDriver:
         self._enter("launch")
         module, name = self.functions[function]
         entry = parse(self.modules[module]).entries[name]
-        if len(entry.parameters) != len(addresses):
-            raise self._misuse(f"{name} takes {len(entry.parameters)} parameters, got {len(addresses)}")
+        given = len(addresses) + len(kernel.tensor_maps)
+        if len(entry.parameters) != given:
+            raise self._misuse(f"{name} takes {len(entry.parameters)} parameters, got {given}")
         wrong = kernel.blocks < 1 or not 1 <= kernel.threads <= 1024 or len(addresses) > _MOST_PARAMETERS
         if wrong or kernel.shared_bytes > self.allowed_shared.get(function, _USUAL_SHARED_BYTES):
             raise DriverFailure("cu_launch", "CUDA_ERROR_INVALID_VALUE", str(kernel))
@@ -271,9 +289,10 @@ class FakeDriver:
                 self.contents(a, n) if n else np.zeros(0, np.uint8) for a, n in zip(addresses, sizes, strict=True)
             ]
             blocks = random.Random(seed)
-            run(ptx, name, kernel.blocks, kernel.threads, arrays, kernel.shared_bytes, blocks)
+            maps = tensor_maps(kernel.tensor_maps, arrays)
+            run(ptx, name, kernel.blocks, kernel.threads, [*arrays, *maps], kernel.shared_bytes, blocks)
 
-        accesses = list(zip(addresses, sizes, _written(ptx, name), strict=True))
+        accesses = list(zip(addresses, sizes, _written(ptx, name)[: len(addresses)], strict=True))
         self._put(f"the kernel {name}", stream, Work(do, accesses))
 
     def allocate(self, nbytes: int) -> int:

@@ -16,6 +16,7 @@ from xdsl.ir import Operation
 
 import tilewright as tw
 from tests.cuda.chips import KINDS, Tensor
+from tests.cuda.fake_driver import tensor_maps
 from tests.cuda.test_machine_code import check_clean
 from tests.passes.pass_support import parse, unit_of
 from tests.ptx.counts import Counts
@@ -29,6 +30,7 @@ from tilewright.passes.base import Unit
 from tilewright.passes.scheduled_drop_barriers import ScheduledDropBarriersPass
 from tilewright.passes.scheduled_pipeline_copies import ScheduledPipelineCopiesPass
 from tilewright.passes.scheduled_plan_block_memory import ScheduledPlanBlockMemoryPass
+from tilewright.passes.scheduled_specialize_warps import ScheduledSpecializeWarpsPass
 from tilewright.passes.tile_expand_arg_reduce import TileExpandArgReducePass
 from tilewright.passes.tile_lower_to_warps import TileLowerToWarpsPass
 from tilewright.pipelines import tile_to_warps
@@ -57,7 +59,9 @@ def executed(program: CudaProgram, arrays: Sequence[Tensor]) -> tuple[Tensor, Co
         copies = [np.array(each, copy=True, order="C") for each in given]
         order = random.Random(len(callee))
         ptx, shared_bytes = program.ptx[callee], code.shared_bytes
-        counted.append(run(ptx, callee, code.blocks, code.threads, [*copies, result], shared_bytes, order))
+        arrays = [*copies, result]
+        arrays += tensor_maps(code.tensor_maps, arrays)
+        counted.append(run(ptx, callee, code.blocks, code.threads, arrays, shared_bytes, order))
         return [result]
 
     (got,) = Interpreter(program.unit.constants, call).run(program.unit.main.body.block, list(arrays))
@@ -256,7 +260,9 @@ def emulated_unit(unit: Unit, given: Given) -> tuple[Tensor, Counts]:
     code = emit_kernel(kernel, unit.machine)
     ptx = COMPILER.ptx(code.name, code.text, unit.machine)
     result = np.zeros((given.m, given.n), np.float32)
-    counts = run(ptx, code.name, code.blocks, code.threads, [*given.arrays(), result], code.shared_bytes)
+    arrays = [*given.arrays(), result]
+    arrays += tensor_maps(code.tensor_maps, arrays)
+    counts = run(ptx, code.name, code.blocks, code.threads, arrays, code.shared_bytes)
     return result, counts
 
 
@@ -398,6 +404,7 @@ def is_missed(program: CudaProgram, name: str, number: int) -> bool:
     types = [tile.ref_type(ref) for ref in kernel.refs]
     arrays = [np.zeros(type.shape, type.dtype.numpy) for type in types]
     try:
+        arrays += tensor_maps(code.tensor_maps, arrays)
         run(ptx, name, code.blocks, code.threads, arrays, code.shared_bytes)
     except SharedRace:
         return True
@@ -425,7 +432,11 @@ def test_tiles_larger_than_their_arrays(chip: str, shape: tuple[int, int, int], 
 # ---- machine code ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("chip", KINDS)
+# Those without warpgroups, whose products `test_warpgroups.py` is about.
+BY_WARPS = tuple(chip for chip in KINDS if chip != "sm_90a")
+
+
+@pytest.mark.parametrize("chip", BY_WARPS)
 @pytest.mark.parametrize("dtype", ["bf16", "i8"])
 def test_large_products_are_clean(chip: str, dtype: str) -> None:
     square = tw.ShapeDtype((4096, 4096), getattr(tw, dtype))
@@ -440,7 +451,7 @@ def test_large_products_are_clean(chip: str, dtype: str) -> None:
     assert "windows copied ahead, " in program.explain()
 
 
-@pytest.mark.parametrize("chip", KINDS)
+@pytest.mark.parametrize("chip", BY_WARPS)
 def test_what_follows_large_products_has_registers(chip: str) -> None:
     square, row = tw.ShapeDtype((4096, 4096), tw.bf16), tw.ShapeDtype((4096,), tw.bf16)
     program = compiled(lambda a, b, c, r: tw.nn.gelu(a @ b + c) + r, chip, square, square, row, square)
@@ -452,6 +463,7 @@ def test_the_order_of_the_passes_is_that_of_these_tests() -> None:
     assert names == [
         TileExpandArgReducePass,
         TileLowerToWarpsPass,
+        ScheduledSpecializeWarpsPass,
         ScheduledPipelineCopiesPass,
         ScheduledPlanBlockMemoryPass,
         ScheduledDropBarriersPass,

@@ -266,5 +266,3 @@ class _Pipeline:
 
 def _barrier() -> scheduled.BarrierOp:
     return scheduled.BarrierOp.make([], {"scope": scheduled.BLOCK}, [])
-
-

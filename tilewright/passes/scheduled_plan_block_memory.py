@@ -66,7 +66,7 @@ from itertools import count
 from typing import ClassVar
 
 from xdsl.dialects.builtin import IndexType, IntegerAttr
-from xdsl.ir import Block, Operation
+from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.dialects import scheduled, tile
 from tilewright.errors import UnsupportedOnTargetError
@@ -163,12 +163,26 @@ def _life(op: scheduled.AllocOp, times: _Times) -> _Life:
 
 
 def _users(op: scheduled.AllocOp | scheduled.StageOp) -> Iterator[Operation]:
-    """The operations that use a buffer or a stage of it."""
+    """The operations that use a buffer or a stage of it, and the waits for those that are asynchronous."""
     for use in op.result.uses:
         if isinstance(use.operation, scheduled.StageOp):
             yield from _users(use.operation)
-        else:
-            yield use.operation
+            continue
+        yield use.operation
+        if isinstance(use.operation, scheduled.MmaOp) and use.operation.asynchronous is not None:
+            yield from _waits(use.operation.result)
+
+
+def _waits(going: SSAValue) -> Iterator[Operation]:
+    """The waits for an asynchronous product, one trip of the loops around it: the last is for all."""
+    for use in going.uses:
+        user = use.operation
+        if isinstance(user, scheduled.MmaWaitOp):
+            yield user
+            if user.pending.value.data:
+                yield from _waits(user.result)
+        elif isinstance(user, tile.YieldOp) and isinstance(loop := user.parent_op(), tile.ForOp):
+            yield from _waits(loop.results[use.index])
 
 
 def _may_share(one: _Life, other: _Life, times: _Times) -> bool:

@@ -60,9 +60,7 @@ class ScheduledSpecializeWarpsPass:
                 for product in [op for op in region.walk() if isinstance(op, scheduled.MmaOp) and op.asynchronous]:
                     self._apply(unit, kernel, region, product)
 
-    def _apply(
-        self, unit: Unit, kernel: tile.KernelOp, region: scheduled.ParallelOp, product: scheduled.MmaOp
-    ) -> None:
+    def _apply(self, unit: Unit, kernel: tile.KernelOp, region: scheduled.ParallelOp, product: scheduled.MmaOp) -> None:
         wanted = self.stages if kernel.stages is None else int(kernel.stages.value.data)
         try:
             loop, wait = _loop_of(product, region)
@@ -72,7 +70,10 @@ class ScheduledSpecializeWarpsPass:
             unit.remarks.append(Remark(self.name, kernel.sym_name.data, "no warp that copies", str(reason)))
             return
         taken = sum(operand.bytes(stages) for operand in operands)
-        _Roles(region, loop, wait, operands, stages).write()
+        spare = (
+            unit.machine.memory_of(SHARED).bytes - left_bytes(loop, operands) - taken - 2 * _barriers(stages, 1).bytes
+        )
+        _Roles(region, loop, wait, operands, stages).write(spare)
         decision = f"a warp copies {len(operands)} windows ahead, {stages} stages"
         reason = f"{described(product)}; {taken} bytes of {SHARED}"
         unit.remarks.append(Remark(self.name, kernel.sym_name.data, decision, reason))
@@ -157,7 +158,8 @@ class _Roles:
     operands: Sequence[Operand]
     stages: int
 
-    def write(self) -> None:
+    def write(self, spare_bytes: int) -> None:
+        """`spare_bytes`: of memory that is left to what follows the loop while products are under way."""
         warps = 1 if self.region.warps is None else int(decode(self.region.warps))
         rings = [operand.ring(self.stages) for operand in self.operands]
         full, empty = _barriers(self.stages, 1), _barriers(self.stages, warps // WARPGROUP)
@@ -167,6 +169,7 @@ class _Roles:
         assert first is not None
         self.region.body.block.insert_ops_before([*rings, full, empty, meeting, role], first)
         self._multiply(rings, full, empty)
+        _sink(self._wait_behind(), spare_bytes)
 
     @property
     def _stage(self) -> AffineExpr:
@@ -224,9 +227,9 @@ class _Roles:
         self.wait.properties["pending"] = IntegerAttr(1, IndexType())
         before = {"number": _number((_TRIP + (self.stages - 1)) % self.stages), "trip": _number(_TRIP - 1)}
         block.insert_op_after(scheduled.ArriveOp.make([empty.result, trip], before, []), self.wait)
-        self._wait_behind()
 
-    def _wait_behind(self) -> None:
+    def _wait_behind(self) -> scheduled.MmaWaitOp:
+        """All products have been done behind the loop."""
         last, around = self.loop.body.block.last_op, self.loop.parent_block()
         assert last is not None
         assert around is not None
@@ -236,6 +239,40 @@ class _Roles:
         around.insert_op_after(done, self.loop)
         for use in uses:
             use.operation.operands[use.index] = done.result
+        return done
+
+
+def _sink(wait: scheduled.MmaWaitOp, spare_bytes: int) -> None:
+    """Wait, and convert the result, where it is used first: what does not need it is done meanwhile, in buffers for
+    which there are `spare_bytes`. The assembler takes accumulators that are read before a store under a condition to be
+    read while products are under way, and has each product waited for (nvJitLink's remark C7514)."""
+    moved: list[Operation] = [wait]
+    while len(uses := list(moved[-1].results[0].uses)) == 1 and isinstance(user := uses[0].operation, tile.CastOp):
+        moved.append(user)
+    target, block = _first_use(moved[-1], spare_bytes), wait.parent_block()
+    assert block is not None
+    for op in moved if target is not None else ():
+        op.detach()
+        block.insert_op_before(op, target)
+
+
+def _first_use(op: Operation, spare_bytes: int) -> Operation | None:
+    """The operation behind another one that uses its result first, or the buffer and barrier right before it; or the
+    first buffer for which there is no room."""
+    users = {use.operation for use in op.results[0].uses}
+    before_use: Operation | None = None
+    at = op.next_op
+    while at is not None and at not in users and not at.regions:
+        if not isinstance(at, scheduled.BarrierOp | scheduled.AllocOp):
+            before_use = None
+        elif before_use is None:
+            before_use = at
+        if isinstance(at, scheduled.AllocOp):
+            spare_bytes -= at.stage_bytes
+            if spare_bytes < 0:
+                return before_use
+        at = at.next_op
+    return before_use or at
 
 
 def _number(expression: AffineExpr) -> AffineMapAttr:
@@ -243,8 +280,6 @@ def _number(expression: AffineExpr) -> AffineMapAttr:
     return AffineMapAttr(AffineMap(0, 1, (expression,)))
 
 
-def _await(
-    barriers: scheduled.MbarrierOp, trip: SSAValue, stage: AffineExpr, phase: AffineExpr
-) -> Operation:
+def _await(barriers: scheduled.MbarrierOp, trip: SSAValue, stage: AffineExpr, phase: AffineExpr) -> Operation:
     attributes = {"number": _number(stage), "phase": _number(phase)}
     return scheduled.AwaitOp.make([barriers.result, trip], attributes, [])

@@ -17,11 +17,14 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tilewright.errors import DeviceError, ResourceUnavailable
-from tilewright.runtime.cuda_steps import Kernel
+from tilewright.runtime.cuda_steps import Kernel, TensorMap
 
 INSTALL = "install NVIDIA's display driver, and the bindings with `pip install 'tilewright[cuda]'`"
 _OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
 _NAME_BYTES = 128
+# CUDA Driver API, CUtensorMap and CUtensorMapDataType.
+_TENSOR_MAP_BYTES = 128
+_TENSOR_MAP_TYPES = {"bf16": "BFLOAT16", "f16": "FLOAT16", "i8": "UINT8"}
 
 
 class DriverFailure(DeviceError):
@@ -124,7 +127,9 @@ class Driver(Protocol):
         """How many blocks of a function one multiprocessor holds."""
         ...
 
-    def launch(self, function: int, kernel: Kernel, addresses: Sequence[int], stream: int) -> None: ...
+    def launch(self, function: int, kernel: Kernel, addresses: Sequence[int], stream: int) -> None:
+        """Run a kernel on the arrays at some addresses; its tensor maps are made of them."""
+        ...
 
     def allocate(self, nbytes: int) -> int:
         """Memory for use on any stream, at a multiple of 256."""
@@ -321,10 +326,14 @@ class BindingsDriver:
             config.attrs, config.numAttrs = [cluster], 1
         else:
             config.numAttrs = 0
-        # The driver wants the addresses of the parameters, each of which is an address; it copies them.
+        # The driver wants the addresses of the parameters, each of which is an address or a tensor map; it copies them.
         values = (ctypes.c_void_p * len(addresses))(*addresses)
-        start, step = ctypes.addressof(values), ctypes.sizeof(ctypes.c_void_p)
-        pointers = (ctypes.c_void_p * len(addresses))(*range(start, start + step * len(addresses), step))
+        maps = [self._tensor_map(each, addresses[each.parameter]) for each in kernel.tensor_maps]
+        contents = (ctypes.c_char * (_TENSOR_MAP_BYTES * len(maps))).from_buffer_copy(b"".join(maps))
+        step = ctypes.sizeof(ctypes.c_void_p)
+        places = [ctypes.addressof(values) + step * number for number in range(len(addresses))]
+        places += [ctypes.addressof(contents) + _TENSOR_MAP_BYTES * number for number in range(len(maps))]
+        pointers = (ctypes.c_void_p * len(places))(*places)
         self._call("cuLaunchKernelEx", config, function, ctypes.addressof(pointers), 0)
 
     def allocate(self, nbytes: int) -> int:
@@ -414,26 +423,24 @@ class BindingsDriver:
     def close_graph(self, graph: int) -> None:
         self._call("cuGraphExecDestroy", graph)
 
-    def encode_tensor_map(
-        self, dtype: str, address: int, shape: Sequence[int], strides: Sequence[int], box: Sequence[int], swizzle: int
-    ) -> bytes:
-        """The 128 bytes of a tensor map for copies of boxes in bulk: sizes and boxes in elements, the fastest dim
-        first, `strides` in bytes of all dims but that one, `dtype` and `swizzle` as `CUtensorMapDataType` and
-        `CUtensorMapSwizzle` have them, such as `FLOAT16` and 128 (0: none)."""
+    @functools.lru_cache(maxsize=1024)  # noqa: B019  there is one driver
+    def _tensor_map(self, described: TensorMap, address: int) -> bytes:
+        """What a kernel's tensor copies are given of the array at an address."""
         api = self._api
-        count = len(shape)
+        count, swizzle = len(described.shape), described.swizzle
         tensor_map = self._call(
             "cuTensorMapEncodeTiled",
-            getattr(api.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{dtype}"),
+            getattr(api.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_TENSOR_MAP_TYPES[described.dtype]}"),
             count,
             address,
-            [api.cuuint64_t(extent) for extent in shape],
-            [api.cuuint64_t(stride) for stride in strides],
-            [api.cuuint32_t(extent) for extent in box],
+            [api.cuuint64_t(extent) for extent in described.shape],
+            [api.cuuint64_t(stride) for stride in described.strides],
+            [api.cuuint32_t(extent) for extent in described.box],
             [api.cuuint32_t(1)] * count,
             api.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
             getattr(api.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{f'{swizzle}B' if swizzle else 'NONE'}"),
-            api.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_NONE,
+            # What is near in a line of the second-level cache comes with it: other blocks will want it.
+            api.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
             api.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
         )
         return b"".join(int(word).to_bytes(8, "little") for word in tensor_map.opaque)

@@ -31,6 +31,11 @@ class TensorMap(msgspec.Struct, frozen=True, kw_only=True):
     box: tuple[int, ...]
     swizzle: int
 
+    @property
+    def nbytes(self) -> int:
+        """What the array takes at least."""
+        return self.strides[-1] * self.shape[-1] if self.strides else self.shape[0]
+
 
 class Kernel(msgspec.Struct, frozen=True, kw_only=True):
     """The entry of one module, and how it is launched: blocks, threads of each, bytes of dynamic shared memory, and
@@ -130,6 +135,9 @@ def check_device(name: str, code: DeviceCode, array_bytes: Sequence[int]) -> Non
         extents = (kernel.blocks, kernel.threads, kernel.cluster)
         if min(extents) < 1 or kernel.blocks > MOST_BLOCKS or kernel.shared_bytes < 0:
             raise CompilerBug(f"`{name}` launches `{kernel.name}` with {kernel}")
+        for each in kernel.tensor_maps:
+            if not 0 <= each.parameter < len(kernel.parameters) or each.nbytes > kernel.parameters[each.parameter]:
+                raise CompilerBug(f"`{name}` launches `{kernel.name}` with {each} of {kernel.parameters}")
     for step in all_steps(code.steps):
         wanted = _touched(name, code, step)
         if any(not 0 <= number < len(sizes) or sizes[number] < nbytes for number, nbytes in wanted):
