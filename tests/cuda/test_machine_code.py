@@ -53,6 +53,7 @@ def check_clean(program: Any) -> dict[str, int]:
         assert cubin.usage.spill_bytes == 0, name
         assert cubin.usage.stack_bytes == 0, name
         assert cubin.usage.registers <= 255, name
+        assert not cubin.usage.serialized, name
     text = program.asm()
     # A call within the kernel is a way to branch; subroutines have names of their own.
     assert all(target.startswith(".L_") for target in re.findall(r"CALL\S* `\((\S+)\)", text))

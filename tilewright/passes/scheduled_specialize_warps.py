@@ -7,9 +7,107 @@ and products under way all the time, and no barrier of all warps. What does not 
 changed, and a remark says why.
 
 Before:
-    TODO
+    func.func @main(%x: tensor<64x48xf16>, %y: tensor<48x16xf16>) -> tensor<64x16xf32> {
+      %z = array.call(%x, %y) {callee = "product"} : tensor<64x16xf32>
+      func.return %z : tensor<64x16xf32>
+    }
+    tile.kernel() {sym_name = "product", grid = array<i64>, effects = ["in", "in", "out"], stages = 2 : index} do {
+    ^bb0(%0: !tile.ref<tensor<64x48xf16>>, %1: !tile.ref<tensor<48x16xf16>>, %2: !tile.ref<tensor<64x16xf32>>):
+      scheduled.parallel() {extents = array<i64: 1, 1>, grain = 1 : index, warps = 4 : index} do {
+      ^bb0(%3: index, %4: index):
+        %5 = tile.full() {value = 0.000000e+00 : f64} : tensor<64x16xf32>
+        %6 = tile.relayout(%5) {layout = "(64, 16) : [4@warp 2@reg*2 8@lane*4 | 2@reg*4 4@lane 2@reg]", strict =
+            false} : tensor<64x16xf32, "(64, 16) : [4@warp 2@reg*2 8@lane*4 | 2@reg*4 4@lane 2@reg]">
+        %7 = tile.for(%6) {trips = 3 : index} do {
+        ^bb0(%8: index, %9: tensor<64x16xf32, "(64, 16) : [4@warp 2@reg*2 8@lane*4 | 2@reg*4 4@lane 2@reg]">):
+          %10 = tile.load(%0, %3, %8) {map = affine_map<(d0, d1)[s0, s1] -> ((d0 + (s0 * 64)), (d1 + (s1 * 16)))>,
+              fill = 0.000000e+00 : f64} : tensor<64x16xf16, "(64, 16) : [4@warp 16@lane*2 | 2@lane 8@reg]">
+          %11 = tile.load(%1, %8, %4) {map = affine_map<(d0, d1)[s0, s1] -> ((d0 + (s0 * 16)), (d1 + (s1 * 16)))>,
+              fill = 0.000000e+00 : f64} : tensor<16x16xf16, "(16, 16) : [16@lane*2 | 2@lane 8@reg]">
+          %12 = scheduled.alloc() : !tile.ref<tensor<64x16xf16>, "block",
+              "(64, 16) : [8@mem.shared*128 8@mem.shared*16 | 16@mem.shared] + swizzle[mem.shared{3:4}^{6:7}]">
+          %13 = scheduled.alloc() : !tile.ref<tensor<16x16xf16>, "block",
+              "(16, 16) : [2@mem.shared*128 8@mem.shared*16 | 16@mem.shared] + swizzle[mem.shared{3:4}^{6:7}]">
+          scheduled.barrier() {scope = "block"}
+          tile.store(%10, %12) {map = affine_map<(d0, d1) -> (d0, d1)>}
+          tile.store(%11, %13) {map = affine_map<(d0, d1) -> (d0, d1)>}
+          scheduled.fence()
+          scheduled.barrier() {scope = "block"}
+          %14 = scheduled.mma(%12, %13, %9) {atom = "wgmma, 1 warpgroup", asynchronous = true} : tensor<64x16xf32,
+              "(64, 16) : [4@warp 2@reg*2 8@lane*4 | 2@reg*4 4@lane 2@reg]">
+          %15 = scheduled.mma_wait(%14) {pending = 0 : index} : tensor<64x16xf32,
+              "(64, 16) : [4@warp 2@reg*2 8@lane*4 | 2@reg*4 4@lane 2@reg]">
+          tile.yield(%15)
+        } : tensor<64x16xf32, "(64, 16) : [4@warp 2@reg*2 8@lane*4 | 2@reg*4 4@lane 2@reg]">
+        tile.store(%7, %2, %3, %4) {map = affine_map<(d0, d1)[s0, s1] -> ((d0 + (s0 * 64)), (d1 + (s1 * 16)))>}
+        scheduled.end()
+      }
+      tile.yield()
+    }
 After:
-    TODO
+    func.func @main(%x: tensor<64x48xf16>, %y: tensor<48x16xf16>) -> tensor<64x16xf32> {
+      %z = array.call(%x, %y) {callee = "product"} : tensor<64x16xf32>
+      func.return %z : tensor<64x16xf32>
+    }
+    tile.kernel() {sym_name = "product", grid = array<i64>, effects = ["in", "in", "out"], stages = 2 : index} do {
+    ^bb0(%0: !tile.ref<tensor<64x48xf16>>, %1: !tile.ref<tensor<48x16xf16>>, %2: !tile.ref<tensor<64x16xf32>>):
+      scheduled.parallel() {extents = array<i64: 1, 1>, grain = 1 : index, warps = 4 : index} do {
+      ^bb0(%3: index, %4: index):
+        %5 = scheduled.alloc() {stages = 2 : index} : !tile.ref<tensor<64x16xf16>, "block",
+            "(64, 16) : [8@mem.shared*128 8@mem.shared*16 | 16@mem.shared] + swizzle[mem.shared{3:4}^{6:7}]">
+        %6 = scheduled.alloc() {stages = 2 : index} : !tile.ref<tensor<16x16xf16>, "block",
+            "(16, 16) : [2@mem.shared*128 8@mem.shared*16 | 16@mem.shared] + swizzle[mem.shared{3:4}^{6:7}]">
+        %7 = scheduled.mbarrier() {count = 2 : index, arrivals = 1 : index} : !tile.ref<tensor<2xi64>, "block">
+        %8 = scheduled.mbarrier() {count = 2 : index, arrivals = 1 : index} : !tile.ref<tensor<2xi64>, "block">
+        scheduled.barrier() {scope = "every role"}
+        scheduled.role() {role = "copies", warps = 1 : index} do {
+          tile.for() {trips = 3 : index} do {
+          ^bb0(%9: index):
+            scheduled.await(%8, %9) {number = affine_map<()[s0] -> ((s0 mod 2))>, phase = affine_map<()[s0] ->
+                (((s0 floordiv 2) + -1))>}
+            scheduled.expect(%7, %9) {number = affine_map<()[s0] -> ((s0 mod 2))>, bytes = 2560 : index}
+            %10 = scheduled.stage(%5, %9) {map = affine_map<()[s0] -> ((s0 mod 2))>} : !tile.ref<tensor<64x16xf16>,
+                "block",
+                "(64, 16) : [8@mem.shared*128 8@mem.shared*16 | 16@mem.shared] + swizzle[mem.shared{3:4}^{6:7}]">
+            scheduled.tensor_copy(%0, %10, %7, %9, %3) {map = affine_map<(d0, d1)[s0, s1] -> ((d0 + (s1 * 64)), (d1
+                + (s0 * 16)))>, number = affine_map<()[s0, s1] -> ((s0 mod 2))>}
+            %11 = scheduled.stage(%6, %9) {map = affine_map<()[s0] -> ((s0 mod 2))>} : !tile.ref<tensor<16x16xf16>,
+                "block",
+                "(16, 16) : [2@mem.shared*128 8@mem.shared*16 | 16@mem.shared] + swizzle[mem.shared{3:4}^{6:7}]">
+            scheduled.tensor_copy(%1, %11, %7, %9, %4) {map = affine_map<(d0, d1)[s0, s1] -> ((d0 + (s0 * 16)), (d1
+                + (s1 * 16)))>, number = affine_map<()[s0, s1] -> ((s0 mod 2))>}
+            tile.yield()
+          }
+          scheduled.end()
+        }
+        %12 = tile.full() {value = 0.000000e+00 : f64} : tensor<64x16xf32>
+        %13 = tile.relayout(%12) {layout = "(64, 16) : [4@warp 2@reg*2 8@lane*4 | 2@reg*4 4@lane 2@reg]", strict =
+            false} : tensor<64x16xf32, "(64, 16) : [4@warp 2@reg*2 8@lane*4 | 2@reg*4 4@lane 2@reg]">
+        %14 = tile.for(%13) {trips = 3 : index} do {
+        ^bb0(%15: index, %16: tensor<64x16xf32, "(64, 16) : [4@warp 2@reg*2 8@lane*4 | 2@reg*4 4@lane 2@reg]">):
+          scheduled.await(%7, %15) {number = affine_map<()[s0] -> ((s0 mod 2))>, phase = affine_map<()[s0] -> ((s0
+              floordiv 2))>}
+          %17 = scheduled.stage(%5, %15) {map = affine_map<()[s0] -> ((s0 mod 2))>} : !tile.ref<tensor<64x16xf16>,
+              "block",
+              "(64, 16) : [8@mem.shared*128 8@mem.shared*16 | 16@mem.shared] + swizzle[mem.shared{3:4}^{6:7}]">
+          %18 = scheduled.stage(%6, %15) {map = affine_map<()[s0] -> ((s0 mod 2))>} : !tile.ref<tensor<16x16xf16>,
+              "block",
+              "(16, 16) : [2@mem.shared*128 8@mem.shared*16 | 16@mem.shared] + swizzle[mem.shared{3:4}^{6:7}]">
+          %19 = scheduled.mma(%17, %18, %16) {atom = "wgmma, 1 warpgroup", asynchronous = true} : tensor<64x16xf32,
+              "(64, 16) : [4@warp 2@reg*2 8@lane*4 | 2@reg*4 4@lane 2@reg]">
+          %20 = scheduled.mma_wait(%19) {pending = 1 : index} : tensor<64x16xf32,
+              "(64, 16) : [4@warp 2@reg*2 8@lane*4 | 2@reg*4 4@lane 2@reg]">
+          scheduled.arrive(%8, %15) {number = affine_map<()[s0] -> (((s0 + 1) mod 2))>, trip = affine_map<()[s0] ->
+              ((s0 + -1))>}
+          tile.yield(%20)
+        } : tensor<64x16xf32, "(64, 16) : [4@warp 2@reg*2 8@lane*4 | 2@reg*4 4@lane 2@reg]">
+        %21 = scheduled.mma_wait(%14) {pending = 0 : index} : tensor<64x16xf32,
+            "(64, 16) : [4@warp 2@reg*2 8@lane*4 | 2@reg*4 4@lane 2@reg]">
+        tile.store(%21, %2, %3, %4) {map = affine_map<(d0, d1)[s0, s1] -> ((d0 + (s0 * 64)), (d1 + (s1 * 16)))>}
+        scheduled.end()
+      }
+      tile.yield()
+    }
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ def figures(program: CudaProgram) -> Mapping[str, float]:
     """Of all kernels of a program: the most registers and bytes of shared memory, and how often instructions stand.
 
     Raises:
-        ToolFailure: a kernel spills registers, keeps a stack or calls a subroutine.
+        ToolFailure: a kernel spills registers, keeps a stack, calls a subroutine or waits for each product.
     """
     from tilewright.targets.cuda.toolchain import instructions_of
 
@@ -108,6 +108,8 @@ def figures(program: CudaProgram) -> Mapping[str, float]:
     for name, cubin in program.cubins.items():
         if cubin.usage.spill_bytes or cubin.usage.stack_bytes:
             raise ToolFailure(f"`{name}` spills registers to memory", help="report it")
+        if cubin.usage.serialized:
+            raise ToolFailure(f"`{name}` waits for each asynchronous product", help="report it")
         if subroutines(program.sass[name]):
             raise ToolFailure(f"`{name}` calls {', '.join(subroutines(program.sass[name]))}", help="report it")
     counts = instructions_of("\n".join(program.sass.values()))

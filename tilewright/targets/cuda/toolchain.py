@@ -33,17 +33,20 @@ _LEAST_PTX = {
     "sm_121a": 88,
 }
 _KNOWN_PTX = frozenset({70, 71, 72, 73, 74, 75, 76, 77, 78, 80, 81, 82, 83, 84, 85, 86, 87, 88, 90})
+_SERIALIZED = "wgmma.mma_async instructions are serialized"
 INSTALL = "install the tools with `pip install 'tilewright[cuda]'`"
 
 
 @dataclass(frozen=True)
 class Usage:
-    """What a kernel takes of a multiprocessor, as the assembler reports it."""
+    """What a kernel takes of a multiprocessor, as the assembler reports it. `serialized`: it has each asynchronous
+    product waited for before the next one begins."""
 
     registers: int
     spill_bytes: int
     stack_bytes: int
     shared_bytes: int
+    serialized: bool = False
 
 
 @dataclass(frozen=True)
@@ -142,7 +145,7 @@ def usage_of(report: str) -> Usage:
     if found is None or spills is None:
         raise ToolFailure(f"nvJitLink reports no registers: {report}", help="report it")
     registers, stack, shared = map(int, found.groups())
-    return Usage(registers, sum(map(int, spills.groups())), stack, shared)
+    return Usage(registers, sum(map(int, spills.groups())), stack, shared, _SERIALIZED in report)
 
 
 def sass_of(cubin: bytes) -> str:

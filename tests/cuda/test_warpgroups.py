@@ -1,0 +1,282 @@
+"""Products of warpgroups that a warp of its own has the machine copy for: on an emulator and by the definitions of the
+operations against float64, and what the assembler makes of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.rewriter import InsertPoint, Rewriter
+
+import tilewright as tw
+from tests.cuda.chips import Tensor, built
+from tests.cuda.test_machine_code import check_clean
+from tests.cuda.test_pipeline import Given, emulated_unit, executed, interpreted, numbers, operands, product
+from tilewright.cost.products import MatmulTile
+from tilewright.cost.warp_products import WGMMA, WarpSchedule, wgmma_name
+from tilewright.dialects import scheduled, tile
+from tilewright.passes import lower_contract_group
+from tilewright.passes.scheduled_pipeline_copies import ScheduledPipelineCopiesPass
+from tilewright.passes.scheduled_specialize_warps import ScheduledSpecializeWarpsPass
+from tilewright.semantics import scheduled as semantics
+from tilewright.semantics.array import Interpreter
+from tilewright.targets.cuda.target import CudaProgram
+
+Make = Callable[..., CudaProgram]
+SMALL, TWO_GROUPS = (64, 32, 64, 1, 3), (128, 64, 64, 2, 2)
+
+
+@pytest.fixture
+def by_warpgroups(monkeypatch: pytest.MonkeyPatch) -> Make:
+    """Compiles a function for sm_90a, its products by tiles of (rows, columns, depth), some warpgroups and stages."""
+
+    def compiled(shape: tuple[int, int, int, int, int], function: Callable[..., Any], *arrays: Any) -> CudaProgram:
+        rows, columns, depth, groups, stages = shape
+        across = (4 * groups, 1)
+        schedule = WarpSchedule(MatmulTile(rows, columns, depth), 4 * groups, across, stages, WGMMA)
+        monkeypatch.setattr(lower_contract_group, "warp_schedule", lambda *_: schedule)
+        return built(tw.jit(function).lower(*arrays), "cuda:sm_90a")
+
+    return compiled
+
+
+def defined(program: CudaProgram, arrays: tuple[Tensor, ...]) -> Tensor:
+    """The result by the definitions of the operations, which check who does what to buffers."""
+
+    def call(callee: str, given: list[Tensor]) -> list[Tensor]:
+        return semantics.run_call(program.unit.kernel(callee), given, seed=len(given))
+
+    (result,) = Interpreter(program.unit.constants, call).run(program.unit.main.body.block, list(arrays))
+    return result
+
+
+def ops_of(program: CudaProgram, kind: type) -> list[Any]:
+    return [op for kernel in program.unit.kernels() for op in kernel.walk() if isinstance(op, kind)]
+
+
+def remarks(program: CudaProgram, pass_type: type) -> list[str]:
+    return [f"{r.decision}: {r.reason}" for r in program.unit.remarks if r.pass_name == pass_type.name]
+
+
+def check_fed_by_a_warp(program: CudaProgram) -> None:
+    """All that is copied ahead a warp has copied."""
+    assert remarks(program, ScheduledSpecializeWarpsPass)[0].startswith("a warp copies 2 windows ahead")
+    assert len(ops_of(program, scheduled.TensorCopyOp)) == 2
+    assert ops_of(program, scheduled.CopyOp) == []
+
+
+# ---- that they are right --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [SMALL, TWO_GROUPS], ids=str)
+@pytest.mark.parametrize("order", ["nn", "nt", "tn", "tt"])
+def test_products_of_any_order(by_warpgroups: Make, order: str, shape: tuple[int, ...]) -> None:
+    dtype = "bf16" if shape is SMALL else "f16"
+    a, b, exact = operands(order, dtype, 136, 72, 200)
+    program = by_warpgroups(shape, product(order, dtype), a, b)
+    check_fed_by_a_warp(program)
+    got, counts = executed(program, (a, b))
+    np.testing.assert_array_equal(got, exact.astype(got.dtype))
+    np.testing.assert_array_equal(defined(program, (a, b)), got)
+    assert counts.shared_conflicts == 0
+
+
+def test_products_of_8_bits(by_warpgroups: Make) -> None:
+    a, b, exact = operands("nt", "i8", 80, 96, 272)
+    program = by_warpgroups((64, 32, 128, 1, 2), product("nt", "i8"), a, b)
+    check_fed_by_a_warp(program)
+    got, counts = executed(program, (a, b))
+    np.testing.assert_array_equal(got, exact.astype(np.int32))
+    np.testing.assert_array_equal(defined(program, (a, b)), got)
+    assert counts.shared_conflicts == 0
+
+
+@pytest.mark.parametrize("trips", [2, 3, 4, 5, 9])
+@pytest.mark.parametrize("stages", [2, 3, 4])
+def test_any_number_of_trips_and_stages(by_warpgroups: Make, stages: int, trips: int) -> None:
+    a, b, exact = operands("nn", "bf16", 64, 16, 32 * trips - 8)
+    program = by_warpgroups((64, 16, 32, 1, stages), product("nn", "bf16"), a, b)
+    rings = [op for op in ops_of(program, scheduled.AllocOp) if op.stages is not None]
+    assert [ring.count for ring in rings] == [min(stages, trips)] * 2
+    got, _ = executed(program, (a, b))
+    np.testing.assert_array_equal(got, exact.astype(got.dtype))
+    np.testing.assert_array_equal(defined(program, (a, b)), got)
+
+
+@pytest.mark.parametrize(
+    ("shape", "m", "n", "k"),
+    [
+        ((64, 16, 32, 1, 2), 2, 8, 40),
+        ((64, 16, 16, 1, 3), 65, 24, 72),
+        ((128, 256, 64, 2, 4), 130, 264, 136),
+        ((256, 64, 64, 2, 2), 200, 56, 96),
+        ((64, 256, 64, 1, 2), 60, 512, 128),
+        ((128, 64, 128, 1, 2), 100, 64, 264),
+    ],
+    ids=str,
+)
+def test_windows_beyond_the_arrays_are_zeros(
+    by_warpgroups: Make, shape: tuple[int, ...], m: int, n: int, k: int
+) -> None:
+    a, b, exact = operands("nn", "f16", m, n, k)
+    program = by_warpgroups(shape, lambda x, y: tw.matmul(x, y, dtype=tw.f32), a, b)
+    check_fed_by_a_warp(program)
+    got, counts = executed(program, (a, b))
+    np.testing.assert_array_equal(got, exact.astype(np.float32))
+    np.testing.assert_array_equal(defined(program, (a, b)), got)
+    assert counts.shared_conflicts == 0
+
+
+def test_batches(by_warpgroups: Make) -> None:
+    a, b = numbers((2, 2, 72, 96), "bf16", 1), numbers((2, 2, 96, 40), "bf16", 2)
+    program = by_warpgroups(SMALL, lambda x, y: x @ y, a, b)
+    check_fed_by_a_warp(program)
+    got, _ = executed(program, (a, b))
+    np.testing.assert_array_equal(got, (a.astype(np.float64) @ b.astype(np.float64)).astype(got.dtype))
+    np.testing.assert_array_equal(defined(program, (a, b)), got)
+
+
+def gelu_of_biased(a: Any, b: Any, bias: Any, rest: Any) -> Any:
+    return tw.nn.gelu(a @ b + bias) + rest
+
+
+def test_what_follows_a_product(by_warpgroups: Make) -> None:
+    a, b, exact = operands("nn", "f16", 136, 72, 136)
+    bias, rest = numbers((72,), "f16", 3), numbers((136, 72), "f16", 4)
+    program = by_warpgroups(TWO_GROUPS, gelu_of_biased, a, b, bias, rest)
+    check_fed_by_a_warp(program)
+    got, counts = executed(program, (a, b, bias, rest))
+    sums = exact + bias.astype(np.float64)
+    wanted = sums * 0.5 * (1 + np.vectorize(math.erf)(sums / np.sqrt(2))) + rest.astype(np.float64)
+    np.testing.assert_allclose(got.astype(np.float64), wanted, rtol=2e-3, atol=2e-3)
+    assert counts.shared_conflicts == 0
+    np.testing.assert_allclose(defined(program, (a, b, bias, rest)).astype(np.float64), wanted, rtol=2e-3, atol=2e-3)
+
+
+# ---- what a warp does not copy --------------------------------------------------------------------------------------
+
+
+def summed_twice(x: Any, y: Any) -> Any:
+    return tw.einsum("mjk,jkn->mn", x, y)
+
+
+REFUSED: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...], str]] = {
+    "rows of 8 bytes": (lambda x, y: x @ y, ((72, 100), (100, 40)), "do not begin at multiples of 16 bytes"),
+    "two loops": (summed_twice, ((72, 3, 96), (3, 96, 40)), "the product is not in a loop of its own"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_a_warp_does_not_copy_is_right_and_says_why(by_warpgroups: Make, name: str) -> None:
+    function, shapes, reason = REFUSED[name]
+    a, b = (numbers(shape, "f16", seed) for seed, shape in enumerate(shapes))
+    program = by_warpgroups(SMALL, function, a, b)
+    (said,) = remarks(program, ScheduledSpecializeWarpsPass)
+    assert said.startswith("no warp that copies")
+    assert reason in said
+    assert ops_of(program, scheduled.RoleOp) == []
+    copied = remarks(program, ScheduledPipelineCopiesPass)[0]
+    assert copied.startswith("2 windows copied ahead")
+    got, _ = executed(program, (a, b))
+    wide = [each.astype(np.float64) for each in (a, b)]
+    wanted = np.einsum("mjk,jkn->mn", *wide) if name == "two loops" else wide[0] @ wide[1]
+    np.testing.assert_array_equal(got, wanted.astype(got.dtype))
+    np.testing.assert_array_equal(defined(program, (a, b)), got)
+
+
+@dataclass(frozen=True)
+class Computed(Given):
+    """A product whose left operand is negated on the way, or as it is."""
+
+    negated: bool = True
+
+    def module(self) -> ModuleOp:
+        module = super().module()
+        (dot,) = (op for op in module.walk() if isinstance(op, tile.DotOp))
+        dot.properties["atom"] = StringAttr(wgmma_name(self.warps // 4))
+        if self.negated:
+            negated = tile.MapOp.make([dot.left], {"fn": "negative"}, [dot.left.type])
+            Rewriter.insert_op(negated, InsertPoint.before(dot))
+            dot.operands[0] = negated.results[0]
+        return module
+
+
+@pytest.mark.parametrize("negated", [True, False])
+def test_operands_that_are_computed_pass_through_registers(negated: bool) -> None:
+    given = Computed(m=136, n=40, k=104, M=128, N=32, K=32, warps=8, negated=negated)
+    unit = given.unit()
+    (kernel,) = unit.kernels()
+    reasons = "; ".join(str(remark) for remark in unit.remarks)
+    assert ("`map` stands between the window of the left operand and the product" in reasons) == negated
+    assert any(isinstance(op, scheduled.RoleOp) for op in kernel.walk()) != negated
+    exact = -given.exact() if negated else given.exact()
+    np.testing.assert_array_equal(emulated_unit(unit, given)[0], exact)
+    np.testing.assert_array_equal(interpreted(unit, given), exact)
+
+
+def test_one_trip_is_copied_by_a_warp_too() -> None:
+    given = Computed(m=64, n=32, k=32, M=64, N=32, K=32, negated=False)
+    unit = given.unit()
+    np.testing.assert_array_equal(emulated_unit(unit, given)[0], given.exact())
+    np.testing.assert_array_equal(interpreted(unit, given), given.exact())
+
+
+def test_a_product_without_a_loop_is_by_single_warps() -> None:
+    a, b, exact = operands("nn", "bf16", 64, 64, 16)
+    program = built(tw.jit(lambda x, y: x @ y).lower(a, b), "cuda:sm_90a")
+    assert ops_of(program, scheduled.MmaWaitOp) == []
+    got, _ = executed(program, (a, b))
+    np.testing.assert_array_equal(got, exact.astype(got.dtype))
+
+
+# ---- what is chosen, and machine code -------------------------------------------------------------------------------
+
+
+def of_square(size: int, dtype: str, order: str = "nn") -> CudaProgram:
+    square = tw.ShapeDtype((size, size), getattr(tw, dtype))
+    return built(tw.jit(product(order, dtype)).lower(square, square), "cuda:sm_90a")
+
+
+def test_the_schedule_of_a_large_product() -> None:
+    (said,) = remarks(of_square(8192, "bf16"), ScheduledSpecializeWarpsPass)
+    assert said.startswith("a warp copies 2 windows ahead, 4 stages: tile 128 x 256 x 64, wgmma, 2 warpgroups")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "order"), [*(("bf16", order) for order in ("nn", "nt", "tn", "tt")), ("f16", "nn"), ("i8", "nt")]
+)
+def test_large_products_are_clean(dtype: str, order: str) -> None:
+    program = of_square(4096, dtype, order)
+    check_fed_by_a_warp(program)
+    counts = check_clean(program)
+    assert counts["IGMMA" if dtype == "i8" else "HGMMA"] == 4
+    assert counts["UTMALDG"] >= 2
+    assert counts["SYNCS"] >= 4
+    ((_, taken),) = program.cost()["kernels"].items()
+    assert taken["threads"] == 288
+    assert taken["registers"] <= 224  # a block has 65536: CUDA C++ Programming Guide, technical specifications
+
+
+def test_what_follows_large_products_has_registers_and_does_not_wait() -> None:
+    square, row = tw.ShapeDtype((4096, 4096), tw.bf16), tw.ShapeDtype((4096,), tw.bf16)
+    program = built(tw.jit(gelu_of_biased).lower(square, square, row, square), "cuda:sm_90a")
+    check_fed_by_a_warp(program)
+    assert check_clean(program)["HGMMA"] == 4
+
+
+def test_tensor_maps_describe_the_arrays() -> None:
+    a, b = tw.ShapeDtype((3, 256, 512), tw.bf16), tw.ShapeDtype((3, 512, 1024), tw.bf16)
+    program = built(tw.jit(lambda x, y: x @ y).lower(a, b), "cuda:sm_90a")
+    ((name, code),) = program.kernels.items()
+    refs = program.unit.kernel(name).refs
+    assert [each.parameter for each in code.tensor_maps] == [0, 1]
+    for each in code.tensor_maps:
+        type = tile.ref_type(refs[each.parameter])
+        assert each.shape == type.shape[::-1]
+        assert each.strides == (type.shape[2] * 2, type.shape[1] * type.shape[2] * 2)
+        assert (each.box[0] * 2, each.box[2], each.swizzle) == (128, 1, 128)
