@@ -42,12 +42,14 @@ def programs(quick: bool) -> list[tuple[str, Callable[..., Any], tuple[tw.ShapeD
     for dtype in ("bf16", "f16", "i8", "f32"):
         square = tw.ShapeDtype((side, side), getattr(tw, dtype))
         found.append((f"gemm {dtype}", _product, (square, square)))
+    bytes_square = tw.ShapeDtype((side, side), tw.i8)
     square, row = tw.ShapeDtype((side, side), tw.bf16), tw.ShapeDtype((side,), tw.bf16)
     heads = tw.ShapeDtype((8, side // 4, 64), tw.bf16)
     rows = tw.ShapeDtype((side, 1024), tw.f32)
     image, kernel = tw.ShapeDtype((4, 32, 32, 32), tw.bf16), tw.ShapeDtype((32, 32, 3, 3), tw.bf16)
     return [
         *found,
+        ("gemm i8, b.T", partial(_turned_product, False, True), (bytes_square, bytes_square)),
         ("gemm bf16, a.T", partial(_turned_product, True, False), (square, square)),
         ("gemm bf16, b.T", partial(_turned_product, False, True), (square, square)),
         ("gemm bf16, a.T b.T", partial(_turned_product, True, True), (square, square)),
@@ -68,7 +70,7 @@ def _product(a: Any, b: Any) -> Any:
 
 def _turned_product(left: bool, right: bool, a: Any, b: Any) -> Any:
     """A product of operands that lie transposed in memory."""
-    return (a.T if left else a) @ (b.T if right else b)
+    return _product(a.T if left else a, b.T if right else b)
 
 
 def _attention(q: Any, k: Any, v: Any) -> Any:
