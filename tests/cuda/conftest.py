@@ -1,18 +1,25 @@
-"""Tests of a real GPU are not collected where there is none; programs of the others run on an emulated driver."""
+"""Tests of a real GPU are not collected where there is none; programs of the others run on an emulated driver. A
+fixture compiles products by a schedule that is given."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import tilewright as tw
+from tests.cuda.chips import built
 from tests.cuda.fake_driver import H200, FakeDriver
 from tests.cuda.running import unassembled
+from tilewright.cost.products import MatmulTile
+from tilewright.cost.warp_products import WGMMA, WarpSchedule
+from tilewright.passes import lower_contract_group
 from tilewright.runtime import cuda_driver
 from tilewright.targets.cuda import target
+from tilewright.targets.cuda.target import CudaProgram
 
 collect_ignore = [] if cuda_driver.found().devices else ["test_device.py"]
 
@@ -33,3 +40,17 @@ def driver(no_assembler: None) -> Iterator[FakeDriver]:
         yield fake
         gc.collect()
         fake.check_nothing_left()
+
+
+@pytest.fixture
+def by_warpgroups(monkeypatch: pytest.MonkeyPatch) -> Callable[..., CudaProgram]:
+    """Compiles a function for sm_90a, its products by tiles of (rows, columns, depth), some warpgroups and stages."""
+
+    def compiled(shape: tuple[int, int, int, int, int], function: Callable[..., Any], *arrays: Any) -> CudaProgram:
+        rows, columns, depth, groups, stages = shape
+        across = (4 * groups, 1)
+        schedule = WarpSchedule(MatmulTile(rows, columns, depth), 4 * groups, across, stages, WGMMA)
+        monkeypatch.setattr(lower_contract_group, "warp_schedule", lambda *_: schedule)
+        return built(tw.jit(function).lower(*arrays), "cuda:sm_90a")
+
+    return compiled

@@ -17,10 +17,8 @@ import tilewright as tw
 from tests.cuda.chips import Tensor, built
 from tests.cuda.test_machine_code import check_clean
 from tests.cuda.test_pipeline import Given, emulated_unit, executed, interpreted, numbers, operands, product
-from tilewright.cost.products import MatmulTile
-from tilewright.cost.warp_products import WGMMA, WarpSchedule, wgmma_name
+from tilewright.cost.warp_products import wgmma_name
 from tilewright.dialects import scheduled, tile
-from tilewright.passes import lower_contract_group
 from tilewright.passes.scheduled_pipeline_copies import ScheduledPipelineCopiesPass
 from tilewright.passes.scheduled_specialize_warps import ScheduledSpecializeWarpsPass
 from tilewright.semantics import scheduled as semantics
@@ -29,20 +27,6 @@ from tilewright.targets.cuda.target import CudaProgram
 
 Make = Callable[..., CudaProgram]
 SMALL, TWO_GROUPS = (64, 32, 64, 1, 3), (128, 64, 64, 2, 2)
-
-
-@pytest.fixture
-def by_warpgroups(monkeypatch: pytest.MonkeyPatch) -> Make:
-    """Compiles a function for sm_90a, its products by tiles of (rows, columns, depth), some warpgroups and stages."""
-
-    def compiled(shape: tuple[int, int, int, int, int], function: Callable[..., Any], *arrays: Any) -> CudaProgram:
-        rows, columns, depth, groups, stages = shape
-        across = (4 * groups, 1)
-        schedule = WarpSchedule(MatmulTile(rows, columns, depth), 4 * groups, across, stages, WGMMA)
-        monkeypatch.setattr(lower_contract_group, "warp_schedule", lambda *_: schedule)
-        return built(tw.jit(function).lower(*arrays), "cuda:sm_90a")
-
-    return compiled
 
 
 def defined(program: CudaProgram, arrays: tuple[Tensor, ...]) -> Tensor:

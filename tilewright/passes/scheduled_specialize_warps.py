@@ -349,7 +349,9 @@ def _sink(wait: scheduled.MmaWaitOp, spare_bytes: int) -> None:
         moved.append(user)
     target, block = _first_use(moved[-1], spare_bytes), wait.parent_block()
     assert block is not None
-    for op in moved if target is not None else ():
+    if target is None:
+        return
+    for op in moved:
         op.detach()
         block.insert_op_before(op, target)
 

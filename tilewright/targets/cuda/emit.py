@@ -170,7 +170,8 @@ class _Emitter:
         self.module.triple = TRIPLE
         pointers = [ir.PointerType(addrspace=GLOBAL_SPACE) for _ in self.kernel.refs]
         parameters = [*pointers, *(TensorMapParameter() for _ in self.tensor_maps)]
-        function = ir.Function(self.module, ir.FunctionType(ir.VoidType(), parameters), self.kernel.sym_name.data)
+        type_of = ir.FunctionType(ir.VoidType(), parameters)
+        function: Value = ir.Function(self.module, type_of, self.kernel.sym_name.data)
         function.calling_convention = "ptx_kernel"
         if self.role_warps:  # the assembler has to leave each thread its share of the registers
             entry = ir.FormattedConstant(ir.PointerType(), function.get_reference())
