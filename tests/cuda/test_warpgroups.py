@@ -4,6 +4,7 @@ operations against float64, and what the assembler makes of them."""
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,8 +16,11 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 import tilewright as tw
 from tests.cuda.chips import Tensor, built
+from tests.cuda.fake_driver import tensor_maps
 from tests.cuda.test_machine_code import check_clean
 from tests.cuda.test_pipeline import Given, emulated_unit, executed, interpreted, numbers, operands, product
+from tests.ptx.emulator import run
+from tests.ptx.errors import BarrierMisuse, Deadlock, RegisterRace, SharedRace
 from tilewright.cost.warp_products import wgmma_name
 from tilewright.dialects import scheduled, tile
 from tilewright.passes.scheduled_pipeline_copies import ScheduledPipelineCopiesPass
@@ -216,6 +220,41 @@ def test_a_product_without_a_loop_is_by_single_warps() -> None:
     assert ops_of(program, scheduled.MmaWaitOp) == []
     got, _ = executed(program, (a, b))
     np.testing.assert_array_equal(got, exact.astype(got.dtype))
+
+
+# ---- that each synchronisation is needed ----------------------------------------------------------------------------
+
+BROKEN = {
+    "mbarrier.arrive.expect_tx": (Deadlock, BarrierMisuse),
+    "mbarrier.arrive.shared": (Deadlock,),
+    "mbarrier.try_wait": (SharedRace, RegisterRace, BarrierMisuse),
+    "fence.mbarrier_init": (BarrierMisuse,),
+    "bar.sync": (SharedRace, BarrierMisuse),
+    "wgmma.wait_group": (SharedRace, RegisterRace),
+    "wgmma.fence": (RegisterRace,),
+    "wgmma.commit_group": (SharedRace, RegisterRace),
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_what_is_left_out_is_found(by_warpgroups: Make, broken: str) -> None:
+    """A kernel of many trips, so that loops are loops, without all of its synchronisations of a kind."""
+    a, b, _ = operands("nn", "f16", 64, 16, 32 * 40)
+    program = by_warpgroups((64, 16, 32, 1, 2), product("nn", "f16"), a, b)
+    ((name, code),) = program.kernels.items()
+    lines = program.ptx[name].splitlines()
+    assert any(broken in line for line in lines)
+    arrays: list[Any] = [a, b, np.zeros((64, 16), np.float16)]
+    arrays += tensor_maps(code.tensor_maps, arrays)
+    text = "\n".join(_without(line) if broken in line else line for line in lines)
+    with pytest.raises(BROKEN[broken]):
+        run(text, name, code.blocks, code.threads, arrays, code.shared_bytes)
+
+
+def _without(line: str) -> str:
+    """Nothing, or what a wait finds that is not waited for."""
+    found = re.search(r"try_wait\S* (%p\d+),", line)
+    return f"setp.eq.b32 {found[1]}, 0, 0;" if found else ""
 
 
 # ---- what is chosen, and machine code -------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import pytest
 
 from tests.cuda.chips import CHIPS
 from tilewright import dtypes
-from tilewright.cost.warp_products import MMA, WarpProduct, WarpSchedule, warp_schedule
+from tilewright.cost.warp_products import MMA, WGMMA, WarpProduct, WarpSchedule, warp_schedule
 from tilewright.machines.machine import load
 
 ACCUMULATORS = {"bf16": "f32", "f16": "f32", "i8": "i32"}
@@ -56,6 +56,16 @@ def test_large_products_have_large_tiles_and_small_ones_few_warps(chip: str) -> 
     assert small.warps <= 2
 
 
+@pytest.mark.parametrize(("dtype", "depth"), [("bf16", 64), ("f16", 64), ("i8", 128)])
+def test_large_products_are_by_warpgroups_where_there_are_some(dtype: str, depth: int) -> None:
+    chosen = warp_schedule(product(8192, 8192, 8192, dtype), load("sm_90a"))
+    assert (chosen.atom, chosen.warps, chosen.tile.depth) == ("wgmma, 2 warpgroups", 8, depth)
+    assert chosen.stages >= 3
+    assert warp_schedule(product(48, 8192, 8192, dtype), load("sm_90a")).tile.rows == 64
+    assert warp_schedule(product(16, 8192, 8192, dtype), load("sm_90a")).atom.startswith(MMA)
+    assert warp_schedule(product(8192, 8192, 8192, dtype), load("sm_80")).atom.startswith(MMA)
+
+
 def test_products_without_tensor_cores_have_no_warps_of_their_own() -> None:
     chosen = warp_schedule(product(512, 512, 512, "f32"), load("sm_90a"))
     assert (chosen.across, chosen.warps, chosen.stages, chosen.atom) == (None, 4, 1, "")
@@ -70,5 +80,8 @@ def test_instructions_are_in_the_files_of_the_machines(chip: str) -> None:
         atom = machine.atom_of(MMA, one, one, dtypes.by_name(accumulator))
         assert atom is not None
         assert (atom.rows, atom.columns, atom.depth * one.itemsize) == (16, 8, 32)
+        group = machine.atom_of(WGMMA, one, one, dtypes.by_name(accumulator))
+        assert (group is None) == (chip != "sm_90a")
+        assert group is None or group.flops_per_cycle == 8192 / one.itemsize
         assert chip == "sm_90a" or atom.flops_per_cycle % 512 == 0
     assert machine.atom_of(MMA, dtypes.f32, dtypes.f32, dtypes.f32) is None
