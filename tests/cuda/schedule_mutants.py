@@ -23,6 +23,7 @@ from xdsl.utils.exceptions import VerifyException
 
 import tilewright as tw
 from tests.cuda.chips import built
+from tests.cuda.fake_driver import tensor_maps
 from tests.cuda.role_kernels import RoleProduct
 from tests.numerics.test_phases import expected_of
 from tests.programs import causal_attention
@@ -109,7 +110,8 @@ class Subject:
         for ref, effect in zip(kernel.refs, kernel.effect_names, strict=True):
             type = tile.ref_type(ref)
             given.append(np.zeros(type.shape, type.dtype.numpy) if effect == tile.OUT else next(pending).copy())
-        execute(ptx, code.name, code.blocks, code.threads, given, code.shared_bytes)
+        parameters = [*given, *tensor_maps(code.tensor_maps, given)]
+        execute(ptx, code.name, code.blocks, code.threads, parameters, code.shared_bytes)
 
 
 @dataclass(frozen=True)
