@@ -30,7 +30,7 @@ from tilewright.passes.tile_lower_to_warps import layout_of, parsed
 from tilewright.runtime.cuda_steps import TensorMap
 from tilewright.targets.cpu.conversions import load_form, narrow, register_form, widen
 from tilewright.targets.cuda import emit_relayout
-from tilewright.targets.cuda.emit_copies import emit_barrier, emit_commit, emit_copy, emit_wait
+from tilewright.targets.cuda.emit_copies import emit_commit, emit_copy, emit_wait
 from tilewright.targets.cuda.emit_memory import (
     ANY,
     GLOBAL_SPACE,
@@ -46,18 +46,7 @@ from tilewright.targets.cuda.emit_memory import (
     store,
 )
 from tilewright.targets.cuda.emit_mma import Operand, emit_mma
-from tilewright.targets.cuda.emit_roles import (
-    barrier_of,
-    begin_role,
-    emit_arrive,
-    emit_await,
-    emit_block_barrier,
-    emit_mbarriers,
-    emit_tensor_copy,
-    end_role,
-    role_warps,
-    tensor_maps_of,
-)
+from tilewright.targets.cuda.emit_roles import Roles, UseOp
 from tilewright.targets.cuda.emit_scan import Line, scanned
 from tilewright.targets.cuda.emit_wgmma import emit_wgmma, emit_wgmma_wait
 from tilewright.targets.cuda.fragments import (
@@ -76,7 +65,7 @@ from tilewright.targets.cuda.fragments import (
     table_of,
 )
 from tilewright.targets.cuda.functions import emit_cast, emit_function
-from tilewright.targets.cuda.hopper import TensorMapParameter, fence_shared_writes, mbarrier_expect, tensor_map
+from tilewright.targets.cuda.hopper import TensorMapParameter, fence_shared_writes
 from tilewright.targets.cuda.matrices import Matrices
 from tilewright.targets.cuda.vectors import WIDEST_BYTES, vector_of
 
@@ -124,9 +113,9 @@ def emit_kernel(kernel: tile.KernelOp, machine: Machine) -> KernelCode:
         kernel.sym_name.data,
         str(emitter.module),
         prod(region.shape),
-        emitter.all_threads,
+        emitter.roles.threads,
         round_up(emitter.shared_bytes, WIDEST_BYTES),
-        emitter.tensor_maps,
+        emitter.roles.tensor_maps,
     )
 
 
@@ -146,14 +135,7 @@ class _Emitter:
     shared_bytes: int = 0
 
     def __post_init__(self) -> None:
-        self.role_warps = role_warps(self.kernel)
-        self.tensor_maps, self._map_numbers = tensor_maps_of(self.kernel)
-        self._next_role = self.warps
-
-    @property
-    def all_threads(self) -> int:
-        """Those of a block, with those that have a role."""
-        return (self.warps + self.role_warps) * self.machine.axes["lane"]
+        self.roles = Roles(self.kernel, self.warps, self.machine.axes["lane"])
 
     def emit(self) -> None:
         self._begin()
@@ -169,15 +151,12 @@ class _Emitter:
         self.module = ir.Module(name=self.kernel.sym_name.data)
         self.module.triple = TRIPLE
         pointers = [ir.PointerType(addrspace=GLOBAL_SPACE) for _ in self.kernel.refs]
-        parameters = [*pointers, *(TensorMapParameter() for _ in self.tensor_maps)]
+        parameters = [*pointers, *(TensorMapParameter() for _ in self.roles.tensor_maps)]
         type_of = ir.FunctionType(ir.VoidType(), parameters)
         function: Value = ir.Function(self.module, type_of, self.kernel.sym_name.data)
         function.calling_convention = "ptx_kernel"
-        if self.role_warps:  # the assembler has to leave each thread its share of the registers
-            entry = ir.FormattedConstant(ir.PointerType(), function.get_reference())
-            self.module.add_named_metadata("nvvm.annotations", [entry, "maxntidx", i32(self.all_threads)])
         self.builder = ir.IRBuilder(function.append_basic_block("entry"))
-        self._maps = [tensor_map(argument) for argument in function.args[len(pointers) :]]
+        self.roles.begin(function)
         for ref, pointer in zip(self.kernel.refs, function.args, strict=False):
             type = tile.ref_type(ref)
             if prod(type.shape) >= MOST_ELEMENTS:
@@ -223,15 +202,15 @@ class _Emitter:
         elif isinstance(op, scheduled.WaitOp):
             emit_wait(self.builder, int(op.pending.value.data))
         elif isinstance(op, scheduled.BarrierOp):
-            self._barrier(op)
+            self.roles.barrier(self.builder, op)
         elif isinstance(op, scheduled.FenceOp):
             fence_shared_writes(self.builder)
         elif isinstance(op, scheduled.RoleOp):
-            self._role(op)
+            self.roles.run(self.threads, op, lambda: self._block(op.body.block))
         elif isinstance(op, scheduled.MbarrierOp):
             self._mbarriers(op)
-        elif isinstance(op, scheduled.ExpectOp | scheduled.ArriveOp | scheduled.AwaitOp | scheduled.TensorCopyOp):
-            self._use_mbarrier(op)
+        elif isinstance(op, UseOp):
+            self.roles.use(self.threads, op, self.memories, self.indices)
         elif isinstance(op, tile.StoreOp):
             self._store(op)
         elif isinstance(op, tile.ForOp):
@@ -295,20 +274,6 @@ class _Emitter:
         symbols = [self._symbol(symbol) for symbol in op.symbols]
         emit_copy(self.threads, op, self.memories[op.source], self.memories[op.destination], symbols)
 
-    # ---- roles, and barriers ----------------------------------------------------------------------------------------
-
-    def _barrier(self, op: scheduled.BarrierOp) -> None:
-        if self.role_warps and op.scope.data == scheduled.BLOCK:
-            emit_block_barrier(self.builder, self.warps * self.machine.axes["lane"])
-        else:
-            emit_barrier(self.builder, op.scope.data)
-
-    def _role(self, op: scheduled.RoleOp) -> None:
-        ended, others = begin_role(self.threads, op, self._next_role)
-        self._next_role += int(decode(op.warps))
-        self._block(op.body.block)
-        end_role(self.builder, ended, others)
-
     def _mbarriers(self, op: scheduled.MbarrierOp) -> None:
         if op.offset_bytes is None:
             raise CompilerBug("barriers in memory have no place")
@@ -316,24 +281,7 @@ class _Emitter:
         self.shared_bytes = max(self.shared_bytes, offset_bytes + op.bytes)
         start = self.builder.gep(self.shared, [i32(offset_bytes)], source_etype=ir.IntType(8))
         self.memories[op.result] = Memory.of(start, tile.ref_type(op.result), None, SHARED_SPACE)
-        emit_mbarriers(self.threads, op, start, self.builder.icmp_unsigned("==", self._thread(), i32(0)))
-
-    def _use_mbarrier(
-        self, op: scheduled.ExpectOp | scheduled.ArriveOp | scheduled.AwaitOp | scheduled.TensorCopyOp
-    ) -> None:
-        builder = self.builder
-        symbols = [self.indices[symbol] for symbol in op.symbols]
-        barrier = barrier_of(builder, self.memories[op.mbarrier].pointer, op.number.data, symbols)
-        match op:
-            case scheduled.ExpectOp():
-                mbarrier_expect(builder, barrier, i32(int(op.bytes.value.data)))
-            case scheduled.ArriveOp():
-                emit_arrive(self.threads, op, barrier, symbols)
-            case scheduled.AwaitOp():
-                emit_await(builder, op, barrier, symbols)
-            case scheduled.TensorCopyOp():
-                target = self.memories[op.destination].pointer
-                emit_tensor_copy(builder, op, self._maps[self._map_numbers[op]], target, barrier, symbols)
+        self.roles.make(self.threads, op, start)
 
     def _window(self, op: tile.LoadOp | tile.StoreOp, value: SSAValue) -> tuple[Window, Sequence[int]]:
         ref = op.source if isinstance(op, tile.LoadOp) else op.destination

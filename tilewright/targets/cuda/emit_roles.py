@@ -6,11 +6,13 @@ ISA, mbarrier, elect.sync and cp.async.bulk.tensor.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import prod
+from typing import Any
 
 from llvmlite import ir
-from xdsl.ir import Operation
+from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineMap
 
 from tilewright.cost.warp_products import WARPGROUP
@@ -21,7 +23,8 @@ from tilewright.passes.tensor_windows import Boxes, boxes_of
 from tilewright.passes.tile_lower_to_warps import parsed
 from tilewright.runtime.cuda_steps import TensorMap
 from tilewright.targets.cuda import hopper
-from tilewright.targets.cuda.emit_memory import evaluated
+from tilewright.targets.cuda.emit_copies import emit_barrier
+from tilewright.targets.cuda.emit_memory import Memory, evaluated
 from tilewright.targets.cuda.fragments import Builder, Threads, Value, i32
 
 # What one lane of a role may do.
@@ -33,59 +36,99 @@ _OF_ONE_LANE = (
 _WITHOUT_ROLES = 1
 
 
-def role_warps(kernel: tile.KernelOp) -> int:
-    """The warps of a block that have a role."""
-    return sum(int(decode(op.warps)) for op in kernel.walk() if isinstance(op, scheduled.RoleOp))
+UseOp = scheduled.ExpectOp | scheduled.ArriveOp | scheduled.AwaitOp | scheduled.TensorCopyOp
 
 
-def begin_role(threads: Threads, op: scheduled.RoleOp, first_warp: int) -> tuple[Value, Value]:
-    """Branch to a role by the number of the warp: the block of its elected lane, in which the builder is then, and that
-    where the others go on.
+@dataclass
+class Roles:
+    """The warps of a kernel's blocks: `warps` without a role and those of roles behind them; and the tensor maps that
+    are parameters behind its refs."""
 
-    Raises:
-        CompilerBug: one lane cannot do what the role does.
-    """
-    unfit = [each.name for each in op.body.block.walk() if not isinstance(each, _OF_ONE_LANE)]
-    if unfit or decode(op.warps) != 1:
-        raise CompilerBug(f"a role of {decode(op.warps)} warps with {', '.join(unfit) or 'nothing unusual'}")
-    builder = threads.builder
-    own, others = builder.append_basic_block(op.role.data), builder.append_basic_block("without_role")
-    builder.cbranch(builder.icmp_unsigned("==", threads.numbers["warp"], i32(first_warp)), own, others)
-    builder.position_at_end(own)
-    elected, ended = builder.append_basic_block("elected"), builder.append_basic_block("role_ended")
-    builder.cbranch(hopper.elect_one(builder), elected, ended)
-    builder.position_at_end(elected)
-    return ended, others
+    kernel: tile.KernelOp
+    warps: int
+    lanes: int
+    tensor_maps: tuple[TensorMap, ...] = field(init=False)
 
+    def __post_init__(self) -> None:
+        ops = list(self.kernel.walk())
+        self._of_roles = sum(int(decode(op.warps)) for op in ops if isinstance(op, scheduled.RoleOp))
+        self._next_warp = self.warps
+        copies = [op for op in ops if isinstance(op, scheduled.TensorCopyOp)]
+        described = {op: _tensor_map(op, self.kernel.refs.index(op.source)) for op in copies}
+        self.tensor_maps = tuple(dict.fromkeys(described.values()))
+        self._numbers = {op: self.tensor_maps.index(found) for op, found in described.items()}
 
-def end_role(builder: Builder, ended: Value, others: Value) -> None:
-    """The warp of a role ends; go on with the others."""
-    builder.branch(ended)
-    builder.position_at_end(ended)
-    builder.ret_void()
-    builder.position_at_end(others)
+    @property
+    def threads(self) -> int:
+        """Those of a block."""
+        return (self.warps + self._of_roles) * self.lanes
 
+    def begin(self, function: Any) -> None:
+        """Take the tensor maps from the last arguments of a function. The assembler has to leave each thread of a block
+        with roles its share of the registers: it is told how many there are."""
+        self._maps = [hopper.tensor_map(argument) for argument in function.args[len(self.kernel.refs) :]]
+        if self._of_roles:
+            entry = ir.FormattedConstant(ir.PointerType(), function.get_reference())
+            function.module.add_named_metadata("nvvm.annotations", [entry, "maxntidx", i32(self.threads)])
 
-def emit_block_barrier(builder: Builder, threads: int) -> None:
-    """All warps without a role meet."""
-    hopper.barrier_sync(builder, _WITHOUT_ROLES, threads)
+    def barrier(self, builder: Builder, op: scheduled.BarrierOp) -> None:
+        """A barrier of a block leaves out the warps of roles."""
+        if self._of_roles and op.scope.data == scheduled.BLOCK:
+            hopper.barrier_sync(builder, _WITHOUT_ROLES, self.warps * self.lanes)
+        else:
+            emit_barrier(builder, op.scope.data)
 
+    def run(self, threads: Threads, op: scheduled.RoleOp, emit: Callable[[], None]) -> None:
+        """Branch to a role by the number of the warp; `emit` writes what its elected lane does. The others go on.
 
-# ---- barriers in memory ---------------------------------------------------------------------------------------------
+        Raises:
+            CompilerBug: one lane cannot do what the role does.
+        """
+        unfit = [each.name for each in op.body.block.walk() if not isinstance(each, _OF_ONE_LANE)]
+        if unfit or decode(op.warps) != 1:
+            raise CompilerBug(f"a role of {decode(op.warps)} warps with {', '.join(unfit) or 'nothing unusual'}")
+        builder = threads.builder
+        own, others = builder.append_basic_block(op.role.data), builder.append_basic_block("without_role")
+        builder.cbranch(builder.icmp_unsigned("==", threads.numbers["warp"], i32(self._next_warp)), own, others)
+        self._next_warp += 1
+        builder.position_at_end(own)
+        with builder.if_then(hopper.elect_one(builder)):
+            emit()
+        builder.ret_void()
+        builder.position_at_end(others)
 
+    def make(self, threads: Threads, op: scheduled.MbarrierOp, start: Value) -> None:
+        """The first thread begins the first phases of barriers in memory."""
+        builder = threads.builder
+        first = builder.or_(threads.numbers["warp"], threads.numbers["lane"])
+        with builder.if_then(builder.icmp_unsigned("==", first, i32(0))):
+            for number in range(int(decode(op.count))):
+                hopper.mbarrier_init(builder, _at(builder, start, i32(number)), int(decode(op.arrivals)))
+            hopper.fence_mbarrier_init(builder)
 
-def emit_mbarriers(threads: Threads, op: scheduled.MbarrierOp, start: Value, is_first_thread: Value) -> None:
-    """One thread begins their first phases."""
-    builder = threads.builder
-    with builder.if_then(is_first_thread):
-        for number in range(int(decode(op.count))):
-            hopper.mbarrier_init(builder, _at(builder, start, i32(number)), int(decode(op.arrivals)))
-        hopper.fence_mbarrier_init(builder)
-
-
-def barrier_of(builder: Builder, start: Value, number: AffineMap, symbols: Sequence[Value]) -> Value:
-    """The barrier whose number is an expression of symbols."""
-    return _at(builder, start, _number(builder, number, symbols))
+    def use(
+        self,
+        threads: Threads,
+        op: UseOp,
+        memories: Mapping[SSAValue, Memory],
+        indices: Mapping[SSAValue, Value],
+    ) -> None:
+        """Wait for a phase of a barrier in memory, or do something that completes one."""
+        builder = threads.builder
+        symbols = [indices[symbol] for symbol in op.symbols]
+        barrier = _at(builder, memories[op.mbarrier].pointer, _number(builder, op.number.data, symbols))
+        match op:
+            case scheduled.ExpectOp():
+                hopper.mbarrier_expect(builder, barrier, i32(int(decode(op.bytes))))
+            case scheduled.ArriveOp():
+                _arrive(threads, op, barrier, symbols)
+            case scheduled.AwaitOp():
+                # The phase before the first, and those before it, count as complete.
+                phase = _number(builder, op.phase.data, symbols)
+                hopper.mbarrier_wait(builder, barrier, builder.and_(phase, i32(1)))
+            case scheduled.TensorCopyOp():
+                tensor_map = self._maps[self._numbers[op]]
+                _copy(builder, op, tensor_map, memories[op.destination].pointer, barrier, symbols)
 
 
 def _at(builder: Builder, start: Value, number: Value) -> Value:
@@ -96,13 +139,7 @@ def _number(builder: Builder, map: AffineMap, symbols: Sequence[Value]) -> Value
     return evaluated(builder, map.results[0], [], symbols)
 
 
-def emit_await(builder: Builder, op: scheduled.AwaitOp, barrier: Value, symbols: Sequence[Value]) -> None:
-    """The phase before the first, and those before it, count as complete."""
-    phase = _number(builder, op.phase.data, symbols)
-    hopper.mbarrier_wait(builder, barrier, builder.and_(phase, i32(1)))
-
-
-def emit_arrive(threads: Threads, op: scheduled.ArriveOp, barrier: Value, symbols: Sequence[Value]) -> None:
+def _arrive(threads: Threads, op: scheduled.ArriveOp, barrier: Value, symbols: Sequence[Value]) -> None:
     """The first thread of each warpgroup arrives, if there is a trip for it."""
     builder = threads.builder
     if threads.extents["warp"] % WARPGROUP:
@@ -114,22 +151,6 @@ def emit_arrive(threads: Threads, op: scheduled.ArriveOp, barrier: Value, symbol
         arrives = builder.and_(arrives, begun)
     with builder.if_then(arrives):
         hopper.mbarrier_arrive(builder, barrier)
-
-
-# ---- copies by the machine ------------------------------------------------------------------------------------------
-
-
-def tensor_maps_of(kernel: tile.KernelOp) -> tuple[tuple[TensorMap, ...], dict[Operation, int]]:
-    """What a kernel's copies need to know of its arrays, and which of it each copy needs."""
-    maps: list[TensorMap] = []
-    numbers: dict[Operation, int] = {}
-    for op in kernel.walk():
-        if isinstance(op, scheduled.TensorCopyOp):
-            found = _tensor_map(op, kernel.refs.index(op.source))
-            if found not in maps:
-                maps.append(found)
-            numbers[op] = maps.index(found)
-    return tuple(maps), numbers
 
 
 def _boxes(op: scheduled.TensorCopyOp) -> Boxes:
@@ -151,7 +172,7 @@ def _tensor_map(op: scheduled.TensorCopyOp, parameter: int) -> TensorMap:
     )
 
 
-def emit_tensor_copy(
+def _copy(
     builder: Builder,
     op: scheduled.TensorCopyOp,
     tensor_map: Value,
