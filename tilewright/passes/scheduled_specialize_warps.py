@@ -155,7 +155,8 @@ class ScheduledSpecializeWarpsPass:
     def apply(self, unit: Unit) -> None:
         for kernel in unit.timed_kernels(self.name):
             for region in (op for op in kernel.body.block.ops if isinstance(op, scheduled.ParallelOp)):
-                for product in [op for op in region.walk() if isinstance(op, scheduled.MmaOp) and op.asynchronous]:
+                products = [op for op in region.walk() if isinstance(op, scheduled.MmaOp)]
+                for product in (op for op in products if op.asynchronous is not None):
                     self._apply(unit, kernel, region, product)
 
     def _apply(self, unit: Unit, kernel: tile.KernelOp, region: scheduled.ParallelOp, product: scheduled.MmaOp) -> None:
@@ -163,15 +164,13 @@ class ScheduledSpecializeWarpsPass:
         try:
             loop, wait = _loop_of(product, region)
             operands = [_operand(product, side, loop) for side in (product.left, product.right)]
-            stages = _stages(loop, operands, wanted, unit.machine)
+            room = _room(loop, operands, unit.machine)
+            stages = _stages(loop, operands, wanted, room)
         except Refused as reason:
             unit.remarks.append(Remark(self.name, kernel.sym_name.data, "no warp that copies", str(reason)))
             return
         taken = sum(operand.bytes(stages) for operand in operands)
-        spare = (
-            unit.machine.memory_of(SHARED).bytes - left_bytes(loop, operands) - taken - 2 * _barriers(stages, 1).bytes
-        )
-        _Roles(region, loop, wait, operands, stages).write(spare)
+        _Roles(region, loop, wait, operands, stages).write(room - taken - 2 * _barriers(stages, 1).bytes)
         decision = f"a warp copies {len(operands)} windows ahead, {stages} stages"
         reason = f"{described(product)}; {taken} bytes of {SHARED}"
         unit.remarks.append(Remark(self.name, kernel.sym_name.data, decision, reason))
@@ -198,8 +197,9 @@ def _loop_of(product: scheduled.MmaOp, region: scheduled.ParallelOp) -> tuple[ti
     last = loop.body.block.last_op
     if others or len(users) != 1 or not isinstance(wait := users[0], scheduled.MmaWaitOp) or last is None:
         raise Refused("the loop has more than one product")
-    added = [(given, carried) for given, carried in zip(last.operands, loop.body.block.args[1:], strict=True)]
-    if (wait.result, product.accumulator) not in added or len(list(product.accumulator.uses)) > 1:
+    added = list(zip(last.operands, loop.body.block.args[1:], strict=True))
+    uses = (len(list(value.uses)) for value in (wait.result, product.accumulator))
+    if (wait.result, product.accumulator) not in added or any(count != 1 for count in uses):
         raise Refused("the loop does more than to add products")
     return loop, wait
 
@@ -224,17 +224,25 @@ def _is_of_the_block(symbol: SSAValue) -> bool:
     return isinstance(symbol, BlockArgument) and isinstance(symbol.owner.parent_op(), scheduled.ParallelOp)
 
 
-def _stages(loop: tile.ForOp, operands: Sequence[Operand], wanted: int, machine: Machine) -> int:
+def _stages(loop: tile.ForOp, operands: Sequence[Operand], wanted: int, room: int) -> int:
     """The most stages, up to those wanted, that the loop has trips and the memory room for, and at least 2.
 
     Raises:
         Refused: there is no room for 2.
     """
-    room = machine.memory_of(SHARED).bytes - left_bytes(loop, operands)
     for stages in range(max(2, min(wanted, int(loop.trips.value.data))), 1, -1):
         if sum(operand.bytes(stages) for operand in operands) + 2 * _barriers(stages, 1).bytes <= room:
             return stages
     raise Refused(f"two stages need {sum(operand.bytes(2) for operand in operands)} bytes of {SHARED}, {room} are left")
+
+
+def _room(loop: tile.ForOp, operands: Sequence[Operand], machine: Machine) -> int:
+    """What the buffers in a loop, and those before it, leave of a block's memory."""
+    block = loop.parent_block()
+    assert block is not None
+    before = list(block.ops)[: block.get_operation_index(loop)]
+    taken = sum(op.bytes for op in before if isinstance(op, scheduled.AllocOp))
+    return machine.memory_of(SHARED).bytes - taken - left_bytes(loop, operands)
 
 
 # ---- what is written ------------------------------------------------------------------------------------------------
