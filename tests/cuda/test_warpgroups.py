@@ -179,14 +179,16 @@ def test_what_a_warp_does_not_copy_is_right_and_says_why(by_warpgroups: Make, na
 
 @dataclass(frozen=True)
 class Computed(Given):
-    """A product whose left operand is negated on the way, or as it is."""
+    """A product whose left operand is negated on the way, or as it is; by warpgroups, or by what is found best."""
 
     negated: bool = True
+    named: bool = True
 
     def module(self) -> ModuleOp:
         module = super().module()
         (dot,) = (op for op in module.walk() if isinstance(op, tile.DotOp))
-        dot.properties["atom"] = StringAttr(wgmma_name(self.warps // 4))
+        if self.named:
+            dot.properties["atom"] = StringAttr(wgmma_name(self.warps // 4))
         if self.negated:
             negated = tile.MapOp.make([dot.left], {"fn": "negative"}, [dot.left.type])
             Rewriter.insert_op(negated, InsertPoint.before(dot))
@@ -205,6 +207,17 @@ def test_operands_that_are_computed_pass_through_registers(negated: bool) -> Non
     exact = -given.exact() if negated else given.exact()
     np.testing.assert_array_equal(emulated_unit(unit, given)[0], exact)
     np.testing.assert_array_equal(interpreted(unit, given), exact)
+
+
+@pytest.mark.parametrize("negated", [True, False])
+def test_kernels_that_say_nothing_are_multiplied_by_warpgroups_from_windows(negated: bool) -> None:
+    given = Computed(m=128, n=64, k=96, M=64, N=32, K=32, negated=negated, named=False)
+    unit = given.unit()
+    (kernel,) = unit.kernels()
+    assert any(isinstance(op, scheduled.RoleOp) for op in kernel.walk()) != negated
+    assert any(isinstance(op, scheduled.MmaWaitOp) for op in kernel.walk()) != negated
+    exact = -given.exact() if negated else given.exact()
+    np.testing.assert_array_equal(emulated_unit(unit, given)[0], exact)
 
 
 def test_one_trip_is_copied_by_a_warp_too() -> None:

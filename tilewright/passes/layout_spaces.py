@@ -34,10 +34,10 @@ from tilewright.machines.machine import Machine, MatrixAtom
 from tilewright.primitives import ArrayType
 
 SHARED = "mem.shared"
-# How warps multiply: asynchronously by warpgroups (`WGMMA`), by single warps (`MMA`), by those with operands rounded to
-# tf32, and without tensor cores.
-TF32, SCALAR = "tf32", "multiply and add"
-FAMILIES = (WGMMA, MMA, TF32, SCALAR)
+# How warps multiply: asynchronously by warpgroups, with operands in buffers (`WGMMA`) or the left one in registers, by
+# single warps (`MMA`), by those with operands rounded to tf32, and without tensor cores.
+WGMMA_REGISTERS, TF32, SCALAR = "wgmma, left in registers", "tf32", "multiply and add"
+FAMILIES = (WGMMA, WGMMA_REGISTERS, MMA, TF32, SCALAR)
 
 
 @dataclass(frozen=True)
@@ -217,9 +217,9 @@ class WarpSpace:
             right_shared = matrix_buffer(right.shape, bits, 1 if bits == 16 else 0)
             left_shared = matrix_buffer(left.shape, bits, 1)
             accumulators = _by_warpgroups(wgmma_accumulator, accumulator.shape, groups)
-            if groups == 1:
+            if groups == 1 and WGMMA_REGISTERS in self.families:
                 registers = wgmma_operand(left.shape, bits)
-                yield Atom("wgmma, left in registers", registers, right_shared, accumulators, seconds)
+                yield Atom(WGMMA_REGISTERS, registers, right_shared, accumulators, seconds)
             yield Atom(wgmma_name(groups), left_shared, right_shared, accumulators, seconds)
         except LayoutError:
             return

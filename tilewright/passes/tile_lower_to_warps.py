@@ -92,7 +92,7 @@ class TileLowerToWarpsPass:
     def apply(self, unit: Unit) -> None:
         for kernel in unit.timed_kernels(self.name):
             warps = self.warps if kernel.warps is None else int(kernel.warps.value.data)
-            space = space_of(unit.machine, warps, (*_named_families(kernel), *self.families))
+            space = space_of(unit.machine, warps, (*_by_warpgroups(kernel), *self.families))
             lowered = lower_to_warps(kernel, space, infer_layouts(kernel, space), warps)
             block = kernel.parent_block()
             if block is not None:
@@ -101,10 +101,23 @@ class TileLowerToWarpsPass:
             kernel.erase()
 
 
-def _named_families(kernel: tile.KernelOp) -> list[str]:
-    """Warpgroups multiply where that is said: their operands have to be in buffers."""
-    names = [op.atom.data for op in kernel.walk() if isinstance(op, tile.DotOp) and op.atom is not None]
-    return [WGMMA] if any(name.startswith(WGMMA) for name in names) else []
+def _by_warpgroups(kernel: tile.KernelOp) -> list[str]:
+    """Warpgroups may multiply where it is said, and where nothing is said and all operands are windows of a loop: what
+    is computed they would wait for twice, on its way to a buffer and for the product."""
+    dots = [op for op in kernel.walk() if isinstance(op, tile.DotOp)]
+    if any(dot.atom is not None for dot in dots):
+        return [WGMMA] if any(dot.atom is not None and dot.atom.data.startswith(WGMMA) for dot in dots) else []
+    operands = [(operand, dot) for dot in dots for operand in (dot.left, dot.right)]
+    return [WGMMA] if operands and all(_is_window(operand, dot) for operand, dot in operands) else []
+
+
+def _is_window(operand: SSAValue, dot: tile.DotOp) -> bool:
+    """Whether an operand is loaded in the product's block, which is that of a loop of the kernel."""
+    while isinstance(operand.owner, tile.TransposeOp | tile.FillPaddingOp):
+        operand = operand.owner.operands[0]
+    loop = dot.parent_op()
+    is_loop = isinstance(loop, tile.ForOp) and isinstance(loop.parent_op(), tile.KernelOp)
+    return is_loop and isinstance(operand.owner, tile.LoadOp) and operand.owner.parent_op() is loop
 
 
 def lower_to_warps(kernel: tile.KernelOp, space: Space, inferred: Inference, warps: int) -> tile.KernelOp:
