@@ -17,6 +17,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 import tilewright as tw
 from tests.cuda.chips import Tensor, built
 from tests.cuda.fake_driver import tensor_maps
+from tests.cuda.schedule_mutants import subjects_of, verdicts
 from tests.cuda.test_machine_code import check_clean
 from tests.cuda.test_pipeline import Given, emulated_unit, executed, interpreted, numbers, operands, product
 from tests.ptx.emulator import run
@@ -262,6 +263,17 @@ def test_what_is_left_out_is_found(by_warpgroups: Make, broken: str) -> None:
     text = "\n".join(_without(line) if broken in line else line for line in lines)
     with pytest.raises(BROKEN[broken]):
         run(text, name, code.blocks, code.threads, arrays, code.shared_bytes)
+
+
+@pytest.mark.parametrize(("shape", "depth"), [((64, 16, 32, 1, 3), 224), ((128, 16, 32, 2, 2), 192), (SMALL, 220)])
+def test_mistakes_planted_in_schedules_are_found(by_warpgroups: Make, shape: tuple[int, ...], depth: int) -> None:
+    """By a warp that copies, for one and two warpgroups, and by the warps themselves."""
+    a, b, _ = operands("nt", "f16", 128, 32, depth)
+    program = by_warpgroups(shape, product("nt", "f16"), a, b)
+    (subject,) = subjects_of(program, [a, b], "a product of warpgroups")
+    found = list(verdicts(subject, range(2)))
+    assert sum(bool(each.caught) for each in found) >= 20
+    assert [each for each in found if each.is_missed or each.is_wronged] == []
 
 
 def _without(line: str) -> str:
