@@ -50,6 +50,7 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
+from tilewright.machines.machine import Machine
 from tilewright.passes.attention_masks import depends_on_positions
 from tilewright.passes.base import Remark, Unit, blocks_of, where
 from tilewright.passes.fusion import (
@@ -62,7 +63,7 @@ from tilewright.passes.fusion import (
     make_group,
     users,
 )
-from tilewright.passes.lower_attention_group import AttentionParts, repeat_of
+from tilewright.passes.lower_attention_group import AttentionParts, repeat_of, rounded_operands
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class ArrayFuseAttentionPass:
 
 def _try(unit: Unit, block: Block, product: array.ContractOp) -> None:
     found = match_attention(product)
-    if found is None:
+    if found is None or not _pays(found[0], unit.machine):
         return
     parts, members = found
     members |= _own_positions(members, block) | _own_repeats(parts, block)
@@ -101,6 +102,11 @@ def _try(unit: Unit, block: Block, product: array.ContractOp) -> None:
     why = "softmax of a product, multiplied: one pass over the keys, scores stay in the tile"
     make_group(block, inside, "attention", why)
     unit.remarks.append(Remark("array-fuse-attention", subject, "fused", why))
+
+
+def _pays(parts: AttentionParts, machine: Machine) -> bool:
+    """Whether weights that the array program rounds are multiplied so within the tile as well."""
+    return parts.weights is None or rounded_operands(parts, machine) is not None
 
 
 def _own_positions(members: set[Operation], block: Block) -> set[Operation]:
@@ -216,15 +222,26 @@ def _quotient(value: SSAValue) -> tuple[SSAValue, SSAValue, set[Operation]] | No
     return multiply.operands[0], inverse.operands[0], {multiply, inverse}
 
 
+def _rounded(value: SSAValue) -> array.CastOp | None:
+    """The cast by which a value gets a narrower type than it was computed in."""
+    op = value.owner
+    if not isinstance(op, array.CastOp):
+        return None
+    before, after = array_type(op.operands[0]).dtype, array_type(value).dtype
+    return op if after.is_float and after.compute == before != after else None
+
+
 def match_attention(product: array.ContractOp) -> tuple[AttentionParts, set[Operation]] | None:
     """The parts of the attention that ends in `product`, and its operations without inline ones."""
     rank = array_type(product.operands[0]).rank
     if not _plain_product(product, rank) or product.attributes_of()["left_contract"] != (rank - 1,):
         return None
-    found = _quotient(product.operands[0])
+    weights = _rounded(product.operands[0])
+    found = _quotient(product.operands[0] if weights is None else weights.operands[0])
     if found is None:
         return None
     dividend, divisor, dividing = found
+    dividing |= set() if weights is None else {weights}
     exponential = _map_of(dividend, "exp")
     if exponential is None:
         return None
@@ -244,7 +261,7 @@ def match_attention(product: array.ContractOp) -> tuple[AttentionParts, set[Oper
         return None
     if first.attributes_of()["left_batch"] != product.attributes_of()["left_batch"]:
         return None
-    parts = AttentionParts(first, scores, product, product.results[0])
+    parts = AttentionParts(first, scores, product, product.results[0], weights)
     return parts, {product, *dividing, exponential, total, subtract, highest, first, *between}
 
 

@@ -171,7 +171,7 @@ def _convolve(unit: Unit, group: array.FusedOp) -> list[Stage]:
 
 def _attention(unit: Unit, group: array.FusedOp) -> list[Stage]:
     parts = attention_parts(group)
-    plan = plan_attention(parts, unit.threads)
+    plan = plan_attention(parts, unit.machine, unit.threads)
     return _only(
         plan.grid,
         lambda builder, indices, outputs: lower_attention_group(group, parts, plan, builder, indices, outputs),

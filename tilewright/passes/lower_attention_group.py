@@ -9,8 +9,11 @@ from dataclasses import dataclass
 from xdsl.ir import SSAValue
 
 from tilewright.cost.register_blocks import even_split
+from tilewright.cost.warp_products import MMA
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
+from tilewright.dtypes import DType
+from tilewright.machines.machine import Machine
 from tilewright.passes.attention_masks import Causal, causal_masks
 from tilewright.passes.indexing import Axis, Coordinates, Linear, Tile
 from tilewright.passes.lower_contract_group import operand_coordinates, squeeze, store_roots, tile_position
@@ -22,6 +25,8 @@ ROW, KEY, INNER, COLUMN = 0.0, 1.0, 2.0, 3.0
 ROWS, KEYS = 128, 256
 CAUSAL_ROWS, CAUSAL_KEYS = 64, 128
 LEAST_ROWS = 16
+# Of tiles that warps hold in registers: scores, weights and results of 16 rows a warp.
+REGISTER_ROWS, REGISTER_KEYS = 64, 64
 # Steps start at whole panels of packed keys.
 KEY_MULTIPLE = 64
 TILES_A_THREAD = 4
@@ -30,24 +35,27 @@ TILES_A_THREAD = 4
 @dataclass(frozen=True)
 class AttentionParts:
     """The values of an attention group, by role. Scores are (*batch, *rows, keys): the rows are queries, and heads that
-    share keys."""
+    share keys. `weights`: the cast that rounds the weights, where they are rounded."""
 
     score_product: array.ContractOp
     scores: SSAValue
     value_product: array.ContractOp
     quotient: SSAValue
+    weights: array.CastOp | None = None
 
 
 @dataclass(frozen=True)
 class AttentionPlan:
     """`shape` is that of the scores; `row_dim` is the dimension of which a tile has `row_extent` rows, and it takes
-    `key_extent` keys a step. `repeat`: the dimension of heads of which so many share keys, and how many."""
+    `key_extent` keys a step. `repeat`: the dimension of heads of which so many share keys, and how many.
+    `operand`: the type that operands are multiplied in, with sums of the compute type; None: all are of that."""
 
     shape: tuple[int, ...]
     row_dim: int
     row_extent: int
     key_extent: int
     repeat: tuple[int, int] | None
+    operand: DType | None = None
 
     @property
     def grid(self) -> tuple[int, ...]:
@@ -60,7 +68,18 @@ class AttentionPlan:
         return (*tiles, times)
 
 
-def plan_attention(parts: AttentionParts, threads: int) -> AttentionPlan:
+def rounded_operands(parts: AttentionParts, machine: Machine) -> DType | None:
+    """The type in which warps multiply all operands as they are, weights being rounded to it; None if they do not."""
+    operands = [value for op in (parts.score_product, parts.value_product) for value in op.operands]
+    types = {array_type(value).dtype for value in operands}
+    if len(types) > 1 or parts.weights is None:
+        return None
+    (operand,) = types
+    atom = machine.atom_of(MMA, operand, operand, array_type(parts.scores).dtype.compute)
+    return None if atom is None else operand
+
+
+def plan_attention(parts: AttentionParts, machine: Machine, threads: int) -> AttentionPlan:
     """Blocks of queries; of the heads that share keys where there is one query. The keys of a step do not depend on the
     number of threads, nor do then the sums."""
     shape = array_type(parts.scores).shape
@@ -70,13 +89,18 @@ def plan_attention(parts: AttentionParts, threads: int) -> AttentionPlan:
         row_dim = max(range(batch, len(shape) - 1), key=lambda d: (shape[d], d))
     # Small steps waste few keys at the end of what a causal mask lets through.
     causal = any(mask.hides(shape) for mask in causal_masks(parts.scores))
+    operand = rounded_operands(parts, machine)
     rows, keys = (CAUSAL_ROWS, CAUSAL_KEYS) if causal else (ROWS, KEYS)
-    key_extent = shape[-1] if shape[-1] <= keys else even_split(shape[-1], keys, KEY_MULTIPLE)
+    if operand is not None:
+        rows, keys = REGISTER_ROWS, REGISTER_KEYS
+    key_extent = shape[-1] if shape[-1] <= keys else even_split(shape[-1], keys, min(keys, KEY_MULTIPLE))
     others = math.prod(shape[:-1]) // max(1, shape[row_dim])
-    while others * -(-shape[row_dim] // rows) < TILES_A_THREAD * threads and rows > LEAST_ROWS:
+    while operand is None and others * -(-shape[row_dim] // rows) < TILES_A_THREAD * threads and rows > LEAST_ROWS:
         rows //= 2
     found = [repeat for op in (parts.score_product, parts.value_product) if (repeat := repeat_of(op)) is not None]
-    return AttentionPlan(shape, row_dim, even_split(shape[row_dim], rows), key_extent, found[0] if found else None)
+    whole = operand is not None and shape[row_dim] > 1  # warps multiply whole tiles
+    row_extent = rows if whole else even_split(shape[row_dim], rows)
+    return AttentionPlan(shape, row_dim, row_extent, key_extent, found[0] if found else None, operand)
 
 
 def repeat_of(product: array.ContractOp) -> tuple[int, int] | None:
@@ -132,6 +156,8 @@ class _Kernel:
             at[dim] = Linear.of(indices[dim], times) + Linear.of(indices[-1])
         self.rows_at = tuple(at)
         self.masks = causal_masks(parts.scores)
+        # Where tiles are in registers, queries stay there.
+        self.queries = None if plan.operand is None else self._queries()
 
     def attend(self) -> Tile:
         """The quotient of the tile."""
@@ -178,17 +204,23 @@ class _Kernel:
         values = self._operand(self.parts.value_product, 1, [Linear.of(self.column)], key_at)
         if self.keys % self.plan.key_extent:
             values = builder.fill_padding(values, key_at, self.keys, 0)
+        if self.plan.operand is not None:
+            weights = builder.cast(weights, self.plan.operand)
         result = builder.dot(weights, values, start, (self.row, self.column, self.key))
         # After the product, so that the correction is computed once, for both.
         if carried is not None and correction is not None:
             sums = builder.map("add", builder.map("multiply", carried[1], correction), sums)
         return [highest, sums, result]
 
+    def _queries(self) -> Tile:
+        first = self.parts.score_product
+        batch = len(first.attributes_of()["left_batch"])
+        return self._operand(first, 0, self.rows_at[batch:], Linear.of(self.inner))
+
     def _scores(self, key_at: Linear) -> Tile:
         """The scores of a block of keys, -inf beyond the last key."""
         builder, dtype, first = self.builder, self.dtype, self.parts.score_product
-        batch = len(first.attributes_of()["left_batch"])
-        query = self._operand(first, 0, self.rows_at[batch:], Linear.of(self.inner))
+        query = self._queries() if self.queries is None else self.queries
         keys = self._operand(first, 1, [key_at], Linear.of(self.inner))
         axes = (self.row, self.key)
         product = builder.dot(query, keys, builder.full(0, dtype, axes), (*axes, self.inner))
@@ -212,9 +244,9 @@ class _Kernel:
         self.builder.define(mask.choice.results[0], at, seen)
 
     def _operand(self, op: array.ContractOp, side: int, free: Sequence[Linear], contracted: Linear) -> Tile:
-        """An operand of a product as a tile of its compute type."""
+        """An operand of a product as a tile of the type in which it is multiplied."""
         a = op.attributes_of()
         summed, paired = (a["left_contract"], a["left_batch"]) if side == 0 else (a["right_contract"], a["right_batch"])
         batch = self.rows_at[: len(paired)]
         at = operand_coordinates(len(batch) + len(free) + 1, paired, summed, batch, [contracted], free)
-        return self.builder.cast(self.builder.pull(op.operands[side], at), self.dtype)
+        return self.builder.cast(self.builder.pull(op.operands[side], at), self.plan.operand or self.dtype)
