@@ -82,7 +82,7 @@ def cast(value: Array, destination: DType) -> Array:
         return _saturate(value.astype(np.float64), destination)
     if source.is_integer and destination.is_float and destination.bits < 64:
         return _round_integer(value, destination)
-    if source.name == "f64" and destination.bits == 16:
+    if source.name == "f64" and destination.is_narrow_float:
         return _round_double(value, destination)
     with np.errstate(all="ignore"):
         return value.astype(destination.numpy)
@@ -122,7 +122,7 @@ def _with_sticky_bit(magnitude: int) -> float:
 
 
 def _round_double(value: Array, destination: DType) -> Array:
-    """f64 to a 16-bit float with one rounding (NumPy's f16 is direct; bf16 goes through an f32 rounded to odd)."""
+    """f64 to a narrow float with one rounding (NumPy's f16 is direct; others go through an f32 rounded to odd)."""
     with np.errstate(all="ignore"):
         if destination.name == "f16":
             return value.astype(np.float16)

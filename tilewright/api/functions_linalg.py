@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any
 
+from tilewright import dtypes
 from tilewright.api import lifting
 from tilewright.api.array import Array, located
 from tilewright.api.functions_elementwise import multiply
@@ -94,11 +95,16 @@ def _aligned(x: Array, labels: Labels, result: Labels) -> Array:
     return reshape(ordered, tuple(next(sizes) if label in labels else 1 for label in result))
 
 
-def _numeric(name: str, operands: Sequence[ArrayLike]) -> list[Array]:
-    arrays = promoted(*operands)
-    if arrays[0].dtype.is_bool:
+def _numeric(name: str, x1: ArrayLike, x2: ArrayLike) -> tuple[Array, Array, DType]:
+    """Operands as products take them, and the type that they promote to."""
+    a, b = lifting.as_operand(x1), lifting.as_operand(x2)
+    kind = lifting.result_dtype([a, b])
+    if kind.is_bool:
         raise located(DTypeError(f"`{name}` takes numbers, not bools", help="use `x.astype(tw.i32)`"))
-    return arrays
+    if isinstance(a, Array) and isinstance(b, Array) and dtypes.multiply_unconverted(a.dtype, b.dtype):
+        return a, b, kind
+    a, b = promoted(a, b)
+    return a, b, kind
 
 
 # ---- functions ------------------------------------------------------------------------------------------------------
@@ -107,13 +113,14 @@ def _numeric(name: str, operands: Sequence[ArrayLike]) -> list[Array]:
 def matmul(x1: ArrayLike, x2: ArrayLike, /, *, dtype: Any = None) -> Array:
     """Matrix product over the last two axes, the leading ones broadcasting; a vector has no row or column axis.
 
-    16-bit floats accumulate in f32 and round once. `dtype` asks for a wider result, such as f32 of bf16 operands.
+    Narrow floats accumulate in f32 and round once. `dtype` asks for a wider result, such as f32 of bf16 operands. Floats
+    of 8 bits may be of both formats, and then give f32.
 
     Raises:
         ShapeError: an operand is a scalar or the inner sizes differ.
         DTypeError: the operands are bools.
     """
-    a, b = _numeric("matmul", (x1, x2))
+    a, b, promoted_kind = _numeric("matmul", x1, x2)
     if a.ndim == 0 or b.ndim == 0:
         raise located(ShapeError("`matmul` of a scalar", help="use `*`"))
     inner = b.shape[-2] if b.ndim > 1 else b.shape[0]
@@ -126,7 +133,7 @@ def matmul(x1: ArrayLike, x2: ArrayLike, /, *, dtype: Any = None) -> Array:
     rows: Labels = ("row",) if a.ndim > 1 else ()
     columns: Labels = ("column",) if b.ndim > 1 else ()
     batch = max(a_batch, b_batch, key=len)
-    kind = element_type(dtype) if dtype else a.dtype
+    kind = element_type(dtype) if dtype else promoted_kind
     result = join(a, (*a_batch, *rows, "inner"), b, (*b_batch, "inner", *columns), (*batch, *rows, *columns), kind)
     return result
 
@@ -142,7 +149,7 @@ def tensordot(x1: ArrayLike, x2: ArrayLike, /, *, axes: int | tuple[Sequence[int
         ShapeError: sizes of paired axes differ.
         ArgumentError: the lists have different lengths.
     """
-    a, b = _numeric("tensordot", (x1, x2))
+    a, b, kind = _numeric("tensordot", x1, x2)
     if isinstance(axes, int):
         left, right = tuple(range(a.ndim - axes, a.ndim)), tuple(range(axes))
         if axes < 0 or axes > min(a.ndim, b.ndim):
@@ -159,7 +166,7 @@ def tensordot(x1: ArrayLike, x2: ArrayLike, /, *, axes: int | tuple[Sequence[int
     a_labels: Labels = tuple(("sum", left.index(d)) if d in left else ("left", d) for d in range(a.ndim))
     b_labels: Labels = tuple(("sum", right.index(d)) if d in right else ("right", d) for d in range(b.ndim))
     free = [label for label in (*a_labels, *b_labels) if label not in a_labels or label not in b_labels]
-    return join(a, a_labels, b, b_labels, tuple(free), a.dtype)
+    return join(a, a_labels, b, b_labels, tuple(free), kind)
 
 
 def vecdot(x1: ArrayLike, x2: ArrayLike, /, *, axis: int = -1) -> Array:
@@ -168,14 +175,14 @@ def vecdot(x1: ArrayLike, x2: ArrayLike, /, *, axis: int = -1) -> Array:
     Raises:
         ShapeError: sizes along the axis differ.
     """
-    a, b = _numeric("vecdot", (x1, x2))
+    a, b, kind = _numeric("vecdot", x1, x2)
     a, b = (_last(x, axis) for x in (a, b))
     if a.shape[-1] != b.shape[-1]:
         message = f"`vecdot` of vectors of {a.shape[-1]} and {b.shape[-1]} elements"
         raise located(ShapeError(message, help="the axis must have one size in both"))
     broadcast_shapes(a.shape[:-1], b.shape[:-1])
     a_batch, b_batch = _countdown(a.ndim - 1), _countdown(b.ndim - 1)
-    return join(a, (*a_batch, "inner"), b, (*b_batch, "inner"), max(a_batch, b_batch, key=len), a.dtype)
+    return join(a, (*a_batch, "inner"), b, (*b_batch, "inner"), max(a_batch, b_batch, key=len), kind)
 
 
 def _last(x: Array, axis: int) -> Array:

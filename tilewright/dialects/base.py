@@ -12,6 +12,8 @@ from xdsl.dialects.builtin import (
     BFloat16Type,
     BoolAttr,
     DenseArrayBase,
+    Float8E4M3FNType,
+    Float8E5M2Type,
     Float16Type,
     Float32Type,
     Float64Type,
@@ -37,6 +39,8 @@ from tilewright.dtypes import DType
 from tilewright.primitives import ArrayType
 
 _FLOAT_TYPES: dict[str, Attribute] = {
+    "f8e4m3fn": Float8E4M3FNType(),
+    "f8e5m2": Float8E5M2Type(),
     "f16": Float16Type(),
     "bf16": BFloat16Type(),
     "f32": Float32Type(),

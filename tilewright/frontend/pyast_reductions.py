@@ -123,7 +123,8 @@ def dot(b: KernelBuilder, left: TileValue, right: TileValue, accumulator: TileVa
     depth = tuple(sorted(depth, key=lambda e: e.stride == 1))
     a, c = left, right
     operand = left.type.dtype
-    if operand != right.type.dtype or dtypes.promote(operand, total) != total:
+    as_they_are = dtypes.multiply_unconverted(operand, right.type.dtype)
+    if not as_they_are or dtypes.promote(operand, total) != total:
         a, c = b.cast(left, total), b.cast(right, total)
     for edge in depth:
         a, c = b.fill_edge(a, 1, edge, 0), b.fill_edge(c, 0, edge, 0)
