@@ -113,8 +113,10 @@ _WITHOUT_INFINITIES = {"f8e4m3fn": 448.0}
 _NUMPY_NAMES = {"f16": "float16", "f32": "float32", "f64": "float64", "bool": "bool"} | {
     d.name: f"{'u' if d.kind == 'u' else ''}int{d.bits}" for d in INTEGERS
 }
-_EPSILON = {"f8e4m3fn": 2.0**-3, "f8e5m2": 2.0**-2, "f16": 2.0**-10, "bf16": 2.0**-7, "f32": 2.0**-23, "f64": 2.0**-52}
 _BY_NAME = {d.name: d for d in ALL}
+# Types that NumPy stores by `ml_dtypes`, by the names that they have there, in torch and in JAX.
+EXTENSIONS = {name: _BY_NAME[ours] for ours, name in _ML_DTYPES_NAMES.items()}
+_EPSILON = {"f8e4m3fn": 2.0**-3, "f8e5m2": 2.0**-2, "f16": 2.0**-10, "bf16": 2.0**-7, "f32": 2.0**-23, "f64": 2.0**-52}
 _BY_NUMPY_NAME = {name: _BY_NAME[ours] for ours, name in (_NUMPY_NAMES | _ML_DTYPES_NAMES).items()}
 
 
