@@ -12,7 +12,7 @@ from tilewright import dtypes
 from tilewright.cost.products import Product, Right, best_schedule
 from tilewright.cost.register_blocks import micro_kernel_name
 from tilewright.cost.tiles import is_streamed, matrix_tile, streaming_tile
-from tilewright.cost.warp_products import WarpProduct, warp_schedule
+from tilewright.cost.warp_products import MMA, WarpProduct, warp_schedule
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.dtypes import DType
@@ -30,15 +30,15 @@ Step = Callable[[Sequence[SSAValue], Tile], Tile]
 
 @dataclass(frozen=True)
 class ContractPlan:
-    """Tile extents of the result dimensions and of the contracted ones (all but the last are 1). `widened`: operands
-    are converted to the accumulator's type before they are multiplied. `atom`: the name of what multiplies a tile.
+    """Tile extents of the result dimensions and of the contracted ones (all but the last are 1). `operand`: the
+    type that operands are converted to before they are multiplied; None: they are multiplied as they are. `atom`: the name of what multiplies a tile.
     `warps`, `stages`: as those of `Stage`."""
 
     shape: tuple[int, ...]
     extents: tuple[int, ...]
     depth_sizes: tuple[int, ...]
     depth_extent: int
-    widened: bool = True
+    operand: DType | None
     atom: str = ""
     warps: int | None = None
     stages: int | None = None
@@ -94,7 +94,12 @@ def plan_contract(group: array.FusedOp, machine: Machine, threads: int) -> Contr
     if columns:
         extents[columns[-1]] = max(1, min(tile.columns, last_columns))
     return ContractPlan(
-        result.shape, tuple(extents), depth_sizes, max(1, min(tile.depth, last_depth)), atom is None, name
+        result.shape,
+        tuple(extents),
+        depth_sizes,
+        max(1, min(tile.depth, last_depth)),
+        _accumulator(result.dtype) if atom is None else None,
+        name,
     )
 
 
@@ -108,9 +113,12 @@ def _plan_for_warps(
     height, width = (result.shape[dims[-1]] if dims else 1 for dims in (rows, columns))
     depth = depth_sizes[-1] if depth_sizes else 1
     has_sides = height > 1 and width > 1
-    pieces = [_piece_bytes(op, n) for n in range(2)] if has_sides and left.dtype == right.dtype else [0]
-    types = left.dtype, accumulator
-    product = WarpProduct(height, width, depth, *types, _batches(op), min(pieces), _has_more(group, op))
+    multiplied = _multiplied(left.dtype, right.dtype, accumulator, machine)
+    pieces = [_piece_bytes(op, n) for n in range(2)] if has_sides and multiplied is None else [0]
+    types = multiplied or left.dtype, accumulator
+    product = WarpProduct(
+        height, width, depth, *types, _batches(op), min(pieces), _has_more(group, op), multiplied or right.dtype
+    )
     schedule = warp_schedule(product, machine)
     tile = schedule.tile
     extents = [1] * result.rank
@@ -118,18 +126,27 @@ def _plan_for_warps(
         extents[rows[-1]] = tile.rows
     if width > 1:
         extents[columns[-1]] = tile.columns
-    widened = left.dtype != right.dtype or product.atom(machine) is None
     step = tile.depth if depth_sizes else 1
     return ContractPlan(
         result.shape,
         tuple(extents),
         depth_sizes,
         step,
-        widened,
+        multiplied,
         schedule.atom,
         None if schedule.across is None else schedule.warps,
         schedule.stages if schedule.stages > 1 else None,
     )
+
+
+def _multiplied(left: DType, right: DType, accumulator: DType, machine: Machine) -> DType | None:
+    """The type that operands are converted to, if no instruction multiplies them as they are: floats of 8 bits to f16,
+    of which all are numbers, where one multiplies those."""
+    if machine.atom_of(MMA, left, right, accumulator) is not None:
+        return None
+    narrow = left.is_float and max(left.bits, right.bits) < dtypes.f16.bits
+    has_halves = machine.atom_of(MMA, dtypes.f16, dtypes.f16, accumulator) is not None
+    return dtypes.f16 if narrow and has_halves else accumulator
 
 
 def _piece_bytes(op: array.ContractOp, operand: int) -> int:
@@ -264,8 +281,8 @@ def lower_contract_group(
             [at[d] for d in columns],
         )
         left, right = builder.pull(op.operands[0], left_at), builder.pull(op.operands[1], right_at)
-        if plan.widened:
-            left, right = builder.cast(left, acc_type), builder.cast(right, acc_type)
+        if plan.operand is not None:
+            left, right = builder.cast(left, plan.operand), builder.cast(right, plan.operand)
         if plan.depth_sizes and plan.depth_sizes[-1] % plan.depth_extent:
             limit = plan.depth_sizes[-1]
             left = builder.fill_padding(left, inner[-1], limit, 0)
@@ -378,7 +395,8 @@ def plan_convolve(group: array.FusedOp, machine: Machine, threads: int) -> Contr
     extents = [1] * result.rank
     extents[1] = rows
     extents[-1] = max(1, min(tile.columns, result.shape[-1]))
-    return ContractPlan(result.shape, tuple(extents), (*kernel.shape[2:], kernel.shape[1]), max(1, tile.depth))
+    depth_sizes = (*kernel.shape[2:], kernel.shape[1])
+    return ContractPlan(result.shape, tuple(extents), depth_sizes, max(1, tile.depth), accumulator)
 
 
 def convolve_of(group: array.FusedOp) -> array.ConvolveOp:

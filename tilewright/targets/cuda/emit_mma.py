@@ -111,11 +111,15 @@ class _Instruction:
     """An `mma.sync` of 16 rows and 8 columns: its depth, which is 256 bits, and the names of its types in PTX."""
 
     depth: int
-    operand: str
+    left: str
+    right: str
     accumulator: str
 
 
-_PTX_NAMES: Mapping[str, str] = {"bf16": "bf16", "f16": "f16", "i8": "s8", "f32": "f32", "i32": "s32"}
+_PTX_NAMES: Mapping[str, str] = {"bf16": "bf16", "f16": "f16", "i8": "s8", "f32": "f32", "i32": "s32"} | {
+    "f8e4m3fn": "e4m3",
+    "f8e5m2": "e5m2",
+}
 _DEPTH_BYTES = 32
 
 
@@ -124,8 +128,8 @@ def _by_warps(
 ) -> Fragment:
     """Each warp its part: registers of one instruction follow each other, its tiles row by row (`catalogue`). What is
     in buffers is loaded a step of the depth before it is multiplied."""
-    operand, sums = left.dtype, accumulator.dtype
-    kind = _Instruction(_DEPTH_BYTES // operand.itemsize, _PTX_NAMES[operand.name], _PTX_NAMES[sums.name])
+    names = (_PTX_NAMES[each.dtype.name] for each in (left, right, accumulator))
+    kind = _Instruction(_DEPTH_BYTES // left.dtype.itemsize, *names)
     a, b = _Words.of(builder, left), _Words.of(builder, right)
     values = dict(accumulator.values)
     depth = _depth_of(left) // kind.depth
@@ -192,7 +196,7 @@ def _words(builder: Builder, fragment: Fragment) -> list[Value]:
 def _instruction(
     builder: Builder, kind: _Instruction, a: Sequence[Value], b: Sequence[Value], sums: Sequence[Value]
 ) -> list[Value]:
-    shape = f"m16n8k{kind.depth}.row.col.{kind.accumulator}.{kind.operand}.{kind.operand}.{kind.accumulator}"
+    shape = f"m16n8k{kind.depth}.row.col.{kind.accumulator}.{kind.left}.{kind.right}.{kind.accumulator}"
     text = f"mma.sync.aligned.{shape} {{$0, $1, $2, $3}}, {{$4, $5, $6, $7}}, {{$8, $9}}, {{$10, $11, $12, $13}};"
     letter = "f" if kind.accumulator == "f32" else "r"
     constraints = ",".join([f"={letter}"] * 4 + ["r"] * 6 + [letter] * 4)

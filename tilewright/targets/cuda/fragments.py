@@ -54,7 +54,7 @@ def table_of(layout: Layout) -> Table:
 
 @dataclass(frozen=True)
 class Fragment:
-    """A thread's elements of a tile by register number, each in the form in which a register holds it: of 16-bit floats
+    """A thread's elements of a tile by register number, each in the form in which a register holds it: of narrow floats
     their bits, which are computed with as f32."""
 
     layout: Layout
@@ -80,7 +80,7 @@ _BFLOAT = _BFloat()
 
 def is_packed(dtype: DType) -> bool:
     """Whether elements are held in fewer bits than they are computed with."""
-    return dtype.is_float and dtype.bits == 16
+    return dtype.is_narrow_float
 
 
 def held_form(dtype: DType) -> ir.Type:
@@ -89,7 +89,7 @@ def held_form(dtype: DType) -> ir.Type:
 
 
 def held(builder: Builder, value: Value, dtype: DType) -> Value:
-    """A computed element as it is held: 16-bit floats are rounded."""
+    """A computed element as it is held: narrow floats are rounded."""
     if dtype == dtypes.bf16:
         return builder.bitcast(builder.fptrunc(value, _BFLOAT), ir.IntType(16))
     return narrow(builder, value, dtype) if is_packed(dtype) else value
