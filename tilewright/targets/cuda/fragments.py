@@ -22,6 +22,7 @@ from tilewright.layout.dims import static
 from tilewright.layout.iters import fuse_digits, weighted
 from tilewright.layout.refinement import Content, Copy, IndexDigit, Slot, Table
 from tilewright.targets.cpu.conversions import load_form, narrow, register_form, widen
+from tilewright.targets.cuda.eight_bits import converts, number_of, rounded_code
 
 Value = Any  # llvmlite carries no annotations
 Builder = Any
@@ -92,11 +93,15 @@ def held(builder: Builder, value: Value, dtype: DType) -> Value:
     """A computed element as it is held: narrow floats are rounded."""
     if dtype == dtypes.bf16:
         return builder.bitcast(builder.fptrunc(value, _BFLOAT), ir.IntType(16))
+    if converts(builder, dtype):
+        return rounded_code(builder, value, dtype)
     return narrow(builder, value, dtype) if is_packed(dtype) else value
 
 
 def computed(builder: Builder, value: Value, dtype: DType) -> Value:
     """A held element in register form."""
+    if converts(builder, dtype):
+        return number_of(builder, value, dtype)
     return widen(builder, value, dtype) if is_packed(dtype) else value
 
 
