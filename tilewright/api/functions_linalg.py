@@ -113,8 +113,8 @@ def _numeric(name: str, x1: ArrayLike, x2: ArrayLike) -> tuple[Array, Array, DTy
 def matmul(x1: ArrayLike, x2: ArrayLike, /, *, dtype: Any = None) -> Array:
     """Matrix product over the last two axes, the leading ones broadcasting; a vector has no row or column axis.
 
-    Narrow floats accumulate in f32 and round once. `dtype` asks for a wider result, such as f32 of bf16 operands. Floats
-    of 8 bits may be of both formats, and then give f32.
+    Narrow floats accumulate in f32 and round once. `dtype` asks for a wider result, such as f32 of bf16 operands. The
+    operands may be floats of 8 bits in both formats, which give f32.
 
     Raises:
         ShapeError: an operand is a scalar or the inner sizes differ.

@@ -31,8 +31,8 @@ Step = Callable[[Sequence[SSAValue], Tile], Tile]
 @dataclass(frozen=True)
 class ContractPlan:
     """Tile extents of the result dimensions and of the contracted ones (all but the last are 1). `operand`: the
-    type that operands are converted to before they are multiplied; None: they are multiplied as they are. `atom`: the name of what multiplies a tile.
-    `warps`, `stages`: as those of `Stage`."""
+    type that operands are converted to before they are multiplied; None: they are multiplied as they are. `atom`: the
+    name of what multiplies a tile. `warps`, `stages`: as those of `Stage`."""
 
     shape: tuple[int, ...]
     extents: tuple[int, ...]

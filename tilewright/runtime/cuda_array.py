@@ -349,7 +349,11 @@ def _check_contiguous(shape: Sequence[int], strides: Sequence[int]) -> None:
 
 def _from_interface(value: Any, ordinal: int, stream: Stream) -> DeviceArray:
     found = value.__cuda_array_interface__
-    shape, dtype = tuple(found["shape"]), np.dtype(found["typestr"])
+    shape = tuple(found["shape"])
+    try:
+        dtype = np.dtype(found["typestr"])
+    except TypeError as error:
+        raise DTypeError(f"NumPy has no type `{found['typestr']}`", help="convert the array first") from error
     if (strides := found.get("strides")) is not None:
         _check_contiguous(shape, [stride // dtype.itemsize for stride in strides])
     address, readonly = found["data"]

@@ -99,8 +99,20 @@ def test_arrays_without_contents():
 @needs("torch")
 @pytest.mark.parametrize(
     "name",
-    ["float8_e4m3fn", "float8_e5m2", "float16", "bfloat16", "float32", "float64"]
-    + ["int8", "int16", "int32", "int64", "uint8", "bool"],
+    [
+        "float8_e4m3fn",
+        "float8_e5m2",
+        "float16",
+        "bfloat16",
+        "float32",
+        "float64",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "uint8",
+        "bool",
+    ],
 )
 def test_torch_shares_memory_both_ways(name):
     import torch

@@ -1,9 +1,9 @@
 """Conversions between element types on scalars and vectors, each rounded once.
 
 A value has two forms. In memory a bool is a byte, `f16` a `half` and any other narrow float its bits; in registers a
-bool is an `i1` and narrow floats are held as `f32`, the type that they compute in. `widen` and `narrow` go between the two,
-`emit_cast` between register forms of different types. The rules are those of `ops.cast`: floats to integers saturate
-with NaN to 0, integers wrap, anything to bool is `!= 0`, a NaN stays a (quiet) NaN.
+bool is an `i1` and narrow floats are held as `f32`, the type that they compute in. `widen` and `narrow` go between the
+two, `emit_cast` between register forms of different types. The rules are those of `ops.cast`: floats to integers
+saturate with NaN to 0, integers wrap, anything to bool is `!= 0`, a NaN stays a (quiet) NaN.
 
 `f16` and the floats of 8 bits, all of which are numbers of `f16`, need the processor's own conversions (F16C on x86-64,
 always there on AArch64): without them LLVM calls a library.
@@ -255,8 +255,8 @@ def _from_eight_bits(builder: Builder, value: Value, form: _EightBits) -> Value:
 
 
 def _to_eight_bits(builder: Builder, value: Value, form: _EightBits) -> Value:
-    """Round to nearest even: numbers by adding half of the last bit kept, subnormal ones by adding an f32 whose last bit
-    is the least number."""
+    """Round to nearest even: numbers by adding half of the last bit kept, subnormal ones by adding an f32 whose last
+    bit is the least number."""
     word = with_element(value.type, ir.IntType(32))
     bits = builder.bitcast(value, word)
     magnitude = builder.and_(bits, splat(word, _MAGNITUDE))
