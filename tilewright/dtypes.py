@@ -66,7 +66,7 @@ class DType:
             import ml_dtypes
 
             return np.dtype(getattr(ml_dtypes, _ML_DTYPES_NAMES[self.name]))
-        return np.dtype(_NUMPY_NAMES[self.name])
+        return np.dtype(np.float32) if self.name == "tf32" else np.dtype(_NUMPY_NAMES[self.name])
 
     @property
     def lowest(self) -> float | int | bool:
@@ -101,6 +101,9 @@ i8, i16, i32, i64 = (DType(f"i{bits}", "i", bits) for bits in (8, 16, 32, 64))
 u8, u16, u32, u64 = (DType(f"u{bits}", "u", bits) for bits in (8, 16, 32, 64))
 bool_ = DType("bool", "b", 8)
 
+# f32 with 10 bits behind the leading one: what matrix units multiply where a product asks for it. No array has it.
+tf32 = DType("tf32", "f", 32)
+
 FLOATS = (f8e4m3fn, f8e5m2, f16, bf16, f32, f64)
 SIGNED = (i8, i16, i32, i64)
 UNSIGNED = (u8, u16, u32, u64)
@@ -113,7 +116,7 @@ _WITHOUT_INFINITIES = {"f8e4m3fn": 448.0}
 _NUMPY_NAMES = {"f16": "float16", "f32": "float32", "f64": "float64", "bool": "bool"} | {
     d.name: f"{'u' if d.kind == 'u' else ''}int{d.bits}" for d in INTEGERS
 }
-_BY_NAME = {d.name: d for d in ALL}
+_BY_NAME = {d.name: d for d in (*ALL, tf32)}
 # Types that NumPy stores by `ml_dtypes`, by the names that they have there, in torch and in JAX.
 EXTENSIONS = {name: _BY_NAME[ours] for ours, name in _ML_DTYPES_NAMES.items()}
 _EPSILON = {"f8e4m3fn": 2.0**-3, "f8e5m2": 2.0**-2, "f16": 2.0**-10, "bf16": 2.0**-7, "f32": 2.0**-23, "f64": 2.0**-52}
@@ -138,7 +141,7 @@ def as_dtype(value: Any) -> DType:
     """Accept a `DType`, one of our names, a Python scalar type or anything NumPy takes as a dtype."""
     if isinstance(value, DType):
         return value
-    if isinstance(value, str) and value in _BY_NAME:
+    if isinstance(value, str) and value in _BY_NAME and value != "tf32":
         return _BY_NAME[value]
     if value is float:
         return f32

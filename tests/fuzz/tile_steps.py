@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from tests.fuzz.tile_maker import DEEPEST, Shape, TileMaker, numbers, type_of
 
 STATEMENTS = (5, 16)
-NARROW_TYPES = [("bf16", "bf16"), *((a, b) for a in ("f8E4M3FN", "f8E5M2") for b in ("f8E4M3FN", "f8E5M2"))]
+EIGHT_BITS = ("f8E4M3FN", "f8E5M2")
+NARROW_TYPES = [("bf16", "bf16"), ("tf32", "tf32"), *((a, b) for a in EIGHT_BITS for b in EIGHT_BITS)]
 IDENTITY = "affine_map<(d0, d1) -> ({})>"
 
 Step = Callable[[TileMaker], object]

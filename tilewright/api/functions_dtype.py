@@ -117,8 +117,14 @@ _LARGEST = {
     "f32": float(np.finfo(np.float32).max),
     "f64": float(np.finfo(np.float64).max),
 }
-_SMALLEST_NORMAL = {"f8e4m3fn": 2.0**-6, "f8e5m2": 2.0**-14, "f16": 2.0**-14, "bf16": 2.0**-126}
-_SMALLEST_NORMAL |= {"f32": 2.0**-126, "f64": 2.0**-1022}
+_SMALLEST_NORMAL = {
+    "f8e4m3fn": 2.0**-6,
+    "f8e5m2": 2.0**-14,
+    "f16": 2.0**-14,
+    "bf16": 2.0**-126,
+    "f32": 2.0**-126,
+    "f64": 2.0**-1022,
+}
 
 
 def iinfo(type: Any, /) -> IntegerLimits:

@@ -34,8 +34,10 @@ Labels = tuple[Hashable, ...]
 # ---- joining two labelled arrays ------------------------------------------------------------------------------------
 
 
-def join(a: Array, a_labels: Labels, b: Array, b_labels: Labels, result: Labels, dtype: DType) -> Array:
-    """Sum of products over every label that `result` lacks, with the axes of `result`.
+def join(
+    a: Array, a_labels: Labels, b: Array, b_labels: Labels, result: Labels, dtype: DType, precision: str | None = None
+) -> Array:
+    """Sum of products over every label that `result` lacks, with the axes of `result`. `precision`: as `matmul` has it.
 
     Labels are unique in each operand. Sizes of a shared label are equal, or 1 in one operand.
     """
@@ -61,6 +63,7 @@ def join(a: Array, a_labels: Labels, b: Array, b_labels: Labels, result: Labels,
         left_contract=tuple(map(a_labels.index, contracted)),
         right_contract=tuple(map(b_labels.index, contracted)),
         dtype=dtype.name,
+        **({} if precision is None else {"precision": precision}),
     )
     return transpose(joined, tuple(map(order.index, result)))
 
@@ -110,15 +113,19 @@ def _numeric(name: str, x1: ArrayLike, x2: ArrayLike) -> tuple[Array, Array, DTy
 # ---- functions ------------------------------------------------------------------------------------------------------
 
 
-def matmul(x1: ArrayLike, x2: ArrayLike, /, *, dtype: Any = None) -> Array:
+def matmul(x1: ArrayLike, x2: ArrayLike, /, *, dtype: Any = None, precision: str | None = None) -> Array:
     """Matrix product over the last two axes, the leading ones broadcasting; a vector has no row or column axis.
 
     Narrow floats accumulate in f32 and round once. `dtype` asks for a wider result, such as f32 of bf16 operands. The
     operands may be floats of 8 bits in both formats, which give f32.
 
+    `precision="tf32"` rounds operands of f32 to 10 bits behind the leading one, ties away from zero: products are
+    within 2^-10 of their size, sums as in f32. Tensor cores multiply those; other machines round as well.
+
     Raises:
         ShapeError: an operand is a scalar or the inner sizes differ.
-        DTypeError: the operands are bools.
+        DTypeError: the operands are bools, or no f32 with a precision.
+        ArgumentError: there is no such precision.
     """
     a, b, promoted_kind = _numeric("matmul", x1, x2)
     if a.ndim == 0 or b.ndim == 0:
@@ -134,8 +141,19 @@ def matmul(x1: ArrayLike, x2: ArrayLike, /, *, dtype: Any = None) -> Array:
     columns: Labels = ("column",) if b.ndim > 1 else ()
     batch = max(a_batch, b_batch, key=len)
     kind = element_type(dtype) if dtype else promoted_kind
-    result = join(a, (*a_batch, *rows, "inner"), b, (*b_batch, "inner", *columns), (*batch, *rows, *columns), kind)
-    return result
+    a_labels, b_labels = (*a_batch, *rows, "inner"), (*b_batch, "inner", *columns)
+    return join(a, a_labels, b, b_labels, (*batch, *rows, *columns), kind, _precision(precision, a, b))
+
+
+def _precision(precision: str | None, a: Array, b: Array) -> str | None:
+    if precision in (None, "f32"):
+        return None
+    if precision != "tf32":
+        raise located(ArgumentError(f"there is no precision {precision!r} of products", help='use "f32" or "tf32"'))
+    if (a.dtype, b.dtype) != (dtypes.f32, dtypes.f32):
+        message = f'`matmul` of {a.dtype} and {b.dtype} with `precision="tf32"`, which is one of f32'
+        raise located(DTypeError(message, help="cast the operands to f32, or leave the precision out"))
+    return precision
 
 
 def _countdown(count: int) -> tuple[int, ...]:

@@ -18,6 +18,7 @@ from xdsl.dialects.builtin import (
     Float32Type,
     Float64Type,
     FloatAttr,
+    FloatTF32Type,
     IndexType,
     IntegerAttr,
     IntegerType,
@@ -45,6 +46,7 @@ _FLOAT_TYPES: dict[str, Attribute] = {
     "bf16": BFloat16Type(),
     "f32": Float32Type(),
     "f64": Float64Type(),
+    "tf32": FloatTF32Type(),
 }
 
 
@@ -57,7 +59,7 @@ def element_attribute(dtype: DType) -> Attribute:
     return IntegerType(dtype.bits, Signedness.UNSIGNED if dtype.kind == "u" else Signedness.SIGNLESS)
 
 
-_DTYPE_OF: dict[Attribute, DType] = {element_attribute(d): d for d in dtypes.ALL}
+_DTYPE_OF: dict[Attribute, DType] = {element_attribute(d): d for d in (*dtypes.ALL, dtypes.tf32)}
 
 
 def dtype_of(attribute: Attribute) -> DType:

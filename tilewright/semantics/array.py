@@ -206,6 +206,8 @@ def _window_reduce(operands: Sequence[Tensor], a: Attributes) -> Tensor:
 
 def _contract(operands: Sequence[Tensor], a: Attributes) -> Tensor:
     left, right = operands
+    if a.get("precision") == "tf32":
+        left, right = ops.cast(left, dtypes.tf32), ops.cast(right, dtypes.tf32)
     result = dtypes.by_name(a["dtype"])
     compute = result.compute.numpy
     left_free = [d for d in range(left.ndim) if d not in (*a["left_batch"], *a["left_contract"])]

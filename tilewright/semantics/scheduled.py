@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from xdsl.ir import Block, Operation
+from xdsl.ir import Block, Operation, SSAValue
 from xdsl.ir.affine import AffineMap
 
-from tilewright import ops
+from tilewright import dtypes, ops
 from tilewright.dialects import scheduled, tile
 from tilewright.dialects.base import array_type, decode, layout_text
 from tilewright.semantics.block_memory import BlockMemory, Buffer, Ring, warps_of
@@ -123,8 +123,11 @@ class Interpreter(TileInterpreter):
             holders, _ = warps_of(fragment, shape, self._warps)
             return self._memory.load(value, tuple(np.indices(shape)), holders, named(op, values))
 
-        left, right = op.fragments
-        return dot(operand(values[op.left], left), operand(values[op.right], right), values[op.accumulator])
+        left, right = (
+            _rounded(o, operand(values[o], fragment))
+            for o, fragment in zip((op.left, op.right), op.fragments, strict=True)
+        )
+        return dot(left, right, values[op.accumulator])
 
     def _run_copies(self, op: Operation, values: Values) -> None:
         if isinstance(op, scheduled.CommitOp):
@@ -164,6 +167,12 @@ def _places(
     for coordinate, size in zip(coordinates, buffer.places.shape, strict=True):
         inside = inside & (coordinate >= 0) & (coordinate < size)
     return tuple(coordinate[inside] for coordinate in coordinates), inside
+
+
+def _rounded(operand: SSAValue, value: Tensor) -> Tensor:
+    """An operand as a product multiplies it."""
+    type = array_type(operand.type.array if isinstance(operand.type, tile.RefType) else operand)
+    return ops.cast(value, type.dtype) if type.dtype == dtypes.tf32 else value
 
 
 def _terms(op: scheduled.TermsOp, value: Tensor) -> Tensor:

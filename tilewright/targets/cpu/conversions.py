@@ -151,6 +151,8 @@ def _resize(builder: Builder, value: Value, source: DType, destination: DType, r
 
 
 def _float_to_float(builder: Builder, value: Value, source: DType, destination: DType) -> Value:
+    if destination == dtypes.tf32:
+        return _rounded_to_tf32(builder, value)
     if destination.bits == 64:
         return builder.fpext(value, with_element(value.type, DOUBLE))
     if source.bits < 64:
@@ -275,3 +277,12 @@ def _to_eight_bits(builder: Builder, value: Value, form: _EightBits) -> Value:
         result = builder.select(builder.fcmp_unordered("uno", value, value), splat(word, form.nan), result)
     sign = builder.and_(builder.lshr(bits, splat(word, 24)), splat(word, 0x80))
     return builder.trunc(builder.or_(result, sign), with_element(value.type, ir.IntType(8)))
+
+
+def _rounded_to_tf32(builder: Builder, value: Value) -> Value:
+    """An f32 without its last 13 bits, rounded to nearest, ties away from zero."""
+    word = with_element(value.type, ir.IntType(32))
+    bits = builder.bitcast(value, word)
+    rounded = builder.and_(builder.add(bits, splat(word, 0x1000)), splat(word, 0xFFFFE000))
+    is_finite = builder.icmp_unsigned("<", builder.and_(bits, splat(word, _MAGNITUDE)), splat(word, 0x7F800000))
+    return builder.bitcast(builder.select(is_finite, rounded, bits), value.type)

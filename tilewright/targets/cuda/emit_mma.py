@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from llvmlite import ir
 
+from tilewright import dtypes
 from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug
 from tilewright.passes.layout_spaces import MMA, SCALAR
@@ -14,7 +15,7 @@ from tilewright.targets.cpu.conversions import load_form, widen
 from tilewright.targets.cpu.vector_math_common import intrinsic
 from tilewright.targets.cuda.emit_memory import Memory
 from tilewright.targets.cuda.fragments import I32, Builder, Coordinates, Fragment, Threads, Value, i32, registers_of
-from tilewright.targets.cuda.functions import emit_cast
+from tilewright.targets.cuda.functions import emit_cast, rounded_to_tf32
 from tilewright.targets.cuda.matrices import Matrices
 
 # A tile in registers, a buffer, or one that is read by matrices.
@@ -94,7 +95,10 @@ class _Line:
         offset = builder.add(builder.mul(row, i32(memory.shape[1])), column)
         pointer = builder.gep(memory.pointer, [offset], source_etype=load_form(memory.dtype))
         raw = builder.load(pointer, typ=load_form(memory.dtype), align=memory.dtype.itemsize)
-        return emit_cast(builder, widen(builder, raw, memory.dtype), memory.dtype, self.dtype)
+        value = widen(builder, raw, memory.dtype)
+        if memory.dtype == dtypes.tf32:  # a buffer of it holds f32 numbers
+            value = rounded_to_tf32(builder, value)
+        return emit_cast(builder, value, memory.dtype, self.dtype)
 
 
 def _multiplied(builder: Builder, a: Value, b: Value, total: Value) -> Value:
@@ -119,6 +123,7 @@ class _Instruction:
 _PTX_NAMES: Mapping[str, str] = {"bf16": "bf16", "f16": "f16", "i8": "s8", "f32": "f32", "i32": "s32"} | {
     "f8e4m3fn": "e4m3",
     "f8e5m2": "e5m2",
+    "tf32": "tf32",
 }
 _DEPTH_BYTES = 32
 

@@ -39,9 +39,20 @@ def emit_function(builder: Builder, name: str, dtype: DType, arguments: Sequence
 
 def emit_cast(builder: Builder, value: Value, source: DType, destination: DType) -> Value:
     """Convert between register forms. A narrow float that needs one rounding gets it where it is held."""
+    if destination == dtypes.tf32:
+        return rounded_to_tf32(builder, value)
     once = source.bits <= 16 or source == dtypes.f32
     packed = destination.is_narrow_float
     return cast_shared(builder, value, source, dtypes.f32 if packed and once else destination)
+
+
+def rounded_to_tf32(builder: Builder, value: Value) -> Value:
+    """An f32 as tensor cores take it: PTX ISA, cvt.rna.tf32.f32."""
+    name = "llvm.nvvm.f2tf32.rna"
+    function = builder.module.globals.get(name)
+    if function is None:
+        function = ir.Function(builder.module, ir.FunctionType(ir.IntType(32), [FLOAT]), name)
+    return builder.bitcast(builder.call(function, [value]), FLOAT)
 
 
 def _number(value: float) -> Value:
