@@ -12,6 +12,7 @@ import tilewright as tw
 from tests.cuda.chips import CHIPS, KINDS, built, emulated
 from tests.ptx.formats import narrowed
 from tilewright.cli.bench_suites.cuda_static import figures
+from tilewright.errors import ArgumentError, DTypeError
 
 Tensor = np.ndarray[Any, Any]
 # Rows, depth, columns; of odd shapes, of ones that are copied ahead, and of a vector, which no tensor core multiplies.
@@ -103,3 +104,14 @@ def test_tile_kernels_ask_for_tf32() -> None:
     program = built(tw.jit(lambda x, y: matmul(x, y)).lower(a, b), "cuda:sm_80")
     assert "tf32.tf32.f32" in "".join(program.ptx.values())
     check(emulated(program, [a, b])[0], a, b)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "precision", "error", "text"),
+    [("f32", "bf16x9", ArgumentError, "no precision 'bf16x9'"), ("f16", "tf32", DTypeError, "one of f32")],
+)
+def test_other_precisions_and_types_are_refused(dtype: str, precision: str, error: type, text: str) -> None:
+    x = tw.ShapeDtype((4, 4), getattr(tw, dtype))
+    with pytest.raises(error, match=text) as caught:
+        tw.jit(lambda a: tw.matmul(a, a, precision=precision)).lower(x)
+    assert caught.value.help
