@@ -1,11 +1,16 @@
 """Element types: the one table that every layer reads.
 
-A `DType` is a name, a kind and a width. NumPy is the storage form (`bf16` through `ml_dtypes`); the IR form lives in
-`dialects`, the LLVM form in the cpu target.
+A `DType` is a name, a kind and a width. NumPy is the storage form (`bf16` and the floats of 8 bits through
+`ml_dtypes`); the IR form lives in `dialects`, the LLVM form in the cpu target.
+
+The floats of 8 bits are those of the OCP 8-bit Floating Point Specification: `f8e5m2` has infinities, `f8e4m3fn` has
+none and one NaN of each sign. Numbers are rounded to nearest even; what rounds beyond the largest becomes an infinity
+in `f8e5m2` and NaN in `f8e4m3fn`, as infinities do there.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -46,30 +51,35 @@ class DType:
         return self.kind == "b"
 
     @property
+    def is_narrow_float(self) -> bool:
+        """Whether it is a float of 16 or 8 bits."""
+        return self.is_float and self.bits < 32
+
+    @property
     def compute(self) -> DType:
-        """The type that arithmetic runs in: 16-bit floats compute in `f32` and round after each operation."""
-        return f32 if self.kind == "f" and self.bits == 16 else self
+        """The type that arithmetic runs in: narrow floats compute in `f32` and round after each operation."""
+        return f32 if self.is_narrow_float else self
 
     @cached_property
     def numpy(self) -> np.dtype[Any]:
-        if self.name == "bf16":
+        if self.name in _ML_DTYPES_NAMES:
             import ml_dtypes
 
-            return np.dtype(ml_dtypes.bfloat16)
-        return np.dtype(_NUMPY_NAMES[self.name])
+            return np.dtype(getattr(ml_dtypes, _ML_DTYPES_NAMES[self.name]))
+        return np.dtype(np.float32) if self.name == "tf32" else np.dtype(_NUMPY_NAMES[self.name])
 
     @property
     def lowest(self) -> float | int | bool:
-        """The identity of `max`: -inf for floats."""
+        """The identity of `max`: for floats -inf, or the lowest number of a type without infinities."""
         if self.is_float:
-            return float("-inf")
+            return -float(self.highest)
         return False if self.is_bool else int(np.iinfo(self.numpy).min)
 
     @property
     def highest(self) -> float | int | bool:
-        """The identity of `min`: +inf for floats."""
+        """The identity of `min`: for floats +inf, or the highest number of a type without infinities."""
         if self.is_float:
-            return float("inf")
+            return _WITHOUT_INFINITIES.get(self.name, math.inf)
         return True if self.is_bool else int(np.iinfo(self.numpy).max)
 
     @property
@@ -81,6 +91,8 @@ class DType:
         return self.name
 
 
+f8e4m3fn = DType("f8e4m3fn", "f", 8)
+f8e5m2 = DType("f8e5m2", "f", 8)
 f16 = DType("f16", "f", 16)
 bf16 = DType("bf16", "f", 16)
 f32 = DType("f32", "f", 32)
@@ -89,18 +101,26 @@ i8, i16, i32, i64 = (DType(f"i{bits}", "i", bits) for bits in (8, 16, 32, 64))
 u8, u16, u32, u64 = (DType(f"u{bits}", "u", bits) for bits in (8, 16, 32, 64))
 bool_ = DType("bool", "b", 8)
 
-FLOATS = (f16, bf16, f32, f64)
+# f32 with 10 bits behind the leading one: what matrix units multiply where a product asks for it. No array has it.
+tf32 = DType("tf32", "f", 32)
+
+FLOATS = (f8e4m3fn, f8e5m2, f16, bf16, f32, f64)
 SIGNED = (i8, i16, i32, i64)
 UNSIGNED = (u8, u16, u32, u64)
 INTEGERS = SIGNED + UNSIGNED
 ALL = (bool_, *INTEGERS, *FLOATS)
 
+_ML_DTYPES_NAMES = {"f8e4m3fn": "float8_e4m3fn", "f8e5m2": "float8_e5m2", "bf16": "bfloat16"}
+# The largest number of such a type.
+_WITHOUT_INFINITIES = {"f8e4m3fn": 448.0}
 _NUMPY_NAMES = {"f16": "float16", "f32": "float32", "f64": "float64", "bool": "bool"} | {
     d.name: f"{'u' if d.kind == 'u' else ''}int{d.bits}" for d in INTEGERS
 }
-_EPSILON = {"f16": 2.0**-10, "bf16": 2.0**-7, "f32": 2.0**-23, "f64": 2.0**-52}
-_BY_NAME = {d.name: d for d in ALL}
-_BY_NUMPY_NAME = {name: _BY_NAME[ours] for ours, name in _NUMPY_NAMES.items()} | {"bfloat16": bf16}
+_BY_NAME = {d.name: d for d in (*ALL, tf32)}
+# Types that NumPy stores by `ml_dtypes`, by the names that they have there, in torch and in JAX.
+EXTENSIONS = {name: _BY_NAME[ours] for ours, name in _ML_DTYPES_NAMES.items()}
+_EPSILON = {"f8e4m3fn": 2.0**-3, "f8e5m2": 2.0**-2, "f16": 2.0**-10, "bf16": 2.0**-7, "f32": 2.0**-23, "f64": 2.0**-52}
+_BY_NUMPY_NAME = {name: _BY_NAME[ours] for ours, name in (_NUMPY_NAMES | _ML_DTYPES_NAMES).items()}
 
 
 def by_name(name: str) -> DType:
@@ -112,7 +132,7 @@ def from_numpy(dtype: DTypeLike) -> DType:
     """The type that stores a NumPy dtype.
 
     Raises:
-        KeyError: the dtype has no counterpart (complex, strings, objects, 4- and 8-bit floats).
+        KeyError: the dtype has no counterpart (complex, strings, objects, other floats of 8 bits and less).
     """
     return _BY_NUMPY_NAME[np.dtype(dtype).name]
 
@@ -121,7 +141,7 @@ def as_dtype(value: Any) -> DType:
     """Accept a `DType`, one of our names, a Python scalar type or anything NumPy takes as a dtype."""
     if isinstance(value, DType):
         return value
-    if isinstance(value, str) and value in _BY_NAME:
+    if isinstance(value, str) and value in _BY_NAME and value != "tf32":
         return _BY_NAME[value]
     if value is float:
         return f32
@@ -131,10 +151,10 @@ def as_dtype(value: Any) -> DType:
 
 
 def promote(a: DType, b: DType) -> DType:
-    """Type promotion of two array operands, after the Array API tables extended to `bf16` and mixed kinds.
+    """Type promotion of two array operands, after the Array API tables extended to narrow floats and mixed kinds.
 
     Integers with floats give the float (the Array API leaves this open; ours never widens a float because of an
-    integer); `bf16` with `f16` gives `f32`; `u64` with a signed integer gives `i64`.
+    integer); two floats of one width, such as `bf16` and `f16`, give `f32`; `u64` with a signed integer gives `i64`.
     """
     if a == b:
         return a
@@ -154,3 +174,8 @@ def promote(a: DType, b: DType) -> DType:
     if signed.bits > unsigned.bits:
         return signed
     return _BY_NAME[f"i{min(64, unsigned.bits * 2)}"]
+
+
+def multiply_unconverted(a: DType, b: DType) -> bool:
+    """Whether matrix products take operands of these types as they are: one type, or two floats of 8 bits."""
+    return a == b or (a.is_float and b.is_float and a.bits == b.bits == 8)

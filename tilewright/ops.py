@@ -74,7 +74,8 @@ def evaluate(name: str, operands: Sequence[Array]) -> Array:
 
 
 def cast(value: Array, destination: DType) -> Array:
-    """Convert an array: floats to integers saturate with NaN to 0, integers wrap, anything to bool is `!= 0`."""
+    """Convert an array: floats to integers saturate with NaN to 0, integers wrap, anything to bool is `!= 0`, f32 to
+    tf32 rounds ties away from zero."""
     source = dtypes.from_numpy(value.dtype)
     if destination.is_bool:
         return value.astype(np.float64) != 0 if source.is_float else value != 0
@@ -82,10 +83,19 @@ def cast(value: Array, destination: DType) -> Array:
         return _saturate(value.astype(np.float64), destination)
     if source.is_integer and destination.is_float and destination.bits < 64:
         return _round_integer(value, destination)
-    if source.name == "f64" and destination.bits == 16:
+    if source.name == "f64" and destination.is_narrow_float:
         return _round_double(value, destination)
+    if destination == dtypes.tf32:
+        return _round_to_tf32(value)
     with np.errstate(all="ignore"):
         return value.astype(destination.numpy)
+
+
+def _round_to_tf32(value: Array) -> Array:
+    """f32 with 13 bits less, ties away from zero: PTX ISA, cvt.rna.tf32.f32."""
+    bits = value.astype(np.float32).view(np.uint32)
+    rounded = ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
+    return np.where(np.isfinite(value), rounded, value)
 
 
 def _saturate(value: Array, destination: DType) -> Array:
@@ -122,7 +132,7 @@ def _with_sticky_bit(magnitude: int) -> float:
 
 
 def _round_double(value: Array, destination: DType) -> Array:
-    """f64 to a 16-bit float with one rounding (NumPy's f16 is direct; bf16 goes through an f32 rounded to odd)."""
+    """f64 to a narrow float with one rounding (NumPy's f16 is direct; others go through an f32 rounded to odd)."""
     with np.errstate(all="ignore"):
         if destination.name == "f16":
             return value.astype(np.float16)

@@ -436,7 +436,9 @@ def _window_reduce(operands: Types, attributes: Attributes) -> tuple[ArrayType, 
 
 @_rule("contract")
 def _contract(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
-    """General dot. Result axes: batch, free axes of the left operand, free axes of the right; `dtype` accumulates."""
+    """General dot. Result axes: batch, free axes of the left operand, free axes of the right; `dtype` accumulates. The
+    operands have one type, or are floats of 8 bits. `precision`, if it is given, is "tf32": operands of f32 are rounded
+    to that before they are multiplied."""
     left, right = operands
     left_batch: Shape = attributes["left_batch"]
     right_batch: Shape = attributes["right_batch"]
@@ -449,8 +451,14 @@ def _contract(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
     pairs = (*zip(left_batch, right_batch, strict=True), *zip(left_contract, right_contract, strict=True))
     if any(left.shape[a] != right.shape[b] for a, b in pairs):
         raise ShapeError(f"cannot contract {left.shape} with {right.shape} over axes {pairs}")
-    if left.dtype != right.dtype or left.dtype.is_bool:
+    if not dtypes.multiply_unconverted(left.dtype, right.dtype) or left.dtype.is_bool:
         raise DTypeError(f"`contract` takes two operands of one numeric type, got {left.dtype} and {right.dtype}")
+    precision = attributes.get("precision")
+    if precision is not None and (precision != "tf32" or (left.dtype, right.dtype) != (dtypes.f32, dtypes.f32)):
+        raise DTypeError(
+            f"`contract` of {left.dtype} and {right.dtype} with the precision {precision!r}",
+            help="the precision is 'tf32', of operands of f32",
+        )
     result = dtypes.by_name(attributes["dtype"])
     if result.kind != left.dtype.kind:
         raise DTypeError(f"`contract` of {left.dtype} cannot give {result}")

@@ -105,7 +105,7 @@ def _attention(p: Program, scores: Value, axes: tuple[int, ...]) -> Value:
     highest = p.broadcast(p.reduce(scores, "maximum", (1,)), scores.shape, (0,))
     e = p.map("exp", p.map("subtract", scores, highest))
     weights = p.map("divide", e, p.broadcast(p.reduce(e, "add", (1,)), scores.shape, axes))
-    return product(p, weights, p.array(scores.shape[1], 3), dtypes.f32)
+    return product(p, weights, p.array(scores.shape[1], 3, dtype=scores.dtype), scores.dtype)
 
 
 def attention_normalised_by_columns(p: Program) -> list[Value]:
@@ -115,6 +115,15 @@ def attention_normalised_by_columns(p: Program) -> list[Value]:
 def attention_with_reversed_scores(p: Program) -> list[Value]:
     scores = product(p, p.array(7, 4), p.array(9, 4), dtypes.f32, (1, 1))
     return [_attention(p, p.map("add", scores, p.add("reverse", [scores], axes=(1,))[0]), (0,))]
+
+
+def attention_masked_in_a_type_without_infinities(p: Program) -> list[Value]:
+    """What -inf is rounded to there is NaN, not a score that hides a key."""
+    f8, shape = dtypes.f8e4m3fn, (1, 2)
+    scores = product(p, p.array(1, 4, dtype=f8), p.array(2, 4, dtype=f8), f8, (1, 1))
+    rows, columns = (p.add("iota", shape=shape, dtype="i32", axis=axis)[0] for axis in (0, 1))
+    seen = p.map("greater_equal", rows, columns)
+    return [_attention(p, p.map("select", seen, scores, p.splat(float("-inf"), shape, f8)), (1,))]
 
 
 def attention_of_two_precisions(p: Program) -> list[Value]:
@@ -145,6 +154,7 @@ PROGRAMS: tuple[Callable[[Program], list[Value]], ...] = (
     attention_normalised_by_columns,
     attention_with_reversed_scores,
     attention_of_two_precisions,
+    attention_masked_in_a_type_without_infinities,
 )
 
 
@@ -155,7 +165,9 @@ def test_program_is_compiled_correctly(make: Callable[[Program], list[Value]]) -
     assert not outcome.kind, outcome.message
 
 
-@pytest.mark.parametrize(("operand", "result"), [("f16", "f32"), ("bf16", "bf16"), ("f64", "f32"), ("i8", "i32")])
+@pytest.mark.parametrize(
+    ("operand", "result"), [("f16", "f32"), ("bf16", "bf16"), ("f64", "f32"), ("i8", "i32"), ("f8e5m2", "f32")]
+)
 def test_product_accumulates_in_the_result_type(operand: str, result: str) -> None:
     program = Program("mixed")
     left, right = (program.array(*s, dtype=dtypes.by_name(operand)) for s in ((5, 40), (40, 33)))

@@ -102,7 +102,7 @@ def test_read_only_inputs_are_not_overwritten(driver: FakeDriver) -> None:
     x.free()
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "f16", "f64", "i8", "u32", "bool"])
+@pytest.mark.parametrize("dtype", ["f8e4m3fn", "f8e5m2", "bf16", "f16", "f64", "i8", "u32", "bool"])
 def test_every_type_goes_through_dlpack(driver: FakeDriver, dtype: str) -> None:
     content = np.array([[1, 0, 3]]).astype(dtypes.by_name(dtype).numpy)
     x = Foreign(driver, content)

@@ -143,7 +143,7 @@ def _loosen(result: Bounded) -> Bounded:
     dtype = result.dtype
     if not dtype.is_float:
         return result
-    share = 64 * dtype.compute.epsilon + (dtype.epsilon if dtype.bits == 16 else 0.0)
+    share = 64 * dtype.compute.epsilon + (dtype.epsilon if dtype.is_narrow_float else 0.0)
     magnitude = np.abs(np.nan_to_num(widen(result.value), posinf=0.0, neginf=0.0))
     return bounded(result.value, result.errors + share * magnitude, False)
 

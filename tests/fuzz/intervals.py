@@ -29,7 +29,10 @@ Tensor = np.ndarray[Any, Any]
 
 # NumPy's own float64 functions are within 4 units in the last place.
 REFERENCE_ULP = 4.0
-MANTISSA = {"f16": 24, "bf16": 24, "f32": 24, "f64": 53}
+MANTISSA = {d.name: 53 if d.bits == 64 else 24 for d in dtypes.FLOATS}
+# The least positive number of each type.
+_LEAST = {"f8e4m3fn": 2.0**-9, "f8e5m2": 2.0**-16, "f16": 2.0**-24, "bf16": 2.0**-133, "f32": 2.0**-149}
+_LEAST |= {"f64": 2.0**-1074}
 
 _DECISIONS = frozenset({"equal", "not_equal", "less", "less_equal", "greater", "greater_equal"})
 _CLASSES = frozenset({"isnan", "isinf", "isfinite"})
@@ -81,14 +84,7 @@ def widen(value: Tensor) -> Tensor:
 
 def spacing(magnitude: Tensor, dtype: DType) -> Tensor:
     """Distance to the next number of a type, at float64 magnitudes; an upper bound."""
-    info = np.finfo(np.float32 if dtype.compute.bits == 32 else np.float64)
-    if dtype.name == "f16":
-        tiny, epsilon = 2.0**-24, 2.0**-10
-    elif dtype.name == "bf16":
-        tiny, epsilon = 2.0**-133, 2.0**-7
-    else:
-        tiny, epsilon = float(info.smallest_subnormal), float(info.eps)
-    return np.maximum(np.abs(magnitude) * epsilon, tiny)
+    return np.maximum(np.abs(magnitude) * dtype.epsilon, _LEAST[dtype.name])
 
 
 def rounded(center: Tensor, dtype: DType) -> Tensor:
@@ -268,7 +264,7 @@ def apply_cast(operand: Bounded, destination: DType) -> Bounded:
             low, high = (ops.cast(wide + s * error, destination) for s in (-1, 1))
             moved = unknown_where((low != high) & (error > 0))
         elif destination.bits > source.bits or destination == source:
-            moved = error  # a wider type holds every value; f16 and bf16 do not hold each other's
+            moved = error  # a wider type holds every value; types of one width do not hold each other's
         else:
             moved = np.where(error > 0, rounded_error(value, wide, error, destination), 0.0)
     return bounded(value, np.where(operand.unknown, np.inf, moved), operand.signed_zeros)

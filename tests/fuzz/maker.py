@@ -44,7 +44,7 @@ class Maker:
         self.sizes = [int(self.random.choice(SIZES if self.chance(0.7) else SMALL)) for _ in range(count)]
         if self.chance(0.03):
             self.sizes[0] = 0
-        floats = [dtypes.f32] * 5 + [dtypes.f64, dtypes.f16, dtypes.bf16]
+        floats = [dtypes.f32] * 6 + [dtypes.f64, dtypes.f16, dtypes.bf16, dtypes.f8e4m3fn, dtypes.f8e5m2]
         self.dtypes = [self.pick(floats), self.pick(dtypes.INTEGERS), dtypes.bool_, self.pick(dtypes.ALL)]
 
     # ---- chance -------------------------------------------------------------------------------------------------

@@ -118,7 +118,7 @@ def _spread_out(m: Maker, shape: tuple[int, ...], dtype: dtypes.DType) -> Value:
 
 def attention(m: Maker) -> None:
     """`softmax(f(q @ k^T)) @ v`, with a scale, a mask or a causal choice; at times of several blocks."""
-    dtype = m.pick((dtypes.f32, dtypes.f32, dtypes.f32, dtypes.f16, dtypes.bf16, dtypes.f64))
+    dtype = m.pick((dtypes.f32,) * 4 + (dtypes.f16, dtypes.bf16, dtypes.f64, dtypes.f8e4m3fn, dtypes.f8e5m2))
     batch = tuple(m.between(1, 3) for _ in range(m.pick((0, 1, 2))))
     queries, keys, head, width = m.between(1, 20), m.between(1, 40), m.pick((1, 4, 8, 16, 5)), m.pick((1, 3, 8, 17))
     if m.chance(0.15):

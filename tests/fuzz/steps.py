@@ -288,7 +288,8 @@ def contract(m: Maker) -> None:
     kept = [n for d, n in enumerate(x.shape) if d not in (*contracted, *batch)]
     if math.prod((*kept, *shape)) > 300_000 or math.prod(shape) > 4 * m.limit or left < 0:
         raise Unsuitable
-    y = m.like(shape, x.dtype)
+    alike = [d for d in dtypes.ALL if dtypes.multiply_unconverted(d, x.dtype)]
+    y = m.like(shape, m.pick(alike))
     attributes = {
         "left_batch": tuple(batch),
         "right_batch": tuple(order.index(("b", i)) for i in range(len(batch))),

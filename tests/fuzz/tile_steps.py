@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from tests.fuzz.tile_maker import DEEPEST, Shape, TileMaker, numbers, type_of
 
 STATEMENTS = (5, 16)
+EIGHT_BITS = ("f8E4M3FN", "f8E5M2")
+NARROW_TYPES = [("bf16", "bf16"), ("tf32", "tf32"), *((a, b) for a in EIGHT_BITS for b in EIGHT_BITS)]
 IDENTITY = "affine_map<(d0, d1) -> ({})>"
 
 Step = Callable[[TileMaker], object]
@@ -156,7 +158,10 @@ def product(m: TileMaker, accumulator: str, shape: Shape, depth: int) -> str:
     else:
         operands = [m.any(left), m.any(right)]
     if kind == "narrow":
-        operands = [m.op(f"cast({m.clamp(o, s)})", s, "bf16") for o, s in zip(operands, (left, right), strict=True)]
+        types = m.pick(NARROW_TYPES)
+        operands = [
+            m.op(f"cast({m.clamp(o, s)})", s, t) for o, s, t in zip(operands, (left, right), types, strict=True)
+        ]
     return m.op(f"dot({operands[0]}, {operands[1]}, {accumulator})", shape)
 
 

@@ -18,7 +18,8 @@ from tilewright.targets.cpu.conversions import emit_cast, load_form, narrow, reg
 
 LANES = (1, 8)
 # Bits of the significand and the exponent of the smallest subnormal.
-FORMATS = {"f16": (11, -24, 65504.0), "bf16": (8, -133, float(ml_dtypes.finfo(ml_dtypes.bfloat16).max))}
+FORMATS = {"f8e4m3fn": (4, -9, 448.0), "f8e5m2": (3, -16, 57344.0)}
+FORMATS |= {"f16": (11, -24, 65504.0), "bf16": (8, -133, float(ml_dtypes.finfo(ml_dtypes.bfloat16).max))}
 FORMATS |= {"f32": (24, -149, float(np.finfo(np.float32).max)), "f64": (53, -1074, float(np.finfo(np.float64).max))}
 
 
@@ -118,7 +119,7 @@ def _float_samples(source: DType, generator: np.random.Generator) -> np.ndarray:
     values += list(generator.normal(size=100)) + list(np.exp(generator.uniform(-700, 700, 200)))
     with np.errstate(all="ignore"):
         both = np.array([*values, *(-v for v in values)], np.float64).astype(source.numpy)
-    bits = generator.integers(0, 2**16, (100, source.itemsize // 2), np.uint16, endpoint=False).reshape(-1)
+    bits = generator.integers(0, 2**8, 100 * source.itemsize, np.uint8, endpoint=False)
     return _padded(np.concatenate([both, bits.view(source.numpy)]))
 
 
@@ -153,14 +154,21 @@ def assert_same(got: np.ndarray, expected: np.ndarray, values: np.ndarray, what:
 
 def test_signalling_nan_becomes_quiet(compiled: Compiled) -> None:
     signalling = np.array([0x7F800001, 0xFF800001, 0x7FBFFFFF, 0x7FC00000] * 2, np.uint32).view(np.float32)
-    for destination, quiet_bit in ((dtypes.f16, 0x0200), (dtypes.bf16, 0x0040)):
+    for destination, quiet_bit in ((dtypes.f16, 0x0200), (dtypes.bf16, 0x0040), (dtypes.f8e5m2, 0x02)):
         got = compiled.call(pair_name(dtypes.f32, destination, 8), [signalling], np.empty(8, destination.numpy))
         assert np.all(np.isnan(got))
-        assert np.all(got.view(np.uint16) & quiet_bit)
+        assert np.all(got.view(f"u{destination.itemsize}") & quiet_bit)
 
 
-@pytest.mark.parametrize("dtype", [dtypes.f16, dtypes.bf16], ids=str)
-def test_all_16_bit_patterns_survive_a_round_trip(dtype: DType) -> None:
+NARROW = [each for each in dtypes.FLOATS if each.is_narrow_float]
+
+
+def every_code(dtype: DType) -> np.ndarray:
+    return np.arange(2**dtype.bits, dtype=f"u{dtype.itemsize}").view(dtype.numpy)
+
+
+@pytest.mark.parametrize("dtype", NARROW, ids=str)
+def test_all_patterns_survive_a_round_trip(dtype: DType) -> None:
     built = ElementwiseModule()
     for lanes in LANES:
         built.add(
@@ -171,19 +179,38 @@ def test_all_16_bit_patterns_survive_a_round_trip(dtype: DType) -> None:
             lambda builder, values: narrow(builder, round_to(builder, widen(builder, values[0], dtype), dtype), dtype),
         )
     code = built.compile()
-    values = np.arange(2**16, dtype=np.uint16).view(dtype.numpy)
+    values = every_code(dtype)
     for lanes in LANES:
         got = code.call(f"trip_{lanes}", [values], np.empty_like(values))
         assert_same(got, values, values, f"{dtype}, {lanes} lanes")
 
 
-@pytest.mark.parametrize("dtype", [dtypes.f16, dtypes.bf16], ids=str)
+@pytest.mark.parametrize("dtype", NARROW, ids=str)
 def test_widening_gives_the_same_number(dtype: DType) -> None:
     built = ElementwiseModule()
     built.add("widen", [load_form(dtype)], register_form(dtype), 8, lambda builder, v: widen(builder, v[0], dtype))
-    values = np.arange(2**16, dtype=np.uint16).view(dtype.numpy)
-    got = built.compile().call("widen", [values], np.empty(2**16, np.float32))
+    values = every_code(dtype)
+    got = built.compile().call("widen", [values], np.empty(len(values), np.float32))
     np.testing.assert_array_equal(got, values.astype(np.float32))
+
+
+@pytest.mark.parametrize("dtype", [dtypes.f8e4m3fn, dtypes.f8e5m2], ids=str)
+def test_floats_of_8_bits_round_as_ml_dtypes_does(dtype: DType) -> None:
+    """Every bf16 number, all middles of neighbours and the f32 numbers beside them; of NaN the sign as well."""
+    built = ElementwiseModule()
+    form = load_form(dtypes.f32), load_form(dtype)
+    built.add("narrow", form[:1], form[1], 8, lambda builder, v: narrow(builder, v[0], dtype))
+    numbers = np.unique(every_code(dtype).astype(np.float32))
+    numbers = numbers[np.isfinite(numbers)]
+    step = numbers[-1] - numbers[-2]
+    middles = np.concatenate([(numbers[1:] + numbers[:-1]) / 2, [numbers[-1] + step / 2, -numbers[-1] - step / 2]])
+    beside = [np.nextafter(middles, np.float32(to)) for to in (np.inf, -np.inf)]
+    bf16 = (np.arange(2**16, dtype=np.uint32) << 16).view(np.float32)
+    values = _padded(np.concatenate([bf16, middles, *beside]).astype(np.float32))
+    got = built.compile().call("narrow", [values], np.empty(len(values), dtype.numpy))
+    with np.errstate(all="ignore"):
+        expected = values.astype(dtype.numpy)
+    np.testing.assert_array_equal(got.view(np.uint8), expected.view(np.uint8))
 
 
 def test_bool_bytes_other_than_one_are_true(compiled: Compiled) -> None:

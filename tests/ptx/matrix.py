@@ -11,6 +11,7 @@ import numpy as np
 
 from tests.ptx.access import Effect, parts
 from tests.ptx.block import WARP, Block, address_of, reader, require_lanes, vector_items, writer
+from tests.ptx.descriptors import ELEMENTS
 from tests.ptx.formats import TYPES, narrowed
 from tests.ptx.memory import gather
 from tests.ptx.parser import Instruction, Operand
@@ -63,11 +64,14 @@ _SHAPES = {
     ("m16n8k4", "tf32"): _Shape(16, 4, 1),
     ("m16n8k32", "s8"): _Shape(16, 32, 4),
     ("m16n8k32", "u8"): _Shape(16, 32, 4),
+    ("m16n8k32", "e4m3"): _Shape(16, 32, 4),
+    ("m16n8k32", "e5m2"): _Shape(16, 32, 4),
     ("m16n8k16", "s8"): _Shape(16, 16, 4),
     ("m16n8k16", "u8"): _Shape(16, 16, 4),
     ("m8n8k4", "f64"): _Shape(8, 4, 1),
 }
 _RESULTS = {"f16": ("f16", "f32"), "bf16": ("f32",), "tf32": ("f32",), "s8": ("s32",), "u8": ("s32",), "f64": ("f64",)}
+_RESULTS |= {"e4m3": ("f32",), "e5m2": ("f32",)}
 
 
 def multiply(instruction: Instruction, words: Words) -> Effect:
@@ -80,7 +84,7 @@ def multiply(instruction: Instruction, words: Words) -> Effect:
         raise words.unknown()
     shape_name, (d_type, a_type, b_type, c_type) = words.left[2], words.left[5:]
     shape = _SHAPES.get((shape_name, a_type))
-    mixed = {a_type, b_type} <= {"s8", "u8"}
+    mixed = {a_type, b_type} <= {"s8", "u8"} or {a_type, b_type} <= {"e4m3", "e5m2"}
     if shape is None or (a_type != b_type and not mixed) or d_type != c_type or d_type not in _RESULTS[a_type]:
         raise words.unknown()
     if (saturate and d_type != "s32") or len(instruction.operands) != 4:
@@ -115,7 +119,7 @@ def _fragment(
     registers = vector_items(operand)
     bits = 64 if name == "f64" else 32
     readers = [reader(register, f"b{bits}", instruction) for register in registers]
-    dtype = np.dtype(np.float32) if name == "tf32" else TYPES[name].dtype
+    dtype = ELEMENTS[name] if name in ELEMENTS else TYPES[name].dtype
     if len(registers) * bits != places[0].shape[1] * 8 * dtype.itemsize:
         raise NotImplementedError(f"line {instruction.line}: {instruction.text}: registers of a fragment")
 

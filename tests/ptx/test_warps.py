@@ -99,6 +99,9 @@ def fragment_of(matrix: np.ndarray, places: list[list[tuple[int, int]]], registe
     return np.ascontiguousarray(values).view(register)
 
 
+EIGHT_BITS = ("s8", "u8", "e4m3", "e5m2")
+
+
 def a_places(name: str, rows: int, depth: int) -> list[list[tuple[int, int]]]:
     """The figures and formulas of the ISA for A, copied case by case."""
     result = []
@@ -111,7 +114,7 @@ def a_places(name: str, rows: int, depth: int) -> list[list[tuple[int, int]]]:
         elif name == "tf32":
             row = [group if i % 2 == 0 else group + 8 for i in range(count)]
             column = [member if i < 2 else member + 4 for i in range(count)]
-        elif name in ("s8", "u8"):
+        elif name in EIGHT_BITS:
             row = [group if i < 4 or 8 <= i < 12 else group + 8 for i in range(count)]
             column = [member * 4 + (i & 3) + (16 if i >= 8 else 0) for i in range(count)]
         else:
@@ -129,7 +132,7 @@ def b_places(name: str, depth: int) -> list[list[tuple[int, int]]]:
             row = [member * 2 + (i & 1) + (8 if i >= 2 else 0) for i in range(count)]
         elif name == "tf32":
             row = [member + 4 * i for i in range(count)]
-        elif name in ("s8", "u8"):
+        elif name in EIGHT_BITS:
             row = [member * 4 + (i & 3) + (16 if i >= 4 else 0) for i in range(count)]
         else:
             row = [member]
@@ -145,6 +148,8 @@ def c_places(rows: int) -> list[list[tuple[int, int]]]:
 
 
 PRODUCTS = [
+    ("m16n8k32", "e4m3", "f32"),
+    ("m16n8k32", "e5m2", "f32"),
     ("m16n8k16", "f16", "f32"),
     ("m16n8k16", "f16", "f16"),
     ("m16n8k16", "bf16", "f32"),
@@ -159,6 +164,7 @@ PRODUCTS = [
 ]
 DTYPES = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "tf32": np.float32, "f32": np.float32, "f64": np.float64}
 DTYPES |= {"s8": np.int8, "u8": np.uint8, "s32": np.int32}
+DTYPES |= {"e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2}
 
 
 @pytest.mark.parametrize(("shape", "name", "result"), PRODUCTS)
@@ -171,7 +177,7 @@ def test_matrix_products(shape: str, name: str, result: str) -> None:
         values = generator.integers(low, 100 if kind in ("s8", "u8") else 9, size).astype(DTYPES[kind])
         if kind == "u8":
             values[0] = 200
-        return values / values.dtype.type(4) if kind[0] in "ft" or kind == "bf16" else values
+        return values / values.dtype.type(4) if kind[0] in "fte" or kind == "bf16" else values
 
     a, b, c = numbers((rows, depth), name), numbers((depth, 8), name), numbers((rows, 8), result)
     register = np.uint64 if name == "f64" else np.uint32

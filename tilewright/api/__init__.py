@@ -181,7 +181,7 @@ from tilewright.api.tile_functions import (
     store,
     transpose,
 )
-from tilewright.dtypes import DType, bf16, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
+from tilewright.dtypes import DType, bf16, f8e4m3fn, f8e5m2, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
 from tilewright.errors import TilewrightError
 from tilewright.frontend.pyast_signature import In, InOut, Out
 from tilewright.runtime.cuda_stream import stream
@@ -190,7 +190,7 @@ from tilewright.runtime.cuda_stream import stream
 bool = _dtypes.bool_
 int8, int16, int32, int64 = _dtypes.SIGNED
 uint8, uint16, uint32, uint64 = _dtypes.UNSIGNED
-float16, bfloat16, float32, float64 = _dtypes.FLOATS
+float8_e4m3fn, float8_e5m2, float16, bfloat16, float32, float64 = _dtypes.FLOATS
 
 e, inf, nan, pi = math.e, math.inf, math.nan, math.pi
 newaxis = None
@@ -277,11 +277,15 @@ __all__ = [
     "expand_dims",
     "expm1",
     "eye",
+    "f8e4m3fn",
+    "f8e5m2",
     "f16",
     "f32",
     "f64",
     "finfo",
     "flip",
+    "float8_e4m3fn",
+    "float8_e5m2",
     "float16",
     "float32",
     "float64",

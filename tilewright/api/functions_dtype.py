@@ -110,12 +110,21 @@ def finfo(type: Any, /) -> FloatLimits:
 
 
 _LARGEST = {
+    "f8e4m3fn": 448.0,
+    "f8e5m2": 57344.0,
     "f16": 65504.0,
     "bf16": (2.0 - 2.0**-7) * 2.0**127,
     "f32": float(np.finfo(np.float32).max),
     "f64": float(np.finfo(np.float64).max),
 }
-_SMALLEST_NORMAL = {"f16": 2.0**-14, "bf16": 2.0**-126, "f32": 2.0**-126, "f64": 2.0**-1022}
+_SMALLEST_NORMAL = {
+    "f8e4m3fn": 2.0**-6,
+    "f8e5m2": 2.0**-14,
+    "f16": 2.0**-14,
+    "bf16": 2.0**-126,
+    "f32": 2.0**-126,
+    "f64": 2.0**-1022,
+}
 
 
 def iinfo(type: Any, /) -> IntegerLimits:

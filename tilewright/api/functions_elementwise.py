@@ -25,7 +25,7 @@ from tilewright.api.lifting import (
 from tilewright.errors import ArgumentError, DTypeError
 from tilewright.frontend.tracing import current_graph
 
-_BITS_OF = {16: dtypes.i16, 32: dtypes.i32, 64: dtypes.i64}
+_BITS_OF = {8: dtypes.i8, 16: dtypes.i16, 32: dtypes.i32, 64: dtypes.i64}
 
 
 def add(x1: ArrayLike, x2: ArrayLike, /) -> Array:

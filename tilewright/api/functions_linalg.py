@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any
 
+from tilewright import dtypes
 from tilewright.api import lifting
 from tilewright.api.array import Array, located
 from tilewright.api.functions_elementwise import multiply
@@ -33,8 +34,10 @@ Labels = tuple[Hashable, ...]
 # ---- joining two labelled arrays ------------------------------------------------------------------------------------
 
 
-def join(a: Array, a_labels: Labels, b: Array, b_labels: Labels, result: Labels, dtype: DType) -> Array:
-    """Sum of products over every label that `result` lacks, with the axes of `result`.
+def join(
+    a: Array, a_labels: Labels, b: Array, b_labels: Labels, result: Labels, dtype: DType, precision: str | None = None
+) -> Array:
+    """Sum of products over every label that `result` lacks, with the axes of `result`. `precision`: as `matmul` has it.
 
     Labels are unique in each operand. Sizes of a shared label are equal, or 1 in one operand.
     """
@@ -60,6 +63,7 @@ def join(a: Array, a_labels: Labels, b: Array, b_labels: Labels, result: Labels,
         left_contract=tuple(map(a_labels.index, contracted)),
         right_contract=tuple(map(b_labels.index, contracted)),
         dtype=dtype.name,
+        **({} if precision is None else {"precision": precision}),
     )
     return transpose(joined, tuple(map(order.index, result)))
 
@@ -94,26 +98,36 @@ def _aligned(x: Array, labels: Labels, result: Labels) -> Array:
     return reshape(ordered, tuple(next(sizes) if label in labels else 1 for label in result))
 
 
-def _numeric(name: str, operands: Sequence[ArrayLike]) -> list[Array]:
-    arrays = promoted(*operands)
-    if arrays[0].dtype.is_bool:
+def _numeric(name: str, x1: ArrayLike, x2: ArrayLike) -> tuple[Array, Array, DType]:
+    """Operands as products take them, and the type that they promote to."""
+    a, b = lifting.as_operand(x1), lifting.as_operand(x2)
+    kind = lifting.result_dtype([a, b])
+    if kind.is_bool:
         raise located(DTypeError(f"`{name}` takes numbers, not bools", help="use `x.astype(tw.i32)`"))
-    return arrays
+    if isinstance(a, Array) and isinstance(b, Array) and dtypes.multiply_unconverted(a.dtype, b.dtype):
+        return a, b, kind
+    a, b = promoted(a, b)
+    return a, b, kind
 
 
 # ---- functions ------------------------------------------------------------------------------------------------------
 
 
-def matmul(x1: ArrayLike, x2: ArrayLike, /, *, dtype: Any = None) -> Array:
+def matmul(x1: ArrayLike, x2: ArrayLike, /, *, dtype: Any = None, precision: str | None = None) -> Array:
     """Matrix product over the last two axes, the leading ones broadcasting; a vector has no row or column axis.
 
-    16-bit floats accumulate in f32 and round once. `dtype` asks for a wider result, such as f32 of bf16 operands.
+    Narrow floats accumulate in f32 and round once. `dtype` asks for a wider result, such as f32 of bf16 operands. The
+    operands may be floats of 8 bits in both formats, which give f32.
+
+    `precision="tf32"` rounds operands of f32 to 10 bits behind the leading one, ties away from zero: products are
+    within 2^-10 of their size, sums as in f32. Tensor cores multiply those; other machines round as well.
 
     Raises:
         ShapeError: an operand is a scalar or the inner sizes differ.
-        DTypeError: the operands are bools.
+        DTypeError: the operands are bools, or no f32 with a precision.
+        ArgumentError: there is no such precision.
     """
-    a, b = _numeric("matmul", (x1, x2))
+    a, b, promoted_kind = _numeric("matmul", x1, x2)
     if a.ndim == 0 or b.ndim == 0:
         raise located(ShapeError("`matmul` of a scalar", help="use `*`"))
     inner = b.shape[-2] if b.ndim > 1 else b.shape[0]
@@ -126,9 +140,20 @@ def matmul(x1: ArrayLike, x2: ArrayLike, /, *, dtype: Any = None) -> Array:
     rows: Labels = ("row",) if a.ndim > 1 else ()
     columns: Labels = ("column",) if b.ndim > 1 else ()
     batch = max(a_batch, b_batch, key=len)
-    kind = element_type(dtype) if dtype else a.dtype
-    result = join(a, (*a_batch, *rows, "inner"), b, (*b_batch, "inner", *columns), (*batch, *rows, *columns), kind)
-    return result
+    kind = element_type(dtype) if dtype else promoted_kind
+    a_labels, b_labels = (*a_batch, *rows, "inner"), (*b_batch, "inner", *columns)
+    return join(a, a_labels, b, b_labels, (*batch, *rows, *columns), kind, _precision(precision, a, b))
+
+
+def _precision(precision: str | None, a: Array, b: Array) -> str | None:
+    if precision in (None, "f32"):
+        return None
+    if precision != "tf32":
+        raise located(ArgumentError(f"there is no precision {precision!r} of products", help='use "f32" or "tf32"'))
+    if (a.dtype, b.dtype) != (dtypes.f32, dtypes.f32):
+        message = f'`matmul` of {a.dtype} and {b.dtype} with `precision="tf32"`, which is one of f32'
+        raise located(DTypeError(message, help="cast the operands to f32, or leave the precision out"))
+    return precision
 
 
 def _countdown(count: int) -> tuple[int, ...]:
@@ -142,7 +167,7 @@ def tensordot(x1: ArrayLike, x2: ArrayLike, /, *, axes: int | tuple[Sequence[int
         ShapeError: sizes of paired axes differ.
         ArgumentError: the lists have different lengths.
     """
-    a, b = _numeric("tensordot", (x1, x2))
+    a, b, kind = _numeric("tensordot", x1, x2)
     if isinstance(axes, int):
         left, right = tuple(range(a.ndim - axes, a.ndim)), tuple(range(axes))
         if axes < 0 or axes > min(a.ndim, b.ndim):
@@ -159,7 +184,7 @@ def tensordot(x1: ArrayLike, x2: ArrayLike, /, *, axes: int | tuple[Sequence[int
     a_labels: Labels = tuple(("sum", left.index(d)) if d in left else ("left", d) for d in range(a.ndim))
     b_labels: Labels = tuple(("sum", right.index(d)) if d in right else ("right", d) for d in range(b.ndim))
     free = [label for label in (*a_labels, *b_labels) if label not in a_labels or label not in b_labels]
-    return join(a, a_labels, b, b_labels, tuple(free), a.dtype)
+    return join(a, a_labels, b, b_labels, tuple(free), kind)
 
 
 def vecdot(x1: ArrayLike, x2: ArrayLike, /, *, axis: int = -1) -> Array:
@@ -168,14 +193,14 @@ def vecdot(x1: ArrayLike, x2: ArrayLike, /, *, axis: int = -1) -> Array:
     Raises:
         ShapeError: sizes along the axis differ.
     """
-    a, b = _numeric("vecdot", (x1, x2))
+    a, b, kind = _numeric("vecdot", x1, x2)
     a, b = (_last(x, axis) for x in (a, b))
     if a.shape[-1] != b.shape[-1]:
         message = f"`vecdot` of vectors of {a.shape[-1]} and {b.shape[-1]} elements"
         raise located(ShapeError(message, help="the axis must have one size in both"))
     broadcast_shapes(a.shape[:-1], b.shape[:-1])
     a_batch, b_batch = _countdown(a.ndim - 1), _countdown(b.ndim - 1)
-    return join(a, (*a_batch, "inner"), b, (*b_batch, "inner"), max(a_batch, b_batch, key=len), a.dtype)
+    return join(a, (*a_batch, "inner"), b, (*b_batch, "inner"), max(a_batch, b_batch, key=len), kind)
 
 
 def _last(x: Array, axis: int) -> Array:

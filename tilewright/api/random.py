@@ -49,7 +49,7 @@ from tilewright.frontend.tracing import is_tracing
 _SPLIT_WORD = 0x73706C74
 # `Any`: what `isinstance` leaves of NumPy's scalar types would have an unknown width.
 _INTEGERS: tuple[type[Any], ...] = (int, np.integer)
-_SIGNIFICAND_BITS = {"f16": 11, "bf16": 8, "f32": 24, "f64": 53}
+_SIGNIFICAND_BITS = {"f8e4m3fn": 4, "f8e5m2": 3, "f16": 11, "bf16": 8, "f32": 24, "f64": 53}
 
 
 def key(seed: Any) -> Any:

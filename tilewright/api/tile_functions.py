@@ -45,8 +45,9 @@ def steps(over: Any, /, *, size: int, axis: int = 0) -> Any:
     _only_in_kernels("steps", "call it as the iterable of a loop in a kernel")
 
 
-def dot(a: Any, b: Any, /, acc: Any = None, *, dtype: Any = None) -> Any:
-    """`acc + a @ b` for tiles of M x K and K x N, added in the accumulator's type (f32 for 16-bit floats)."""
+def dot(a: Any, b: Any, /, acc: Any = None, *, dtype: Any = None, precision: str | None = None) -> Any:
+    """`acc + a @ b` for tiles of M x K and K x N, added in the accumulator's type (f32 for narrow floats).
+    `precision="tf32"` rounds operands of f32 as `tw.matmul` does."""
     _only_in_kernels("dot", "multiply arrays with `tw.matmul`")
 
 

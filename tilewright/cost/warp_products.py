@@ -47,7 +47,8 @@ _QUARTERS = 4
 
 @dataclass(frozen=True)
 class WarpProduct:
-    """`batches` products of `rows` x `depth` with `depth` x `columns`, both of type `operand`. `piece_bytes`: what a
+    """`batches` products of `rows` x `depth` with `depth` x `columns`, of type `operand`, or the right one of a type
+    `right` as wide. `piece_bytes`: what a
     lane copies at once of the windows of both operands, where they can be copied ahead; else 0. `is_followed`: more is
     done with the result than to store it, which takes registers beside it."""
 
@@ -59,10 +60,11 @@ class WarpProduct:
     batches: int = 1
     piece_bytes: int = 0
     is_followed: bool = False
+    right: DType | None = None
 
     def atom(self, machine: Machine, family: str = MMA) -> MatrixAtom | None:
         """The instruction of a family that multiplies the operands as they are."""
-        return machine.atom_of(family, self.operand, self.operand, self.accumulator)
+        return machine.atom_of(family, self.operand, self.right or self.operand, self.accumulator)
 
 
 @dataclass(frozen=True)

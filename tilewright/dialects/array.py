@@ -263,13 +263,15 @@ class WindowReduceOp(ArrayOp):
 
 @irdl_op_definition
 class ContractOp(ArrayOp):
-    """General dot, accumulated in the result type; result axes are batch, left free, right free."""
+    """General dot, accumulated in the result type; result axes are batch, left free, right free. `precision`: what f32
+    operands are rounded to before they are multiplied."""
 
     name = "array.contract"
     left_batch = prop_def(DenseArrayBase)
     right_batch = prop_def(DenseArrayBase)
     left_contract = prop_def(DenseArrayBase)
     right_contract = prop_def(DenseArrayBase)
+    precision = opt_prop_def(StringAttr)
 
 
 @irdl_op_definition

@@ -12,10 +12,13 @@ from xdsl.dialects.builtin import (
     BFloat16Type,
     BoolAttr,
     DenseArrayBase,
+    Float8E4M3FNType,
+    Float8E5M2Type,
     Float16Type,
     Float32Type,
     Float64Type,
     FloatAttr,
+    FloatTF32Type,
     IndexType,
     IntegerAttr,
     IntegerType,
@@ -37,10 +40,13 @@ from tilewright.dtypes import DType
 from tilewright.primitives import ArrayType
 
 _FLOAT_TYPES: dict[str, Attribute] = {
+    "f8e4m3fn": Float8E4M3FNType(),
+    "f8e5m2": Float8E5M2Type(),
     "f16": Float16Type(),
     "bf16": BFloat16Type(),
     "f32": Float32Type(),
     "f64": Float64Type(),
+    "tf32": FloatTF32Type(),
 }
 
 
@@ -53,7 +59,7 @@ def element_attribute(dtype: DType) -> Attribute:
     return IntegerType(dtype.bits, Signedness.UNSIGNED if dtype.kind == "u" else Signedness.SIGNLESS)
 
 
-_DTYPE_OF: dict[Attribute, DType] = {element_attribute(d): d for d in dtypes.ALL}
+_DTYPE_OF: dict[Attribute, DType] = {element_attribute(d): d for d in (*dtypes.ALL, dtypes.tf32)}
 
 
 def dtype_of(attribute: Attribute) -> DType:

@@ -163,7 +163,7 @@ class CopyOp(PlainOp):
             raise VerifyException(
                 f"scheduled.copy: {map} does not map {target.shape} with {len(self.symbols)} symbols to {source.shape}"
             )
-        if source.dtype != target.dtype:
+        if source.dtype.numpy != target.dtype.numpy:
             raise VerifyException(f"scheduled.copy: from an array of {source.dtype} to a buffer of {target.dtype}")
         if target.space.data != BLOCK:
             raise VerifyException(f"scheduled.copy: to the space {target.space.data}, not to that of a block")
@@ -405,7 +405,8 @@ class MmaOp(PlainOp):
     """`accumulator + left @ right` by the atom of that name: each operand a tile in registers, or a buffer. With a
     `fragment`, an operand in a buffer is loaded to registers of that layout, a step of the depth at a time. An
     `asynchronous` one goes on while the threads do: its buffers are not written, and its result is used by nothing but
-    further such products, until a `mma_wait` covers it."""
+    further such products, until a `mma_wait` covers it. Operands of tf32 are rounded to it: what is copied to a buffer
+    from an array of f32 is not yet."""
 
     name = "scheduled.mma"
     left = operand_def()

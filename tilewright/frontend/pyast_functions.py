@@ -456,9 +456,11 @@ def sort(b: KernelBuilder, x: Any, /, *, axis: Any = -1, descending: bool = Fals
 
 
 @handler("dot", "matmul")
-def dot(b: KernelBuilder, a: Any, b_: Any, /, acc: Any = None, *, dtype: Any = None) -> TileValue:
+def dot(
+    b: KernelBuilder, a: Any, b_: Any, /, acc: Any = None, *, dtype: Any = None, precision: Any = None
+) -> TileValue:
     accumulator = None if acc is None else b.lift(acc)
-    return reductions.dot(b, b.lift(a), b.lift(b_), accumulator, dtype)
+    return reductions.dot(b, b.lift(a), b.lift(b_), accumulator, dtype, precision)
 
 
 # ---- layouts --------------------------------------------------------------------------------------------------------

@@ -96,12 +96,21 @@ def sort(b: KernelBuilder, x: TileValue, axis: int, descending: bool) -> TileVal
     return b.new(tile.SortOp, [filled.value], {"axis": axis, "descending": descending}, x.type, x.edges)
 
 
-def dot(b: KernelBuilder, left: TileValue, right: TileValue, accumulator: TileValue | None, dtype: Any) -> TileValue:
-    """`accumulator + left @ right` for M x K and K x N tiles, added in the accumulator's type.
+def dot(
+    b: KernelBuilder,
+    left: TileValue,
+    right: TileValue,
+    accumulator: TileValue | None,
+    dtype: Any,
+    precision: Any = None,
+) -> TileValue:
+    """`accumulator + left @ right` for M x K and K x N tiles, added in the accumulator's type. The precision "tf32"
+    rounds operands of f32.
 
     Raises:
         ShapeError: the shapes do not fit.
-        DTypeError: the types do not multiply, or the accumulator cannot hold the product.
+        DTypeError: the types do not multiply, not with that precision, or the accumulator cannot hold the product.
+        ArgumentError: there is no such precision.
     """
     if left.rank != 2 or right.rank != 2:
         message = f"`dot` multiplies tiles with two axes, got {left.shape} and {right.shape}"
@@ -123,8 +132,11 @@ def dot(b: KernelBuilder, left: TileValue, right: TileValue, accumulator: TileVa
     depth = tuple(sorted(depth, key=lambda e: e.stride == 1))
     a, c = left, right
     operand = left.type.dtype
-    if operand != right.type.dtype or dtypes.promote(operand, total) != total:
+    as_they_are = dtypes.multiply_unconverted(operand, right.type.dtype)
+    if not as_they_are or dtypes.promote(operand, total) != total:
         a, c = b.cast(left, total), b.cast(right, total)
+    if _rounds_to_tf32(precision, left.type.dtype, right.type.dtype):
+        a, c = b.cast(a, dtypes.tf32), b.cast(c, dtypes.tf32)
     for edge in depth:
         a, c = b.fill_edge(a, 1, edge, 0), b.fill_edge(c, 0, edge, 0)
     acc = b.cast(accumulator, total)
@@ -132,6 +144,17 @@ def dot(b: KernelBuilder, left: TileValue, right: TileValue, accumulator: TileVa
     b.add(op)
     edges = union_edges(accumulator.edges, (left.edges[0], right.edges[1]))
     return TileValue(op.results[0], result, edges)
+
+
+def _rounds_to_tf32(precision: Any, left: DType, right: DType) -> bool:
+    if precision in (None, "f32"):
+        return False
+    if precision != "tf32":
+        raise ArgumentError(f"there is no precision {precision!r} of products", help='use "f32" or "tf32"')
+    if (left, right) != (dtypes.f32, dtypes.f32):
+        message = f'`dot` of {left} and {right} with `precision="tf32"`, which is one of f32'
+        raise DTypeError(message, help="cast the operands to f32, or leave the precision out")
+    return True
 
 
 def _accumulator_type(

@@ -80,9 +80,10 @@ def _from_torch(tensor: Any) -> tuple[Tensor, Restore]:
         raise ArgumentError("a tensor that records gradients would lose them", help="pass `x.detach()`")
     if tensor.layout != torch.strided:
         raise ArgumentError(f"a tensor of layout {tensor.layout} is not a plain block", help="pass `x.to_dense()`")
-    if tensor.dtype == torch.bfloat16:
-        # NumPy's DLPack has no bf16, and ml_dtypes no DLPack: the bits travel as 16-bit integers.
-        return tensor.view(torch.int16).numpy().view(_bfloat16()), _to_torch
+    extension = _extension(str(tensor.dtype).removeprefix("torch."))
+    if extension is not None:
+        # NumPy's DLPack has no such type, and ml_dtypes no DLPack: the bits travel as integers.
+        return tensor.view(getattr(torch, f"int{8 * extension.itemsize}")).numpy().view(extension), _to_torch
     try:
         return tensor.numpy(), _to_torch
     except (TypeError, RuntimeError) as error:
@@ -91,8 +92,8 @@ def _from_torch(tensor: Any) -> tuple[Tensor, Restore]:
 
 def _to_torch(array: Tensor) -> Any:
     torch = sys.modules["torch"]
-    if array.dtype == _bfloat16():
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    if _extension(array.dtype.name) is not None:
+        return torch.from_numpy(array.view(f"i{array.itemsize}")).view(getattr(torch, array.dtype.name))
     return torch.from_numpy(array)
 
 
@@ -124,10 +125,11 @@ def _from_standard(array: Any) -> tuple[Tensor, Restore]:
     return shared, lambda result: namespace.from_dlpack(result)
 
 
-def _bfloat16() -> np.dtype[Any]:
-    from tilewright import dtypes
+def _extension(name: str) -> np.dtype[Any] | None:
+    """A type that NumPy has from `ml_dtypes`, by its name there."""
+    from tilewright.dtypes import EXTENSIONS
 
-    return dtypes.bf16.numpy
+    return EXTENSIONS[name].numpy if name in EXTENSIONS else None
 
 
 _LIBRARIES: dict[str, Convert] = {
@@ -193,6 +195,7 @@ def _on_cuda_of_torch(tensor: Any) -> tuple[tuple[int, ...], np.dtype[Any], Rest
 
 def _numpy_type(given: Any) -> np.dtype[Any]:
     try:
-        return _bfloat16() if str(given) == "bfloat16" else np.dtype(given)
+        extension = _extension(str(given))
+        return np.dtype(given) if extension is None else extension
     except TypeError as error:
         raise DTypeError(f"no element type of ours is {given}", help="convert the array first") from error

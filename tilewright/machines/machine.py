@@ -100,6 +100,7 @@ class Machine:
         axes: extents of the axes of one core.
         default_memory: the memory that the axis `mem` counts addresses of; `mem.NAME` is the memory NAME.
         cycles: cycles of one core per vector operation, by cost class.
+        converts: types of 8 bits that one instruction converts from and to.
         cores: how many cores a chip has, where the file is about a chip; the threads to use are an option elsewhere.
     """
 
@@ -119,6 +120,7 @@ class Machine:
     links: tuple[Link, ...] = ()
     matrix_atoms: tuple[MatrixAtom, ...] = ()
     cores: int = 1
+    converts: tuple[str, ...] = ()
 
     def matrix_atom(self, left: DType, right: DType, accumulator: DType, depth: int) -> MatrixAtom | None:
         """The instruction that multiplies matrices of these types, where there is one and the depth is made of its
@@ -184,6 +186,7 @@ def _parse(text: str) -> Machine:
         links=tuple(Link(**link) for link in data.get("link", ())),
         matrix_atoms=tuple(MatrixAtom(**atom) for atom in data.get("matrix_atom", ())),
         cores=data.get("cores", 1),
+        converts=tuple(data.get("converts", ())),
     )
 
 

@@ -272,11 +272,12 @@ def _one_compute_type(first: array.ContractOp, scores: SSAValue, product: array.
 
 def _plain_product(op: array.ContractOp, rank: int) -> bool:
     """Whether a product has a left operand of `rank`, leading batch dimensions, one that is summed over, and one more
-    on the right."""
+    on the right, and rounds no operands."""
     a = op.attributes_of()
     batch = tuple(range(len(a["left_batch"])))
     return (
-        array_type(op.operands[0]).rank == rank >= len(batch) + 2
+        op.precision is None
+        and array_type(op.operands[0]).rank == rank >= len(batch) + 2
         and array_type(op.operands[1]).rank == len(batch) + 2
         and a["left_batch"] == batch
         and a["right_batch"] == batch

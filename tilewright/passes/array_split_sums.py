@@ -101,8 +101,9 @@ def _split_product(op: array.ContractOp) -> int:
         "left_contract": (left_dim + 1,),
         "right_contract": (right_dim + 1,),
     }
+    rounded = {} if op.precision is None else {"precision": op.precision.data}
     type = ArrayType((parts, *result.shape), result.dtype)
-    _replace(op, array.ContractOp.make(operands, attributes, [tensor(type)]), "add", result)
+    _replace(op, array.ContractOp.make(operands, attributes | rounded, [tensor(type)]), "add", result)
     return parts
 
 

@@ -55,7 +55,7 @@ def causal_masks(scores: SSAValue) -> list[Causal]:
     """The causal masks that scores went through, the last first."""
     found: list[Causal] = []
     value = scores
-    while isinstance(value.owner, array.MapOp | array.CastOp):
+    while isinstance(value.owner, array.MapOp | array.CastOp) and _has_infinities(value):
         op = value.owner
         if isinstance(op, array.MapOp) and (op.fn.data != "select" or _splat(op.operands[2]) != float("-inf")):
             return found
@@ -75,6 +75,10 @@ def depends_on_positions(value: SSAValue) -> bool:
         return False
     elementwise = isinstance(op, (*ELEMENTWISE, array.BroadcastOp, array.TransposeOp)) or is_unit_reshape(op)
     return elementwise and all(depends_on_positions(o) for o in op.operands)
+
+
+def _has_infinities(value: SSAValue) -> bool:
+    return array_type(value).dtype.lowest == float("-inf")
 
 
 def _splat(value: SSAValue) -> float | None:

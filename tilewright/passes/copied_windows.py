@@ -15,6 +15,7 @@ from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
+from tilewright import dtypes
 from tilewright.dialects import scheduled, tile
 from tilewright.dialects.base import array_type, decode
 from tilewright.errors import LayoutError
@@ -32,11 +33,14 @@ from tilewright.primitives import ArrayType
 _PIECES_BYTES = (16, 8, 4)
 # A line of the matrices that instructions load from the memory of a block: PTX ISA, ldmatrix.
 _LINE_BYTES = 16
-_TRANSPOSED_BYTES = "an operand of 8 bits would have to be transposed"
 
 
 class Refused(Exception):
     """Why an operand cannot be copied ahead."""
+
+
+def _transposed(itemsize: int) -> str:
+    return f"an operand of {8 * itemsize} bits would have to be transposed"
 
 
 @dataclass
@@ -118,6 +122,8 @@ def window_behind(operand: SSAValue, block: Block, is_left: bool) -> Window:
             raise Refused(f"the {side} operand is used more than once")
         if isinstance(op, tile.RelayoutOp) and (layout := layout_of(op.source)) is not None and not layout.partial:
             value = op.source
+        elif isinstance(op, tile.CastOp) and type.dtype == dtypes.tf32:
+            value = op.operands[0]  # the product rounds what it reads in a buffer
         elif isinstance(op, tile.TransposeOp):
             value, at = op.operands[0], _before_transpose(op, at)
         elif isinstance(op, tile.ReshapeOp) and (seen := _before_reshape(op, at)) is not None:
@@ -255,7 +261,7 @@ def matrix_landing(window: Window, depth_dim: int) -> Layout:
     """
     item, along = window.type.dtype.itemsize, window.contiguous_dim
     if item == 1 and along != depth_dim:
-        raise Refused(_TRANSPOSED_BYTES)
+        raise Refused(_transposed(item))
     try:
         return matrix_buffer(window.type.shape, 8 * item, along)
     except LayoutError as error:
@@ -276,11 +282,11 @@ def _matrix(window: Window, depth_dim: int) -> Layout:
     their pieces swizzled."""
     type, along = window.type, window.contiguous_dim
     item = type.dtype.itemsize
-    if item == 1 and along != depth_dim:
-        raise Refused(_TRANSPOSED_BYTES)
+    if item != 2 and along != depth_dim:
+        raise Refused(_transposed(item))
     line = type.shape[along] * item
     swizzle = next((span for span in (128, 64, 32) if line % span == 0), None)
-    if swizzle is None or item > 2:
+    if swizzle is None or item > 4:
         raise Refused(f"lines of {line} bytes are not made of 32")
     try:
         matrix = shared_matrix(type.shape, 8 * item, swizzle, contiguous_dim=along)

@@ -12,7 +12,7 @@ from tilewright import dtypes
 from tilewright.cost.products import Product, Right, best_schedule
 from tilewright.cost.register_blocks import micro_kernel_name
 from tilewright.cost.tiles import is_streamed, matrix_tile, streaming_tile
-from tilewright.cost.warp_products import WarpProduct, warp_schedule
+from tilewright.cost.warp_products import MMA, WarpProduct, warp_schedule
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.dtypes import DType
@@ -30,15 +30,15 @@ Step = Callable[[Sequence[SSAValue], Tile], Tile]
 
 @dataclass(frozen=True)
 class ContractPlan:
-    """Tile extents of the result dimensions and of the contracted ones (all but the last are 1). `widened`: operands
-    are converted to the accumulator's type before they are multiplied. `atom`: the name of what multiplies a tile.
-    `warps`, `stages`: as those of `Stage`."""
+    """Tile extents of the result dimensions and of the contracted ones (all but the last are 1). `operand`: the
+    type that operands are converted to before they are multiplied; None: they are multiplied as they are. `atom`: the
+    name of what multiplies a tile. `warps`, `stages`: as those of `Stage`."""
 
     shape: tuple[int, ...]
     extents: tuple[int, ...]
     depth_sizes: tuple[int, ...]
     depth_extent: int
-    widened: bool = True
+    operand: DType | None
     atom: str = ""
     warps: int | None = None
     stages: int | None = None
@@ -76,7 +76,8 @@ def plan_contract(group: array.FusedOp, machine: Machine, threads: int) -> Contr
     share = 1 if _batches(op) >= 2 * threads else threads
     last_depth = depth_sizes[-1] if depth_sizes else 1
     streamed = is_streamed(last_rows, last_columns, result.dtype) and _reads_array(group, op)
-    atom = machine.matrix_atom(left.dtype, array_type(op.operands[1]).dtype, _accumulator(result.dtype), last_depth)
+    types = _multiplied_types(op)
+    atom = machine.matrix_atom(*types, _accumulator(result.dtype), last_depth)
     if atom is not None and last_rows < atom.rows:
         atom = None
     name = ""
@@ -94,7 +95,12 @@ def plan_contract(group: array.FusedOp, machine: Machine, threads: int) -> Contr
     if columns:
         extents[columns[-1]] = max(1, min(tile.columns, last_columns))
     return ContractPlan(
-        result.shape, tuple(extents), depth_sizes, max(1, min(tile.depth, last_depth)), atom is None, name
+        result.shape,
+        tuple(extents),
+        depth_sizes,
+        max(1, min(tile.depth, last_depth)),
+        _accumulator(result.dtype) if atom is None else None,
+        name,
     )
 
 
@@ -108,9 +114,13 @@ def _plan_for_warps(
     height, width = (result.shape[dims[-1]] if dims else 1 for dims in (rows, columns))
     depth = depth_sizes[-1] if depth_sizes else 1
     has_sides = height > 1 and width > 1
-    pieces = [_piece_bytes(op, n) for n in range(2)] if has_sides and left.dtype == right.dtype else [0]
-    types = left.dtype, accumulator
-    product = WarpProduct(height, width, depth, *types, _batches(op), min(pieces), _has_more(group, op))
+    multiplied = _multiplied(*_multiplied_types(op), accumulator, machine)
+    as_they_are = multiplied is None or multiplied == dtypes.tf32
+    pieces = [_piece_bytes(op, n) for n in range(2)] if has_sides and as_they_are else [0]
+    types = multiplied or left.dtype, accumulator
+    product = WarpProduct(
+        height, width, depth, *types, _batches(op), min(pieces), _has_more(group, op), multiplied or right.dtype
+    )
     schedule = warp_schedule(product, machine)
     tile = schedule.tile
     extents = [1] * result.rank
@@ -118,24 +128,41 @@ def _plan_for_warps(
         extents[rows[-1]] = tile.rows
     if width > 1:
         extents[columns[-1]] = tile.columns
-    widened = left.dtype != right.dtype or product.atom(machine) is None
     step = tile.depth if depth_sizes else 1
     return ContractPlan(
         result.shape,
         tuple(extents),
         depth_sizes,
         step,
-        widened,
+        multiplied,
         schedule.atom,
         None if schedule.across is None else schedule.warps,
         schedule.stages if schedule.stages > 1 else None,
     )
 
 
+def _multiplied_types(op: array.ContractOp) -> tuple[DType, DType]:
+    """The types in which the operands are multiplied if they can be."""
+    if op.precision is not None:
+        return dtypes.tf32, dtypes.tf32
+    left, right = (array_type(operand).dtype for operand in op.operands)
+    return left, right
+
+
+def _multiplied(left: DType, right: DType, accumulator: DType, machine: Machine) -> DType | None:
+    """The type that operands are converted to, if no instruction multiplies them as they are: floats of 8 bits to f16,
+    of which all are numbers, where one multiplies those."""
+    if machine.atom_of(MMA, left, right, accumulator) is not None:
+        return dtypes.tf32 if left == dtypes.tf32 else None
+    narrow = left.is_float and max(left.bits, right.bits) < dtypes.f16.bits
+    has_halves = machine.atom_of(MMA, dtypes.f16, dtypes.f16, accumulator) is not None
+    return dtypes.f16 if narrow and has_halves else accumulator
+
+
 def _piece_bytes(op: array.ContractOp, operand: int) -> int:
     """In pieces of how many bytes windows of an operand can be copied to a buffer and multiplied from there: of an
-    array of the group, seen through transposes, with aligned rows; one of 8 bits lies along the contracted dim. Else
-    0."""
+    array of the group, seen through transposes, with aligned rows; one of other than 16 bits lies along the
+    contracted dim. Else 0."""
     a = op.attributes_of()
     summed: tuple[int, ...] = a["left_contract"] if operand == 0 else a["right_contract"]
     batch: tuple[int, ...] = a["left_batch"] if operand == 0 else a["right_batch"]
@@ -149,7 +176,7 @@ def _piece_bytes(op: array.ContractOp, operand: int) -> int:
         return 0
     type = array_type(value)
     free = [dim for dim in range(type.rank) if dim not in summed and dim not in batch]
-    along = (summed[-1],) if type.dtype.itemsize == 1 else (summed[-1], *free[-1:])
+    along = (summed[-1],) if type.dtype.itemsize != 2 else (summed[-1], *free[-1:])
     pieces = (size for size in _PIECES_BYTES if type.shape[-1] * type.dtype.itemsize % size == 0)
     return next(pieces, 0) if dims[-1] in along else 0
 
@@ -169,7 +196,8 @@ def product_of(group: array.FusedOp) -> Product:
     _, rows, columns = _dims(op)
     summed: tuple[int, ...] = a["left_contract"]
     dtype = _accumulator(result.dtype)
-    in_place = bool(summed) and _lies_along(op.operands[0], summed[-1]) and left.dtype == dtype
+    is_read = left.dtype == dtype and op.precision is None
+    in_place = bool(summed) and _lies_along(op.operands[0], summed[-1]) and is_read
     depth = left.shape[summed[-1]] if summed else 1
     width = result.shape[columns[-1]] if columns else 1
     return Product(
@@ -191,7 +219,7 @@ def _right_choices(group: array.FusedOp, op: array.ContractOp) -> tuple[Right, .
     value = op.operands[1]
     while isinstance(value.owner, array.TransposeOp):
         value = value.owner.operands[0]
-    if not isinstance(value, BlockArgument):
+    if not isinstance(value, BlockArgument) or op.precision is not None:
         return (Right.ALONE,)
     if isinstance(group.operands[value.index].owner, array.ConstantOp):
         return (Right.READY,)
@@ -218,7 +246,9 @@ def _reads_array(group: array.FusedOp, op: array.ContractOp) -> bool:
     product is computed in: it is read where it lies."""
     right = op.operands[1]
     type = array_type(right)
-    if not isinstance(right, BlockArgument) or type.dtype != array_type(op.results[0]).dtype.compute:
+    if not isinstance(right, BlockArgument) or op.precision is not None:
+        return False
+    if type.dtype != array_type(op.results[0]).dtype.compute:
         return False
     summed = op.attributes_of()["right_contract"]
     return type.rank - 1 not in summed and not isinstance(group.operands[right.index].owner, array.ConstantOp)
@@ -264,8 +294,10 @@ def lower_contract_group(
             [at[d] for d in columns],
         )
         left, right = builder.pull(op.operands[0], left_at), builder.pull(op.operands[1], right_at)
-        if plan.widened:
-            left, right = builder.cast(left, acc_type), builder.cast(right, acc_type)
+        if op.precision is not None:
+            left, right = builder.cast(left, dtypes.tf32), builder.cast(right, dtypes.tf32)
+        if plan.operand is not None:
+            left, right = builder.cast(left, plan.operand), builder.cast(right, plan.operand)
         if plan.depth_sizes and plan.depth_sizes[-1] % plan.depth_extent:
             limit = plan.depth_sizes[-1]
             left = builder.fill_padding(left, inner[-1], limit, 0)
@@ -378,7 +410,8 @@ def plan_convolve(group: array.FusedOp, machine: Machine, threads: int) -> Contr
     extents = [1] * result.rank
     extents[1] = rows
     extents[-1] = max(1, min(tile.columns, result.shape[-1]))
-    return ContractPlan(result.shape, tuple(extents), (*kernel.shape[2:], kernel.shape[1]), max(1, tile.depth))
+    depth_sizes = (*kernel.shape[2:], kernel.shape[1])
+    return ContractPlan(result.shape, tuple(extents), depth_sizes, max(1, tile.depth), accumulator)
 
 
 def convolve_of(group: array.FusedOp) -> array.ConvolveOp:

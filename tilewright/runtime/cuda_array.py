@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.dtypes import by_name
+from tilewright.dtypes import EXTENSIONS
 from tilewright.errors import ArgumentError, DTypeError, TilewrightError, UnsupportedOnTargetError
 from tilewright.runtime import cuda_driver
 from tilewright.runtime.cuda_driver import Driver
@@ -25,9 +25,9 @@ from tilewright.runtime.cuda_stream import LEGACY_DEFAULT, Stream, own_stream, s
 
 KDLCUDA, KDLCUDA_MANAGED = 2, 13
 _CAPSULE = b"dltensor"
-# DLDataTypeCode: the codes of each kind of NumPy types, and of bfloat16.
+# DLDataTypeCode: the codes of each kind of NumPy types, and of types that are not NumPy's own.
 _CODES = {"i": 0, "u": 1, "f": 2, "b": 6}
-_BFLOAT = 4
+_EXTENSION_CODES = {"bfloat16": 4, "float8_e4m3fn": 10, "float8_e5m2": 12}
 
 
 class Memory:
@@ -236,8 +236,8 @@ def _destroy(capsule: int) -> None:
 
 def _exported(array: DeviceArray) -> Any:
     shape = (ctypes.c_int64 * max(1, array.ndim))(*array.shape)
-    code = _BFLOAT if array.dtype == by_name("bf16").numpy else _CODES.get(array.dtype.kind)
-    if code is None or (array.dtype.kind == "V" and code != _BFLOAT):
+    code = _EXTENSION_CODES.get(array.dtype.name, _CODES.get(array.dtype.kind))
+    if code is None:
         raise DTypeError(f"DLPack has no {array.dtype}", help="convert the result to another type first")
     managed = _Managed()
     tensor = managed.tensor
@@ -327,8 +327,9 @@ def _from_dlpack(value: Any, stream: Stream) -> DeviceArray:
 
 
 def _dtype_of(given: _DataType) -> np.dtype[Any]:
-    if given.code == _BFLOAT and given.bits == 16:
-        return by_name("bf16").numpy
+    extensions = {code: EXTENSIONS[name] for name, code in _EXTENSION_CODES.items()}
+    if given.code in extensions and given.bits == extensions[given.code].bits and given.lanes == 1:
+        return extensions[given.code].numpy
     kinds = {code: kind for kind, code in _CODES.items()}
     if given.code not in kinds or given.lanes != 1:
         message = f"an array of DLPack type {given.code} with {given.bits} bits has no element type of ours"
@@ -348,7 +349,11 @@ def _check_contiguous(shape: Sequence[int], strides: Sequence[int]) -> None:
 
 def _from_interface(value: Any, ordinal: int, stream: Stream) -> DeviceArray:
     found = value.__cuda_array_interface__
-    shape, dtype = tuple(found["shape"]), np.dtype(found["typestr"])
+    shape = tuple(found["shape"])
+    try:
+        dtype = np.dtype(found["typestr"])
+    except TypeError as error:
+        raise DTypeError(f"NumPy has no type `{found['typestr']}`", help="convert the array first") from error
     if (strides := found.get("strides")) is not None:
         _check_contiguous(shape, [stride // dtype.itemsize for stride in strides])
     address, readonly = found["data"]

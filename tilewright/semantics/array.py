@@ -186,7 +186,9 @@ def _windows(x: Tensor, window: Sequence[int], a: Attributes, fill: Any) -> Tens
     if any(span > n for span, n in zip(spans, padded.shape, strict=True)):
         sizes = [max(0, (n - span) // s + 1) for n, span, s in zip(padded.shape, spans, a["strides"], strict=True)]
         return np.zeros((*sizes, *window), x.dtype)
-    views = np.lib.stride_tricks.sliding_window_view(padded, spans)
+    # As integers of the width: views of windows know NumPy's own types alone.
+    bits = padded.view(f"u{x.itemsize}") if x.dtype.name in dtypes.EXTENSIONS else padded
+    views = np.lib.stride_tricks.sliding_window_view(bits, spans).view(x.dtype)
     outer = tuple(slice(None, None, s) for s in a["strides"])
     inner = tuple(slice(None, None, d) for d in a["dilation"])
     return views[outer + inner]
@@ -204,6 +206,8 @@ def _window_reduce(operands: Sequence[Tensor], a: Attributes) -> Tensor:
 
 def _contract(operands: Sequence[Tensor], a: Attributes) -> Tensor:
     left, right = operands
+    if a.get("precision") == "tf32":
+        left, right = ops.cast(left, dtypes.tf32), ops.cast(right, dtypes.tf32)
     result = dtypes.by_name(a["dtype"])
     compute = result.compute.numpy
     left_free = [d for d in range(left.ndim) if d not in (*a["left_batch"], *a["left_contract"])]

@@ -7,9 +7,11 @@ What an asynchronous product adds up to is in registers that nobody else may tou
 from __future__ import annotations
 
 import numpy as np
-from xdsl.ir import Operation
+from xdsl.ir import Operation, SSAValue
 
+from tilewright import dtypes, ops
 from tilewright.dialects import scheduled, tile
+from tilewright.dialects.base import array_type
 from tilewright.semantics.block_memory import Buffer, warps_of
 from tilewright.semantics.block_run import BlockRun, Product
 from tilewright.semantics.hazards import RaceError
@@ -47,7 +49,7 @@ def multiply(op: scheduled.MmaOp, values: Values, block: BlockRun) -> Tensor | P
     who = named(op, values)
     if not _is_asynchronous(op):
         left, right = (
-            _operand(values[operand], fragment, block, who)
+            _rounded(operand, _operand(values[operand], fragment, block, who))
             for operand, fragment in zip((op.left, op.right), op.fragments, strict=True)
         )
         return dot(left, right, values[op.accumulator])
@@ -96,3 +98,9 @@ def _operand(value: Tensor | Buffer, fragment: str, block: BlockRun, who: str) -
     shape: tuple[int, ...] = value.places.shape
     holders, _ = warps_of(fragment, shape, block.agent.warps)
     return block.memory.load(block.agent, value, tuple(np.indices(shape)), holders, who)
+
+
+def _rounded(operand: SSAValue, value: Tensor) -> Tensor:
+    """An operand as a product multiplies it."""
+    type = array_type(operand.type.array if isinstance(operand.type, tile.RefType) else operand)
+    return ops.cast(value, type.dtype) if type.dtype == dtypes.tf32 else value

@@ -38,7 +38,7 @@ def same(actual: Any, expected: Any) -> None:
     expected = np.asarray(expected)
     assert (actual.shape, actual.dtype) == (expected.shape, expected.dtype)
     # NumPy does not know NaN in types that are not its own.
-    widened = np.float64 if actual.dtype.kind == "V" else actual.dtype
+    widened = np.float64 if dtypes.from_numpy(actual.dtype).is_narrow_float else actual.dtype
     np.testing.assert_array_equal(actual.astype(widened), expected.astype(widened))
 
 
@@ -50,7 +50,8 @@ def close(actual: Any, expected: Any, dtype: str, units: float = 4.0) -> None:
     assert (actual.shape, actual.dtype) == (expected.shape, kind.numpy)
     with np.errstate(over="ignore"):
         rounded = expected.astype(kind.numpy).astype(np.float64)
-    smallest = {"f16": 2.0**-24, "bf16": 2.0**-133, "f32": 2.0**-149, "f64": 2.0**-1074}[dtype]
+    smallest = {"f8e4m3fn": 2.0**-9, "f8e5m2": 2.0**-16, "f16": 2.0**-24, "bf16": 2.0**-133}.get(dtype)
+    smallest = smallest or {"f32": 2.0**-149, "f64": 2.0**-1074}[dtype]
     tolerance = units * np.maximum(kind.epsilon * np.abs(rounded), smallest)
     wide = actual.astype(np.float64)
     with np.errstate(invalid="ignore"):

@@ -224,3 +224,17 @@ def test_einsum_refuses():
     ]:
         with pytest.raises(error):
             run(lambda *x, s=subscripts: tw.einsum(s, *x), *operands)
+
+
+@pytest.mark.parametrize("target", ["interp", "cpu"])
+@pytest.mark.parametrize("left", ["float8_e4m3fn", "float8_e5m2"])
+@pytest.mark.parametrize("right", ["float8_e4m3fn", "float8_e5m2"])
+def test_floats_of_8_bits_multiply_in_both_formats(left, right, target):
+    """Alike they give their own type, mixed f32; sums are of f32."""
+    rng = np.random.default_rng(0)
+    kinds = [dtypes.EXTENSIONS[name].numpy for name in (left, right)]
+    a, b = (rng.integers(-4, 5, shape).astype(kind) for shape, kind in zip(((19, 70), (70, 33)), kinds, strict=True))
+    exact = (a.astype(np.float64) @ b.astype(np.float64)).astype(np.float32)
+    own, wide = tw.jit(lambda x, y: (x @ y, tw.matmul(x, y, dtype=tw.f32)), target=target)(a, b)
+    same(wide, exact)
+    same(own, exact.astype(kinds[0]) if left == right else exact)

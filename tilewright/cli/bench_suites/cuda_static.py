@@ -47,9 +47,14 @@ def programs(quick: bool) -> list[tuple[str, Callable[..., Any], tuple[tw.ShapeD
     heads = tw.ShapeDtype((8, side // 4, 64), tw.bf16)
     rows = tw.ShapeDtype((side, 1024), tw.f32)
     image, kernel = tw.ShapeDtype((4, 32, 32, 32), tw.bf16), tw.ShapeDtype((32, 32, 3, 3), tw.bf16)
+    wide = tw.ShapeDtype((side, side), tw.f32)
+    eights = [tw.ShapeDtype((side, side), dtype) for dtype in (tw.f8e4m3fn, tw.f8e5m2)]
     return [
         *found,
         ("gemm i8, b.T", partial(_turned_product, False, True), (bytes_square, bytes_square)),
+        ("gemm f8e4m3fn, b.T", _wide_product, (eights[0], eights[0])),
+        ("gemm f8e4m3fn f8e5m2, b.T", _wide_product, (eights[0], eights[1])),
+        ("gemm tf32, b.T", _rounding_product, (wide, wide)),
         ("gemm bf16, a.T", partial(_turned_product, True, False), (square, square)),
         ("gemm bf16, b.T", partial(_turned_product, False, True), (square, square)),
         ("gemm bf16, a.T b.T", partial(_turned_product, True, True), (square, square)),
@@ -71,6 +76,14 @@ def _product(a: Any, b: Any) -> Any:
 def _turned_product(left: bool, right: bool, a: Any, b: Any) -> Any:
     """A product of operands that lie transposed in memory."""
     return _product(a.T if left else a, b.T if right else b)
+
+
+def _wide_product(a: Any, b: Any) -> Any:
+    return tw.matmul(a, b.T, dtype=tw.f32)
+
+
+def _rounding_product(a: Any, b: Any) -> Any:
+    return tw.matmul(a, b.T, precision="tf32")
 
 
 def _attention(q: Any, k: Any, v: Any) -> Any:

@@ -1,15 +1,17 @@
 """Conversions between element types on scalars and vectors, each rounded once.
 
-A value has two forms. In memory a bool is a byte, `bf16` its 16 bits and `f16` a `half`; in registers a bool is an
-`i1` and both 16-bit floats are held as `f32`, the type that they compute in. `widen` and `narrow` go between the two,
-`emit_cast` between register forms of different types. The rules are those of `ops.cast`: floats to integers saturate
-with NaN to 0, integers wrap, anything to bool is `!= 0`, a NaN stays a (quiet) NaN.
+A value has two forms. In memory a bool is a byte, `f16` a `half` and any other narrow float its bits; in registers a
+bool is an `i1` and narrow floats are held as `f32`, the type that they compute in. `widen` and `narrow` go between the
+two, `emit_cast` between register forms of different types. The rules are those of `ops.cast`: floats to integers
+saturate with NaN to 0, integers wrap, anything to bool is `!= 0`, a NaN stays a (quiet) NaN.
 
-`f16` needs the processor's own conversions (F16C on x86-64, always there on AArch64): without them LLVM calls a
-library.
+`f16` and the floats of 8 bits, all of which are numbers of `f16`, need the processor's own conversions (F16C on x86-64,
+always there on AArch64): without them LLVM calls a library.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from llvmlite import ir
 
@@ -26,10 +28,33 @@ from tilewright.targets.cpu.vector_math_common import (
     with_element,
 )
 
-_FLOAT_FORMS = {16: FLOAT, 32: FLOAT, 64: DOUBLE}
+_FLOAT_FORMS = {8: FLOAT, 16: FLOAT, 32: FLOAT, 64: DOUBLE}
 _BF16_QUIET_BIT = 0x00400000
 _EXACT_IN_DOUBLE = 2**53
 _STICKY_BITS = 0x7FF
+_MAGNITUDE = 0x7FFFFFFF
+
+
+@dataclass(frozen=True)
+class _EightBits:
+    """A float of 8 bits: how many bits of the significand it stores, its least positive number, and the code of what is
+    too large for it and of NaN, without sign."""
+
+    significand_bits: int
+    least: float
+    overflow: int
+    nan: int
+
+    @property
+    def bias(self) -> int:
+        """Of the exponent."""
+        return (1 << (6 - self.significand_bits)) - 1
+
+
+_EIGHT_BITS = {
+    dtypes.f8e4m3fn: _EightBits(3, 2.0**-9, 0x7F, 0x7F),
+    dtypes.f8e5m2: _EightBits(2, 2.0**-16, 0x7C, 0x7E),
+}
 
 
 def register_form(dtype: DType, lanes: int = 1) -> ir.Type:
@@ -43,7 +68,7 @@ def load_form(dtype: DType, lanes: int = 1) -> ir.Type:
     """The LLVM type in which `dtype` is loaded and stored; a scalar when `lanes` is 1."""
     if dtype == dtypes.f16:
         return _of_lanes(HALF, lanes)
-    if dtype in (dtypes.bool_, dtypes.bf16):
+    if dtype.is_bool or dtype.is_narrow_float:
         return _of_lanes(ir.IntType(dtype.bits), lanes)
     return register_form(dtype, lanes)
 
@@ -61,11 +86,13 @@ def widen(builder: Builder, value: Value, dtype: DType) -> Value:
     if dtype == dtypes.bf16:
         bits = builder.zext(value, with_element(value.type, ir.IntType(32)))
         return builder.bitcast(builder.shl(bits, splat(bits.type, 16)), with_element(value.type, FLOAT))
+    if dtype in _EIGHT_BITS:
+        return _from_eight_bits(builder, value, _EIGHT_BITS[dtype])
     return value
 
 
 def narrow(builder: Builder, value: Value, dtype: DType) -> Value:
-    """Register form to memory form; the 16-bit floats round to nearest even and keep a NaN quiet."""
+    """Register form to memory form; narrow floats round to nearest even and keep a NaN quiet."""
     if dtype.is_bool:
         return builder.zext(value, with_element(value.type, ir.IntType(8)))
     if dtype == dtypes.f16:
@@ -73,12 +100,14 @@ def narrow(builder: Builder, value: Value, dtype: DType) -> Value:
     if dtype == dtypes.bf16:
         bits = _rounded_to_bf16(builder, value)
         return builder.trunc(builder.lshr(bits, splat(bits.type, 16)), with_element(value.type, ir.IntType(16)))
+    if dtype in _EIGHT_BITS:
+        return _to_eight_bits(builder, value, _EIGHT_BITS[dtype])
     return value
 
 
 def round_to(builder: Builder, value: Value, dtype: DType) -> Value:
     """Round a result computed in `dtype.compute` to a value of `dtype`, still in register form."""
-    if dtype == dtypes.f16:
+    if dtype == dtypes.f16 or dtype in _EIGHT_BITS:
         return widen(builder, narrow(builder, value, dtype), dtype)
     if dtype == dtypes.bf16:
         bits = _rounded_to_bf16(builder, value)
@@ -122,6 +151,8 @@ def _resize(builder: Builder, value: Value, source: DType, destination: DType, r
 
 
 def _float_to_float(builder: Builder, value: Value, source: DType, destination: DType) -> Value:
+    if destination == dtypes.tf32:
+        return _rounded_to_tf32(builder, value)
     if destination.bits == 64:
         return builder.fpext(value, with_element(value.type, DOUBLE))
     if source.bits < 64:
@@ -203,3 +234,55 @@ def _rounded_to_bf16(builder: Builder, value: Value) -> Value:
     # A rounding carry could turn a NaN into an infinity or a zero.
     quiet = builder.or_(bits, splat(bits.type, _BF16_QUIET_BIT))
     return builder.select(builder.fcmp_unordered("uno", value, value), quiet, rounded)
+
+
+def _from_eight_bits(builder: Builder, value: Value, form: _EightBits) -> Value:
+    """Through the `half` whose exponent and significand are those of the code: it is the number but for a power of two,
+    subnormal ones included."""
+    half_bits = with_element(value.type, ir.IntType(16))
+    wide = builder.zext(value, half_bits)
+    magnitude = builder.and_(wide, splat(half_bits, 0x7F))
+    sign = builder.shl(builder.xor(wide, magnitude), splat(half_bits, 8))
+    shifted = builder.shl(magnitude, splat(half_bits, 10 - form.significand_bits))
+    half = builder.bitcast(builder.or_(shifted, sign), with_element(value.type, HALF))
+    result = builder.fpext(half, with_element(value.type, FLOAT))
+    if form.bias == 15:
+        return result
+    result = builder.fmul(result, splat(result.type, 2.0 ** (15 - form.bias)))
+    # The code of NaN reads as a number, being none of `half`.
+    word = with_element(value.type, ir.IntType(32))
+    is_nan = builder.sext(builder.icmp_unsigned("==", magnitude, splat(half_bits, form.nan)), word)
+    quiet = builder.and_(is_nan, splat(word, 0x7FC00000))
+    return builder.bitcast(builder.or_(builder.bitcast(result, word), quiet), result.type)
+
+
+def _to_eight_bits(builder: Builder, value: Value, form: _EightBits) -> Value:
+    """Round to nearest even: numbers by adding half of the last bit kept, subnormal ones by adding an f32 whose last
+    bit is the least number."""
+    word = with_element(value.type, ir.IntType(32))
+    bits = builder.bitcast(value, word)
+    magnitude = builder.and_(bits, splat(word, _MAGNITUDE))
+    dropped = 23 - form.significand_bits
+    last_kept = builder.and_(builder.lshr(magnitude, splat(word, dropped)), splat(word, 1))
+    half = splat(word, (1 << (dropped - 1)) - 1 - ((127 - form.bias) << 23))
+    normal = builder.lshr(builder.add(builder.add(magnitude, half), last_kept), splat(word, dropped))
+    base = splat(value.type, form.least * 2.0**23)
+    sum_bits = builder.bitcast(builder.fadd(builder.bitcast(magnitude, value.type), base), word)
+    subnormal = builder.sub(sum_bits, builder.bitcast(base, word))
+    is_small = builder.icmp_unsigned("<", magnitude, splat(word, (128 - form.bias) << 23))
+    limit = splat(word, form.overflow)
+    normal = builder.select(builder.icmp_unsigned("<", normal, limit), normal, limit)
+    result = builder.select(is_small, subnormal, normal)
+    if form.nan != form.overflow:
+        result = builder.select(builder.fcmp_unordered("uno", value, value), splat(word, form.nan), result)
+    sign = builder.and_(builder.lshr(bits, splat(word, 24)), splat(word, 0x80))
+    return builder.trunc(builder.or_(result, sign), with_element(value.type, ir.IntType(8)))
+
+
+def _rounded_to_tf32(builder: Builder, value: Value) -> Value:
+    """An f32 without its last 13 bits, rounded to nearest, ties away from zero."""
+    word = with_element(value.type, ir.IntType(32))
+    bits = builder.bitcast(value, word)
+    rounded = builder.and_(builder.add(bits, splat(word, 0x1000)), splat(word, 0xFFFFE000))
+    is_finite = builder.icmp_unsigned("<", builder.and_(bits, splat(word, _MAGNITUDE)), splat(word, 0x7F800000))
+    return builder.bitcast(builder.select(is_finite, rounded, bits), value.type)

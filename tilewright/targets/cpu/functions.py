@@ -18,7 +18,7 @@ def emit_function(builder: Builder, name: str, dtype: DType, arguments: Sequence
     """Apply function `name` to operands of type `dtype` (of a select: the type of its values)."""
     known = _EMISSIONS.get(name)
     result = emit_math(builder, name, arguments) if known is None else known(builder, dtype, arguments)
-    exact = name in _EXACT or not dtype.is_float or dtype.bits != 16
+    exact = name in _EXACT or not dtype.is_narrow_float
     return result if exact or result.type != arguments[-1].type else round_to(builder, result, dtype)
 
 
@@ -258,7 +258,7 @@ _EMISSIONS: dict[str, Emission] = {
     "select": lambda b, dtype, a: b.select(a[0], a[1], a[2]),
 }
 
-# Results that are already values of a 16-bit type: choices and sign changes need no rounding.
+# Results that are already values of a narrow type: choices and sign changes need no rounding.
 _EXACT = frozenset(
     {"maximum", "minimum", "negative", "absolute", "sign", "copysign", "floor", "ceil", "trunc", "round", "select"}
 )

@@ -29,6 +29,7 @@ from tilewright.passes.nest_segments import round_up
 from tilewright.passes.tile_lower_to_warps import layout_of, parsed
 from tilewright.runtime.cuda_steps import TensorMap
 from tilewright.targets.cpu.conversions import load_form, narrow, register_form, widen
+from tilewright.targets.cpu.vector_math_common import declare_features
 from tilewright.targets.cuda import emit_relayout
 from tilewright.targets.cuda.emit_copies import emit_commit, emit_copy, emit_wait
 from tilewright.targets.cuda.emit_memory import (
@@ -150,6 +151,7 @@ class _Emitter:
     def _begin(self) -> None:
         self.module = ir.Module(name=self.kernel.sym_name.data)
         self.module.triple = TRIPLE
+        declare_features(self.module, self.machine.converts)
         pointers = [ir.PointerType(addrspace=GLOBAL_SPACE) for _ in self.kernel.refs]
         parameters = [*pointers, *(TensorMapParameter() for _ in self.roles.tensor_maps)]
         type_of = ir.FunctionType(ir.VoidType(), parameters)

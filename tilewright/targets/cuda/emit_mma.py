@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from llvmlite import ir
 
+from tilewright import dtypes
 from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug
 from tilewright.passes.layout_spaces import MMA, SCALAR
@@ -14,7 +15,7 @@ from tilewright.targets.cpu.conversions import load_form, widen
 from tilewright.targets.cpu.vector_math_common import intrinsic
 from tilewright.targets.cuda.emit_memory import Memory
 from tilewright.targets.cuda.fragments import I32, Builder, Coordinates, Fragment, Threads, Value, i32, registers_of
-from tilewright.targets.cuda.functions import emit_cast
+from tilewright.targets.cuda.functions import emit_cast, rounded_to_tf32
 from tilewright.targets.cuda.matrices import Matrices
 
 # A tile in registers, a buffer, or one that is read by matrices.
@@ -94,7 +95,10 @@ class _Line:
         offset = builder.add(builder.mul(row, i32(memory.shape[1])), column)
         pointer = builder.gep(memory.pointer, [offset], source_etype=load_form(memory.dtype))
         raw = builder.load(pointer, typ=load_form(memory.dtype), align=memory.dtype.itemsize)
-        return emit_cast(builder, widen(builder, raw, memory.dtype), memory.dtype, self.dtype)
+        value = widen(builder, raw, memory.dtype)
+        if memory.dtype == dtypes.tf32:  # a buffer of it holds f32 numbers
+            value = rounded_to_tf32(builder, value)
+        return emit_cast(builder, value, memory.dtype, self.dtype)
 
 
 def _multiplied(builder: Builder, a: Value, b: Value, total: Value) -> Value:
@@ -111,11 +115,16 @@ class _Instruction:
     """An `mma.sync` of 16 rows and 8 columns: its depth, which is 256 bits, and the names of its types in PTX."""
 
     depth: int
-    operand: str
+    left: str
+    right: str
     accumulator: str
 
 
-_PTX_NAMES: Mapping[str, str] = {"bf16": "bf16", "f16": "f16", "i8": "s8", "f32": "f32", "i32": "s32"}
+_PTX_NAMES: Mapping[str, str] = {"bf16": "bf16", "f16": "f16", "i8": "s8", "f32": "f32", "i32": "s32"} | {
+    "f8e4m3fn": "e4m3",
+    "f8e5m2": "e5m2",
+    "tf32": "tf32",
+}
 _DEPTH_BYTES = 32
 
 
@@ -124,8 +133,8 @@ def _by_warps(
 ) -> Fragment:
     """Each warp its part: registers of one instruction follow each other, its tiles row by row (`catalogue`). What is
     in buffers is loaded a step of the depth before it is multiplied."""
-    operand, sums = left.dtype, accumulator.dtype
-    kind = _Instruction(_DEPTH_BYTES // operand.itemsize, _PTX_NAMES[operand.name], _PTX_NAMES[sums.name])
+    names = (_PTX_NAMES[each.dtype.name] for each in (left, right, accumulator))
+    kind = _Instruction(_DEPTH_BYTES // left.dtype.itemsize, *names)
     a, b = _Words.of(builder, left), _Words.of(builder, right)
     values = dict(accumulator.values)
     depth = _depth_of(left) // kind.depth
@@ -192,7 +201,7 @@ def _words(builder: Builder, fragment: Fragment) -> list[Value]:
 def _instruction(
     builder: Builder, kind: _Instruction, a: Sequence[Value], b: Sequence[Value], sums: Sequence[Value]
 ) -> list[Value]:
-    shape = f"m16n8k{kind.depth}.row.col.{kind.accumulator}.{kind.operand}.{kind.operand}.{kind.accumulator}"
+    shape = f"m16n8k{kind.depth}.row.col.{kind.accumulator}.{kind.left}.{kind.right}.{kind.accumulator}"
     text = f"mma.sync.aligned.{shape} {{$0, $1, $2, $3}}, {{$4, $5, $6, $7}}, {{$8, $9}}, {{$10, $11, $12, $13}};"
     letter = "f" if kind.accumulator == "f32" else "r"
     constraints = ",".join([f"={letter}"] * 4 + ["r"] * 6 + [letter] * 4)

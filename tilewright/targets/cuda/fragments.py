@@ -22,6 +22,7 @@ from tilewright.layout.dims import static
 from tilewright.layout.iters import fuse_digits, weighted
 from tilewright.layout.refinement import Content, Copy, IndexDigit, Slot, Table
 from tilewright.targets.cpu.conversions import load_form, narrow, register_form, widen
+from tilewright.targets.cuda.eight_bits import converts, number_of, rounded_code
 
 Value = Any  # llvmlite carries no annotations
 Builder = Any
@@ -54,7 +55,7 @@ def table_of(layout: Layout) -> Table:
 
 @dataclass(frozen=True)
 class Fragment:
-    """A thread's elements of a tile by register number, each in the form in which a register holds it: of 16-bit floats
+    """A thread's elements of a tile by register number, each in the form in which a register holds it: of narrow floats
     their bits, which are computed with as f32."""
 
     layout: Layout
@@ -80,7 +81,7 @@ _BFLOAT = _BFloat()
 
 def is_packed(dtype: DType) -> bool:
     """Whether elements are held in fewer bits than they are computed with."""
-    return dtype.is_float and dtype.bits == 16
+    return dtype.is_narrow_float
 
 
 def held_form(dtype: DType) -> ir.Type:
@@ -89,14 +90,18 @@ def held_form(dtype: DType) -> ir.Type:
 
 
 def held(builder: Builder, value: Value, dtype: DType) -> Value:
-    """A computed element as it is held: 16-bit floats are rounded."""
+    """A computed element as it is held: narrow floats are rounded."""
     if dtype == dtypes.bf16:
         return builder.bitcast(builder.fptrunc(value, _BFLOAT), ir.IntType(16))
+    if converts(builder, dtype):
+        return rounded_code(builder, value, dtype)
     return narrow(builder, value, dtype) if is_packed(dtype) else value
 
 
 def computed(builder: Builder, value: Value, dtype: DType) -> Value:
     """A held element in register form."""
+    if converts(builder, dtype):
+        return number_of(builder, value, dtype)
     return widen(builder, value, dtype) if is_packed(dtype) else value
 
 

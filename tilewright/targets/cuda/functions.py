@@ -24,7 +24,7 @@ LEAST, MOST = 2.0**-100, 2.0**125
 
 def emit_function(builder: Builder, name: str, dtype: DType, arguments: Sequence[Value]) -> Value:
     """Apply function `name` to scalars of type `dtype` (of a select: the type of its values), in register form. Results
-    of 16-bit floats are rounded where they are held.
+    of narrow floats are rounded where they are held.
 
     Raises:
         UnsupportedOnTargetError: floats have no such function on this target.
@@ -38,10 +38,21 @@ def emit_function(builder: Builder, name: str, dtype: DType, arguments: Sequence
 
 
 def emit_cast(builder: Builder, value: Value, source: DType, destination: DType) -> Value:
-    """Convert between register forms. A 16-bit float that needs one rounding gets it where it is held."""
+    """Convert between register forms. A narrow float that needs one rounding gets it where it is held."""
+    if destination == dtypes.tf32:
+        return rounded_to_tf32(builder, value)
     once = source.bits <= 16 or source == dtypes.f32
-    packed = destination.is_float and destination.bits == 16
+    packed = destination.is_narrow_float
     return cast_shared(builder, value, source, dtypes.f32 if packed and once else destination)
+
+
+def rounded_to_tf32(builder: Builder, value: Value) -> Value:
+    """An f32 as tensor cores take it: PTX ISA, cvt.rna.tf32.f32."""
+    name = "llvm.nvvm.f2tf32.rna"
+    function = builder.module.globals.get(name)
+    if function is None:
+        function = ir.Function(builder.module, ir.FunctionType(ir.IntType(32), [FLOAT]), name)
+    return builder.bitcast(builder.call(function, [value]), FLOAT)
 
 
 def _number(value: float) -> Value:

@@ -2,7 +2,8 @@
 
 PTX ISA, "Warp-level matrix load instruction: ldmatrix": lanes 8 j to 8 j + 7 give the addresses of the lines of matrix
 j; lane l gets of each matrix the two elements of 16 bits at line l / 4, from 2 (l % 4) on, or with `.trans` those of
-column l / 4. Four elements of 8 bits along the depth move as two of 16.
+column l / 4. Four elements of 8 bits along the depth, or one of 32, move as
+two of 16.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 
 from llvmlite import ir
 
+from tilewright import dtypes
 from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug
 from tilewright.layout import Layout
@@ -19,6 +21,7 @@ from tilewright.layout.axes import Kind
 from tilewright.layout.refinement import IndexDigit, Slot
 from tilewright.targets.cuda.emit_memory import Memory
 from tilewright.targets.cuda.fragments import I32, Coordinates, Threads, Value, i32, registers_of, slots_of
+from tilewright.targets.cuda.functions import rounded_to_tf32
 from tilewright.targets.cuda.places import Places
 
 _LINES = 8
@@ -99,8 +102,15 @@ class Matrices:
             function = ir.Function(module, ir.FunctionType(form, [pointer.type]), name)
         loaded = self.threads.builder.call(function, [pointer])
         if count == 1:
-            return [loaded]
-        return [self.threads.builder.extract_value(loaded, n) for n in range(count)]
+            return [self._multiplied(loaded)]
+        return [self._multiplied(self.threads.builder.extract_value(loaded, n)) for n in range(count)]
+
+    def _multiplied(self, word: Value) -> Value:
+        """A register as products take it: buffers of tf32 hold f32 numbers."""
+        if self.dtype != dtypes.tf32:
+            return word
+        builder = self.threads.builder
+        return builder.bitcast(rounded_to_tf32(builder, builder.bitcast(word, ir.FloatType())), I32)
 
     def _check_steps(self, origins: Sequence[Sequence[int]], steps: Sequence[Sequence[int]]) -> None:
         for number, origin in enumerate(origins):
