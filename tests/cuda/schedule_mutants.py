@@ -61,6 +61,8 @@ _FINDS_NOTHING = "no copy is under way"
 _FENCED_AGAIN = "fenced again before the next product"
 _COUNTS_COPIES = (scheduled.CopyOp, scheduled.CommitOp, scheduled.WaitOp)
 _USES_BARRIERS = (scheduled.ArriveOp, scheduled.ExpectOp, scheduled.AwaitOp, scheduled.TensorCopyOp)
+# What touches memory where an operand is there.
+_MOVES = (tile.LoadOp, tile.StoreOp, scheduled.MmaOp)
 _SWAPPED = (scheduled.ArriveOp, scheduled.ExpectOp, scheduled.AwaitOp)
 
 
@@ -363,8 +365,9 @@ def _neighbour(op: Operation, forwards: bool) -> Operation | None:
 def _matters(op: Operation) -> bool:
     inner = [each for each in op.walk() if not isinstance(each, tile.YieldOp | scheduled.EndOp)]
     return any(
-        isinstance(each, (*SYNCHRONISES, *_USES_BARRIERS, scheduled.CopyOp, scheduled.MmaOp, scheduled.MbarrierOp))
-        or any(_is_of_a_block(operand) for operand in each.operands if isinstance(each, tile.LoadOp | tile.StoreOp))
+        isinstance(each, (*SYNCHRONISES, *_USES_BARRIERS, scheduled.CopyOp, scheduled.MbarrierOp))
+        or (isinstance(each, scheduled.MmaOp) and each.asynchronous is not None)
+        or (isinstance(each, _MOVES) and any(_is_of_a_block(operand) for operand in each.operands))
         for each in inner
     )
 

@@ -164,7 +164,8 @@ def _followed(op: tile.ForOp) -> int:
     """How many trips of a loop show all that its trips do to each other."""
     rings = [_ring(stage).count for stage in op.body.block.walk() if isinstance(stage, scheduled.StageOp)]
     trips, period = int(op.trips.value.data), lcm(*rings)
-    enough = period + 2
+    # The last ones, in which nothing is copied ahead, come on top.
+    enough = period + 1 + max(rings, default=1)
     # The last of them is at the stage at which the loop ends.
     return min(trips, enough + (trips - enough) % period)
 
@@ -225,7 +226,8 @@ class _Recorder:
     def _accesses(self, op: Operation) -> Iterator[_Touch]:
         match op:
             case scheduled.CopyOp():
-                yield self._whole(op, op.destination, op.layout.data, later=True)
+                if self._is_made(op):
+                    yield self._whole(op, op.destination, op.layout.data, later=True)
             case scheduled.MmaOp():
                 for operand, fragment in zip((op.left, op.right), op.fragments, strict=True):
                     if operand in self.starts:
@@ -236,6 +238,16 @@ class _Recorder:
                 yield self._part(op, op.destination, op.value)
             case _:
                 pass
+
+    def _is_made(self, op: scheduled.CopyOp) -> bool:
+        """Whether there is a trip for a copy: the trips that are followed end as those of the loop do, where it is
+        known how many it has."""
+        loop = op.parent_op()
+        if op.trip is None or op.trips is None or not isinstance(loop, tile.ForOp) or loop in self.trips:
+            return True
+        (trip,) = evaluate_map(op.trip.data, (), [self.counters.get(s, 0) for s in op.symbols])
+        left_out = int(loop.trips.value.data) - _followed(loop)
+        return int(trip) + left_out < int(op.trips.value.data)
 
     def _stage(self, op: scheduled.StageOp) -> None:
         assert isinstance(op.ring.owner, scheduled.AllocOp)
