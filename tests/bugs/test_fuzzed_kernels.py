@@ -61,6 +61,12 @@ KERNELS = {
         %sums = tile.reduce(%z) {fn = "add", axes = array<i64: 1>} : tensor<8xf32>
         tile.store(%sums, %vout, %p) {map = affine_map<(d0)[s0] -> (d0 + s0 * 9)>}
         """,
+    "a scan of a window wholly beyond its array": """
+        %first = tile.load(%a) {map = affine_map<(d0, d1) -> (d0 + 18, d1)>} : tensor<4x8xf32>
+        %z = tile.scan(%first) {fn = "maximum", axis = 1 : index, reverse = false} : tensor<4x8xf32>
+        %y = tile.map(%z) {fn = "negative"} : tensor<4x8xf32>
+        tile.store(%y, %out, %p) {map = affine_map<(d0, d1)[s0] -> (d0 + s0 * 9, d1)>}
+        """,
 }
 
 

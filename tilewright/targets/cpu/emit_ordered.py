@@ -8,13 +8,14 @@ from tilewright.targets.cpu.emit_arg_reduce import emit_arg_reduce
 from tilewright.targets.cpu.emit_scan import emit_scan
 from tilewright.targets.cpu.emit_sort import emit_sort
 from tilewright.targets.cpu.emit_top_k import emit_top_k
+from tilewright.targets.cpu.loops import static
 from tilewright.targets.cpu.ordered_nest import OrderedNest
 
 
 def emit_ordered(context: FunctionContext, nest: scheduled.NestOp, op: tile.TileOp) -> None:
     """Append the code of a nest around an ordered operation at the builder's position."""
     ordered = OrderedNest.of(context, nest, op)
-    if 0 in ordered.shape:
+    if any(static(extent) == 0 for extent in ordered.extents):  # none of its elements is in an array
         return
     if isinstance(op, tile.ScanOp):
         emit_scan(ordered, op)
