@@ -43,10 +43,12 @@ def tile_to_scheduled() -> Sequence[Pass]:
     """Schedule for vectors: layouts, buffers, loop nests, packed operands, parallel regions."""
     from tilewright.passes.scheduled_block_epilogues import ScheduledBlockEpiloguesPass
     from tilewright.passes.scheduled_pack_operands import ScheduledPackOperandsPass
+    from tilewright.passes.scheduled_split_operands import ScheduledSplitOperandsPass
     from tilewright.passes.tile_lower_to_scheduled import TileLowerToScheduledPass
 
     return [
         TileLowerToScheduledPass(),  # a layout (vectors, packing, register blocks) and a place for every value
+        ScheduledSplitOperandsPass(),  # operands of products that narrower instructions do, in parts
         ScheduledPackOperandsPass(),  # panels for right operands: captured arrays now, others at the kernel's start
         ScheduledBlockEpiloguesPass(),  # what follows a product, while a block of it is near
     ]

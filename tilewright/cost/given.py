@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING
 from tilewright.options import options
 
 if TYPE_CHECKING:
-    from tilewright.cost.products import Schedule
+    from tilewright.cost.products import MatmulTile, Schedule
 
 
 @dataclass(frozen=True)
 class Given:
-    """`product` is for all matrix products; `reductions` has a tile for each shape that a loop reduces, with an extent
+    """`product` is for all matrix products, `split` the tile of all that can be done in parts; `reductions` has a tile for each shape that a loop reduces, with an extent
     for each dimension."""
 
     product: Schedule | None = None
+    split: MatmulTile | None = None
     reductions: Mapping[tuple[int, ...], tuple[int, ...]] = field(
         default_factory=dict[tuple[int, ...], tuple[int, ...]]
     )

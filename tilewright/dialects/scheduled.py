@@ -471,6 +471,13 @@ class DotOp(PlainOp):
     same columns of the right operand one after the other, this is the one whose number is the symbol at `position`.
     With `keep` the first rows that meet some columns of the right operand keep them in a panel of the thread, where the
     rows after them, and the later turns, read them; if it is false, the turns before this product kept them.
+
+    With `parts` and a right operand of u32 both operands are in blocks of parts, numbers whose sum is 2^`scale` times
+    the operand's. The left one has the dims (block of rows, step of the depth, part, row, depth) and holds the bits of
+    16-bit floats, the right one (..., panel, step, part, word, column) two of them in a word. `left_map` is from (block,
+    step) to the first two dims, `right_map` from (panel, step) to all but the last three. Products of two parts whose
+    numbers have a sum below `parts` are added, and the sum divided by 2^(2 * `scale`). Before the parts are made the
+    operands are what they are made from.
     """
 
     name = "scheduled.dot"
@@ -488,6 +495,13 @@ class DotOp(PlainOp):
     depth_limit = opt_prop_def(IntegerAttr)
     turn = opt_prop_def(DenseArrayBase)
     keep = opt_prop_def(BoolAttr)
+    parts = opt_prop_def(IntegerAttr)
+    scale = opt_prop_def(IntegerAttr)
+
+    @property
+    def is_split(self) -> bool:
+        """Whether the operands are in parts."""
+        return self.parts is not None and tile.ref_type(self.right).dtype == dtypes.u32
 
     @property
     def shape(self) -> tuple[int, int, int]:

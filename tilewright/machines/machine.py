@@ -70,7 +70,12 @@ class Vector:
 class MatrixAtom:
     """An instruction that multiplies small matrices: `rows` x `depth` times `depth` x `columns`, in `cycles` where many
     follow each other on one core. A family that differs in types has one name. Its right operand has as many steps of
-    the depth as fill a word of 32 bits side by side."""
+    the depth as fill a word of 32 bits side by side.
+
+    With `parts` more than 1 it stands for several instructions: each operand is multiplied by two to the power `scale`
+    and taken apart into a sum of so many numbers of the type `part`, rounded to nearest one after the other, and the
+    products of two parts whose numbers have a sum below `parts` are added. Where something is out of range then, the
+    result is not finite. Only products that ask for it are done so."""
 
     name: str
     left: str
@@ -80,6 +85,9 @@ class MatrixAtom:
     columns: int
     depth: int
     cycles: float
+    parts: int = 1
+    part: str = ""
+    scale: int = 0
 
     @property
     def flops_per_cycle(self) -> float:
@@ -89,7 +97,12 @@ class MatrixAtom:
     @property
     def group(self) -> int:
         """Steps of the depth in one word of the right operand."""
-        return 32 // by_name(self.right).bits
+        return 32 // by_name(self.part or self.right).bits
+
+    @property
+    def pairs(self) -> int:
+        """How many products of parts there are."""
+        return self.parts * (self.parts + 1) // 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,8 +139,19 @@ class Machine:
         """The instruction that multiplies matrices of these types, where there is one and the depth is made of its
         steps."""
         types = (left.name, right.name, accumulator.name)
-        found = (a for a in self.matrix_atoms if (a.left, a.right, a.accumulator) == types)
+        found = (a for a in self.matrix_atoms if (a.left, a.right, a.accumulator) == types and a.parts == 1)
         return next((a for a in found if depth and depth % a.depth == 0), None)
+
+    def split_atom(self, left: DType, right: DType, accumulator: DType) -> MatrixAtom | None:
+        """What multiplies matrices of these types in parts, where there is something."""
+        types = (left.name, right.name, accumulator.name)
+        found = (a for a in self.matrix_atoms if (a.left, a.right, a.accumulator) == types and a.parts > 1)
+        return next(found, None)
+
+    def atom_of_part(self, accumulator: DType) -> MatrixAtom:
+        """The instruction that multiplies parts, for sums of a type that has them."""
+        whole = next(a for a in self.matrix_atoms if a.accumulator == accumulator.name and a.parts > 1)
+        return next(a for a in self.matrix_atoms if (a.left, a.right, a.accumulator) == (whole.part,) * 2 + (whole.accumulator,))
 
     def atom_of(self, name: str, left: DType, right: DType, accumulator: DType) -> MatrixAtom | None:
         """The instruction of a family that multiplies matrices of these types, where there is one."""

@@ -219,7 +219,7 @@ def _seed(work: _Kernel) -> None:
             types = [array_type(operand) for operand in op.operands]
             known = tuple(work.space.atoms(*types))
             named = tuple(atom for atom in known if op.atom is not None and atom.name == op.atom.data)
-            work.atoms[op] = named or known
+            work.atoms[op] = named or tuple(atom for atom in known if not atom.asked)
             for atom in work.atoms[op]:
                 _offer(work, op.result, atom.accumulator)
                 for operand, layout in zip(op.operands, (atom.left, atom.right, atom.accumulator), strict=True):

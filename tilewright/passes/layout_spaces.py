@@ -44,7 +44,7 @@ FAMILIES = (WGMMA, WGMMA_REGISTERS, MMA, TF32, SCALAR)
 class Atom:
     """One way to do a product: the layouts that it wants of its operands and gives its accumulator, and its time.
     `block` is the part of the accumulator that a micro-kernel keeps in registers, `instruction` what multiplies
-    matrices for it."""
+    matrices for it. One that is `asked` for is for products that name it, no others."""
 
     name: str
     left: Layout
@@ -53,6 +53,7 @@ class Atom:
     seconds: float
     block: Layout | None = None
     instruction: MatrixAtom | None = None
+    asked: bool = False
 
     def __str__(self) -> str:
         return self.name
@@ -298,6 +299,9 @@ class VectorSpace:
         if instruction is not None:
             yield self._matrix(left, right, accumulator, instruction)
             return
+        parts = self.machine.split_atom(left.dtype, right.dtype, dtype)
+        if parts is not None and depth % parts.depth == 0:
+            yield self._matrix(left, right, accumulator, parts)
         line = max(1, self.machine.memories[0].line_bytes // dtype.compute.itemsize)
         for block in register_blocks(dtype, self.machine):
             height = even_split(rows, block.rows)
@@ -316,11 +320,12 @@ class VectorSpace:
         blocks = -(-left.shape[0] // height) * -(-right.shape[1] // width)
         steps = 4 * blocks * -(-left.shape[1] // instruction.depth)
         return Atom(
-            f"{instruction.name}, {height} x {width}",
+            instruction.name if instruction.parts > 1 else f"{instruction.name}, {height} x {width}",
             row_major(left.shape),
             packed_panels_b(right.shape, width, instruction.group),
             row_major(accumulator.shape),
             steps * instruction.cycles / self.machine.clock_hertz,
             register_block((height, width), instruction.columns),
             instruction,
+            instruction.parts > 1,
         )

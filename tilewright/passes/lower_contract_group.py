@@ -11,6 +11,7 @@ from xdsl.ir import BlockArgument, SSAValue
 from tilewright import dtypes
 from tilewright.cost.products import Product, Right, best_schedule
 from tilewright.cost.register_blocks import micro_kernel_name
+from tilewright.cost.split_products import best_split
 from tilewright.cost.tiles import is_streamed, matrix_tile, streaming_tile
 from tilewright.cost.warp_products import MMA, WarpProduct, warp_schedule
 from tilewright.dialects import array
@@ -32,7 +33,8 @@ Step = Callable[[Sequence[SSAValue], Tile], Tile]
 class ContractPlan:
     """Tile extents of the result dimensions and of the contracted ones (all but the last are 1). `operand`: the
     type that operands are converted to before they are multiplied; None: they are multiplied as they are. `atom`: the
-    name of what multiplies a tile. `warps`, `stages`: as those of `Stage`."""
+    name of what multiplies a tile. `warps`, `stages`: as those of `Stage`. `checked`: where the atom's result is not
+    finite, the product is computed again without it."""
 
     shape: tuple[int, ...]
     extents: tuple[int, ...]
@@ -42,6 +44,7 @@ class ContractPlan:
     atom: str = ""
     warps: int | None = None
     stages: int | None = None
+    checked: bool = False
 
     @property
     def grid(self) -> tuple[int, ...]:
@@ -80,15 +83,20 @@ def plan_contract(group: array.FusedOp, machine: Machine, threads: int) -> Contr
     atom = machine.matrix_atom(*types, _accumulator(result.dtype), last_depth)
     if atom is not None and last_rows < atom.rows:
         atom = None
-    name = ""
+    name, checked = "", False
     if atom is not None:
         tile = matrix_tile(last_rows, last_columns, last_depth, atom, machine, share)
     elif streamed:
         tile = streaming_tile(last_rows, last_columns, last_depth, result.dtype, machine, share)
     else:
-        schedule = best_schedule(product_of(group), machine, threads)
+        product = product_of(group)
+        schedule = best_schedule(product, machine, threads)
         tile = schedule.tile
         name = micro_kernel_name(max(1, min(tile.rows, last_rows)), schedule.block)
+        parts = _atom_of_parts(group, op, machine)
+        split = None if parts is None else best_split(product, parts, machine, threads)
+        if parts is not None and split is not None and split.seconds < schedule.seconds:
+            tile, name, checked = split.tile, parts.name, True
     extents = [1] * result.rank
     if rows:
         extents[rows[-1]] = max(1, min(tile.rows, last_rows))
@@ -98,9 +106,10 @@ def plan_contract(group: array.FusedOp, machine: Machine, threads: int) -> Contr
         result.shape,
         tuple(extents),
         depth_sizes,
-        max(1, min(tile.depth, last_depth)),
+        tile.depth if checked else max(1, min(tile.depth, last_depth)),
         _accumulator(result.dtype) if atom is None else None,
         name,
+        checked=checked,
     )
 
 
@@ -181,6 +190,30 @@ def _piece_bytes(op: array.ContractOp, operand: int) -> int:
     return next(pieces, 0) if dims[-1] in along else 0
 
 
+def _atom_of_parts(group: array.FusedOp, op: array.ContractOp, machine: Machine) -> MatrixAtom | None:
+    """What multiplies the operands in parts, where both are arrays of the group, known at run time only, seen through
+    transposes: they are read again where its result is not finite."""
+    left, right = (array_type(operand).dtype for operand in op.operands)
+    a = op.attributes_of()
+    _, rows, columns = _dims(op)
+    ends = [array_type(op.results[0]).shape[d] for d in (*rows[-1:], *columns[-1:])]
+    ends += [array_type(op.operands[0]).shape[d] for d in a["left_contract"][-1:]]
+    if op.precision is not None or len(ends) < 3 or min(ends) < 2:
+        return None
+    for operand in op.operands:
+        value = _untransposed(operand)
+        if not isinstance(value, BlockArgument) or isinstance(group.operands[value.index].owner, array.ConstantOp):
+            return None
+    return machine.split_atom(left, right, _accumulator(array_type(op.results[0]).dtype))
+
+
+def _untransposed(value: SSAValue) -> SSAValue:
+    """What a value is a transpose of."""
+    while isinstance(value.owner, array.TransposeOp):
+        value = value.owner.operands[0]
+    return value
+
+
 def _batches(op: array.ContractOp) -> int:
     """Products over the last rows, columns and contracted dimension."""
     shape = array_type(op.results[0]).shape
@@ -216,9 +249,7 @@ def product_of(group: array.FusedOp) -> Product:
 def _right_choices(group: array.FusedOp, op: array.ContractOp) -> tuple[Right, ...]:
     """What can be done with the right operand: an array of the group, seen through transposes, is packed as a whole, or
     read where it lies where the product's columns are side by side; what the group computes is packed by each tile."""
-    value = op.operands[1]
-    while isinstance(value.owner, array.TransposeOp):
-        value = value.owner.operands[0]
+    value = _untransposed(op.operands[1])
     if not isinstance(value, BlockArgument) or op.precision is not None:
         return (Right.ALONE,)
     if isinstance(group.operands[value.index].owner, array.ConstantOp):
@@ -275,7 +306,7 @@ def lower_contract_group(
     depth = Axis(plan.depth_extent, DEPTH, "k")
     acc_type = _accumulator(result.dtype)
 
-    def step(counters: Sequence[SSAValue], total: Tile) -> Tile:
+    def step(counters: Sequence[SSAValue], total: Tile, atom: str) -> Tile:
         inner = _depth_positions(plan, depth, counters)
         left_at = operand_coordinates(
             array_type(op.operands[0]).rank,
@@ -302,14 +333,32 @@ def lower_contract_group(
             limit = plan.depth_sizes[-1]
             left = builder.fill_padding(left, inner[-1], limit, 0)
             right = builder.fill_padding(right, inner[-1], limit, 0)
-        return builder.dot(left, right, total, (row, column, depth), plan.atom)
+        return builder.dot(left, right, total, (row, column, depth), atom)
 
-    total = builder.full(0, acc_type, (row, column))
-    if 0 not in plan.depth_sizes:
-        total = _depth_loop(plan, builder, total, step)
+    def multiplied(atom: str) -> Tile:
+        total = builder.full(0, acc_type, (row, column))
+        if 0 in plan.depth_sizes:
+            return total
+        return _depth_loop(plan, builder, total, lambda counters, t: step(counters, t, atom))
+
+    total = multiplied(plan.atom)
+    if plan.checked:
+        cut = [d for d in (*rows[-1:], *columns[-1:]) if plan.shape[d] % plan.extents[d]]
+        finite = _is_finite(builder, total, [(at[d], plan.shape[d]) for d in cut])
+        total = builder.branch(finite, lambda: total, lambda: multiplied(""))
     product = builder.cast(squeeze(builder, total, at), result.dtype)
     builder.define(op.results[0], tuple(at), product)
     store_roots(group, op.results[0], builder, tuple(at), outputs)
+
+
+def _is_finite(builder: TileBuilder, total: Tile, ends: Sequence[tuple[Linear, int]]) -> Tile:
+    """Whether all numbers of a tile are finite that lie before the ends of the dims it is cut from: then, and only then,
+    their differences with themselves have the sum 0."""
+    for position, size in ends:
+        total = builder.fill_padding(total, position, size, 0)
+    difference = builder.map("subtract", total, total)
+    zero = builder.full(0, array_type(total.value).dtype)
+    return builder.map("equal", builder.reduce(difference, "add", total.axes), zero)
 
 
 def store_roots(

@@ -118,6 +118,12 @@ def left_window(value: SSAValue, bound: DepthBound | None, whole: int = 1) -> tu
     return found if inside and not any(n % whole for n in lengths) else None
 
 
+def any_left_window(value: SSAValue, bound: DepthBound | None) -> tuple[tile.LoadOp, AffineMap] | None:
+    """The load behind a left operand that is a plain window of an array, and its map from (row, depth)."""
+    permutation, inner = _untransposed(value)
+    return _window(inner, permutation, 1, array_type(value).shape[1], 1, bound)
+
+
 def _untransposed(value: SSAValue) -> tuple[Sequence[int], SSAValue]:
     """A value without its transpose, and its permutation."""
     if isinstance(value.owner, tile.TransposeOp):

@@ -161,7 +161,7 @@ def _epilogue(dot: scheduled.DotOp, machine: Machine) -> _Epilogue | None:
     height, width = dot.micro_tile
     types = [tile.ref_type(ref).dtype for ref in (dot.left, dot.right, dot.accumulator)]
     small = rows * columns * types[2].itemsize <= machine.memories[0].bytes // 2 or rows <= height
-    if small or columns % width or machine.matrix_atom_of_words(*types, depth=depth) is not None:
+    if dot.is_split or small or columns % width or machine.matrix_atom_of_words(*types, depth=depth) is not None:
         return None
     nest, alloc = dot.next_op, dot.accumulator.owner
     if not isinstance(nest, scheduled.NestOp) or not isinstance(alloc, scheduled.AllocOp) or dot.accumulate.value.data:

@@ -103,7 +103,7 @@ class ScheduledPackOperandsPass:
         for kernel in unit.timed_kernels(self.name):
             packed: dict[tuple[SSAValue, int, int, int], SSAValue] = {}
             for op in list(kernel.walk()):
-                if not isinstance(op, scheduled.DotOp):
+                if not isinstance(op, scheduled.DotOp) or op.is_split:
                     continue
                 instruction = _instruction(op, unit.machine)
                 if instruction is not None:
@@ -145,7 +145,12 @@ def _pack(
         return
     contiguous = column_dim == len(shape) - 1 and tile.ref_type(source).dtype == dtype
     place = _place(unit, dot, shape, depth_dim) if contiguous else Right.TOGETHER
+    if _is_rare(dot):
+        place = Right.KEPT if contiguous else Right.ALONE
     if constants is None and place == Right.IN_PLACE:
+        return
+    if place == Right.ALONE:
+        _pack_alone(dot)
         return
     subject = f"operand {source.index} of {kernel.sym_name.data}"  # type: ignore[attr-defined]  a block argument
     if constants is not None and len(list(source.uses)) == 1:
@@ -371,6 +376,31 @@ def _pack_constants(
         if not list(constant.results[0].uses):
             constant.detach()
             constant.erase()
+
+
+def _is_rare(dot: scheduled.DotOp) -> bool:
+    """Whether a product is in a branch: nothing is made for it beforehand."""
+    parent = dot.parent_op()
+    while parent is not None and not isinstance(parent, tile.IfOp):
+        parent = parent.parent_op()
+    return parent is not None
+
+
+def _pack_alone(dot: scheduled.DotOp) -> None:
+    """Panels of a product's own part of its right operand."""
+    source = tile.ref_type(dot.right).dtype
+    dtype = tile.ref_type(dot.accumulator).dtype
+    type = ArrayType((dot.shape[2], -(-dot.shape[1] // dot.micro_tile[1]) * dot.micro_tile[1]), source)
+    body = Block()
+    attributes = {"map": dot.right_map, "fill": 0.0 if source.is_float else 0}
+    load = tile.LoadOp.make([dot.right, *dot.symbols], attributes, [tensor(type)])
+    body.add_op(load)
+    value = load.result
+    if source != dtype:
+        cast = tile.CastOp.make([value], {}, [tensor(ArrayType(type.shape, dtype))])
+        body.add_op(cast)
+        value = cast.results[0]
+    _store_panels(dot, body, value, dot.micro_tile[1])
 
 
 def _pack_at_run_time(

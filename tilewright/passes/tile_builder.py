@@ -181,6 +181,23 @@ class TileBuilder:
         self.block.add_op(op)
         return [Tile(r, t.axes) for r, t in zip(op.results, carried, strict=True)]
 
+    def branch(self, condition: Tile, then: Callable[[], Tile], otherwise: Callable[[], Tile]) -> Tile:
+        """What one of two bodies gives, by a bool; both over the same axes."""
+        results: list[Tile] = []
+        regions: list[Region] = []
+        outer = self.block
+        for body in (then, otherwise):
+            self.block = Block()
+            self._memo.append({})
+            results.append(body())
+            self.block.add_op(tile.YieldOp.make([results[-1].value], {}, []))
+            self._memo.pop()
+            regions.append(Region(self.block))
+        self.block = outer
+        op = tile.IfOp.make([condition.value], {}, [results[0].value.type], regions)
+        self.block.add_op(op)
+        return Tile(op.results[0], results[0].axes)
+
     # ---- pulling ------------------------------------------------------------------------------------------------
 
     def define(self, value: SSAValue, coordinates: Coordinates, result: Tile) -> None:

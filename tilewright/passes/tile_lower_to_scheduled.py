@@ -69,6 +69,7 @@ from tilewright.passes.nest_writer import identity_map
 from tilewright.passes.ordered_accesses import ORDERED, axis_of, direct_load, direct_store, is_position
 from tilewright.passes.product_operands import (
     DepthBound,
+    any_left_window,
     extent_along,
     left_window,
     result_store,
@@ -230,7 +231,7 @@ class _Lowering:
 
     def _lower_if(self, op: tile.IfOp, segment: Segment, new: Block) -> None:
         condition = segment.materialise(op.condition)
-        outputs = [self.places.alloc(self.places.padded(array_type(r))) for r in op.results]
+        outputs = [self._output_of_if(op, number) for number in range(len(op.results))]
         segment.flush(new)
         load = tile.LoadOp.make([condition], {"map": AffineMapAttr(AffineMap(0, 0, ()))}, [op.condition.type])
         new.add_op(load)
@@ -244,6 +245,28 @@ class _Lowering:
             regions.append(Region(inner))
         new.add_op(tile.IfOp.make([load.result], {}, [], regions))
         self.places.buffers.update(zip(op.results, outputs, strict=True))
+
+    def _output_of_if(self, op: tile.IfOp, number: int) -> SSAValue:
+        """The buffer of one result: that of a value which a branch passes on, where nothing else reads it any more."""
+        for region in (op.then, op.otherwise):
+            last = region.block.last_op
+            value = last.operands[number] if last is not None else None
+            if value in self.places.buffers and self._dies_in(value, op):
+                return self.places.buffers[value]
+        return self.places.alloc(self.places.padded(array_type(op.results[number])))
+
+    def _dies_in(self, value: SSAValue, op: tile.IfOp) -> bool:
+        """Whether a value of the block of an `if` is read by operations before that only, and by one yield in it."""
+        block = op.parent_block()
+        if not isinstance(value.owner, Operation) or value.owner.parent_block() is not block or block is None:
+            return False
+        yields = [use for use in value.uses if isinstance(use.operation, tile.YieldOp)]
+        others = [use.operation for use in value.uses if not isinstance(use.operation, tile.YieldOp)]
+        inside = all(use.operation.parent_op() is op for use in yields)
+        return len(yields) == 1 and inside and all(self._is_before(other, op) for other in others)
+
+    def _is_before(self, user: Operation, op: tile.IfOp) -> bool:
+        return user.parent_block() is op.parent_block() and user.is_before_in_block(op)
 
     def _lower_yield(self, op: tile.YieldOp, segment: Segment, new: Block, carried: Carried) -> None:
         """Write carried tiles for the next trip, directly where no later nest reads the old value."""
@@ -329,7 +352,11 @@ class _Lowering:
         attributes: dict[str, Any] = {"extents": (rows, columns, depth), "block": str(block_of(atom))}
         left_ref, left_map = self._left(left, segment, atom, depth_bound, symbols)
         right_ref, right_map = self._right(right, segment, atom, depth_bound, symbols)
-        if depth_bound is not None:
+        instruction = atom.instruction
+        if instruction is not None and instruction.parts > 1:
+            # Its parts are zeros beyond the end of the depth.
+            attributes |= {"parts": instruction.parts, "scale": instruction.scale}
+        elif depth_bound is not None:
             position, limit = depth_bound
             start = len(symbols)
             symbols.extend(self.places.outer[s] for s in position.symbols)
@@ -430,7 +457,8 @@ class _Lowering:
         """A left operand and its map: the array behind it where that has the depth running inside, else a buffer. A
         matrix instruction reads whole blocks of rows, whatever is in those beyond the operand's."""
         whole = block_of(atom).static_shape[0] if atom.instruction is not None else 1
-        direct = left_window(value, bound, whole)
+        in_parts = atom.instruction is not None and atom.instruction.parts > 1
+        direct = any_left_window(value, bound) if in_parts else left_window(value, bound, whole)
         if direct is not None and self._reads(direct[0], array_type(value)):
             return self._array(*direct, symbols)
         return self._pack_left(value, segment, atom.left, whole), IDENTITY

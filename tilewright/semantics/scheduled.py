@@ -226,6 +226,10 @@ def _run_dot(op: scheduled.DotOp, values: Values) -> None:
         (start,) = evaluate_map(op.depth_map.data, (), symbols)
         depth = max(0, min(depth, int(op.depth_limit.value.data) - int(start)))
     window = np.zeros((rows, columns), acc.dtype)
+    if op.is_split:
+        window[...] = _product_of_parts(op, left, right, symbols)
+        acc[:rows, :columns] = acc[:rows, :columns] + window if op.accumulate.value.data else window
+        return
     a = _read(left, op.left_map.data, (rows, depth), symbols)
     b = _read(right, op.right_map.data, (depth // op.group, columns), symbols)
     if op.group > 1:
@@ -236,6 +240,28 @@ def _run_dot(op: scheduled.DotOp, values: Values) -> None:
         _write(acc, op.accumulator_map.data, window, symbols)
         return
     acc[:rows, :columns] = acc[:rows, :columns] + window if op.accumulate.value.data else window
+
+
+def _product_of_parts(op: scheduled.DotOp, left: Tensor, right: Tensor, symbols: Sequence[Any]) -> Tensor:
+    """The sum of the products of two parts that count, each part being the upper half of an f32."""
+    rows, columns, depth = op.shape
+    steps, count, scale = depth // left.shape[-1], int(decode(op.parts)), int(decode(op.scale))
+    a = _blocks(left, op.left_map.data, (-(-rows // left.shape[-2]), steps), symbols)
+    b = _blocks(right, op.right_map.data, (-(-columns // right.shape[-1]), steps), symbols)
+    halves = np.stack([b & 0xFFFF, b >> 16], axis=-2).reshape(*b.shape[:-2], left.shape[-1], b.shape[-1])
+    numbers = [(bits.astype(np.uint32) << 16).view(np.float32) for bits in (a, halves)]
+    total = np.zeros((a.shape[0] * a.shape[3], b.shape[0] * b.shape[4]), np.float32)
+    for p, q in itertools.product(range(count), range(count)):
+        if p + q < count:
+            product = np.einsum("asrk,bskc->arbc", numbers[0][:, :, p], numbers[1][:, :, q])
+            total += product.reshape(total.shape)
+    return total[:rows, :columns] * np.float32(2.0 ** (-2 * scale))
+
+
+def _blocks(operand: Tensor, map: Any, shape: tuple[int, int], symbols: Sequence[Any]) -> Tensor:
+    """The blocks of an operand in parts that a product reads."""
+    coordinates = [np.broadcast_to(c, shape) for c in evaluate_map(map, shape, symbols)]
+    return operand[tuple(coordinates)]
 
 
 def _write(target: Tensor, map: Any, value: Tensor, symbols: Sequence[Any]) -> None:

@@ -11,6 +11,7 @@ that a right operand lacks.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -39,6 +40,7 @@ from tilewright.targets.cpu.loops import (
     static,
 )
 from tilewright.targets.cpu.micro_kernel import DEPTH_UNROLL, Ahead, MicroKernel, Walk
+from tilewright.targets.cpu.split_kernel import SplitKernel
 from tilewright.targets.cpu.tile_kernel import TileKernel, configure_tiles, release_tiles
 from tilewright.targets.cpu.vector_math_common import Builder, Value, splat
 
@@ -99,7 +101,9 @@ def emit_dot(context: FunctionContext, op: scheduled.DotOp) -> None:
     """Append the code of one product at the builder's position."""
     types = (tile.ref_type(ref).dtype for ref in (op.left, op.right, op.accumulator))
     instruction = context.machine.matrix_atom_of_words(*types, depth=op.shape[2])
-    if instruction is not None:
+    if op.is_split:
+        _emit_parts(context, op)
+    elif instruction is not None:
         _emit_tiles(context, op, instruction)
     else:
         _Product(context, op).emit()
@@ -143,6 +147,49 @@ def _emit_tiles(context: FunctionContext, op: scheduled.DotOp, instruction: Matr
             accumulate=accumulate,
         )
     release_tiles(builder)
+
+
+def _emit_parts(context: FunctionContext, op: scheduled.DotOp) -> None:
+    """All blocks of a product in parts, which are whole."""
+    builder, (rows, columns, depth), (height, width) = context.builder, op.shape, op.micro_tile
+    instruction = context.machine.atom_of_part(tile.ref_type(op.accumulator).dtype)
+    left, left_stride = _blocks_of(context, op, op.left, op.left_map.data)
+    right, right_stride = _blocks_of(context, op, op.right, op.right_map.data)
+    acc = accumulator_of(context, op)
+    item = tile.ref_type(op.accumulator).dtype.itemsize
+    spare = context.temporary(height * width * item)
+    kernel = SplitKernel(builder, instruction, decode(op.parts), decode(op.scale))
+    panels, blocks = -(-columns // width), -(-rows // height)
+    steps = depth // instruction.depth
+    steps_of_panel = tile.ref_type(op.right).shape[-4]
+    ahead_bytes = -(-right_stride // steps_of_panel // blocks // 64) * 64
+    configure_tiles(builder, instruction)
+    with loop(builder, i64(0), i64(panels), 1, "panel") as panel, loop(builder, i64(0), i64(blocks), 1) as block:
+        row, column = multiply(builder, block, height * acc.pitch), multiply(builder, panel, width)
+        b = offset_pointer(builder, right, multiply(builder, panel, right_stride), 1)
+        ahead = offset_pointer(builder, b, add(builder, i64(right_stride), multiply(builder, block, ahead_bytes * steps)), 1)
+        kernel.emit(
+            offset_pointer(builder, left, multiply(builder, block, left_stride), 1),
+            b,
+            offset_pointer(builder, acc.pointer, add(builder, row, column), item),
+            acc.pitch * item,
+            i64(steps),
+            spare,
+            ahead,
+            ahead_bytes,
+            accumulate=bool(op.accumulate.value.data),
+        )
+    release_tiles(builder)
+
+
+def _blocks_of(context: FunctionContext, op: scheduled.DotOp, ref: SSAValue, map: AffineMap) -> tuple[Value, int]:
+    """Where an operand in parts begins, and how many bytes its blocks of rows or columns are apart."""
+    type = tile.ref_type(ref)
+    strides = [math.prod(type.shape[d + 1 :]) * type.dtype.itemsize for d in range(len(type.shape))]
+    offset: Value = i64(0)
+    for form, stride in zip(_forms(map), strides, strict=False):
+        offset = add(context.builder, offset, multiply(context.builder, _form(context, form, list(op.symbols)), stride))
+    return offset_pointer(context.builder, context.pointers[ref], offset, 1), strides[len(map.results) - 2]
 
 
 class _Product:

@@ -45,6 +45,36 @@ def release_tiles(builder: Builder) -> None:
 
 
 @dataclass(frozen=True)
+class TileRegisters:
+    """The tile registers of a block of 2 x 2 accumulators."""
+
+    builder: Builder
+    instruction: MatrixAtom
+
+    def clear(self, tile: int) -> None:
+        _call(self.builder, "llvm.x86.tilezero", [self._number(tile)])
+
+    def load(self, tile: int, pointer: Value, stride: int) -> None:
+        _call(self.builder, "llvm.x86.tileloadd64", [self._number(tile), pointer, i64(stride)])
+
+    def store(self, tile: int, pointer: Value, stride: int) -> None:
+        _call(self.builder, "llvm.x86.tilestored64", [self._number(tile), pointer, i64(stride)])
+
+    def multiply(self, accumulator: int, left: int, right: int) -> None:
+        tiles = [self._number(tile) for tile in (accumulator, left, right)]
+        _call(self.builder, f"llvm.x86.{self.instruction.name}", tiles)
+
+    def multiply_block(self) -> None:
+        """Both tiles of rows by both of columns."""
+        for half in (0, 1):
+            for n in (0, 1):
+                self.multiply(2 * half + n, 4 + half, 6 + n)
+
+    def _number(self, tile: int) -> Value:
+        return ir.Constant(I8, tile)
+
+
+@dataclass(frozen=True)
 class TileKernel:
     """A block of 2 x 2 accumulators. Strides are in bytes."""
 
@@ -54,34 +84,29 @@ class TileKernel:
     def emit(self, left: Walk, right: Walk, acc: Value, acc_stride: int, depth: Value, *, accumulate: bool) -> None:
         """`left.depth_stride` and `right.depth_stride` are the bytes of one step of the instruction."""
         builder, rows = self.builder, self.instruction.rows
+        registers = TileRegisters(builder, self.instruction)
         row_bytes = self.instruction.columns * WORD_BYTES
         places = [
             offset_pointer(builder, acc, i64(m * rows * acc_stride + n * row_bytes), 1) for m in (0, 1) for n in (0, 1)
         ]
         for tile, place in enumerate(places):
             if accumulate:
-                self._load(tile, place, acc_stride)
+                registers.load(tile, place, acc_stride)
             else:
-                _call(builder, "llvm.x86.tilezero", [self._tile(tile)])
+                registers.clear(tile)
         steps = builder.udiv(depth, i64(self.instruction.depth))
         with loop(builder, i64(0), steps, 1, "k") as step:
             a = offset_pointer(builder, left.pointer, multiply(builder, step, left.depth_stride), 1)
             b = offset_pointer(builder, right.pointer, multiply(builder, step, right.depth_stride), 1)
-            self._load(6, b, right.row_stride)
-            self._load(7, offset_pointer(builder, b, i64(row_bytes), 1), right.row_stride)
+            registers.load(6, b, right.row_stride)
+            registers.load(7, offset_pointer(builder, b, i64(row_bytes), 1), right.row_stride)
             for half in (0, 1):
-                self._load(4 + half, offset_pointer(builder, a, i64(half * rows * left.row_stride), 1), left.row_stride)
+                start = offset_pointer(builder, a, i64(half * rows * left.row_stride), 1)
+                registers.load(4 + half, start, left.row_stride)
                 for n in (0, 1):
-                    tiles = [self._tile(t) for t in (2 * half + n, 4 + half, 6 + n)]
-                    _call(builder, f"llvm.x86.{self.instruction.name}", tiles)
+                    registers.multiply(2 * half + n, 4 + half, 6 + n)
         for tile, place in enumerate(places):
-            _call(builder, "llvm.x86.tilestored64", [self._tile(tile), place, i64(acc_stride)])
-
-    def _load(self, tile: int, pointer: Value, stride: int) -> None:
-        _call(self.builder, "llvm.x86.tileloadd64", [self._tile(tile), pointer, i64(stride)])
-
-    def _tile(self, number: int) -> Value:
-        return ir.Constant(I8, number)
+            registers.store(tile, place, acc_stride)
 
 
 def _call(builder: Builder, name: str, arguments: list[Value]) -> None:

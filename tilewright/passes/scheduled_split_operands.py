@@ -1,0 +1,208 @@
+"""Take the operands of products in parts apart.
+
+Each tile does so with its part of the left operand, right before it multiplies; all threads do so with the right
+operand, at the start of the kernel, in panels of words. What an operand lacks of whole blocks and steps are zeros.
+
+Before:
+    tile.kernel() {sym_name = "contract_0", grid = array<i64>, effects = ["in", "in", "out"]} do {
+    ^bb0(%x: !tile.ref<tensor<8x32xf32>>, %w: !tile.ref<tensor<32x3xf32>>, %out: !tile.ref<tensor<8x3xf32>>):
+      scheduled.parallel() {extents = array<i64: 1>, grain = 1 : index} do {
+      ^bb0(%i: index):
+        %total = scheduled.alloc() : !tile.ref<tensor<32x32xf32>, "worker">
+        scheduled.dot(%x, %w, %total) {extents = array<i64: 8, 3, 32>, block = "(32, 32) : [32@reg*2 | 2@reg 16@simd]",
+          left_map = affine_map<(d0, d1) -> (d0, d1)>, right_map = affine_map<(d0, d1) -> (d0, d1)>,
+          accumulate = false, parts = 3 : index, scale = 24 : index}
+        scheduled.end()
+      }
+      tile.yield()
+    }
+After:
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from xdsl.dialects.builtin import AffineMapAttr, IndexType
+from xdsl.ir import Block, BlockArgument, Operation, Region, SSAValue
+from xdsl.ir.affine import AffineExpr, AffineMap
+
+from tilewright import dtypes
+from tilewright.dialects import scheduled, tile
+from tilewright.dialects.base import decode, tensor
+from tilewright.dtypes import DType
+from tilewright.errors import CompilerBug
+from tilewright.passes.affine_access import Index, linear_form
+from tilewright.passes.base import Remark, Unit
+from tilewright.passes.scheduled_pack_operands import operand_dims
+from tilewright.primitives import ArrayType
+
+# The depth of an instruction, how much of it is in a word of the right operand, and the bits of a part.
+STEP, GROUP, PART_BITS = 32, 2, 16
+
+
+@dataclass(frozen=True)
+class ScheduledSplitOperandsPass:
+    name: ClassVar[str] = "scheduled-split-operands"
+
+    def apply(self, unit: Unit) -> None:
+        for kernel in unit.timed_kernels(self.name):
+            for op in list(kernel.walk()):
+                if isinstance(op, scheduled.DotOp) and op.parts is not None:
+                    subject = f"operands of {kernel.sym_name.data}"
+                    unit.remarks.append(Remark(self.name, subject, f"in {decode(op.parts)} parts", "quickest so"))
+                    _split_left(op)
+                    _split_right(kernel, op)
+
+
+class _Values:
+    """Appends operations on tiles of one shape to a block."""
+
+    def __init__(self, block: Block, shape: tuple[int, ...]) -> None:
+        self.block, self.shape = block, shape
+
+    def type(self, dtype: DType) -> Any:
+        return tensor(ArrayType(self.shape, dtype))
+
+    def add(self, op: Operation) -> SSAValue:
+        self.block.add_op(op)
+        return op.results[0]
+
+    def map(self, fn: str, *operands: SSAValue) -> SSAValue:
+        return self.add(tile.MapOp.make(operands, {"fn": fn}, [operands[0].type]))
+
+    def full(self, value: float | int, dtype: DType) -> SSAValue:
+        return self.add(tile.FullOp.make([], {"value": value}, [self.type(dtype)]))
+
+    def bitcast(self, value: SSAValue, dtype: DType) -> SSAValue:
+        return self.add(tile.BitcastOp.make([value], {}, [self.type(dtype)]))
+
+    def load(self, ref: SSAValue, symbols: Sequence[SSAValue], map: AffineMap) -> SSAValue:
+        attributes = {"map": AffineMapAttr(map), "fill": 0.0}
+        return self.add(tile.LoadOp.make([ref, *symbols], attributes, [self.type(dtypes.f32)]))
+
+    def store(self, value: SSAValue, ref: SSAValue, symbols: Sequence[SSAValue], map: AffineMap) -> None:
+        self.block.add_op(tile.StoreOp.make([value, ref, *symbols], {"map": AffineMapAttr(map)}, []))
+
+    def parts(self, value: SSAValue, count: int, scale: int) -> list[SSAValue]:
+        """The bits of a value's parts, each in the upper half of a word: all but the last are rounded to nearest, ties
+        to even, which leaves for that one no more bits than it has."""
+        rest = self.map("multiply", value, self.full(float(2**scale), dtypes.f32))
+        upper = self.full(-(1 << PART_BITS) & 0xFFFFFFFF, dtypes.u32)
+        found: list[SSAValue] = []
+        for _ in range(count - 1):
+            bits = self.bitcast(rest, dtypes.u32)
+            odd = self.map("bitwise_and", self._upper(bits), self.full(1, dtypes.u32))
+            half = self.full((1 << (PART_BITS - 1)) - 1, dtypes.u32)
+            rounded = self.map("add", bits, self.map("add", half, odd))
+            found.append(self.map("bitwise_and", rounded, upper))
+            rest = self.map("subtract", rest, self.bitcast(found[-1], dtypes.f32))
+        return [*found, self.map("bitwise_and", self.bitcast(rest, dtypes.u32), upper)]
+
+    def _upper(self, bits: SSAValue) -> SSAValue:
+        return self.map("shift_right", bits, self.full(PART_BITS, dtypes.u32))
+
+    def narrow(self, part: SSAValue) -> SSAValue:
+        """A part by itself."""
+        return self.add(tile.CastOp.make([self._upper(part)], {}, [self.type(dtypes.u16)]))
+
+    def word(self, first: SSAValue, second: SSAValue) -> SSAValue:
+        """Parts of two steps, the first in the lower half."""
+        return self.map("bitwise_or", self._upper(first), second)
+
+
+def _split_left(dot: scheduled.DotOp) -> None:
+    """Make the product read parts of its rows, which a nest before it makes."""
+    height, steps = dot.micro_tile[0], dot.shape[2] // STEP
+    blocks = -(-dot.shape[0] // height)
+    buffer = ArrayType((blocks, steps, decode(dot.parts), height, STEP), dtypes.u16)
+    alloc = scheduled.AllocOp.make([], {}, [tile.ref(buffer, scheduled.WORKER)])
+    block, step, row, inner = (AffineExpr.dimension(d) for d in range(4))
+    source = dot.left_map.data
+    symbols = [AffineExpr.symbol(i) for i in range(source.num_symbols)]
+    at = (block * height + row, step * STEP + inner)
+    load_map = AffineMap(4, len(symbols), tuple(e.replace_dims_and_symbols(at, symbols) for e in source.results))
+    body = Block()
+    values = _Values(body, (blocks, steps, height, STEP))
+    loaded = values.load(dot.left, dot.symbols, load_map)
+    for number, part in enumerate(values.parts(loaded, decode(dot.parts), decode(dot.scale))):
+        place = AffineMap(4, 0, (block, step, AffineExpr.constant(number), row, inner))
+        values.store(values.narrow(part), alloc.result, [], place)
+    body.add_op(scheduled.EndOp.make([], {}, []))
+    _insert_before(dot, [alloc, scheduled.NestOp.make([], {}, [], [Region(body)])])
+    dot.operands[0] = alloc.result
+    dot.left_map = AffineMapAttr(AffineMap(2, len(symbols), (block, step)))
+
+
+def _split_right(kernel: tile.KernelOp, dot: scheduled.DotOp) -> None:
+    """Make the product read parts of an array, which all threads make at the start of the kernel, panel by panel."""
+    if not isinstance(dot.right, BlockArgument):
+        raise CompilerBug("the right operand of a product in parts is no array")
+    depth_dim, column_dim = operand_dims(dot.right_map.data)
+    width, depth = dot.micro_tile[1], dot.shape[2]
+    sizes = tile.ref_type(dot.right).shape
+    others = [d for d in range(len(sizes)) if d not in (depth_dim, column_dim)]
+    panels, steps = -(-sizes[column_dim] // width), -(-sizes[depth_dim] // depth) * (depth // STEP)
+    extents = (*(sizes[d] for d in others), panels)
+    shape = (*extents, steps, decode(dot.parts), STEP // GROUP, width)
+    alloc = scheduled.AllocOp.make([], {}, [tile.ref(ArrayType(shape, dtypes.u32), scheduled.SHARED)])
+    body = Block(arg_types=[IndexType() for _ in extents])
+    body.add_op(_right_nest(dot, alloc.result, body.args, (steps, STEP // GROUP, width), depth_dim, column_dim))
+    body.add_op(scheduled.EndOp.make([], {}, []))
+    parallel = scheduled.ParallelOp.make([], {"extents": extents, "grain": 1}, [], [Region(body)])
+    last = next(op for op in reversed(list(kernel.body.block.ops)) if isinstance(op, scheduled.ParallelOp))
+    _insert_before(last, [alloc, parallel, scheduled.BarrierOp.make([], {"scope": "team"}, [])])
+    map = dot.right_map.data
+    moved = [map.results[d] for d in others]
+    moved += [in_units(map.results[column_dim], 1, width), in_units(map.results[depth_dim], 0, STEP)]
+    dot.operands[1] = alloc.result
+    dot.right_map = AffineMapAttr(AffineMap(2, map.num_symbols, tuple(moved)))
+
+
+def _right_nest(
+    dot: scheduled.DotOp,
+    target: SSAValue,
+    indices: Sequence[SSAValue],
+    shape: tuple[int, int, int],
+    depth_dim: int,
+    column_dim: int,
+) -> scheduled.NestOp:
+    """The words of one panel of the right operand."""
+    step, word, column = (AffineExpr.dimension(d) for d in range(3))
+    at = [AffineExpr.symbol(i) for i in range(len(indices))]
+    body = Block()
+    values = _Values(body, shape)
+
+    def parts_of(half: int) -> list[SSAValue]:
+        batch = iter(at[:-1])
+        depth = step * STEP + word * GROUP + half
+        known = {depth_dim: depth, column_dim: at[-1] * shape[2] + column}
+        results = tuple(known[d] if d in known else next(batch) for d in range(len(indices) + 1))
+        loaded = values.load(dot.right, indices, AffineMap(3, len(indices), results))
+        return values.parts(loaded, decode(dot.parts), decode(dot.scale))
+
+    for number, (first, second) in enumerate(zip(parts_of(0), parts_of(1), strict=True)):
+        place = AffineMap(3, len(indices), (*at, step, AffineExpr.constant(number), word, column))
+        values.store(values.word(first, second), target, indices, place)
+    body.add_op(scheduled.EndOp.make([], {}, []))
+    return scheduled.NestOp.make([], {}, [], [Region(body)])
+
+
+def in_units(expression: AffineExpr, dim: int, size: int) -> AffineExpr:
+    """A coordinate that runs along `dim` from a multiple of `size` on, counted in units of that."""
+    form = linear_form(expression, (Index(0), Index(1)))
+    if form is None or any(c % size for c in (form.constant, *(c for _, c in form.symbols))):
+        raise CompilerBug("a product in parts starts inside a block")
+    result: AffineExpr = AffineExpr.dimension(1 - dim) + form.constant // size
+    for symbol, coefficient in form.symbols:
+        result = result + AffineExpr.symbol(symbol) * (coefficient // size)
+    return result
+
+
+def _insert_before(place: Operation, new: Sequence[Operation]) -> None:
+    block = place.parent_block()
+    if block is not None:
+        for op in new:
+            block.insert_op_before(op, place)
