@@ -162,12 +162,12 @@ def _left_seconds(rows: int, columns: int, depth: int, block: RegisterBlock, ite
     left, panel = rows * depth * item, block.columns * depth * item
     if left <= machine.memory("l1").bytes // 2:
         return 0.0
-    far = _far_share(left + 2 * panel, machine)
+    far = far_share(left + 2 * panel, machine)
     l2, l3 = (machine.memory(name).bytes_per_second for name in ("l2", "l3"))
     return -(-columns // block.columns) * left * LEFT * ((1 - far) / l2 + far / l3)
 
 
-def _far_share(nbytes: float, machine: Machine) -> float:
+def far_share(nbytes: float, machine: Machine) -> float:
     """The part of what is read again and again beside each other that the second-level cache does not keep: none of
     what fills a third of it, all of what is as large as it is."""
     return min(1.0, max(0.0, (nbytes / machine.memory("l2").bytes - L2_KEPT) / (L2_LOST - L2_KEPT)))
@@ -249,7 +249,7 @@ def right_seconds(
     if right == Right.READY:
         return afar
     if right == Right.KEPT:
-        kept = KEPT + KEPT_AFAR * _far_share(whole, machine)
+        kept = KEPT + KEPT_AFAR * far_share(whole, machine)
         return taken * (own * kept / l3 + _pages_seconds(product, machine))
     if right == Right.ALONE:
         return afar + taken * (own * PACKED_ALONE / l3 + _pages_seconds(product, machine))
@@ -285,11 +285,11 @@ def _in_place_seconds(product: Product, tile: MatmulTile, block: RegisterBlock, 
     else:
         each = (RIGHT_NEAR if near else RIGHT_FAR) / l2.bytes_per_second
         colliding = 2 * tile.depth > l2.lines_at(product.pitch_bytes)
-        far = _far_share((rows + tile.columns) * tile.depth * item, machine) + (1.0 if colliding else 0.0)
+        far = far_share((rows + tile.columns) * tile.depth * item, machine) + (1.0 if colliding else 0.0)
         each += far * RIGHT_COLLIDING / l3.bytes_per_second
     packed = RIGHT_L1 / l1.bytes_per_second if small else RIGHT_PANELS / l2.bytes_per_second
     whole = product.columns * product.depth * item
-    first = (FIRST_NEAR if near else FIRST_FAR) + FIRST_AFAR * _far_share(whole, machine)
+    first = (FIRST_NEAR if near else FIRST_FAR) + FIRST_AFAR * far_share(whole, machine)
     first *= tile.columns * tile.depth * item / l3.bytes_per_second
     steps = -(-product.depth // tile.depth)
     pages = tile.depth * min(1.0, product.pitch_bytes / PAGE_BYTES)

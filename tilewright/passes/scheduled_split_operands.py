@@ -39,8 +39,8 @@ from tilewright.passes.base import Remark, Unit
 from tilewright.passes.scheduled_pack_operands import operand_dims
 from tilewright.primitives import ArrayType
 
-# The depth of an instruction, how much of it is in a word of the right operand, and the bits of a part.
-STEP, GROUP, PART_BITS = 32, 2, 16
+# The depth and the columns of an instruction, how much of the depth is in a word, and the bits of a part.
+STEP, COLUMNS, GROUP, PART_BITS = 32, 16, 2, 16
 
 
 @dataclass(frozen=True)
@@ -146,10 +146,11 @@ def _split_right(kernel: tile.KernelOp, dot: scheduled.DotOp) -> None:
     others = [d for d in range(len(sizes)) if d not in (depth_dim, column_dim)]
     panels, steps = -(-sizes[column_dim] // width), -(-sizes[depth_dim] // depth) * (depth // STEP)
     extents = (*(sizes[d] for d in others), panels)
-    shape = (*extents, steps, decode(dot.parts), STEP // GROUP, width)
-    alloc = scheduled.AllocOp.make([], {}, [tile.ref(ArrayType(shape, dtypes.u32), scheduled.SHARED)])
+    words = (steps, STEP // GROUP, width // COLUMNS, COLUMNS)
+    buffer = ArrayType((*extents, steps, decode(dot.parts), width // COLUMNS, STEP // GROUP, COLUMNS), dtypes.u32)
+    alloc = scheduled.AllocOp.make([], {}, [tile.ref(buffer, scheduled.SHARED)])
     body = Block(arg_types=[IndexType() for _ in extents])
-    body.add_op(_right_nest(dot, alloc.result, body.args, (steps, STEP // GROUP, width), depth_dim, column_dim))
+    body.add_op(_right_nest(dot, alloc.result, body.args, words, depth_dim, column_dim))
     body.add_op(scheduled.EndOp.make([], {}, []))
     parallel = scheduled.ParallelOp.make([], {"extents": extents, "grain": 1}, [], [Region(body)])
     last = next(op for op in reversed(list(kernel.body.block.ops)) if isinstance(op, scheduled.ParallelOp))
@@ -165,26 +166,26 @@ def _right_nest(
     dot: scheduled.DotOp,
     target: SSAValue,
     indices: Sequence[SSAValue],
-    shape: tuple[int, int, int],
+    shape: tuple[int, int, int, int],
     depth_dim: int,
     column_dim: int,
 ) -> scheduled.NestOp:
     """The words of one panel of the right operand."""
-    step, word, column = (AffineExpr.dimension(d) for d in range(3))
+    step, word, half, column = (AffineExpr.dimension(d) for d in range(4))
     at = [AffineExpr.symbol(i) for i in range(len(indices))]
     body = Block()
     values = _Values(body, shape)
 
-    def parts_of(half: int) -> list[SSAValue]:
+    def parts_of(number: int) -> list[SSAValue]:
         batch = iter(at[:-1])
-        depth = step * STEP + word * GROUP + half
-        known = {depth_dim: depth, column_dim: at[-1] * shape[2] + column}
+        depth = step * STEP + word * GROUP + number
+        known = {depth_dim: depth, column_dim: (at[-1] * shape[2] + half) * COLUMNS + column}
         results = tuple(known[d] if d in known else next(batch) for d in range(len(indices) + 1))
-        loaded = values.load(dot.right, indices, AffineMap(3, len(indices), results))
+        loaded = values.load(dot.right, indices, AffineMap(4, len(indices), results))
         return values.parts(loaded, decode(dot.parts), decode(dot.scale))
 
     for number, (first, second) in enumerate(zip(parts_of(0), parts_of(1), strict=True)):
-        place = AffineMap(3, len(indices), (*at, step, AffineExpr.constant(number), word, column))
+        place = AffineMap(4, len(indices), (*at, step, AffineExpr.constant(number), half, word, column))
         values.store(values.word(first, second), target, indices, place)
     body.add_op(scheduled.EndOp.make([], {}, []))
     return scheduled.NestOp.make([], {}, [], [Region(body)])

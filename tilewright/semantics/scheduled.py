@@ -247,7 +247,8 @@ def _product_of_parts(op: scheduled.DotOp, left: Tensor, right: Tensor, symbols:
     rows, columns, depth = op.shape
     steps, count, scale = depth // left.shape[-1], int(decode(op.parts)), int(decode(op.scale))
     a = _blocks(left, op.left_map.data, (-(-rows // left.shape[-2]), steps), symbols)
-    b = _blocks(right, op.right_map.data, (-(-columns // right.shape[-1]), steps), symbols)
+    b = _blocks(right, op.right_map.data, (-(-columns // op.micro_tile[1]), steps), symbols)
+    b = np.moveaxis(b, 3, 4).reshape(*b.shape[:3], b.shape[4], op.micro_tile[1])
     halves = np.stack([b & 0xFFFF, b >> 16], axis=-2).reshape(*b.shape[:-2], left.shape[-1], b.shape[-1])
     numbers = [(bits.astype(np.uint32) << 16).view(np.float32) for bits in (a, halves)]
     total = np.zeros((a.shape[0] * a.shape[3], b.shape[0] * b.shape[4]), np.float32)

@@ -161,7 +161,7 @@ def _emit_parts(context: FunctionContext, op: scheduled.DotOp) -> None:
     kernel = SplitKernel(builder, instruction, decode(op.parts), decode(op.scale))
     panels, blocks = -(-columns // width), -(-rows // height)
     steps = depth // instruction.depth
-    steps_of_panel = tile.ref_type(op.right).shape[-4]
+    steps_of_panel = tile.ref_type(op.right).shape[-5]
     ahead_bytes = -(-right_stride // steps_of_panel // blocks // 64) * 64
     configure_tiles(builder, instruction)
     with loop(builder, i64(0), i64(panels), 1, "panel") as panel, loop(builder, i64(0), i64(blocks), 1) as block:

@@ -32,7 +32,8 @@ def snake(parts: int) -> Iterator[tuple[int, int]]:
 @dataclass(frozen=True)
 class SplitKernel:
     """A block of 2 x 2 accumulators over some steps of the instruction, added to `acc` (its rows `acc_stride` bytes
-    apart) by way of `spare` memory that has room for them. Operands have step after step, in each part after part."""
+    apart) by way of `spare` memory that has room for them. Operands have step after step, in each part after part, in
+    each the two tiles."""
 
     builder: Builder
     instruction: MatrixAtom
@@ -56,8 +57,8 @@ class SplitKernel:
         builder, rows = self.builder, self.instruction.rows
         registers = TileRegisters(builder, self.instruction)
         row_bytes = self.instruction.columns * WORD_BYTES
-        # A part of a step: two tiles of rows one after the other, two of columns side by side.
-        part_bytes = 2 * rows * row_bytes
+        tile_bytes = rows * row_bytes
+        part_bytes = 2 * tile_bytes
         for tile in range(4):
             registers.clear(tile)
         with loop(builder, i64(0), steps, 1, "k") as step:
@@ -68,11 +69,11 @@ class SplitKernel:
             for pair in snake(self.parts):
                 for half in (0, 1):
                     if pair[0] != before[0]:
-                        place = pair[0] * part_bytes + half * rows * row_bytes
+                        place = pair[0] * part_bytes + half * tile_bytes
                         registers.load(4 + half, offset_pointer(builder, a, i64(place), 1), row_bytes)
                     if pair[1] != before[1]:
-                        place = pair[1] * part_bytes + half * row_bytes
-                        registers.load(6 + half, offset_pointer(builder, b, i64(place), 1), 2 * row_bytes)
+                        place = pair[1] * part_bytes + half * tile_bytes
+                        registers.load(6 + half, offset_pointer(builder, b, i64(place), 1), row_bytes)
                 for line in lines.pop():
                     prefetch(builder, line)
                 registers.multiply_block()
