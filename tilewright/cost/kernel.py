@@ -50,6 +50,8 @@ def _op_work(op: Operation, machine: Machine) -> Work:
     if isinstance(op, tile.ForOp):
         return block_work(op.body.block, machine).times(int(op.trips.value.data))
     if isinstance(op, tile.IfOp):
+        if op.likely is not None:
+            return block_work(op.then.block, machine)
         return block_work(op.then.block, machine) + block_work(op.otherwise.block, machine)
     if isinstance(op, scheduled.DotOp):
         return _dot_work(op, machine)

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 
 from tilewright.cost.given import given
-from tilewright.cost.products import TILE_S, TOGETHER_S, UNEVEN, MatmulTile, Product, dividing_split, far_share
+from tilewright.cost.products import TILE_S, TOGETHER_S, UNEVEN, MatmulTile, Product, best_schedule, dividing_split, far_share
 from tilewright.cost.register_blocks import even_split
 from tilewright.dtypes import by_name
 from tilewright.machines.machine import Machine, MatrixAtom
@@ -28,37 +27,38 @@ CHECKED_S = 0.08e-9
 # where it is too large for the second-level one, and the left one's, which are read again for each panel.
 RIGHT_AFAR, LEFT_AFAR = 0.5, 0.4
 
-ROW_TARGETS = (256, 128, 64, 32)
-COLUMN_TARGETS = (2048, 1024, 512, 256, 128)
-DEPTH_TARGETS = (2048, 1024, 512)
+ROW_TARGETS = (128, 64, 32)
+COLUMN_TARGETS = (1024, 512, 256, 128)
+# Steps of the depth that are taken apart at a time. Sums do not depend on the number of threads, nor does this.
+DEPTH = 1024
 
 
-@dataclass(frozen=True)
-class SplitSchedule:
-    tile: MatmulTile
-    seconds: float
-
-
-def best_split(product: Product, atom: MatrixAtom, machine: Machine, threads: int) -> SplitSchedule | None:
-    """The schedule of the least predicted time; None where another kind of schedule is given."""
-    if given().split is not None:
-        return SplitSchedule(given().split, 0.0)
-    return None if given().product is not None else _predicted(product, atom, machine, threads)
+def split_tile(product: Product, atom: MatrixAtom, machine: Machine, threads: int) -> MatmulTile | None:
+    """The tile of the least predicted time; None for a product that is not quicker in parts. That is decided for one
+    thread, so that results do not depend on how many there are."""
+    if given().split is not None or given().product is not None:
+        return given().split
+    return _best_tile(product, atom, machine, threads) if _is_quicker(product, atom, machine) else None
 
 
 @cache
-def _predicted(product: Product, atom: MatrixAtom, machine: Machine, threads: int) -> SplitSchedule:
-    return min(_schedules(product, atom, machine, threads), key=lambda schedule: schedule.seconds)
+def _is_quicker(product: Product, atom: MatrixAtom, machine: Machine) -> bool:
+    tile = _best_tile(product, atom, machine, 1)
+    return split_seconds(product, tile, atom, machine, 1) < best_schedule(product, machine, 1).seconds
 
 
-def _schedules(product: Product, atom: MatrixAtom, machine: Machine, threads: int) -> Iterator[SplitSchedule]:
+@cache
+def _best_tile(product: Product, atom: MatrixAtom, machine: Machine, threads: int) -> MatmulTile:
+    return min(_tiles(product, atom), key=lambda tile: split_seconds(product, tile, atom, machine, threads))
+
+
+def _tiles(product: Product, atom: MatrixAtom) -> Iterator[MatmulTile]:
     steps = -(-product.depth // atom.depth)
-    depths = dict.fromkeys(atom.depth * dividing_split(steps, most // atom.depth) for most in DEPTH_TARGETS)
+    depth = atom.depth * dividing_split(steps, DEPTH // atom.depth)
     heights = dict.fromkeys(even_split(product.rows, most, 2 * atom.rows) for most in ROW_TARGETS)
     widths = dict.fromkeys(even_split(product.columns, most, 2 * atom.columns) for most in COLUMN_TARGETS)
-    for sizes in itertools.product(heights, widths, depths):
-        tile = MatmulTile(*sizes)
-        yield SplitSchedule(tile, split_seconds(product, tile, atom, machine, threads))
+    for rows, columns in itertools.product(heights, widths):
+        yield MatmulTile(rows, columns, depth)
 
 
 def split_seconds(product: Product, tile: MatmulTile, atom: MatrixAtom, machine: Machine, threads: int) -> float:

@@ -203,9 +203,10 @@ class ForOp(PlainOp):
 
 @irdl_op_definition
 class IfOp(PlainOp):
-    """Run `then` when the bool scalar tile is true, else `otherwise`."""
+    """Run `then` when the bool scalar tile is true, else `otherwise`. `likely`: it nearly always is."""
 
     name = "tile.if"
+    likely = opt_prop_def(BoolAttr)
     condition = operand_def()
     outputs = var_result_def()
     then = region_def("single_block")

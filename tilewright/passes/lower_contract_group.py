@@ -11,7 +11,7 @@ from xdsl.ir import BlockArgument, SSAValue
 from tilewright import dtypes
 from tilewright.cost.products import Product, Right, best_schedule
 from tilewright.cost.register_blocks import micro_kernel_name
-from tilewright.cost.split_products import best_split
+from tilewright.cost.split_products import split_tile
 from tilewright.cost.tiles import is_streamed, matrix_tile, streaming_tile
 from tilewright.cost.warp_products import MMA, WarpProduct, warp_schedule
 from tilewright.dialects import array
@@ -90,13 +90,14 @@ def plan_contract(group: array.FusedOp, machine: Machine, threads: int) -> Contr
         tile = streaming_tile(last_rows, last_columns, last_depth, result.dtype, machine, share)
     else:
         product = product_of(group)
-        schedule = best_schedule(product, machine, threads)
-        tile = schedule.tile
-        name = micro_kernel_name(max(1, min(tile.rows, last_rows)), schedule.block)
         parts = _atom_of_parts(group, op, machine)
-        split = None if parts is None else best_split(product, parts, machine, threads)
-        if parts is not None and split is not None and split.seconds < schedule.seconds:
-            tile, name, checked = split.tile, parts.name, True
+        split = None if parts is None else split_tile(product, parts, machine, threads)
+        if parts is not None and split is not None:
+            tile, name, checked = split, parts.name, True
+        else:
+            schedule = best_schedule(product, machine, threads)
+            tile = schedule.tile
+            name = micro_kernel_name(max(1, min(tile.rows, last_rows)), schedule.block)
     extents = [1] * result.rank
     if rows:
         extents[rows[-1]] = max(1, min(tile.rows, last_rows))
@@ -345,7 +346,8 @@ def lower_contract_group(
     if plan.checked:
         cut = [d for d in (*rows[-1:], *columns[-1:]) if plan.shape[d] % plan.extents[d]]
         finite = _is_finite(builder, total, [(at[d], plan.shape[d]) for d in cut])
-        total = builder.branch(finite, lambda: total, lambda: multiplied(""))
+        first = total
+        total = builder.branch(finite, lambda: first, lambda: _where_finite(builder, first, multiplied("")))
     product = builder.cast(squeeze(builder, total, at), result.dtype)
     builder.define(op.results[0], tuple(at), product)
     store_roots(group, op.results[0], builder, tuple(at), outputs)
@@ -359,6 +361,11 @@ def _is_finite(builder: TileBuilder, total: Tile, ends: Sequence[tuple[Linear, i
     difference = builder.map("subtract", total, total)
     zero = builder.full(0, array_type(total.value).dtype)
     return builder.map("equal", builder.reduce(difference, "add", total.axes), zero)
+
+
+def _where_finite(builder: TileBuilder, total: Tile, otherwise: Tile) -> Tile:
+    """The numbers of a tile that are finite, and of another for the rest: no result depends on what is in its tile."""
+    return builder.map("select", builder.map("isfinite", total), total, otherwise)
 
 
 def store_roots(

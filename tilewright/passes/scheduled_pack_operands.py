@@ -379,11 +379,14 @@ def _pack_constants(
 
 
 def _is_rare(dot: scheduled.DotOp) -> bool:
-    """Whether a product is in a branch: nothing is made for it beforehand."""
-    parent = dot.parent_op()
-    while parent is not None and not isinstance(parent, tile.IfOp):
-        parent = parent.parent_op()
-    return parent is not None
+    """Whether a product is where the kernel nearly never is: nothing is made for it beforehand."""
+    region = dot.parent_region()
+    while region is not None:
+        parent = region.parent_op()
+        if isinstance(parent, tile.IfOp) and parent.likely is not None and region is parent.otherwise:
+            return True
+        region = None if parent is None else parent.parent_region()
+    return False
 
 
 def _pack_alone(dot: scheduled.DotOp) -> None:

@@ -181,8 +181,8 @@ class TileBuilder:
         self.block.add_op(op)
         return [Tile(r, t.axes) for r, t in zip(op.results, carried, strict=True)]
 
-    def branch(self, condition: Tile, then: Callable[[], Tile], otherwise: Callable[[], Tile]) -> Tile:
-        """What one of two bodies gives, by a bool; both over the same axes."""
+    def branch(self, likely: Tile, then: Callable[[], Tile], otherwise: Callable[[], Tile]) -> Tile:
+        """What one of two bodies gives, by a bool that is nearly always true; both over the same axes."""
         results: list[Tile] = []
         regions: list[Region] = []
         outer = self.block
@@ -194,7 +194,7 @@ class TileBuilder:
             self._memo.pop()
             regions.append(Region(self.block))
         self.block = outer
-        op = tile.IfOp.make([condition.value], {}, [results[0].value.type], regions)
+        op = tile.IfOp.make([likely.value], {"likely": True}, [results[0].value.type], regions)
         self.block.add_op(op)
         return Tile(op.results[0], results[0].axes)
 

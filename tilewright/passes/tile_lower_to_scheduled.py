@@ -243,7 +243,7 @@ class _Lowering:
             self.places.buffers = before  # what one branch stored is there only if that branch ran
             inner.add_op(tile.YieldOp.make([], {}, []))
             regions.append(Region(inner))
-        new.add_op(tile.IfOp.make([load.result], {}, [], regions))
+        new.add_op(tile.IfOp.make([load.result], op.plain(), [], regions))
         self.places.buffers.update(zip(op.results, outputs, strict=True))
 
     def _output_of_if(self, op: tile.IfOp, number: int) -> SSAValue:
@@ -256,17 +256,24 @@ class _Lowering:
         return self.places.alloc(self.places.padded(array_type(op.results[number])))
 
     def _dies_in(self, value: SSAValue, op: tile.IfOp) -> bool:
-        """Whether a value of the block of an `if` is read by operations before that only, and by one yield in it."""
-        block = op.parent_block()
-        if not isinstance(value.owner, Operation) or value.owner.parent_block() is not block or block is None:
+        """Whether a value computed beside an `if` is read before it and, in it, only element by element of what it
+        yields."""
+        if not isinstance(value.owner, Operation) or value.owner.parent_block() is not op.parent_block():
             return False
-        yields = [use for use in value.uses if isinstance(use.operation, tile.YieldOp)]
-        others = [use.operation for use in value.uses if not isinstance(use.operation, tile.YieldOp)]
-        inside = all(use.operation.parent_op() is op for use in yields)
-        return len(yields) == 1 and inside and all(self._is_before(other, op) for other in others)
-
-    def _is_before(self, user: Operation, op: tile.IfOp) -> bool:
-        return user.parent_block() is op.parent_block() and user.is_before_in_block(op)
+        pending, inside = [use.operation for use in value.uses], set[Operation]()
+        while pending:
+            user = pending.pop()
+            if user.parent_block() is op.parent_block() and user.is_before_in_block(op):
+                continue
+            if user.parent_op() is not op:
+                return False
+            if isinstance(user, tile.YieldOp) or user in inside:
+                continue
+            if not isinstance(user, STRICT) or array_type(user.results[0]).shape != array_type(value).shape:
+                return False
+            inside.add(user)
+            pending.extend(use.operation for use in user.results[0].uses)
+        return True
 
     def _lower_yield(self, op: tile.YieldOp, segment: Segment, new: Block, carried: Carried) -> None:
         """Write carried tiles for the next trip, directly where no later nest reads the old value."""
