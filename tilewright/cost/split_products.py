@@ -11,7 +11,16 @@ from collections.abc import Iterator
 from functools import cache
 
 from tilewright.cost.given import given
-from tilewright.cost.products import TILE_S, TOGETHER_S, UNEVEN, MatmulTile, Product, best_schedule, dividing_split, far_share
+from tilewright.cost.products import (
+    TILE_S,
+    TOGETHER_S,
+    UNEVEN,
+    MatmulTile,
+    Product,
+    best_schedule,
+    dividing_split,
+    far_share,
+)
 from tilewright.cost.register_blocks import even_split
 from tilewright.dtypes import by_name
 from tilewright.machines.machine import Machine, MatrixAtom

@@ -475,9 +475,9 @@ class DotOp(PlainOp):
     With `parts` and a right operand of u32 both operands are in blocks of parts, numbers whose sum is 2^`scale` times
     the operand's. The left one has the dims (block of rows, step of the depth, part, row, depth) and holds the bits of
     16-bit floats, the right one (..., panel, step, part, tile, word, column) two of them in a word. `left_map` is from
-    (block, step) to the first two dims, `right_map` from (panel, step) to all but the last four. Products of two parts whose
-    numbers have a sum below `parts` are added, and the sum divided by 2^(2 * `scale`). Before the parts are made the
-    operands are what they are made from.
+    (block, step) to the first two dims, `right_map` from (panel, step) to all but the last four. Products of two parts
+    whose numbers have a sum below `parts` are added, and the sum divided by 2^(2 * `scale`). Before the parts are made
+    the operands are what they are made from.
     """
 
     name = "scheduled.dot"
@@ -502,6 +502,11 @@ class DotOp(PlainOp):
     def is_split(self) -> bool:
         """Whether the operands are in parts."""
         return self.parts is not None and tile.ref_type(self.right).dtype == dtypes.u32
+
+    @property
+    def parts_and_scale(self) -> tuple[int, int]:
+        """How many parts operands are to be in, and the power of two that they are multiplied by."""
+        return (1, 0) if self.parts is None or self.scale is None else (decode(self.parts), decode(self.scale))
 
     @property
     def shape(self) -> tuple[int, int, int]:

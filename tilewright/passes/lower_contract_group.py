@@ -17,7 +17,7 @@ from tilewright.cost.warp_products import MMA, WarpProduct, warp_schedule
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.dtypes import DType
-from tilewright.machines.machine import Machine
+from tilewright.machines.machine import Machine, MatrixAtom
 from tilewright.passes.indexing import Axis, Coordinates, Linear, Tile
 from tilewright.passes.tile_builder import TileBuilder
 
@@ -354,8 +354,8 @@ def lower_contract_group(
 
 
 def _is_finite(builder: TileBuilder, total: Tile, ends: Sequence[tuple[Linear, int]]) -> Tile:
-    """Whether all numbers of a tile are finite that lie before the ends of the dims it is cut from: then, and only then,
-    their differences with themselves have the sum 0."""
+    """Whether all numbers of a tile are finite that lie before the ends of the dims it is cut from: if they are, and
+    only then, their differences with themselves have the sum 0."""
     for position, size in ends:
         total = builder.fill_padding(total, position, size, 0)
     difference = builder.map("subtract", total, total)

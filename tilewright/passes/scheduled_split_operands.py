@@ -1,9 +1,13 @@
 """Take the operands of products in parts apart.
 
-Each tile does so with its part of the left operand, right before it multiplies; all threads do so with the right
-operand, at the start of the kernel, in panels of words. What an operand lacks of whole blocks and steps are zeros.
+Each tile does so with its rows of the left operand, right before it multiplies them; all threads do so with the right
+operand, at the start of the kernel, panel by panel. What an operand lacks of whole blocks and steps are zeros.
 
 Before:
+    func.func @main(%x: tensor<8x32xf32>, %w: tensor<32x3xf32>) -> tensor<8x3xf32> {
+      %y = array.call(%x, %w) {callee = "contract_0"} : tensor<8x3xf32>
+      func.return %y : tensor<8x3xf32>
+    }
     tile.kernel() {sym_name = "contract_0", grid = array<i64>, effects = ["in", "in", "out"]} do {
     ^bb0(%x: !tile.ref<tensor<8x32xf32>>, %w: !tile.ref<tensor<32x3xf32>>, %out: !tile.ref<tensor<8x3xf32>>):
       scheduled.parallel() {extents = array<i64: 1>, grain = 1 : index} do {
@@ -12,11 +16,144 @@ Before:
         scheduled.dot(%x, %w, %total) {extents = array<i64: 8, 3, 32>, block = "(32, 32) : [32@reg*2 | 2@reg 16@simd]",
           left_map = affine_map<(d0, d1) -> (d0, d1)>, right_map = affine_map<(d0, d1) -> (d0, d1)>,
           accumulate = false, parts = 3 : index, scale = 24 : index}
+        scheduled.nest() do {
+          %y = tile.load(%total) {map = affine_map<(d0, d1) -> (d0, d1)>} : tensor<8x3xf32>
+          tile.store(%y, %out) {map = affine_map<(d0, d1) -> (d0, d1)>}
+          scheduled.end()
+        }
         scheduled.end()
       }
       tile.yield()
     }
 After:
+    func.func @main(%x: tensor<8x32xf32>, %w: tensor<32x3xf32>) -> tensor<8x3xf32> {
+      %y = array.call(%x, %w) {callee = "contract_0"} : tensor<8x3xf32>
+      func.return %y : tensor<8x3xf32>
+    }
+    tile.kernel() {sym_name = "contract_0", grid = array<i64>, effects = ["in", "in", "out"]} do {
+    ^bb0(%x: !tile.ref<tensor<8x32xf32>>, %w: !tile.ref<tensor<32x3xf32>>, %out: !tile.ref<tensor<8x3xf32>>):
+      %0 = scheduled.alloc() : !tile.ref<tensor<1x1x3x2x16x16xui32>, "shared">
+      scheduled.parallel() {extents = array<i64: 1>, grain = 1 : index} do {
+      ^bb0(%1: index):
+        scheduled.nest() do {
+          %2 = tile.load(%w, %1)
+            {map = affine_map<(d0, d1, d2, d3)[s0] -> (((d0 * 32) + (d1 * 2)), (((s0 * 32) + (d2 * 16)) + d3))>,
+              fill = 0.000000e+00 : f64} : tensor<1x16x2x16xf32>
+          %3 = tile.full() {value = 0x4170000000000000 : f64} : tensor<1x16x2x16xf32>
+          %4 = tile.map(%2, %3) {fn = "multiply"} : tensor<1x16x2x16xf32>
+          %5 = tile.full() {value = 4294901760 : index} : tensor<1x16x2x16xui32>
+          %6 = tile.bitcast(%4) : tensor<1x16x2x16xui32>
+          %7 = tile.full() {value = 16 : index} : tensor<1x16x2x16xui32>
+          %8 = tile.map(%6, %7) {fn = "shift_right"} : tensor<1x16x2x16xui32>
+          %9 = tile.full() {value = 1 : index} : tensor<1x16x2x16xui32>
+          %10 = tile.map(%8, %9) {fn = "bitwise_and"} : tensor<1x16x2x16xui32>
+          %11 = tile.full() {value = 32767 : index} : tensor<1x16x2x16xui32>
+          %12 = tile.map(%11, %10) {fn = "add"} : tensor<1x16x2x16xui32>
+          %13 = tile.map(%6, %12) {fn = "add"} : tensor<1x16x2x16xui32>
+          %14 = tile.map(%13, %5) {fn = "bitwise_and"} : tensor<1x16x2x16xui32>
+          %15 = tile.bitcast(%14) : tensor<1x16x2x16xf32>
+          %16 = tile.map(%4, %15) {fn = "subtract"} : tensor<1x16x2x16xf32>
+          %17 = tile.bitcast(%16) : tensor<1x16x2x16xui32>
+          %18 = tile.map(%17, %7) {fn = "shift_right"} : tensor<1x16x2x16xui32>
+          %19 = tile.map(%18, %9) {fn = "bitwise_and"} : tensor<1x16x2x16xui32>
+          %20 = tile.map(%11, %19) {fn = "add"} : tensor<1x16x2x16xui32>
+          %21 = tile.map(%17, %20) {fn = "add"} : tensor<1x16x2x16xui32>
+          %22 = tile.map(%21, %5) {fn = "bitwise_and"} : tensor<1x16x2x16xui32>
+          %23 = tile.bitcast(%22) : tensor<1x16x2x16xf32>
+          %24 = tile.map(%16, %23) {fn = "subtract"} : tensor<1x16x2x16xf32>
+          %25 = tile.bitcast(%24) : tensor<1x16x2x16xui32>
+          %26 = tile.map(%25, %5) {fn = "bitwise_and"} : tensor<1x16x2x16xui32>
+          %27 = tile.load(%w, %1)
+            {map = affine_map<(d0, d1, d2, d3)[s0] -> ((((d0 * 32) + (d1 * 2)) + 1), (((s0 * 32) + (d2 * 16)) +
+              d3))>, fill = 0.000000e+00 : f64} : tensor<1x16x2x16xf32>
+          %28 = tile.map(%27, %3) {fn = "multiply"} : tensor<1x16x2x16xf32>
+          %29 = tile.bitcast(%28) : tensor<1x16x2x16xui32>
+          %30 = tile.map(%29, %7) {fn = "shift_right"} : tensor<1x16x2x16xui32>
+          %31 = tile.map(%30, %9) {fn = "bitwise_and"} : tensor<1x16x2x16xui32>
+          %32 = tile.map(%11, %31) {fn = "add"} : tensor<1x16x2x16xui32>
+          %33 = tile.map(%29, %32) {fn = "add"} : tensor<1x16x2x16xui32>
+          %34 = tile.map(%33, %5) {fn = "bitwise_and"} : tensor<1x16x2x16xui32>
+          %35 = tile.bitcast(%34) : tensor<1x16x2x16xf32>
+          %36 = tile.map(%28, %35) {fn = "subtract"} : tensor<1x16x2x16xf32>
+          %37 = tile.bitcast(%36) : tensor<1x16x2x16xui32>
+          %38 = tile.map(%37, %7) {fn = "shift_right"} : tensor<1x16x2x16xui32>
+          %39 = tile.map(%38, %9) {fn = "bitwise_and"} : tensor<1x16x2x16xui32>
+          %40 = tile.map(%11, %39) {fn = "add"} : tensor<1x16x2x16xui32>
+          %41 = tile.map(%37, %40) {fn = "add"} : tensor<1x16x2x16xui32>
+          %42 = tile.map(%41, %5) {fn = "bitwise_and"} : tensor<1x16x2x16xui32>
+          %43 = tile.bitcast(%42) : tensor<1x16x2x16xf32>
+          %44 = tile.map(%36, %43) {fn = "subtract"} : tensor<1x16x2x16xf32>
+          %45 = tile.bitcast(%44) : tensor<1x16x2x16xui32>
+          %46 = tile.map(%45, %5) {fn = "bitwise_and"} : tensor<1x16x2x16xui32>
+          %47 = tile.map(%14, %7) {fn = "shift_right"} : tensor<1x16x2x16xui32>
+          %48 = tile.map(%47, %34) {fn = "bitwise_or"} : tensor<1x16x2x16xui32>
+          tile.store(%48, %0, %1) {map = affine_map<(d0, d1, d2, d3)[s0] -> (s0, d0, 0, d2, d1, d3)>}
+          %49 = tile.map(%22, %7) {fn = "shift_right"} : tensor<1x16x2x16xui32>
+          %50 = tile.map(%49, %42) {fn = "bitwise_or"} : tensor<1x16x2x16xui32>
+          tile.store(%50, %0, %1) {map = affine_map<(d0, d1, d2, d3)[s0] -> (s0, d0, 1, d2, d1, d3)>}
+          %51 = tile.map(%26, %7) {fn = "shift_right"} : tensor<1x16x2x16xui32>
+          %52 = tile.map(%51, %46) {fn = "bitwise_or"} : tensor<1x16x2x16xui32>
+          tile.store(%52, %0, %1) {map = affine_map<(d0, d1, d2, d3)[s0] -> (s0, d0, 2, d2, d1, d3)>}
+          scheduled.end()
+        }
+        scheduled.end()
+      }
+      scheduled.barrier() {scope = "team"}
+      scheduled.parallel() {extents = array<i64: 1>, grain = 1 : index} do {
+      ^bb0(%i: index):
+        %total = scheduled.alloc() : !tile.ref<tensor<32x32xf32>, "worker">
+        %53 = scheduled.alloc() : !tile.ref<tensor<1x1x3x32x32xui16>, "worker">
+        scheduled.nest() do {
+          %54 = tile.load(%x)
+            {map = affine_map<(d0, d1, d2, d3) -> (((d0 * 32) + d2), ((d1 * 32) + d3))>,
+              fill = 0.000000e+00 : f64} : tensor<1x1x32x32xf32>
+          %55 = tile.full() {value = 0x4170000000000000 : f64} : tensor<1x1x32x32xf32>
+          %56 = tile.map(%54, %55) {fn = "multiply"} : tensor<1x1x32x32xf32>
+          %57 = tile.full() {value = 4294901760 : index} : tensor<1x1x32x32xui32>
+          %58 = tile.bitcast(%56) : tensor<1x1x32x32xui32>
+          %59 = tile.full() {value = 16 : index} : tensor<1x1x32x32xui32>
+          %60 = tile.map(%58, %59) {fn = "shift_right"} : tensor<1x1x32x32xui32>
+          %61 = tile.full() {value = 1 : index} : tensor<1x1x32x32xui32>
+          %62 = tile.map(%60, %61) {fn = "bitwise_and"} : tensor<1x1x32x32xui32>
+          %63 = tile.full() {value = 32767 : index} : tensor<1x1x32x32xui32>
+          %64 = tile.map(%63, %62) {fn = "add"} : tensor<1x1x32x32xui32>
+          %65 = tile.map(%58, %64) {fn = "add"} : tensor<1x1x32x32xui32>
+          %66 = tile.map(%65, %57) {fn = "bitwise_and"} : tensor<1x1x32x32xui32>
+          %67 = tile.bitcast(%66) : tensor<1x1x32x32xf32>
+          %68 = tile.map(%56, %67) {fn = "subtract"} : tensor<1x1x32x32xf32>
+          %69 = tile.bitcast(%68) : tensor<1x1x32x32xui32>
+          %70 = tile.map(%69, %59) {fn = "shift_right"} : tensor<1x1x32x32xui32>
+          %71 = tile.map(%70, %61) {fn = "bitwise_and"} : tensor<1x1x32x32xui32>
+          %72 = tile.map(%63, %71) {fn = "add"} : tensor<1x1x32x32xui32>
+          %73 = tile.map(%69, %72) {fn = "add"} : tensor<1x1x32x32xui32>
+          %74 = tile.map(%73, %57) {fn = "bitwise_and"} : tensor<1x1x32x32xui32>
+          %75 = tile.bitcast(%74) : tensor<1x1x32x32xf32>
+          %76 = tile.map(%68, %75) {fn = "subtract"} : tensor<1x1x32x32xf32>
+          %77 = tile.bitcast(%76) : tensor<1x1x32x32xui32>
+          %78 = tile.map(%77, %57) {fn = "bitwise_and"} : tensor<1x1x32x32xui32>
+          %79 = tile.map(%66, %59) {fn = "shift_right"} : tensor<1x1x32x32xui32>
+          %80 = tile.cast(%79) : tensor<1x1x32x32xui16>
+          tile.store(%80, %53) {map = affine_map<(d0, d1, d2, d3) -> (d0, d1, 0, d2, d3)>}
+          %81 = tile.map(%74, %59) {fn = "shift_right"} : tensor<1x1x32x32xui32>
+          %82 = tile.cast(%81) : tensor<1x1x32x32xui16>
+          tile.store(%82, %53) {map = affine_map<(d0, d1, d2, d3) -> (d0, d1, 1, d2, d3)>}
+          %83 = tile.map(%78, %59) {fn = "shift_right"} : tensor<1x1x32x32xui32>
+          %84 = tile.cast(%83) : tensor<1x1x32x32xui16>
+          tile.store(%84, %53) {map = affine_map<(d0, d1, d2, d3) -> (d0, d1, 2, d2, d3)>}
+          scheduled.end()
+        }
+        scheduled.dot(%53, %0, %total) {extents = array<i64: 8, 3, 32>, block =
+          "(32, 32) : [32@reg*2 | 2@reg 16@simd]", left_map = affine_map<(d0, d1) -> (d0, d1)>, right_map =
+          affine_map<(d0, d1) -> (d0, d1)>, accumulate = false, parts = 3 : index, scale = 24 : index}
+        scheduled.nest() do {
+          %y = tile.load(%total) {map = affine_map<(d0, d1) -> (d0, d1)>} : tensor<8x3xf32>
+          tile.store(%y, %out) {map = affine_map<(d0, d1) -> (d0, d1)>}
+          scheduled.end()
+        }
+        scheduled.end()
+      }
+      tile.yield()
+    }
 """
 
 from __future__ import annotations
@@ -31,7 +168,7 @@ from xdsl.ir.affine import AffineExpr, AffineMap
 
 from tilewright import dtypes
 from tilewright.dialects import scheduled, tile
-from tilewright.dialects.base import decode, tensor
+from tilewright.dialects.base import tensor
 from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug
 from tilewright.passes.affine_access import Index, linear_form
@@ -52,7 +189,7 @@ class ScheduledSplitOperandsPass:
             for op in list(kernel.walk()):
                 if isinstance(op, scheduled.DotOp) and op.parts is not None:
                     subject = f"operands of {kernel.sym_name.data}"
-                    unit.remarks.append(Remark(self.name, subject, f"in {decode(op.parts)} parts", "quickest so"))
+                    unit.remarks.append(Remark(self.name, subject, f"in {op.parts_and_scale[0]} parts", "quickest so"))
                     _split_left(op)
                     _split_right(kernel, op)
 
@@ -62,6 +199,7 @@ class _Values:
 
     def __init__(self, block: Block, shape: tuple[int, ...]) -> None:
         self.block, self.shape = block, shape
+        self._numbers: dict[tuple[float | int, DType], SSAValue] = {}
 
     def type(self, dtype: DType) -> Any:
         return tensor(ArrayType(self.shape, dtype))
@@ -74,7 +212,10 @@ class _Values:
         return self.add(tile.MapOp.make(operands, {"fn": fn}, [operands[0].type]))
 
     def full(self, value: float | int, dtype: DType) -> SSAValue:
-        return self.add(tile.FullOp.make([], {"value": value}, [self.type(dtype)]))
+        if (value, dtype) not in self._numbers:
+            made = tile.FullOp.make([], {"value": value}, [self.type(dtype)])
+            self._numbers[value, dtype] = self.add(made)
+        return self._numbers[value, dtype]
 
     def bitcast(self, value: SSAValue, dtype: DType) -> SSAValue:
         return self.add(tile.BitcastOp.make([value], {}, [self.type(dtype)]))
@@ -117,7 +258,7 @@ def _split_left(dot: scheduled.DotOp) -> None:
     """Make the product read parts of its rows, which a nest before it makes."""
     height, steps = dot.micro_tile[0], dot.shape[2] // STEP
     blocks = -(-dot.shape[0] // height)
-    buffer = ArrayType((blocks, steps, decode(dot.parts), height, STEP), dtypes.u16)
+    buffer = ArrayType((blocks, steps, dot.parts_and_scale[0], height, STEP), dtypes.u16)
     alloc = scheduled.AllocOp.make([], {}, [tile.ref(buffer, scheduled.WORKER)])
     block, step, row, inner = (AffineExpr.dimension(d) for d in range(4))
     source = dot.left_map.data
@@ -127,7 +268,7 @@ def _split_left(dot: scheduled.DotOp) -> None:
     body = Block()
     values = _Values(body, (blocks, steps, height, STEP))
     loaded = values.load(dot.left, dot.symbols, load_map)
-    for number, part in enumerate(values.parts(loaded, decode(dot.parts), decode(dot.scale))):
+    for number, part in enumerate(values.parts(loaded, *dot.parts_and_scale)):
         place = AffineMap(4, 0, (block, step, AffineExpr.constant(number), row, inner))
         values.store(values.narrow(part), alloc.result, [], place)
     body.add_op(scheduled.EndOp.make([], {}, []))
@@ -147,7 +288,7 @@ def _split_right(kernel: tile.KernelOp, dot: scheduled.DotOp) -> None:
     panels, steps = -(-sizes[column_dim] // width), -(-sizes[depth_dim] // depth) * (depth // STEP)
     extents = (*(sizes[d] for d in others), panels)
     words = (steps, STEP // GROUP, width // COLUMNS, COLUMNS)
-    buffer = ArrayType((*extents, steps, decode(dot.parts), width // COLUMNS, STEP // GROUP, COLUMNS), dtypes.u32)
+    buffer = ArrayType((*extents, steps, dot.parts_and_scale[0], width // COLUMNS, STEP // GROUP, COLUMNS), dtypes.u32)
     alloc = scheduled.AllocOp.make([], {}, [tile.ref(buffer, scheduled.SHARED)])
     body = Block(arg_types=[IndexType() for _ in extents])
     body.add_op(_right_nest(dot, alloc.result, body.args, words, depth_dim, column_dim))
@@ -182,7 +323,7 @@ def _right_nest(
         known = {depth_dim: depth, column_dim: (at[-1] * shape[2] + half) * COLUMNS + column}
         results = tuple(known[d] if d in known else next(batch) for d in range(len(indices) + 1))
         loaded = values.load(dot.right, indices, AffineMap(4, len(indices), results))
-        return values.parts(loaded, decode(dot.parts), decode(dot.scale))
+        return values.parts(loaded, *dot.parts_and_scale)
 
     for number, (first, second) in enumerate(zip(parts_of(0), parts_of(1), strict=True)):
         place = AffineMap(4, len(indices), (*at, step, AffineExpr.constant(number), half, word, column))

@@ -250,9 +250,10 @@ class _Lowering:
         """The buffer of one result: that of a value which a branch passes on, where nothing else reads it any more."""
         for region in (op.then, op.otherwise):
             last = region.block.last_op
-            value = last.operands[number] if last is not None else None
-            if value in self.places.buffers and self._dies_in(value, op):
-                return self.places.buffers[value]
+            passed = () if last is None else (last.operands[number],)
+            found = next((v for v in passed if v in self.places.buffers and self._dies_in(v, op)), None)
+            if found is not None:
+                return self.places.buffers[found]
         return self.places.alloc(self.places.padded(array_type(op.results[number])))
 
     def _dies_in(self, value: SSAValue, op: tile.IfOp) -> bool:

@@ -245,7 +245,7 @@ def _run_dot(op: scheduled.DotOp, values: Values) -> None:
 def _product_of_parts(op: scheduled.DotOp, left: Tensor, right: Tensor, symbols: Sequence[Any]) -> Tensor:
     """The sum of the products of two parts that count, each part being the upper half of an f32."""
     rows, columns, depth = op.shape
-    steps, count, scale = depth // left.shape[-1], int(decode(op.parts)), int(decode(op.scale))
+    steps, (count, scale) = depth // left.shape[-1], op.parts_and_scale
     a = _blocks(left, op.left_map.data, (-(-rows // left.shape[-2]), steps), symbols)
     b = _blocks(right, op.right_map.data, (-(-columns // op.micro_tile[1]), steps), symbols)
     b = np.moveaxis(b, 3, 4).reshape(*b.shape[:3], b.shape[4], op.micro_tile[1])

@@ -40,7 +40,7 @@ from tilewright.targets.cpu.loops import (
     static,
 )
 from tilewright.targets.cpu.micro_kernel import DEPTH_UNROLL, Ahead, MicroKernel, Walk
-from tilewright.targets.cpu.split_kernel import SplitKernel
+from tilewright.targets.cpu.split_kernel import SplitKernel, SplitTarget
 from tilewright.targets.cpu.tile_kernel import TileKernel, configure_tiles, release_tiles
 from tilewright.targets.cpu.vector_math_common import Builder, Value, splat
 
@@ -150,33 +150,30 @@ def _emit_tiles(context: FunctionContext, op: scheduled.DotOp, instruction: Matr
 
 
 def _emit_parts(context: FunctionContext, op: scheduled.DotOp) -> None:
-    """All blocks of a product in parts, which are whole."""
+    """All blocks of a product in parts, which are whole. While the rows meet a panel, each block of them asks for its
+    share of the next one."""
     builder, (rows, columns, depth), (height, width) = context.builder, op.shape, op.micro_tile
     instruction = context.machine.atom_of_part(tile.ref_type(op.accumulator).dtype)
     left, left_stride = _blocks_of(context, op, op.left, op.left_map.data)
     right, right_stride = _blocks_of(context, op, op.right, op.right_map.data)
-    acc = accumulator_of(context, op)
-    item = tile.ref_type(op.accumulator).dtype.itemsize
+    acc, item = accumulator_of(context, op), tile.ref_type(op.accumulator).dtype.itemsize
     spare = context.temporary(height * width * item)
-    kernel = SplitKernel(builder, instruction, decode(op.parts), decode(op.scale))
-    panels, blocks = -(-columns // width), -(-rows // height)
-    steps = depth // instruction.depth
-    steps_of_panel = tile.ref_type(op.right).shape[-5]
-    ahead_bytes = -(-right_stride // steps_of_panel // blocks // 64) * 64
+    kernel = SplitKernel(builder, instruction, *op.parts_and_scale)
+    panels, blocks, steps = -(-columns // width), -(-rows // height), depth // instruction.depth
+    line = context.machine.memory("l1").line_bytes
+    lines = -(-kernel.step_bytes // (blocks * line))
     configure_tiles(builder, instruction)
     with loop(builder, i64(0), i64(panels), 1, "panel") as panel, loop(builder, i64(0), i64(blocks), 1) as block:
         row, column = multiply(builder, block, height * acc.pitch), multiply(builder, panel, width)
         b = offset_pointer(builder, right, multiply(builder, panel, right_stride), 1)
-        ahead = offset_pointer(builder, b, add(builder, i64(right_stride), multiply(builder, block, ahead_bytes * steps)), 1)
+        share = add(builder, i64(right_stride), multiply(builder, block, lines * line * steps))
+        asked = tuple(offset_pointer(builder, b, add(builder, share, i64(n * line)), 1) for n in range(lines))
         kernel.emit(
             offset_pointer(builder, left, multiply(builder, block, left_stride), 1),
             b,
-            offset_pointer(builder, acc.pointer, add(builder, row, column), item),
-            acc.pitch * item,
+            SplitTarget(offset_pointer(builder, acc.pointer, add(builder, row, column), item), acc.pitch * item, spare),
             i64(steps),
-            spare,
-            ahead,
-            ahead_bytes,
+            Ahead(asked, i64(lines * line)),
             accumulate=bool(op.accumulate.value.data),
         )
     release_tiles(builder)
