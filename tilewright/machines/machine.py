@@ -150,10 +150,9 @@ class Machine:
 
     def atom_of_part(self, accumulator: DType) -> MatrixAtom:
         """The instruction that multiplies parts, for sums of a type that has them."""
-        whole = next(a for a in self.matrix_atoms if a.accumulator == accumulator.name and a.parts > 1)
-        return next(
-            a for a in self.matrix_atoms if (a.left, a.right, a.accumulator) == (whole.part,) * 2 + (whole.accumulator,)
-        )
+        part = next(a.part for a in self.matrix_atoms if a.accumulator == accumulator.name and a.parts > 1)
+        types = (part, part, accumulator.name)
+        return next(a for a in self.matrix_atoms if (a.left, a.right, a.accumulator) == types)
 
     def atom_of(self, name: str, left: DType, right: DType, accumulator: DType) -> MatrixAtom | None:
         """The instruction of a family that multiplies matrices of these types, where there is one."""

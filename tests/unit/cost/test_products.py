@@ -22,6 +22,7 @@ from tilewright.cost.products import (
     tile_seconds,
 )
 from tilewright.cost.register_blocks import register_blocks
+from tilewright.cost.split_products import split_tile
 from tilewright.machines.machine import Memory, load
 
 MACHINES = ("x86-64-v3", "x86-64-v4")
@@ -216,3 +217,30 @@ def resident_lines(memory: Memory, pitch_bytes: int) -> int:
 def test_lines_at_a_pitch_are_those_of_a_cache_that_is_read_so(kib: int, ways: int, pitch_bytes: int) -> None:
     memory = Memory("cache", kib * 1024, 64, 1e9, 1e-9, ways=ways)
     assert memory.lines_at(pitch_bytes) == resident_lines(memory, pitch_bytes)
+
+
+# ---- in parts -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [512, 1024, 4096])
+def test_large_products_are_multiplied_in_parts_and_small_or_thin_ones_are_not(size: int) -> None:
+    machine = load("x86-64-amx")
+    atom = machine.split_atom(dtypes.f32, dtypes.f32, dtypes.f32)
+    assert atom is not None
+    for threads in THREADS:
+        tile = split_tile(of_shape(size, size, size), atom, machine, threads)
+        assert tile is not None
+        assert tile.depth % atom.depth == 0
+        assert tile.rows <= size
+        for thin in ((1, size, size), (8, size, size), (size, size, 4), (32, 32, 32)):
+            assert split_tile(of_shape(*thin), atom, machine, threads) is None
+    assert load("x86-64-v4").split_atom(dtypes.f32, dtypes.f32, dtypes.f32) is None
+
+
+@pytest.mark.parametrize("product", PRODUCTS, ids=repr)
+def test_whether_in_parts_and_how_deep_does_not_depend_on_threads(product: Product) -> None:
+    machine = load("x86-64-amx")
+    atom = machine.split_atom(dtypes.f32, dtypes.f32, dtypes.f32)
+    assert atom is not None
+    tiles = [split_tile(product, atom, machine, threads) for threads in THREADS]
+    assert len({None if tile is None else tile.depth for tile in tiles}) == 1

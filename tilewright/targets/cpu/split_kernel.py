@@ -21,10 +21,11 @@ from tilewright.targets.cpu.vector_math_common import Builder, Value, intrinsic,
 def snake(parts: int) -> Iterator[tuple[int, int]]:
     """The pairs of parts whose numbers have a sum below `parts`, each but the first with one part of the pair before,
     from the last part of the left operand on."""
+    kept = 0
     for left in reversed(range(parts)):
-        rights = range(parts - left)
-        upward = (parts - 1 - left) % 2 == 0
-        yield from ((left, right) for right in (rights if upward else reversed(rights)))
+        rights = [kept, *(right for right in range(parts - left) if right != kept)]
+        yield from ((left, right) for right in rights)
+        kept = rights[-1]
 
 
 @dataclass(frozen=True)
