@@ -27,19 +27,21 @@ from tilewright.machines.machine import Machine, MatrixAtom
 
 # Measured on two cores of an AMX server beside the products of `cost/products.py`, in the time of those: how much
 # longer the instructions take than one after the other from registers, with numbers that are not zeros; taking an
-# element of either operand apart; adding a block of accumulators to the tile; looking at an element of the result.
+# element of either operand apart; adding a block of accumulators to the tile; reading the result again, of the time
+# that its bytes take at a cache's bandwidth.
 SLOWER = 2.0
 LEFT_S, RIGHT_S = 0.7e-9, 1.3e-9
 BLOCK_S = 0.2e-6
-CHECKED_S = 0.08e-9
+CHECKED = 1.6
 # Of the time that bytes take at the third-level cache's bandwidth: the right operand's, which each tile reads there
 # where it is too large for the second-level one, and the left one's, which are read again for each panel.
 RIGHT_AFAR, LEFT_AFAR = 0.5, 0.4
 
-ROW_TARGETS = (128, 64, 32)
-COLUMN_TARGETS = (1024, 512, 256, 128)
-# Steps of the depth that are taken apart at a time. Sums do not depend on the number of threads, nor does this.
-DEPTH = 1024
+ROW_TARGETS = (256, 128, 64, 32)
+COLUMN_TARGETS = (2048, 1024, 512, 256, 128)
+# How much of the depth is taken apart at a time: all of it up to some size, so that no sum is read again, else less, so
+# that more rows have room. Sums do not depend on the number of threads, nor does this.
+WHOLE_DEPTH, DEPTH = 1024, 512
 
 
 def split_tile(product: Product, atom: MatrixAtom, machine: Machine, threads: int) -> MatmulTile | None:
@@ -63,7 +65,8 @@ def _best_tile(product: Product, atom: MatrixAtom, machine: Machine, threads: in
 
 def _tiles(product: Product, atom: MatrixAtom) -> Iterator[MatmulTile]:
     steps = -(-product.depth // atom.depth)
-    depth = atom.depth * dividing_split(steps, DEPTH // atom.depth)
+    most = WHOLE_DEPTH if product.depth <= WHOLE_DEPTH else DEPTH
+    depth = atom.depth * dividing_split(steps, most // atom.depth)
     heights = dict.fromkeys(even_split(product.rows, most, 2 * atom.rows) for most in ROW_TARGETS)
     widths = dict.fromkeys(even_split(product.columns, most, 2 * atom.columns) for most in COLUMN_TARGETS)
     for rows, columns in itertools.product(heights, widths):
@@ -77,7 +80,10 @@ def split_seconds(product: Product, tile: MatmulTile, atom: MatrixAtom, machine:
     blocks = -(-tile.rows // (2 * atom.rows)) * -(-tile.columns // (2 * atom.columns))
     instructions = 4 * blocks * steps * -(-tile.depth // atom.depth)
     one = instructions * atom.cycles * SLOWER / machine.clock_hertz + blocks * steps * BLOCK_S
-    one += tile.rows * steps * tile.depth * LEFT_S + tile.rows * tile.columns * CHECKED_S + TILE_S
+    one += tile.rows * steps * tile.depth * LEFT_S + TILE_S
+    result = tile.rows * tile.columns * by_name(atom.accumulator).itemsize
+    memory = machine.memory("l2" if result <= machine.memory("l2").bytes // 2 else "l3")
+    one += result * CHECKED / memory.bytes_per_second
     one += steps * _afar_seconds(product, tile, atom, machine)
     right = product.batches * product.depth * product.columns * RIGHT_S / threads
     last = UNEVEN * one if min(tiles, threads) > 1 else 0.0
