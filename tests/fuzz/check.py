@@ -79,7 +79,9 @@ def schedules(seed: int, target: str) -> Given:
     rows = choose.choice((1, block.rows, block.rows + 1, 3 * block.rows, 40))
     tile = MatmulTile(rows, choose.choice((1, 2, 3)) * block.columns, choose.choice((4, 16, 30, 1024)))
     right = choose.choice((Right.IN_PLACE, Right.KEPT, Right.KEPT, Right.TOGETHER))
-    return Given(product=Schedule(tile, block, right, 0.0))
+    side = 32  # of blocks of products in parts
+    parts = MatmulTile(choose.choice((1, 20, side, 40, 64)), choose.choice((1, 3)) * side, choose.choice((1, 4)) * side)
+    return Given(product=Schedule(tile, block, right, 0.0), split=choose.choice((None, parts)))
 
 
 def donations(case: Case) -> list[tuple[int, int]]:

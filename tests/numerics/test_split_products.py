@@ -4,6 +4,7 @@ the host has an instruction for the parts; elsewhere the same tests see the usua
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -191,4 +192,4 @@ def test_a_product_in_parts_has_a_branch_for_what_is_not_finite() -> None:
 def test_pairs_of_parts_share_one_with_the_pair_before(parts: int) -> None:
     pairs = list(snake(parts))
     assert sorted(pairs) == [(p, q) for p in range(parts) for q in range(parts) if p + q < parts]
-    assert all((a[0] == b[0]) != (a[1] == b[1]) for a, b in zip(pairs, pairs[1:], strict=False))
+    assert all((a[0] == b[0]) != (a[1] == b[1]) for a, b in pairwise(pairs))

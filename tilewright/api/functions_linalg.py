@@ -119,6 +119,11 @@ def matmul(x1: ArrayLike, x2: ArrayLike, /, *, dtype: Any = None, precision: str
     Narrow floats accumulate in f32 and round once. `dtype` asks for a wider result, such as f32 of bf16 operands. The
     operands may be floats of 8 bits in both formats, which give f32.
 
+    Products of f32 add in f32. On CPUs with AMX large ones of two arrays are computed in parts: each operand as the sum
+    of three bf16, of which six products are added. They hold all bits of an f32, so that a product is within 2^-23 of
+    its size, and sums are rounded less often than one after the other; where a result is not finite then, it is
+    computed again from the operands as they are. `target="cpu:x86-64-v4"` leaves those instructions out.
+
     `precision="tf32"` rounds operands of f32 to 10 bits behind the leading one, ties away from zero: products are
     within 2^-10 of their size, sums as in f32. Tensor cores multiply those; other machines round as well.
 

@@ -60,10 +60,11 @@ def _is_quicker(product: Product, atom: MatrixAtom, machine: Machine) -> bool:
 
 @cache
 def _best_tile(product: Product, atom: MatrixAtom, machine: Machine, threads: int) -> MatmulTile:
-    return min(_tiles(product, atom), key=lambda tile: split_seconds(product, tile, atom, machine, threads))
+    return min(split_tiles(product, atom), key=lambda tile: split_seconds(product, tile, atom, machine, threads))
 
 
-def _tiles(product: Product, atom: MatrixAtom) -> Iterator[MatmulTile]:
+def split_tiles(product: Product, atom: MatrixAtom) -> Iterator[MatmulTile]:
+    """All tiles that are considered."""
     steps = -(-product.depth // atom.depth)
     most = WHOLE_DEPTH if product.depth <= WHOLE_DEPTH else DEPTH
     depth = atom.depth * dividing_split(steps, most // atom.depth)

@@ -18,8 +18,9 @@ from tilewright.cli.bench_suites.case import ScheduleCase, error_bound
 from tilewright.cost.given import Given
 
 if TYPE_CHECKING:
-    from tilewright.cost.products import Schedule
+    from tilewright.cost.products import Product, Schedule
     from tilewright.dialects.array import FusedOp
+    from tilewright.machines.machine import Machine
     from tilewright.passes.lower_loop_group import LoopPlan
 
 _PRODUCTS, _REDUCTIONS, _ALTERNATIVES = 120, 80, 24
@@ -83,8 +84,8 @@ def _product_case(name: str, rows: int, columns: int, depth: int, most: int) -> 
 
 
 def _product_alternatives(shapes: Sequence[tuple[int, ...]], most: int, threads: int) -> dict[str, Given]:
-    """The chosen schedule, the quickest by prediction with each register block and place of the right operand, and some
-    of all that are not predicted to take several times as long."""
+    """The chosen schedule, the quickest by prediction with each register block and place of the right operand, those in
+    parts where there are some, and some of all that are not predicted to take several times as long."""
     from tilewright.cost.products import best_schedule, schedules
     from tilewright.passes.lower_contract_group import product_of
     from tilewright.targets.cpu.host import host_machine
@@ -97,7 +98,25 @@ def _product_alternatives(shapes: Sequence[tuple[int, ...]], most: int, threads:
     near = [schedule for schedule in known if schedule.seconds <= 2 * chosen.seconds]
     random.Random(0).shuffle(near)
     found = {_schedule_text(schedule): schedule for schedule in (chosen, *_by_time(groups.values()), *near)}
-    return {text: Given(product=schedule) for text, schedule in list(found.items())[:most]}
+    given = {text: Given(product=schedule) for text, schedule in found.items()}
+    chosen_parts, parts = _alternatives_in_parts(product, machine, threads)
+    return dict(list({**chosen_parts, **dict(list(given.items())[: most // 2]), **parts, **given}.items())[:most])
+
+
+def _alternatives_in_parts(
+    product: Product, machine: Machine, threads: int
+) -> tuple[dict[str, Given], dict[str, Given]]:
+    """The tile of a product that is to be multiplied in parts, if it is, and all that it can be multiplied with."""
+    from tilewright import dtypes
+    from tilewright.cost.split_products import split_seconds, split_tile, split_tiles
+
+    atom = machine.split_atom(dtypes.f32, dtypes.f32, dtypes.f32)
+    if atom is None:
+        return {}, {}
+    tiles = sorted(split_tiles(product, atom), key=lambda t: split_seconds(product, t, atom, machine, threads))
+    given = {f"{t.rows}x{t.columns}x{t.depth} in parts": Given(split=t) for t in tiles}
+    chosen = split_tile(product, atom, machine, threads)
+    return {text: each for text, each in given.items() if each.split == chosen}, given
 
 
 def _by_time(found: Any) -> list[Schedule]:
