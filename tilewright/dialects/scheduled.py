@@ -24,6 +24,8 @@
     fence         what was written to memory is seen by what works asynchronously
     mma_wait      the newest asynchronous products may be under way, those before have been done
 
+and those on tensor memory, of `tensor_memory.py`.
+
 A scheduled kernel is a `tile.kernel` with an empty grid whose body holds these, `tile.for` without carried tiles, and
 `tile.yield`. On a machine with warps there are no nests: each tile has its layout in its type, `tile.relayout` moves
 data between the lanes of a warp, and what moves between warps is stored in a buffer, behind a barrier, and loaded
@@ -50,7 +52,7 @@ from xdsl.traits import IsTerminator, Pure
 from xdsl.utils.exceptions import VerifyException
 
 from tilewright import dtypes
-from tilewright.dialects import tile
+from tilewright.dialects import tensor_memory, tile
 from tilewright.dialects.base import PlainOp, array_type, decode, dtype_of
 from tilewright.layout import Layout, row_major
 from tilewright.layout.axes import Kind, kind_of
@@ -526,6 +528,7 @@ Scheduled = Dialect(
         *(AllocOp, StageOp, CopyOp, CommitOp, WaitOp),
         *(RoleOp, MbarrierOp, ExpectOp, ArriveOp, AwaitOp, TensorCopyOp, FenceOp, MmaWaitOp),
         *(ParallelOp, NestOp, EndOp, BarrierOp, TermsOp, MmaOp, DotOp),
+        *tensor_memory.OPERATIONS,
     ],
     [],
 )
