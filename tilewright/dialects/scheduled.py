@@ -308,7 +308,8 @@ class AwaitOp(PlainOp):
 class TensorCopyOp(PlainOp):
     """`destination[d] = source[map(d, symbols)]`, zero outside of the source, some time before the phase of barrier
     `number(symbols)` completes that now waits for its bytes: all those of the destination. One thread begins it, and
-    no thread takes part. The destination has a layout that boxes of an array are brought to."""
+    no thread takes part. The destination has a layout that boxes of an array are brought to; to one of tf32 f32 is
+    rounded."""
 
     name = "scheduled.tensor_copy"
     source = operand_def(tile.RefType)
@@ -323,7 +324,8 @@ class TensorCopyOp(PlainOp):
         wanted = (len(target.shape), len(self.symbols), len(source.shape))
         if (map.num_dims, map.num_symbols, len(map.results)) != wanted:
             raise VerifyException(f"scheduled.tensor_copy: {map} does not map {target.shape} to {source.shape}")
-        if source.dtype != target.dtype or target.space.data != BLOCK:
+        is_rounded = (source.dtype, target.dtype) == (dtypes.f32, dtypes.tf32)
+        if (source.dtype != target.dtype and not is_rounded) or target.space.data != BLOCK:
             raise VerifyException("scheduled.tensor_copy: not to a buffer of a block of the array's type")
         _verify_mbarrier(self.name, self.mbarrier)
         _verify_number(self.name, self.number, len(self.symbols))

@@ -149,7 +149,7 @@ def _run_order(op: Operation, values: Values, block: BlockRun) -> bool:
         case scheduled.AwaitOp():
             block.wait_for(_mbarrier(op, values), _number(op.phase.data, op, values), named(op, values))
         case scheduled.TensorCopyOp():
-            brought = _brought(op, values)
+            brought = ops.cast(_brought(op, values), tile.ref_type(op.destination).dtype)
             block.tensor_copy(values[op.destination], brought, _mbarrier(op, values), named(op, values))
         case _:
             return _run_on_tensor_memory(op, values, block)

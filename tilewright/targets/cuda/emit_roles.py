@@ -167,7 +167,7 @@ def _tensor_map(op: scheduled.TensorCopyOp, parameter: int) -> TensorMap:
     strides = [prod(source.shape[dim + 1 :]) * item for dim in range(rank - 1)]
     return TensorMap(
         parameter=parameter,
-        dtype=source.dtype.name,
+        dtype=tile.ref_type(op.destination).dtype.name,
         shape=source.shape[::-1],
         strides=tuple(reversed(strides)),
         box=boxes.box[::-1],
