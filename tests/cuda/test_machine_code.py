@@ -36,8 +36,12 @@ def gelu(x: Any) -> Any:
 STREAMING = (softmax, layer_norm, column_sums, transposed, gelu)
 # The instruction of each operand type, where tensor cores take it as it is.
 PRODUCTS = {"f32": "FFMA", "bf16": "HMMA", "f16": "HMMA", "i8": "IMMA"}
-# Where warpgroups do it. They take i8 that lies along the contracted dim, which these right operands do not.
-WARPGROUPS = {("sm_90a", "bf16"): "HGMMA", ("sm_90a", "f16"): "HGMMA"}
+# Where warpgroups do it, or tensor memory. They take i8 that lies along the contracted dim, which these right operands
+# do not.
+BY_OTHERS = {
+    **{("sm_90a", dtype): "HGMMA" for dtype in ("bf16", "f16")},
+    **{(chip, dtype): "UTCHMMA" for chip in ("sm_100a", "sm_103a") for dtype in ("bf16", "f16")},
+}
 
 
 def product(a: Any, b: Any) -> Any:
@@ -75,9 +79,9 @@ def test_streaming_kernels_are_clean(function: Any, chip: str, dtype: str) -> No
 def test_products_take_the_instruction_of_their_type(chip: str, dtype: str) -> None:
     square = tw.ShapeDtype((512, 512), getattr(tw, dtype))
     counts = check_clean(compiled(product, chip, square, square))
-    wanted = WARPGROUPS.get((chip, dtype), PRODUCTS[dtype])
+    wanted = BY_OTHERS.get((chip, dtype), PRODUCTS[dtype])
     assert counts[wanted] >= 4
-    others = {"HMMA", "IMMA", "HGMMA", "IGMMA"} - {wanted}
+    others = {"HMMA", "IMMA", "HGMMA", "IGMMA", "UTCHMMA", "UTCIMMA"} - {wanted}
     assert not others & set(counts)
 
 

@@ -94,7 +94,9 @@ class TensorMmaOp(PlainOp):
 
     def verify_(self) -> None:
         _verify_tensor(self.name, self.accumulator)
-        left, right, total = (array_type(tile.ref_type(each).array) for each in (self.left, self.right, self.accumulator))
+        left, right, total = (
+            array_type(tile.ref_type(each).array) for each in (self.left, self.right, self.accumulator)
+        )
         if (left.shape[0], right.shape[1]) != total.shape or left.shape[1] != right.shape[0]:
             raise VerifyException(f"scheduled.tensor_mma: {left} times {right} does not fit {total}")
         if any(tile.ref_type(each).space.data == TENSOR for each in (self.left, self.right)):
