@@ -2,7 +2,7 @@
 
 A buffer lives from its allocation to its last use, through the whole of a loop that uses it and does not allocate it.
 Buffers that live at the same time lie apart; others may share bytes, if between the last use of the one and the first
-of the other all warps meet at a barrier. Barriers in memory lie behind all buffers.
+of the other all warps meet at a barrier. Barriers in memory, and the address of tensor memory, lie behind all buffers.
 
 Before:
     func.func @main(%x: tensor<64xf32>) -> tensor<64xf32> {
