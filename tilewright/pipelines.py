@@ -57,15 +57,19 @@ def tile_to_scheduled() -> Sequence[Pass]:
 def tile_to_warps() -> Sequence[Pass]:
     """Schedule for warps: layouts of all tiles, every movement of data between them, and copies ahead of products."""
     from tilewright.passes.scheduled_drop_barriers import ScheduledDropBarriersPass
+    from tilewright.passes.scheduled_multiply_in_tensor_memory import ScheduledMultiplyInTensorMemoryPass
     from tilewright.passes.scheduled_pipeline_copies import ScheduledPipelineCopiesPass
     from tilewright.passes.scheduled_plan_block_memory import ScheduledPlanBlockMemoryPass
     from tilewright.passes.scheduled_specialize_warps import ScheduledSpecializeWarpsPass
     from tilewright.passes.tile_expand_arg_reduce import TileExpandArgReducePass
     from tilewright.passes.tile_lower_to_warps import TileLowerToWarpsPass
+    from tilewright.passes.tile_multiply_in_tensor_memory import TileMultiplyInTensorMemoryPass
 
     return [
         TileExpandArgReducePass(),  # an index of the best is two reductions
+        TileMultiplyInTensorMemoryPass(),  # before layouts: which products may
         TileLowerToWarpsPass(),  # a layout for every tile; data moves within warps, or through buffers of the block
+        ScheduledMultiplyInTensorMemoryPass(),  # those products: a warp has the machine copy, another one multiply
         ScheduledSpecializeWarpsPass(),  # windows that warpgroups multiply: a warp has the machine copy them
         ScheduledPipelineCopiesPass(),  # windows that other loops multiply, in stages, around registers
         ScheduledPlanBlockMemoryPass(),  # when all buffers are there

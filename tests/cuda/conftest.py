@@ -15,7 +15,7 @@ from tests.cuda.chips import built
 from tests.cuda.fake_driver import H200, FakeDriver
 from tests.cuda.running import unassembled
 from tilewright.cost.products import MatmulTile
-from tilewright.cost.warp_products import WGMMA, WarpSchedule
+from tilewright.cost.warp_products import TCGEN05, WGMMA, WarpSchedule
 from tilewright.passes import lower_contract_group
 from tilewright.runtime import cuda_driver
 from tilewright.targets.cuda import target
@@ -52,5 +52,21 @@ def by_warpgroups(monkeypatch: pytest.MonkeyPatch) -> Callable[..., CudaProgram]
         schedule = WarpSchedule(MatmulTile(rows, columns, depth), 4 * groups, across, stages, WGMMA)
         monkeypatch.setattr(lower_contract_group, "warp_schedule", lambda *_: schedule)
         return built(tw.jit(function).lower(*arrays), "cuda:sm_90a")
+
+    return compiled
+
+
+@pytest.fixture
+def in_tensor_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[..., CudaProgram]:
+    """The same for sm_100a, or another chip, with products in tensor memory."""
+
+    def compiled(
+        shape: tuple[int, int, int, int, int], function: Callable[..., Any], *arrays: Any, chip: str = "sm_100a"
+    ) -> CudaProgram:
+        rows, columns, depth, groups, stages = shape
+        across = (4 * groups, 1)
+        schedule = WarpSchedule(MatmulTile(rows, columns, depth), 4 * groups, across, stages, TCGEN05)
+        monkeypatch.setattr(lower_contract_group, "warp_schedule", lambda *_: schedule)
+        return built(tw.jit(function).lower(*arrays), f"cuda:{chip}")
 
     return compiled

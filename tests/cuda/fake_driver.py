@@ -48,6 +48,7 @@ def tensor_maps(described: Sequence[cuda_steps.TensorMap], arrays: Sequence[np.n
             each.swizzle,
             dims=each.shape,
             strides=each.strides,
+            rounds_to_tf32=each.dtype == "tf32",
         )
         for each in described
     ]

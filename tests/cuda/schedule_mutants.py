@@ -30,7 +30,7 @@ from tests.programs import causal_attention
 from tests.ptx.emulator import run as execute
 from tests.ptx.errors import SharedRace
 from tilewright import dtypes
-from tilewright.dialects import scheduled, tile
+from tilewright.dialects import scheduled, tensor_memory, tile
 from tilewright.errors import CompilerBug
 from tilewright.frontend.build import build_module
 from tilewright.machines.machine import Machine
@@ -54,16 +54,26 @@ SYNCHRONISES = (
     scheduled.ExpectOp,
     scheduled.AwaitOp,
     scheduled.MmaWaitOp,
+    tensor_memory.MmaCommitOp,
+    tensor_memory.TensorFenceOp,
+    tensor_memory.TensorFreeOp,
 )
 # Said twice, these say nothing more.
-_IDEMPOTENT = (scheduled.BarrierOp, scheduled.WaitOp, scheduled.FenceOp, scheduled.AwaitOp, scheduled.MmaWaitOp)
+_IDEMPOTENT = (
+    *(scheduled.BarrierOp, scheduled.WaitOp, scheduled.FenceOp, scheduled.AwaitOp, scheduled.MmaWaitOp),
+    tensor_memory.TensorFenceOp,
+)
 _FINDS_NOTHING = "no copy is under way"
 _FENCED_AGAIN = "fenced again before the next product"
 _COUNTS_COPIES = (scheduled.CopyOp, scheduled.CommitOp, scheduled.WaitOp)
-_USES_BARRIERS = (scheduled.ArriveOp, scheduled.ExpectOp, scheduled.AwaitOp, scheduled.TensorCopyOp)
+_USES_BARRIERS = (
+    *(scheduled.ArriveOp, scheduled.ExpectOp, scheduled.AwaitOp, scheduled.TensorCopyOp),
+    tensor_memory.MmaCommitOp,
+)
+_USES_TENSOR_MEMORY = (tensor_memory.TensorAllocOp, tensor_memory.TensorMmaOp, tensor_memory.TensorLoadOp)
 # What touches memory where an operand is there.
 _MOVES = (tile.LoadOp, tile.StoreOp, scheduled.MmaOp)
-_SWAPPED = (scheduled.ArriveOp, scheduled.ExpectOp, scheduled.AwaitOp)
+_SWAPPED = (scheduled.ArriveOp, scheduled.ExpectOp, scheduled.AwaitOp, tensor_memory.MmaCommitOp)
 
 
 @dataclass(frozen=True)
@@ -178,7 +188,13 @@ def _numbers(op: Operation) -> Iterator[tuple[str, Edit, str]]:
                 yield "one stage fewer", _added("stages", -1), ""
         case scheduled.MbarrierOp():
             yield from ((rule, edit, "") for rule, edit in _numbers_of_barriers(op))
-        case scheduled.ArriveOp() | scheduled.ExpectOp() | scheduled.AwaitOp() | scheduled.TensorCopyOp():
+        case tensor_memory.TensorMmaOp():
+            for by in (1, -1):
+                yield f"adds {by:+}", lambda each, by=by: _shift(each, "adds", by), ""
+        case tensor_memory.TensorFenceOp():
+            other = tensor_memory.BEFORE if op.side.data == tensor_memory.AFTER else tensor_memory.AFTER
+            yield f"{other} instead", lambda each: _put(each, "side", StringAttr(other)), ""
+        case _ if isinstance(op, _USES_BARRIERS):
             yield from ((rule, edit, "") for rule, edit in _numbers_at_barriers(op))
         case _:
             pass
@@ -194,7 +210,11 @@ def _numbers_of_barriers(op: scheduled.MbarrierOp) -> Iterator[tuple[str, Edit]]
 
 
 def _numbers_at_barriers(
-    op: scheduled.ArriveOp | scheduled.ExpectOp | scheduled.AwaitOp | scheduled.TensorCopyOp,
+    op: scheduled.ArriveOp
+    | scheduled.ExpectOp
+    | scheduled.AwaitOp
+    | scheduled.TensorCopyOp
+    | tensor_memory.MmaCommitOp,
 ) -> Iterator[tuple[str, Edit]]:
     if isinstance(op, scheduled.ExpectOp):
         for by in (1, -1, int(op.bytes.value.data), -(int(op.bytes.value.data) // 2)):
@@ -242,6 +262,8 @@ def _why_harmless(op: Operation, other: Operation, forwards: bool) -> str:
         return _FINDS_NOTHING
     if _is_fenced_again(op) or _is_fenced_again(other):
         return _FENCED_AGAIN
+    if isinstance(op if forwards else other, tensor_memory.TensorFreeOp):
+        return "given back later"
     kinds = {type(op), type(other)}
     if kinds == {scheduled.WaitOp, scheduled.CopyOp}:
         return "the copy is in no group yet"
@@ -365,7 +387,7 @@ def _neighbour(op: Operation, forwards: bool) -> Operation | None:
 def _matters(op: Operation) -> bool:
     inner = [each for each in op.walk() if not isinstance(each, tile.YieldOp | scheduled.EndOp)]
     return any(
-        isinstance(each, (*SYNCHRONISES, *_USES_BARRIERS, scheduled.CopyOp, scheduled.MbarrierOp))
+        isinstance(each, (*SYNCHRONISES, *_USES_BARRIERS, *_USES_TENSOR_MEMORY, scheduled.CopyOp, scheduled.MbarrierOp))
         or (isinstance(each, scheduled.MmaOp) and each.asynchronous is not None)
         or (isinstance(each, _MOVES) and any(_is_of_a_block(operand) for operand in each.operands))
         for each in inner

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
 
 import tilewright as tw
 from tests.cuda.chips import CHIPS, built
+from tilewright.cli.bench_suites.cuda_static import subroutines
 from tilewright.targets.cuda.toolchain import instructions_of
 
 
@@ -36,8 +36,12 @@ def gelu(x: Any) -> Any:
 STREAMING = (softmax, layer_norm, column_sums, transposed, gelu)
 # The instruction of each operand type, where tensor cores take it as it is.
 PRODUCTS = {"f32": "FFMA", "bf16": "HMMA", "f16": "HMMA", "i8": "IMMA"}
-# Where warpgroups do it. They take i8 that lies along the contracted dim, which these right operands do not.
-WARPGROUPS = {("sm_90a", "bf16"): "HGMMA", ("sm_90a", "f16"): "HGMMA"}
+# Where warpgroups do it, or tensor memory. They take i8 that lies along the contracted dim, which these right operands
+# do not.
+BY_OTHERS = {
+    **{("sm_90a", dtype): "HGMMA" for dtype in ("bf16", "f16")},
+    **{(chip, dtype): "UTCHMMA" for chip in ("sm_100a", "sm_103a") for dtype in ("bf16", "f16")},
+}
 
 
 def product(a: Any, b: Any) -> Any:
@@ -57,8 +61,7 @@ def check_clean(program: Any) -> dict[str, int]:
         assert cubin.usage.registers <= 255, name
         assert not cubin.usage.serialized, name
     text = program.asm()
-    # A call within the kernel is a way to branch; subroutines have names of their own.
-    assert all(target.startswith(".L_") for target in re.findall(r"CALL\S* `\((\S+)\)", text))
+    assert subroutines(text) == []
     return instructions_of(text)
 
 
@@ -76,9 +79,9 @@ def test_streaming_kernels_are_clean(function: Any, chip: str, dtype: str) -> No
 def test_products_take_the_instruction_of_their_type(chip: str, dtype: str) -> None:
     square = tw.ShapeDtype((512, 512), getattr(tw, dtype))
     counts = check_clean(compiled(product, chip, square, square))
-    wanted = WARPGROUPS.get((chip, dtype), PRODUCTS[dtype])
+    wanted = BY_OTHERS.get((chip, dtype), PRODUCTS[dtype])
     assert counts[wanted] >= 4
-    others = {"HMMA", "IMMA", "HGMMA", "IGMMA"} - {wanted}
+    others = {"HMMA", "IMMA", "HGMMA", "IGMMA", "UTCHMMA", "UTCIMMA"} - {wanted}
     assert not others & set(counts)
 
 

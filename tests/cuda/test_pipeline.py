@@ -28,11 +28,13 @@ from tilewright.errors import CompilerBug
 from tilewright.machines.machine import load
 from tilewright.passes.base import Unit
 from tilewright.passes.scheduled_drop_barriers import ScheduledDropBarriersPass
+from tilewright.passes.scheduled_multiply_in_tensor_memory import ScheduledMultiplyInTensorMemoryPass
 from tilewright.passes.scheduled_pipeline_copies import ScheduledPipelineCopiesPass
 from tilewright.passes.scheduled_plan_block_memory import ScheduledPlanBlockMemoryPass
 from tilewright.passes.scheduled_specialize_warps import ScheduledSpecializeWarpsPass
 from tilewright.passes.tile_expand_arg_reduce import TileExpandArgReducePass
 from tilewright.passes.tile_lower_to_warps import TileLowerToWarpsPass
+from tilewright.passes.tile_multiply_in_tensor_memory import TileMultiplyInTensorMemoryPass
 from tilewright.pipelines import tile_to_warps
 from tilewright.semantics import scheduled as semantics
 from tilewright.semantics.array import Interpreter
@@ -432,8 +434,8 @@ def test_tiles_larger_than_their_arrays(chip: str, shape: tuple[int, int, int], 
 # ---- machine code ---------------------------------------------------------------------------------------------------
 
 
-# Those without warpgroups, whose products `test_warpgroups.py` is about.
-BY_WARPS = tuple(chip for chip in KINDS if chip != "sm_90a")
+# Those without warpgroups and tensor memory: `test_warpgroups.py` and `test_tensor_memory.py` are about theirs.
+BY_WARPS = tuple(chip for chip in KINDS if chip not in ("sm_90a", "sm_100a"))
 
 
 @pytest.mark.parametrize("chip", BY_WARPS)
@@ -462,7 +464,9 @@ def test_the_order_of_the_passes_is_that_of_these_tests() -> None:
     names = [type(each) for each in tile_to_warps()]
     assert names == [
         TileExpandArgReducePass,
+        TileMultiplyInTensorMemoryPass,
         TileLowerToWarpsPass,
+        ScheduledMultiplyInTensorMemoryPass,
         ScheduledSpecializeWarpsPass,
         ScheduledPipelineCopiesPass,
         ScheduledPlanBlockMemoryPass,

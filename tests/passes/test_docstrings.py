@@ -22,8 +22,8 @@ from tilewright.passes.base import Pass, Unit
 from tilewright.pipelines import array_to_tile, tile_to_scheduled, tile_to_warps
 
 PASSES = [*array_to_tile(), *tile_to_scheduled(), *tile_to_warps()]
-# The machine of those that are not for vectors.
-MACHINES = {type(each): "sm_90a" for each in tile_to_warps()}
+# The machine of those that are not for vectors: one with tensor memory for those that are for it.
+MACHINES = {type(each): "sm_100a" if "tensor-memory" in each.name else "sm_90a" for each in tile_to_warps()}
 
 
 def example(module: Any) -> tuple[str, str]:

@@ -221,7 +221,7 @@ def _tensor_load(instruction: Instruction, target: Operand, find: _Box, barrier:
             data = np.zeros((offsets.size, tensor_map.bytes_per_element), np.uint8)
             flat = tensor_map.array.reshape(-1).view(np.uint8)
             data[inside] = flat[_array_places(tensor_map, offsets[inside])]
-            return data.reshape(-1)
+            return tensor_map.brought(data.reshape(-1))
 
         block.events.append(_Load(thread, places, found, read))
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from tests.ptx.formats import narrowed
+
 _MOST_DIMS, _MOST_BOX, _MOST_ELEMENT_STRIDE = 5, 256, 8
 _ALIGNMENT = 16
 SWIZZLES = (0, 32, 64, 128)
@@ -17,7 +19,9 @@ SWIZZLES = (0, 32, 64, 128)
 @dataclass(frozen=True)
 class TensorMap:
     """Boxes of `array`, from byte `start_bytes` on: `dims` elements along each dim, `strides` in bytes of all dims but
-    the first. Without dims and strides: those of the array as it is. Elements out of bounds are zeros."""
+    the first. Without dims and strides: those of the array as it is. Elements out of bounds are zeros. With
+    `rounds_to_tf32` numbers of f32 are rounded on their way to shared memory, as with CU_TENSOR_MAP_DATA_TYPE_TFLOAT32;
+    ties go away from zero, which is not documented."""
 
     array: np.ndarray
     box: Sequence[int]
@@ -26,6 +30,7 @@ class TensorMap:
     strides: Sequence[int] = ()
     element_strides: Sequence[int] = ()
     start_bytes: int = 0
+    rounds_to_tf32: bool = False
     bytes_per_element: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -83,6 +88,12 @@ class TensorMap:
             offsets = (offsets[:, None] + index * strides[dim]).reshape(-1)
             inside = (inside[:, None] & (index >= 0) & (index < self.dims[dim])).reshape(-1)
         return offsets + self.start_bytes, inside
+
+    def brought(self, data: np.ndarray) -> np.ndarray:
+        """The bytes that come to shared memory for those of the array."""
+        if not self.rounds_to_tf32:
+            return data
+        return narrowed(data.view(np.float32).astype(np.float64), "tf32", "rna").astype(np.float32).view(np.uint8)
 
 
 def exchanged(places: np.ndarray, swizzle: int, base: int = 0) -> np.ndarray:

@@ -15,8 +15,9 @@ from tilewright.cost.products import MatmulTile
 from tilewright.dtypes import DType
 from tilewright.machines.machine import Machine, MatrixAtom
 
-# The instructions by which single warps multiply, and by which four of them do, asynchronously, from shared memory.
-MMA, WGMMA = "mma.sync", "wgmma"
+# The instructions by which single warps multiply, by which four of them do, asynchronously, from shared memory, and by
+# which one thread has the machine multiply, from there to tensor memory.
+MMA, WGMMA, TCGEN05 = "mma.sync", "wgmma", "tcgen05"
 WARPGROUP = 4  # warps
 _SIDES = (16, 32, 64, 128, 256)
 _DEPTHS_BYTES = (64, 128)
@@ -37,6 +38,8 @@ _WARPGROUPS, _MOST_OF_WARPGROUPS = (1, 2), 128
 # in shared memory.
 TENSOR_COPY_BYTES = 16
 _BARRIERS_BYTES = 1024
+# Columns of tensor memory are allocated by powers of two from 32 on: PTX ISA, tcgen05.alloc.
+LEAST_TENSOR_COLUMNS = 32
 # How much of what a step does beside its slowest part adds to its time.
 _NOT_HIDDEN = 0.25
 # Cycles between two copies of a warp: those of 16 bytes a lane fill the banks for as long.
@@ -84,7 +87,7 @@ class WarpSchedule:
         """The name of what multiplies a tile; empty where it is not said."""
         if self.across is None:
             return ""
-        return mma_name(self.across) if self.family == MMA else wgmma_name(self.warps // WARPGROUP)
+        return mma_name(self.across) if self.family == MMA else warpgroups_name(self.family, self.warps // WARPGROUP)
 
 
 def mma_name(across: tuple[int, int]) -> str:
@@ -94,7 +97,22 @@ def mma_name(across: tuple[int, int]) -> str:
 
 def wgmma_name(groups: int) -> str:
     """What so many groups of four warps multiply by, each some rows."""
-    return f"{WGMMA}, {groups} warpgroup{'s' if groups > 1 else ''}"
+    return warpgroups_name(WGMMA, groups)
+
+
+def tcgen05_name(groups: int) -> str:
+    """What is multiplied to tensor memory for so many groups of four warps, each of which takes some columns."""
+    return warpgroups_name(TCGEN05, groups)
+
+
+def warpgroups_name(family: str, groups: int) -> str:
+    """What is multiplied for so many groups of four warps."""
+    return f"{family}, {groups} warpgroup{'s' if groups > 1 else ''}"
+
+
+def tensor_columns(columns: int) -> int:
+    """How many columns of tensor memory are allocated for some of 32 bits."""
+    return max(LEAST_TENSOR_COLUMNS, 1 << (columns - 1).bit_length())
 
 
 def warp_schedule(product: WarpProduct, machine: Machine) -> WarpSchedule:
@@ -119,7 +137,7 @@ def _fitting(sizes: tuple[int, ...], extent: int) -> list[int]:
 def _copied(product: WarpProduct, machine: Machine) -> Iterator[WarpSchedule]:
     item = product.operand.itemsize
     depths = [size // item for size in _DEPTHS_BYTES if size // item < product.depth]
-    families = {family: atom for family in (MMA, WGMMA) if (atom := product.atom(machine, family)) is not None}
+    families = {family: atom for family in (MMA, WGMMA, TCGEN05) if (atom := product.atom(machine, family)) is not None}
     if not product.piece_bytes:
         return
     for rows in _fitting(_SIDES, product.rows):
@@ -139,11 +157,13 @@ def _by_family(
         for across in _splits(product, tile, atom):
             yield WarpSchedule(tile, across[0] * across[1], across, stages)
         return
+    if family == TCGEN05 and (tile.rows != atom.rows or product.piece_bytes % TENSOR_COPY_BYTES):
+        return  # one accumulator, fed by tensor copies
     for groups in _WARPGROUPS:
         results = tile.rows * tile.columns // (32 * WARPGROUP * groups)
         most = _MOST_FOLLOWED if product.is_followed else _MOST_OF_WARPGROUPS
-        fits = tile.rows % (groups * atom.rows) == 0 and tile.columns % atom.columns == 0 and results <= most
-        if fits:
+        own_rows = groups * atom.rows if family == WGMMA else atom.rows
+        if tile.rows % own_rows == 0 and tile.columns % atom.columns == 0 and results <= most:
             yield WarpSchedule(tile, WARPGROUP * groups, (WARPGROUP * groups, 1), stages, family)
 
 
@@ -177,7 +197,7 @@ def _most_stages(product: WarpProduct, tile: MatmulTile, machine: Machine) -> in
 
 def _is_fed_by_a_warp(product: WarpProduct, schedule: WarpSchedule) -> bool:
     """Whether a warp of its own has the machine copy, while the others multiply asynchronously."""
-    return schedule.family == WGMMA and product.piece_bytes % TENSOR_COPY_BYTES == 0
+    return schedule.family != MMA and product.piece_bytes % TENSOR_COPY_BYTES == 0
 
 
 def _copied_seconds(product: WarpProduct, schedule: WarpSchedule, machine: Machine) -> float:
@@ -206,7 +226,7 @@ def _busy_seconds(product: WarpProduct, schedule: WarpSchedule, machine: Machine
     shared, near = machine.memories[:2]
     atom = product.atom(machine, schedule.family)
     assert atom is not None
-    if schedule.family == WGMMA:  # each 64 rows read all columns once
+    if schedule.family != MMA:  # the rows of each instruction read all columns once
         down = tile.rows // atom.rows
     instructions = tile.rows // atom.rows * (tile.columns // atom.columns) * (tile.depth // atom.depth)
     quarters = min(1.0, schedule.warps * together / _QUARTERS)
@@ -230,10 +250,11 @@ def _together(product: WarpProduct, schedule: WarpSchedule, machine: Machine) ->
     tile, (down, side) = schedule.tile, schedule.across or (1, 1)
     used = max(schedule.stages * _stage_bytes(product, tile), tile.rows * tile.columns * product.accumulator.itemsize)
     sums = tile.rows * tile.columns // (32 * schedule.warps)
-    operands = 0 if schedule.family == WGMMA else 2 * (tile.rows // down // 4 + tile.columns // side // 4)
+    operands = 0 if schedule.family != MMA else 2 * (tile.rows // down // 4 + tile.columns // side // 4)
     registers = (sums + operands + _REGISTERS_BESIDE) * 32 * schedule.warps
     whole = machine.axes["warp"] * 32 * 32
-    return max(1, min(machine.memories[0].bytes // used, whole // registers, 8))
+    accumulators = 8 if schedule.family != TCGEN05 else machine.axes["tmem.col"] // tensor_columns(tile.columns)
+    return max(1, min(machine.memories[0].bytes // used, whole // registers, accumulators, 8))
 
 
 # ---- operands that pass through registers ---------------------------------------------------------------------------

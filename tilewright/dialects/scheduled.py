@@ -24,6 +24,8 @@
     fence         what was written to memory is seen by what works asynchronously
     mma_wait      the newest asynchronous products may be under way, those before have been done
 
+and those on tensor memory, of `tensor_memory.py`.
+
 A scheduled kernel is a `tile.kernel` with an empty grid whose body holds these, `tile.for` without carried tiles, and
 `tile.yield`. On a machine with warps there are no nests: each tile has its layout in its type, `tile.relayout` moves
 data between the lanes of a warp, and what moves between warps is stored in a buffer, behind a barrier, and loaded
@@ -50,7 +52,7 @@ from xdsl.traits import IsTerminator, Pure
 from xdsl.utils.exceptions import VerifyException
 
 from tilewright import dtypes
-from tilewright.dialects import tile
+from tilewright.dialects import tensor_memory, tile
 from tilewright.dialects.base import PlainOp, array_type, decode, dtype_of
 from tilewright.layout import Layout, row_major
 from tilewright.layout.axes import Kind, kind_of
@@ -306,7 +308,8 @@ class AwaitOp(PlainOp):
 class TensorCopyOp(PlainOp):
     """`destination[d] = source[map(d, symbols)]`, zero outside of the source, some time before the phase of barrier
     `number(symbols)` completes that now waits for its bytes: all those of the destination. One thread begins it, and
-    no thread takes part. The destination has a layout that boxes of an array are brought to."""
+    no thread takes part. The destination has a layout that boxes of an array are brought to; to one of tf32 f32 is
+    rounded."""
 
     name = "scheduled.tensor_copy"
     source = operand_def(tile.RefType)
@@ -321,7 +324,8 @@ class TensorCopyOp(PlainOp):
         wanted = (len(target.shape), len(self.symbols), len(source.shape))
         if (map.num_dims, map.num_symbols, len(map.results)) != wanted:
             raise VerifyException(f"scheduled.tensor_copy: {map} does not map {target.shape} to {source.shape}")
-        if source.dtype != target.dtype or target.space.data != BLOCK:
+        is_rounded = (source.dtype, target.dtype) == (dtypes.f32, dtypes.tf32)
+        if (source.dtype != target.dtype and not is_rounded) or target.space.data != BLOCK:
             raise VerifyException("scheduled.tensor_copy: not to a buffer of a block of the array's type")
         _verify_mbarrier(self.name, self.mbarrier)
         _verify_number(self.name, self.number, len(self.symbols))
@@ -545,6 +549,7 @@ Scheduled = Dialect(
         *(AllocOp, StageOp, CopyOp, CommitOp, WaitOp),
         *(RoleOp, MbarrierOp, ExpectOp, ArriveOp, AwaitOp, TensorCopyOp, FenceOp, MmaWaitOp),
         *(ParallelOp, NestOp, EndOp, BarrierOp, TermsOp, MmaOp, DotOp),
+        *tensor_memory.OPERATIONS,
     ],
     [],
 )

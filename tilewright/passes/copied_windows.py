@@ -254,13 +254,13 @@ def landing_of(op: scheduled.MmaOp, operand: SSAValue, window: Window, warps: in
 
 
 def matrix_landing(window: Window, depth_dim: int) -> Layout:
-    """The buffer of an operand of warpgroups, which lies there as in the array.
+    """The buffer of an operand that the machine multiplies there, which lies as in the array.
 
     Raises:
         Refused: no instruction reads it so.
     """
     item, along = window.type.dtype.itemsize, window.contiguous_dim
-    if item == 1 and along != depth_dim:
+    if item != 2 and along != depth_dim:
         raise Refused(_transposed(item))
     try:
         return matrix_buffer(window.type.shape, 8 * item, along)

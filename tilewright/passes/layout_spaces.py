@@ -13,7 +13,7 @@ from typing import Protocol
 
 from tilewright.cost.products import tile_seconds
 from tilewright.cost.register_blocks import even_split, micro_kernel_name, register_blocks
-from tilewright.cost.warp_products import MMA, WARPGROUP, WGMMA, mma_name, wgmma_name
+from tilewright.cost.warp_products import MMA, TCGEN05, WARPGROUP, WGMMA, mma_name, tcgen05_name, wgmma_name
 from tilewright.errors import LayoutError, TargetError
 from tilewright.layout import Iter, Layout, row_major
 from tilewright.layout.catalogue import (
@@ -24,6 +24,7 @@ from tilewright.layout.catalogue import (
     register_block,
     shared_matrix,
     spread_rows,
+    tcgen05_registers,
     wgmma_accumulator,
     wgmma_operand,
 )
@@ -34,10 +35,10 @@ from tilewright.machines.machine import Machine, MatrixAtom
 from tilewright.primitives import ArrayType
 
 SHARED = "mem.shared"
-# How warps multiply: asynchronously by warpgroups, with operands in buffers (`WGMMA`) or the left one in registers, by
-# single warps (`MMA`), by those with operands rounded to tf32, and without tensor cores.
+# How warps multiply: in tensor memory (`TCGEN05`), asynchronously by warpgroups, with operands in buffers (`WGMMA`) or
+# the left one in registers, by single warps (`MMA`), by those with operands rounded to tf32, and without tensor cores.
 WGMMA_REGISTERS, TF32, SCALAR = "wgmma, left in registers", "tf32", "multiply and add"
-FAMILIES = (WGMMA, WGMMA_REGISTERS, MMA, TF32, SCALAR)
+FAMILIES = (TCGEN05, WGMMA, WGMMA_REGISTERS, MMA, TF32, SCALAR)
 
 
 @dataclass(frozen=True)
@@ -194,6 +195,9 @@ class WarpSpace:
         columns = right.shape[1]
         bits = 8 * max(left.dtype.itemsize, right.dtype.itemsize)
         seconds = 2.0 * rows * columns * depth / self._tensor_flops(bits)
+        tcgen05 = self.machine.atom_of(TCGEN05, left.dtype, right.dtype, accumulator.dtype)
+        if TCGEN05 in self.families and tcgen05 is not None and self.warps % WARPGROUP == 0:
+            yield from self._tcgen05(left, right, accumulator, tcgen05)
         wgmma = self.machine.atom_of(WGMMA, left.dtype, right.dtype, accumulator.dtype)
         if WGMMA in self.families and wgmma is not None and self.warps % WARPGROUP == 0:
             yield from self._wgmma(left, right, accumulator, wgmma)
@@ -205,6 +209,25 @@ class WarpSpace:
             yield from self._mma(left, right, accumulator, bits, 2 * seconds)
         if SCALAR in self.families:
             yield from self._scalar(left, right, accumulator)
+
+    def _tcgen05(
+        self, left: ArrayType, right: ArrayType, accumulator: ArrayType, instruction: MatrixAtom
+    ) -> Iterator[Atom]:
+        """Each warpgroup takes some of the columns out of tensor memory. Operands of other than 16 bits lie along the
+        depth (PTX ISA, tcgen05.mma, transposes)."""
+        bits, groups = left.dtype.bits, self.warps // WARPGROUP
+        rows, columns = accumulator.shape
+        seconds = 2.0 * prod(left.shape) * columns / (instruction.flops_per_cycle * self.machine.clock_hertz)
+        if rows != instruction.rows or columns % instruction.columns or columns % groups:
+            return
+        try:
+            right_shared = matrix_buffer(right.shape, bits, 1 if bits == 16 else 0)
+            left_shared = matrix_buffer(left.shape, bits, 1)
+        except LayoutError:
+            return
+        outer = Layout((1, groups), ((), (Iter(groups, 1, "warp"),) if groups > 1 else ()))
+        accumulators = product(outer, tcgen05_registers((rows, columns // groups), "32x32b"))
+        yield Atom(tcgen05_name(groups), left_shared, right_shared, accumulators, seconds)
 
     def _wgmma(
         self, left: ArrayType, right: ArrayType, accumulator: ArrayType, instruction: MatrixAtom

@@ -72,7 +72,7 @@ import numpy as np
 from xdsl.dialects.builtin import StringAttr
 from xdsl.ir import Block, Operation, SSAValue
 
-from tilewright.dialects import scheduled, tile
+from tilewright.dialects import scheduled, tensor_memory, tile
 from tilewright.dialects.base import array_type, layout_text
 from tilewright.passes.base import Unit
 from tilewright.passes.tile_lower_to_warps import layout_of
@@ -118,7 +118,7 @@ _Event = _Touch | _Wait | scheduled.BarrierOp
 
 def _drop(region: scheduled.ParallelOp) -> None:
     found = (op for op in region.body.block.walk() if isinstance(op, scheduled.BarrierOp))
-    barriers = [op for op in found if op.scope.data != scheduled.EVERY_ROLE]
+    barriers = [op for op in found if op.scope.data != scheduled.EVERY_ROLE and not _is_for_tensor_memory(op)]
     if not barriers:
         return
     ways = _ways(region)
@@ -136,6 +136,11 @@ def _drop(region: scheduled.ParallelOp) -> None:
         else:
             barrier.detach()
             barrier.erase()
+
+
+def _is_for_tensor_memory(op: scheduled.BarrierOp) -> bool:
+    """Whether columns are freed that the warps before it used."""
+    return isinstance(op.next_op, tensor_memory.TensorFreeOp)
 
 
 def _ways(region: scheduled.ParallelOp) -> list[list[_Event]] | None:

@@ -2,7 +2,7 @@
 
 A buffer lives from its allocation to its last use, through the whole of a loop that uses it and does not allocate it.
 Buffers that live at the same time lie apart; others may share bytes, if between the last use of the one and the first
-of the other all warps meet at a barrier. Barriers in memory lie behind all buffers.
+of the other all warps meet at a barrier. Barriers in memory, and the address of tensor memory, lie behind all buffers.
 
 Before:
     func.func @main(%x: tensor<64xf32>) -> tensor<64xf32> {
@@ -68,7 +68,7 @@ from typing import ClassVar
 from xdsl.dialects.builtin import IndexType, IntegerAttr
 from xdsl.ir import Block, Operation, SSAValue
 
-from tilewright.dialects import scheduled, tile
+from tilewright.dialects import scheduled, tensor_memory, tile
 from tilewright.errors import UnsupportedOnTargetError
 from tilewright.passes.base import Unit
 from tilewright.passes.layout_spaces import SHARED
@@ -131,7 +131,7 @@ def _plan(block: Block) -> int:
         life.op.offset_bytes = IntegerAttr(life.offset_bytes, IndexType())
         placed.append(life)
     end = max((life.end_bytes for life in placed), default=0)
-    for op in (op for op in times.number if isinstance(op, scheduled.MbarrierOp)):
+    for op in (op for op in times.number if isinstance(op, scheduled.MbarrierOp | tensor_memory.TensorAllocOp)):
         start = -(-end // _MBARRIER_BYTES) * _MBARRIER_BYTES
         op.offset_bytes = IntegerAttr(start, IndexType())
         end = start + op.bytes
@@ -163,7 +163,8 @@ def _life(op: scheduled.AllocOp, times: _Times) -> _Life:
 
 
 def _users(op: scheduled.AllocOp | scheduled.StageOp) -> Iterator[Operation]:
-    """The operations that use a buffer or a stage of it, and the waits for those that are asynchronous."""
+    """The operations that use a buffer or a stage of it, and the waits for those that are asynchronous; for products to
+    tensor memory the loads of their sum."""
     for use in op.result.uses:
         if isinstance(use.operation, scheduled.StageOp):
             yield from _users(use.operation)
@@ -171,6 +172,9 @@ def _users(op: scheduled.AllocOp | scheduled.StageOp) -> Iterator[Operation]:
         yield use.operation
         if isinstance(use.operation, scheduled.MmaOp) and use.operation.asynchronous is not None:
             yield from _waits(use.operation.result)
+        if isinstance(use.operation, tensor_memory.TensorMmaOp):
+            others = (each.operation for each in use.operation.accumulator.uses)
+            yield from (each for each in others if isinstance(each, tensor_memory.TensorLoadOp))
 
 
 def _waits(going: SSAValue) -> Iterator[Operation]:

@@ -114,20 +114,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import ClassVar
 
-from xdsl.dialects.builtin import AffineMapAttr, IndexType, IntegerAttr
-from xdsl.ir import Block, BlockArgument, Operation, Region, SSAValue
-from xdsl.ir.affine import AffineExpr, AffineMap
+from xdsl.dialects.builtin import IndexType, IntegerAttr
+from xdsl.ir import BlockArgument, Operation, SSAValue
+from xdsl.ir.affine import AffineExpr
 
-from tilewright import dtypes
 from tilewright.cost.warp_products import WARPGROUP
 from tilewright.dialects import scheduled, tile
 from tilewright.dialects.base import decode
 from tilewright.machines.machine import Machine
 from tilewright.passes.base import Remark, Unit
 from tilewright.passes.copied_windows import Landing, Refused, matrix_landing, window_behind
+from tilewright.passes.copying_role import TRIP, CopyingRole, await_phase, barriers, number
 from tilewright.passes.layout_spaces import SHARED
 from tilewright.passes.operand_rings import (
     Operand,
@@ -136,13 +135,8 @@ from tilewright.passes.operand_rings import (
     remove_trips,
     stage_of,
     take_from,
-    with_symbols,
 )
 from tilewright.passes.tensor_windows import boxes_of
-from tilewright.primitives import ArrayType
-
-COPIES = "copies"
-_TRIP = AffineExpr.symbol(0)
 
 
 @dataclass(frozen=True)
@@ -170,7 +164,7 @@ class ScheduledSpecializeWarpsPass:
             unit.remarks.append(Remark(self.name, kernel.sym_name.data, "no warp that copies", str(reason)))
             return
         taken = sum(operand.bytes(stages) for operand in operands)
-        _Roles(region, loop, wait, operands, stages).write(room - taken - 2 * _barriers(stages, 1).bytes)
+        _Roles(region, loop, wait, operands, stages).write(room - taken - 2 * barriers(stages, 1).bytes)
         decision = f"a warp copies {len(operands)} windows ahead, {stages} stages"
         reason = f"{described(product)}; {taken} bytes of {SHARED}"
         unit.remarks.append(Remark(self.name, kernel.sym_name.data, decision, reason))
@@ -231,7 +225,7 @@ def _stages(loop: tile.ForOp, operands: Sequence[Operand], wanted: int, room: in
         Refused: there is no room for 2.
     """
     for stages in range(max(2, min(wanted, int(loop.trips.value.data))), 1, -1):
-        if sum(operand.bytes(stages) for operand in operands) + 2 * _barriers(stages, 1).bytes <= room:
+        if sum(operand.bytes(stages) for operand in operands) + 2 * barriers(stages, 1).bytes <= room:
             return stages
     raise Refused(f"two stages need {sum(operand.bytes(2) for operand in operands)} bytes of {SHARED}, {room} are left")
 
@@ -246,11 +240,6 @@ def _room(loop: tile.ForOp, operands: Sequence[Operand], machine: Machine) -> in
 
 
 # ---- what is written ------------------------------------------------------------------------------------------------
-
-
-def _barriers(count: int, arrivals: int) -> scheduled.MbarrierOp:
-    type = tile.ref(ArrayType((count,), dtypes.i64), scheduled.BLOCK)
-    return scheduled.MbarrierOp.make([], {"count": count, "arrivals": arrivals}, [type])
 
 
 @dataclass
@@ -268,9 +257,9 @@ class _Roles:
         """`spare_bytes`: of memory that is left to what follows the loop while products are under way."""
         warps = 1 if self.region.warps is None else int(decode(self.region.warps))
         rings = [operand.ring(self.stages) for operand in self.operands]
-        full, empty = _barriers(self.stages, 1), _barriers(self.stages, warps // WARPGROUP)
+        full, empty = barriers(self.stages, 1), barriers(self.stages, warps // WARPGROUP)
         meeting = scheduled.BarrierOp.make([], {"scope": scheduled.EVERY_ROLE}, [])
-        role = scheduled.RoleOp.make([], {"role": COPIES, "warps": 1}, [], [Region(self._copies(rings, full, empty))])
+        role = CopyingRole(self.loop, self.operands, self.stages, rings, full, empty).role()
         first = self.region.body.block.first_op
         assert first is not None
         self.region.body.block.insert_ops_before([*rings, full, empty, meeting, role], first)
@@ -279,44 +268,7 @@ class _Roles:
 
     @property
     def _stage(self) -> AffineExpr:
-        return _TRIP % self.stages
-
-    def _copies(
-        self, rings: Sequence[scheduled.AllocOp], full: scheduled.MbarrierOp, empty: scheduled.MbarrierOp
-    ) -> Block:
-        """The loop of the warp that copies: each trip fills a stage."""
-        body = Block(arg_types=[IndexType()])
-        trip = body.args[0]
-        uses_before = _TRIP // self.stages - 1
-        body.add_ops([_await(empty, trip, self._stage, uses_before), self._expect(full, trip)])
-        for operand, ring in zip(self.operands, rings, strict=True):
-            stage = stage_of(ring, [trip], self._stage)
-            body.add_ops([stage, self._copy(operand, stage, full, trip)])
-        body.add_op(tile.YieldOp.make([], {}, []))
-        loop = tile.ForOp.make([], {"trips": int(self.loop.trips.value.data)}, [], [Region(body)])
-        block = Block()
-        block.add_ops([loop, scheduled.EndOp.make([], {}, [])])
-        return block
-
-    def _expect(self, full: scheduled.MbarrierOp, trip: SSAValue) -> scheduled.ExpectOp:
-        nbytes = sum(prod(each.window.type.shape) * each.window.type.dtype.itemsize for each in self.operands)
-        attributes = {"number": _number(self._stage), "bytes": nbytes}
-        return scheduled.ExpectOp.make([full.result, trip], attributes, [])
-
-    def _copy(
-        self, operand: Operand, stage: scheduled.StageOp, full: scheduled.MbarrierOp, trip: SSAValue
-    ) -> scheduled.TensorCopyOp:
-        """The trip is the first symbol."""
-        window, counter = operand.window, self.loop.body.block.args[0]
-        others = [symbol for symbol in window.load.symbols if symbol is not counter]
-        left = iter(range(1, len(others) + 1))
-        by = [_TRIP if symbol is counter else AffineExpr.symbol(next(left)) for symbol in window.load.symbols]
-        map = AffineMapAttr(with_symbols(window.map, by, len(others) + 1))
-        number = AffineMapAttr(AffineMap(0, len(others) + 1, (self._stage,)))
-        operands = [window.load.source, stage.result, full.result, trip, *others]
-        op = scheduled.TensorCopyOp.make(operands, {"map": map, "number": number}, [])
-        op.location = window.load.location
-        return op
+        return TRIP % self.stages
 
     def _multiply(
         self, rings: Sequence[scheduled.AllocOp], full: scheduled.MbarrierOp, empty: scheduled.MbarrierOp
@@ -329,9 +281,9 @@ class _Roles:
             take_from(operand, stage)
         first = block.first_op
         assert first is not None
-        block.insert_ops_before([_await(full, trip, self._stage, _TRIP // self.stages), *stages], first)
+        block.insert_ops_before([await_phase(full, trip, self._stage, TRIP // self.stages), *stages], first)
         self.wait.properties["pending"] = IntegerAttr(1, IndexType())
-        before = {"number": _number((_TRIP + (self.stages - 1)) % self.stages), "trip": _number(_TRIP - 1)}
+        before = {"number": number((TRIP + (self.stages - 1)) % self.stages), "trip": number(TRIP - 1)}
         block.insert_op_after(scheduled.ArriveOp.make([empty.result, trip], before, []), self.wait)
 
     def _wait_behind(self) -> scheduled.MmaWaitOp:
@@ -381,13 +333,3 @@ def _first_use(op: Operation, spare_bytes: int) -> Operation | None:
                 return before_use
         at = at.next_op
     return before_use or at
-
-
-def _number(expression: AffineExpr) -> AffineMapAttr:
-    """A number of the trip."""
-    return AffineMapAttr(AffineMap(0, 1, (expression,)))
-
-
-def _await(barriers: scheduled.MbarrierOp, trip: SSAValue, stage: AffineExpr, phase: AffineExpr) -> Operation:
-    attributes = {"number": _number(stage), "phase": _number(phase)}
-    return scheduled.AwaitOp.make([barriers.result, trip], attributes, [])

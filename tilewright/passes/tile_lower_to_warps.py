@@ -76,7 +76,7 @@ from tilewright.passes.base import Unit
 from tilewright.passes.layout_costs import image, preimage, terms
 from tilewright.passes.layout_inference import Inference, infer_layouts
 from tilewright.passes.layout_rules import Flow, Folded, Same, Spread, flows, is_tile, location_of
-from tilewright.passes.layout_spaces import MMA, SCALAR, WGMMA, Space, dealt, space_of
+from tilewright.passes.layout_spaces import MMA, SCALAR, TCGEN05, WGMMA, Space, dealt, space_of
 from tilewright.primitives import ArrayType
 
 
@@ -102,11 +102,13 @@ class TileLowerToWarpsPass:
 
 
 def _by_warpgroups(kernel: tile.KernelOp) -> list[str]:
-    """Warpgroups may multiply where it is said, and where nothing is said and all operands are windows of a loop: what
-    is computed they would wait for twice, on its way to a buffer and for the product."""
+    """Tensor memory is for products that say so. Warpgroups may multiply where it is said, and where nothing is said
+    and all operands are windows of a loop: what is computed they would wait for twice, on its way to a buffer and for
+    the product."""
     dots = [op for op in kernel.walk() if isinstance(op, tile.DotOp)]
-    if any(dot.atom is not None for dot in dots):
-        return [WGMMA] if any(dot.atom is not None and dot.atom.data.startswith(WGMMA) for dot in dots) else []
+    named = [dot.atom.data for dot in dots if dot.atom is not None]
+    if named:
+        return [family for family in (WGMMA, TCGEN05) if any(name.startswith(family) for name in named)]
     operands = [(operand, dot) for dot in dots for operand in (dot.left, dot.right)]
     return [WGMMA] if operands and all(_is_window(operand, dot) for operand, dot in operands) else []
 
@@ -370,7 +372,7 @@ class _Lowering:
             new.add_op(buffer)
             stores.append(_store_all(value, buffer.result))
             operands.append(buffer.result)
-        is_asynchronous = atom.name.startswith(WGMMA)
+        is_asynchronous = atom.name.startswith((WGMMA, TCGEN05))
         fences = [scheduled.FenceOp.make([], {}, [])] if is_asynchronous else []
         new.add_ops([_barrier(), *stores, *fences, _barrier()] if stores else [])
         attributes = {"atom": atom.name, "asynchronous": True} if is_asynchronous else {"atom": atom.name}

@@ -20,7 +20,8 @@ ALIGNMENT_BYTES = 16
 
 
 class TensorMap(msgspec.Struct, frozen=True, kw_only=True):
-    """What a kernel's tensor copies know of the array at a parameter: the name of its type, its `shape` in elements and
+    """What a kernel's tensor copies know of the array at a parameter: the name of its type, tf32 for one of f32 that is
+    rounded on the way, its `shape` in elements and
     the `strides` in bytes of all dims but the first, elements of a box along each dim, the first dim being the fastest,
     and bytes of the swizzle. CUDA Driver API, "Tensor Map Object Management"."""
 

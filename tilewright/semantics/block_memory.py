@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from xdsl.dialects.builtin import IntegerAttr
 
-from tilewright.dialects import scheduled, tile
+from tilewright.dialects import scheduled, tensor_memory, tile
 from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug
 from tilewright.layout import Layout
@@ -28,7 +28,7 @@ from tilewright.semantics.clocks import Clocks
 from tilewright.semantics.hazards import HazardError, RaceError
 
 Tensor = np.ndarray[Any, Any]
-Placed = scheduled.AllocOp | scheduled.MbarrierOp
+Placed = scheduled.AllocOp | scheduled.MbarrierOp | tensor_memory.TensorAllocOp
 # Which warps hold what is not said: all of them read, and one that is no other writes.
 EVERY_WARP, SOME_WARP = np.uint64((1 << 64) - 1), np.uint64(1 << 63)
 _SOME_WARP_BIT = 63
@@ -66,11 +66,12 @@ class Ring:
 @dataclass(frozen=True)
 class Plan:
     """Where the buffers and barriers of a block begin and end, in bytes, and its cells: no element of a buffer is
-    smaller."""
+    smaller. `has_commits`: products end at barriers."""
 
     starts: dict[Placed, int]
     end_bytes: int
     cell_bytes: int
+    has_commits: bool = False
 
     @staticmethod
     def of(region: scheduled.ParallelOp) -> Plan:
@@ -79,8 +80,10 @@ class Plan:
         Raises:
             HazardError: a buffer lies where barriers are.
         """
-        found = [op for op in region.body.block.walk() if isinstance(op, scheduled.AllocOp | scheduled.MbarrierOp)]
-        held = [op for op in found if tile.ref_type(op.result).space.data == scheduled.BLOCK]
+        ops = list(region.body.block.walk())
+        found = [op for op in ops if isinstance(op, Placed)]
+        spaces = scheduled.BLOCK, tensor_memory.TENSOR
+        held = [op for op in found if tile.ref_type(op.result).space.data in spaces]
         starts: dict[Placed, int] = {}
         end = max((_placed(op.offset_bytes) + op.bytes for op in held if op.offset_bytes is not None), default=0)
         for op in held:
@@ -88,7 +91,8 @@ class Plan:
             end = max(end, starts[op] + op.bytes)
         _check_barriers_alone(starts)
         sizes = [tile.ref_type(op.result).dtype.itemsize for op in held if isinstance(op, scheduled.AllocOp)]
-        return Plan(starts, end, min(sizes, default=1))
+        has_commits = any(isinstance(op, tensor_memory.MmaCommitOp) for op in ops)
+        return Plan(starts, end, min(sizes, default=1), has_commits)
 
 
 def _placed(offset_bytes: IntegerAttr[Any] | None) -> int:
@@ -102,7 +106,7 @@ def _aligned(bytes: int) -> int:
 
 def _check_barriers_alone(starts: dict[Placed, int]) -> None:
     for barriers, start in starts.items():
-        if not isinstance(barriers, scheduled.MbarrierOp):
+        if isinstance(barriers, scheduled.AllocOp):
             continue
         for other, begin in starts.items():
             if other is not barriers and start < begin + other.bytes and begin < start + barriers.bytes:
@@ -142,7 +146,9 @@ class BlockMemory:
         self._data = np.zeros(size, np.uint8)
         self._writer = np.zeros(cells, np.int16)
         self._written = np.zeros(cells, np.int32)
-        self._reads = np.zeros((clocks.warps, cells), np.int32)
+        # Those that read: warps, and the barriers at which products end.
+        self._readers = clocks.seen.shape[1] if plan.has_commits else clocks.warps
+        self._reads = np.zeros((self._readers, cells), np.int32)
         # Which of `_names` wrote, read, or is going to write a cell; of each agent, which product reads it.
         self._written_by, self._read_by, self._arriving = (np.zeros(cells, np.int32) for _ in range(3))
         self._reading = np.zeros((len(agents), cells), np.int32)
@@ -234,11 +240,11 @@ class BlockMemory:
         self._check_arriving(cells, f"{who} writes")
         self._check_not_read(cells, who)
         self._check_seen(shares, f"{who} writes")
-        floor = self._clocks.floor([row for row, _ in shares])[: self._clocks.warps]
+        floor = self._clocks.floor([row for row, _ in shares])[: self._readers]
         if (self._reads[:, cells] <= floor[:, None]).all():
             return
         for row, mine in shares:
-            late: Tensor = np.any(self._reads[:, mine] > self._clocks.seen[row, : self._clocks.warps, None], axis=0)
+            late: Tensor = np.any(self._reads[:, mine] > self._clocks.seen[row, : self._readers, None], axis=0)
             self._check(late, mine, self._read_by, f"{who} writes what {{}} read")
 
     def _check_not_read(self, cells: Tensor, who: str) -> None:
@@ -344,9 +350,18 @@ class BlockMemory:
 
     def finish_read(self, agent: Agent, cells: Tensor, number: int) -> None:
         """The product has been done, and no later one of the agent reads any longer what it read."""
+        self._end_reading(agent, cells, number)
+        self._note_reads([(row, cells) for row in agent.rows], self._names[number])
+
+    def finish_read_at(self, agent: Agent, cells: Tensor, number: int, column: int, clock: int) -> None:
+        """The same, in the name of a column of the clocks."""
+        self._end_reading(agent, cells, number)
+        self._reads[column, cells] = clock
+        self._read_by[cells] = self._name(self._names[number])
+
+    def _end_reading(self, agent: Agent, cells: Tensor, number: int) -> None:
         reading = self._reading[self._agents[agent.name]]
         reading[cells[reading[cells] == number]] = 0
-        self._note_reads([(row, cells) for row in agent.rows], self._names[number])
 
 
 def _shares(agent: Agent, cells: Tensor, masks: Tensor) -> Iterator[tuple[int, Tensor]]:
@@ -389,6 +404,12 @@ def warps_of(layout: str, shape: tuple[int, ...], count: int) -> tuple[Tensor, T
         held = sum(warp // stride % extent * stride for stride, extent in slots if stride)
         holders |= (first == held).astype(np.uint64) << np.uint64(warp)
     return holders, np.uint64(1) << first.astype(np.uint64)
+
+
+@lru_cache(maxsize=256)
+def coordinates_on(axis: str, layout: str, shape: tuple[int, ...]) -> Tensor:
+    """The coordinate of each element of a tile on an axis."""
+    return _coordinate(Layout.parse(layout), axis, shape)
 
 
 def _coordinate(layout: Layout, axis: str, shape: tuple[int, ...]) -> Tensor:

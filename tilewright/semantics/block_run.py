@@ -9,18 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.dialects import scheduled
+from tilewright.dialects import scheduled, tensor_memory
 from tilewright.semantics.agents import Agent, Team
 from tilewright.semantics.block_memory import BlockMemory, Buffer, Plan
 from tilewright.semantics.clocks import Clocks
 from tilewright.semantics.hazards import HazardError, RaceError
 from tilewright.semantics.mbarriers import Mbarrier, Mbarriers
+from tilewright.semantics.tensor_memory import TensorMemory, TensorTile
 
 Tensor = np.ndarray[Any, Any]
 _MAIN = "the block"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _TensorCopy:
     """A copy that the machine makes, on its way to complete a phase of a barrier."""
 
@@ -33,6 +34,34 @@ class _TensorCopy:
     def land(self, memory: BlockMemory) -> None:
         memory.finish_write(self.buffer, self.values, self.mbarrier.column, self.clock, self.name)
         self.mbarrier.come(self.buffer.bytes, self.name)
+
+
+@dataclass(frozen=True)
+class _TensorProduct:
+    """A product to tensor memory, and what it reads."""
+
+    target: TensorTile
+    reads: list[tuple[Tensor, int]]
+    name: str
+
+
+@dataclass(frozen=True, eq=False)
+class _Commit:
+    """An arrival that comes when products have been done, those before it being done."""
+
+    agent: Agent
+    products: list[_TensorProduct]
+    mbarrier: Mbarrier
+    clock: int
+    name: str
+
+    def land(self, memory: BlockMemory) -> None:
+        column = self.mbarrier.column
+        for product in self.products:
+            product.target.finish(column, self.clock)
+            for cells, number in product.reads:
+                memory.finish_read_at(self.agent, cells, number, column, self.clock)
+        self.mbarrier.keep(self.name)
 
 
 @dataclass
@@ -80,7 +109,11 @@ class BlockRun:
         self.clocks = Clocks(agents[-1].rows[-1] + 1, plan.barrier_count)
         self.memory = BlockMemory(plan.memory, self.clocks, agents)
         self._barriers: dict[scheduled.MbarrierOp, Mbarriers] = {}
-        self._flying: list[_TensorCopy] = []
+        self.tensor_memory = TensorMemory(self.clocks)
+        self._flying: list[_TensorCopy | _Commit] = []
+        # Of each agent the products to tensor memory since its last commit, and what its commits tell.
+        self._uncommitted: dict[str, list[_TensorProduct]] = {agent.name: [] for agent in agents}
+        self._ended = {agent.name: self.clocks.nothing() for agent in agents}
         self._products: dict[str, list[Product]] = {agent.name: [] for agent in agents}
         self._begun = {agent.name: 0 for agent in agents}
         # Who came to the barrier of all roles, and how often all did.
@@ -114,21 +147,27 @@ class BlockRun:
         self.team.finish()
         if self._flying:
             raise RaceError(f"nothing waits for {self._flying[0].name}")
+        self.tensor_memory.end()
         for barriers in self._barriers.values():
             for barrier in barriers.barriers:
                 barrier.end()
 
     def _end_agent(self) -> None:
         self.memory.end(self.agent)
-        left = self._products[self.agent.name]
+        left = [*self._products[self.agent.name], *self._uncommitted[self.agent.name]]
         if left:
             raise RaceError(f"nothing waits for {left[0].name}")
 
     def _land(self) -> bool:
-        """One of the copies that are under way arrives."""
+        """One of the copies and commits that are under way arrives; the commits of an agent one after the other."""
         if not self._flying:
             return False
-        self._flying.pop(self._order.randrange(len(self._flying))).land(self.memory)
+        chosen = self._order.choice(self._flying)
+        if isinstance(chosen, _Commit):
+            agent = chosen.agent
+            chosen = next(each for each in self._flying if isinstance(each, _Commit) and each.agent is agent)
+        self._flying.remove(chosen)
+        chosen.land(self.memory)
         return True
 
     # ---- barriers ---------------------------------------------------------------------------------------------------
@@ -222,6 +261,46 @@ class BlockRun:
         self._products[name].append(product)
         self.team.pause()
         return product
+
+    # ---- tensor memory ----------------------------------------------------------------------------------------------
+
+    def tensor_alloc(self, op: tensor_memory.TensorAllocOp, who: str) -> TensorTile:
+        """The first warp of the agent asks for columns."""
+        return self.tensor_memory.allocate(op, self.agent.first, who)
+
+    def tensor_free(self, target: TensorTile, who: str) -> None:
+        """The first warp of the agent gives columns back."""
+        target.free(self.agent.first, who)
+
+    def tensor_multiply(
+        self, target: TensorTile, product: Tensor, adds: bool, reads: list[tuple[Tensor, int]], who: str
+    ) -> None:
+        """A thread of a warp begins a product."""
+        if self.agent.warps != 1:
+            raise HazardError(f"{who} is begun by {self.agent.warps} warps")
+        target.multiply(self.agent.first, product, adds, who)
+        self._uncommitted[self.agent.name].append(_TensorProduct(target, reads, who))
+        self.team.pause()
+
+    def mma_commit(self, mbarrier: Mbarrier, who: str) -> None:
+        """An arrival when all products that the agent began have been done."""
+        agent = self.agent
+        told = self._ended[agent.name]
+        told.join(self.clocks.of_products(agent.first))
+        before = self.clocks.nothing()
+        before.join(told)
+        clock = mbarrier.promise(agent.first, before, who)
+        told.join(before)
+        self._flying.append(_Commit(agent, self._uncommitted[agent.name], mbarrier, clock, who))
+        self._uncommitted[agent.name] = []
+        self.team.pause()
+
+    def tensor_fence(self, side: str) -> None:
+        """What the agent's warps did in tensor memory, or were told of it."""
+        if side == tensor_memory.BEFORE:
+            self.clocks.fence_tensor_before(self.agent.rows)
+        else:
+            self.clocks.fence_tensor_after(self.agent.rows)
 
     def wait_for_products(self, pending: int) -> None:
         """All products of the agent but the newest `pending` have been done."""

@@ -1,9 +1,9 @@
 """Vector clocks: what each warp of a block knows to have happened.
 
-A column stands for a warp, or for a barrier in memory in whose name tensor copies arrive. What happened at clock c of
-a column is known to a warp whose row has c or more there; to all of its lanes, so a warp does not know what it did
-itself before it met at a barrier. A warp's clock moves on when it tells others what it knows and when it fences, so
-that what it does later is told apart from what it did before.
+A column stands for a warp, or for a barrier in memory in whose name tensor copies arrive and products end. What
+happened at clock c of a column is known to a warp whose row has c or more there; to all of its lanes, so a warp does
+not know what it did itself before it met at a barrier. A warp's clock moves on when it tells others what it knows and
+when it fences, so that what it does later is told apart from what it did before.
 """
 
 from __future__ import annotations
@@ -19,29 +19,39 @@ Clocked = np.ndarray[Any, Any]
 
 @dataclass
 class Sent:
-    """What is passed on: the clocks that are known, and those whose writes are seen by what works asynchronously."""
+    """What is passed on: the clocks that are known, those whose writes are seen by what works asynchronously, those
+    whose operations on tensor memory are known, and those that came before in time, known or not."""
 
     seen: Clocked
     fenced: Clocked
+    tensor: Clocked
+    came: Clocked
 
     def join(self, other: Sent) -> None:
-        np.maximum(self.seen, other.seen, out=self.seen)
-        np.maximum(self.fenced, other.fenced, out=self.fenced)
+        pairs = zip(self._tables, other._tables, strict=True)
+        for mine, theirs in pairs:
+            np.maximum(mine, theirs, out=mine)
+
+    @property
+    def _tables(self) -> tuple[Clocked, ...]:
+        return self.seen, self.fenced, self.tensor, self.came
 
 
 class Clocks:
     """`seen` and `fenced`, of `warps` rows and a column for each warp and each barrier in memory; `now`: the clock of
-    each warp."""
+    each warp. Of operations on tensor memory `told` is what a warp was told, `tensor` what comes before its own: what
+    it was told before it fenced; it tells others of what it did there before it fenced. `came`: what came before in
+    time, though the warp may not see what it did: the end of a product tells of nothing else."""
 
     def __init__(self, warps: int, barriers: int) -> None:
         self.warps = warps
         self.seen = np.zeros((warps, warps + barriers), np.int32)
-        self.fenced = np.zeros_like(self.seen)
+        self.fenced, self.told, self.tensor, self.came = (np.zeros_like(self.seen) for _ in range(4))
         self.now = np.ones(warps, np.int32)
 
     def nothing(self) -> Sent:
         """What is known in the beginning."""
-        return Sent(np.zeros_like(self.seen[0]), np.zeros_like(self.seen[0]))
+        return Sent(*(np.zeros_like(self.seen[0]) for _ in range(4)))
 
     def floor(self, rows: Sequence[int]) -> Clocked:
         """The clock of each column that all of some warps know."""
@@ -55,8 +65,9 @@ class Clocks:
 
     def release(self, rows: Sequence[int]) -> Sent:
         """What some warps know together, and what they did."""
-        sent = Sent(self.seen[rows].max(axis=0), self.fenced[rows].max(axis=0))
-        sent.seen[rows] = self.now[rows]
+        sent = Sent(*(table[rows].max(axis=0) for table in (self.seen, self.fenced, self.tensor, self.came)))
+        sent.seen[rows] = sent.came[rows] = self.now[rows]
+        sent.tensor[rows] = self.told[rows, rows]
         self.now[rows] += 1
         return sent
 
@@ -64,6 +75,8 @@ class Clocks:
         """Some warps are told."""
         self.seen[rows] = np.maximum(self.seen[rows], sent.seen)
         self.fenced[rows] = np.maximum(self.fenced[rows], sent.fenced)
+        self.told[rows] = np.maximum(self.told[rows], sent.tensor)
+        self.came[rows] = np.maximum(self.came[rows], sent.came)
 
     def meet(self, rows: Sequence[int]) -> None:
         """Some warps tell each other."""
@@ -73,3 +86,19 @@ class Clocks:
         """What each of some warps did is seen by what works asynchronously, where a barrier lies between."""
         self.fenced[rows, rows] = self.now[rows]
         self.now[rows] += 1
+
+    def fence_tensor_before(self, rows: Sequence[int]) -> None:
+        """What each of some warps did in tensor memory goes with what it tells others."""
+        self.told[rows, rows] = self.now[rows]
+        self.now[rows] += 1
+
+    def fence_tensor_after(self, rows: Sequence[int]) -> None:
+        """What some warps were told of tensor memory comes before what they do there."""
+        self.tensor[rows] = np.maximum(self.tensor[rows], self.told[rows])
+
+    def of_products(self, row: int) -> Sent:
+        """What the end of products tells that a warp began: nothing of what warps did, but what had arrived."""
+        sent = self.release([row])
+        for clocks in (sent.seen, sent.fenced, sent.tensor):
+            clocks[: self.warps] = 0
+        return sent

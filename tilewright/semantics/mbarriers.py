@@ -37,6 +37,8 @@ class Mbarrier:
         self.phase = 0
         # Bytes that the phase waits for, and those of them that are on their way.
         self._expected_bytes = self._coming_bytes = 0
+        # Arrivals that come when products have been done.
+        self._promised = 0
         self._stamp = 0
         self._gathered = clocks.nothing()
         self._completed: list[Sent] = []
@@ -52,7 +54,7 @@ class Mbarrier:
 
     def arrive(self, agent: Agent, who: str) -> None:
         """Each group of an agent's warps arrives."""
-        if agent.groups > self._pending:
+        if agent.groups > self._pending - self._promised:
             raise PhaseError(f"{who} is {agent.groups} arrivals at {self}")
         size = agent.warps // agent.groups
         for first in range(agent.first, agent.first + agent.warps, size):
@@ -71,7 +73,7 @@ class Mbarrier:
 
     def expect(self, row: int, bytes: int, who: str) -> None:
         """An arrival of one warp, and the phase waits for some bytes more."""
-        if not self._pending:
+        if self._pending == self._promised:
             raise PhaseError(f"{who} is an arrival at {self}")
         self._check_arrival([row], who)
         self._expected_bytes += bytes
@@ -93,6 +95,25 @@ class Mbarrier:
         self._expected_bytes -= bytes
         self._complete(who)
 
+    def promise(self, row: int, before: Sent, who: str) -> int:
+        """An arrival that comes when the products that one warp began have been done, which tells what came `before`;
+        gives the clock of their end."""
+        self._check_arrival([row], who)
+        if self._promised == self._pending:
+            raise PhaseError(f"{who} is an arrival at {self}, {self._promised} of which are to come")
+        self._promised += 1
+        self._stamp += 1
+        for clocks in (before.seen, before.tensor):
+            clocks[self.column] = self._stamp
+        self._gathered.join(before)
+        return self._stamp
+
+    def keep(self, who: str) -> None:
+        """It comes."""
+        self._promised -= 1
+        self._pending -= 1
+        self._complete(who)
+
     def _complete(self, who: str) -> None:
         if self._pending or self._expected_bytes:
             return
@@ -110,7 +131,7 @@ class Mbarrier:
         if not before:
             raise PhaseError(f"{who} completes phase {self.phase} of {self.name}; nobody waited for the one before")
         for passed in before:
-            if (self._gathered.seen[passed.rows] < passed.clocks).any():
+            if (self._gathered.came[passed.rows] < passed.clocks).any():
                 raise PhaseError(
                     f"{who} completes phase {self.phase} of {self.name}, when {passed.who} may still wait for the one "
                     f"before"

@@ -10,7 +10,7 @@ import numpy as np
 from xdsl.ir import Operation, SSAValue
 
 from tilewright import dtypes, ops
-from tilewright.dialects import scheduled, tile
+from tilewright.dialects import scheduled, tensor_memory, tile
 from tilewright.dialects.base import array_type
 from tilewright.semantics.block_memory import Buffer, warps_of
 from tilewright.semantics.block_run import BlockRun, Product
@@ -56,6 +56,15 @@ def multiply(op: scheduled.MmaOp, values: Values, block: BlockRun) -> Tensor | P
     reads: list[tuple[Tensor, int]] = []
     left, right = (_read(values[operand], block, who, reads) for operand in (op.left, op.right))
     return block.begin_product(dot(left, right, _taken(values[op.accumulator], who)), reads, who)
+
+
+def multiply_to_tensor_memory(op: tensor_memory.TensorMmaOp, values: Values, adds: bool, block: BlockRun) -> None:
+    """A product under way."""
+    who = named(op, values)
+    reads: list[tuple[Tensor, int]] = []
+    left, right = (_read(values[operand], block, who, reads) for operand in (op.left, op.right))
+    target = values[op.accumulator]
+    block.tensor_multiply(target, dot(left, right, np.zeros_like(target.values)), adds, reads, who)
 
 
 def _read(operand: Tensor | Buffer, block: BlockRun, who: str, reads: list[tuple[Tensor, int]]) -> Tensor:

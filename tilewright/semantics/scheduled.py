@@ -18,7 +18,7 @@ from xdsl.ir import Block, Operation
 from xdsl.ir.affine import AffineMap
 
 from tilewright import ops
-from tilewright.dialects import scheduled, tile
+from tilewright.dialects import scheduled, tensor_memory, tile
 from tilewright.dialects.base import array_type, decode, layout_text
 from tilewright.semantics import products
 from tilewright.semantics.block_memory import Buffer, Ring, warps_of
@@ -117,6 +117,10 @@ class Interpreter(TileInterpreter):
             return [products.wait(op, values, block)]
         if isinstance(op, scheduled.MbarrierOp):
             return [block.make_mbarriers(op, named(op, values))]
+        if isinstance(op, tensor_memory.TensorAllocOp):
+            return [block.tensor_alloc(op, named(op, values))]
+        if isinstance(op, tensor_memory.TensorLoadOp):
+            return [values[op.source].load(block.agent, op, named(op, values))]
         if isinstance(op, scheduled.RoleOp):
             inner = dict(values)
             block.begin_role(op, lambda: self.run_block(op.body.block, inner))
@@ -145,8 +149,24 @@ def _run_order(op: Operation, values: Values, block: BlockRun) -> bool:
         case scheduled.AwaitOp():
             block.wait_for(_mbarrier(op, values), _number(op.phase.data, op, values), named(op, values))
         case scheduled.TensorCopyOp():
-            brought = _brought(op, values)
+            brought = ops.cast(_brought(op, values), tile.ref_type(op.destination).dtype)
             block.tensor_copy(values[op.destination], brought, _mbarrier(op, values), named(op, values))
+        case _:
+            return _run_on_tensor_memory(op, values, block)
+    return True
+
+
+def _run_on_tensor_memory(op: Operation, values: Values, block: BlockRun) -> bool:
+    """Products there, and what brings order into them; false for other operations."""
+    match op:
+        case tensor_memory.TensorMmaOp():
+            products.multiply_to_tensor_memory(op, values, _number(op.adds.data, op, values) > 0, block)
+        case tensor_memory.MmaCommitOp():
+            block.mma_commit(_mbarrier(op, values), named(op, values))
+        case tensor_memory.TensorFenceOp():
+            block.tensor_fence(op.side.data)
+        case tensor_memory.TensorFreeOp():
+            block.tensor_free(values[op.tensor], named(op, values))
         case _:
             return False
     return True
@@ -158,7 +178,12 @@ def _number(map: AffineMap, op: Any, values: Values) -> int:
 
 
 def _mbarrier(
-    op: scheduled.ArriveOp | scheduled.ExpectOp | scheduled.AwaitOp | scheduled.TensorCopyOp, values: Values
+    op: scheduled.ArriveOp
+    | scheduled.ExpectOp
+    | scheduled.AwaitOp
+    | scheduled.TensorCopyOp
+    | tensor_memory.MmaCommitOp,
+    values: Values,
 ) -> Mbarrier:
     barriers: Mbarriers = values[op.mbarrier]
     return barriers.number(_number(op.number.data, op, values))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 
 import pytest
 
 from tests.cuda.chips import CHIPS
 from tilewright import dtypes
-from tilewright.cost.warp_products import MMA, WGMMA, WarpProduct, WarpSchedule, warp_schedule
+from tilewright.cost.warp_products import MMA, TCGEN05, WGMMA, WarpProduct, WarpSchedule, warp_schedule
 from tilewright.machines.machine import load
 
 ACCUMULATORS = {"bf16": "f32", "f16": "f32", "i8": "i32"}
@@ -66,6 +67,26 @@ def test_large_products_are_by_warpgroups_where_there_are_some(dtype: str, depth
     assert warp_schedule(product(8192, 8192, 8192, dtype), load("sm_80")).atom.startswith(MMA)
 
 
+@pytest.mark.parametrize("chip", ["sm_100a", "sm_103a"])
+@pytest.mark.parametrize(("dtype", "depth"), [("bf16", 64), ("f8e4m3fn", 128), ("tf32", 32)])
+def test_large_products_are_in_tensor_memory_where_there_is_some(chip: str, dtype: str, depth: int) -> None:
+    given = dataclasses.replace(product(8192, 8192, 8192, dtype), accumulator=dtypes.f32)
+    chosen = warp_schedule(given, load(chip))
+    assert (chosen.atom, chosen.warps) == ("tcgen05, 2 warpgroups", 8)
+    assert (chosen.tile.rows, chosen.tile.columns, chosen.tile.depth) == (128, 256, depth)
+    assert chosen.stages >= 3
+    followed = warp_schedule(dataclasses.replace(given, is_followed=True), load(chip))
+    assert (followed.family, followed.tile.columns) == (TCGEN05, 128)
+    unaligned = dataclasses.replace(given, piece_bytes=8)
+    assert warp_schedule(unaligned, load(chip)).family == MMA
+    assert warp_schedule(product(48, 8192, 8192), load(chip)).family == MMA
+
+
+def test_i8_is_not_in_tensor_memory_of_every_chip() -> None:
+    given = product(8192, 8192, 8192, "i8")
+    assert [warp_schedule(given, load(chip)).family for chip in ("sm_100a", "sm_103a")] == [TCGEN05, MMA]
+
+
 def test_products_without_tensor_cores_have_no_warps_of_their_own() -> None:
     chosen = warp_schedule(product(512, 512, 512, "f32"), load("sm_90a"))
     assert (chosen.across, chosen.warps, chosen.stages, chosen.atom) == (None, 4, 1, "")
@@ -84,4 +105,7 @@ def test_instructions_are_in_the_files_of_the_machines(chip: str) -> None:
         assert (group is None) == (chip != "sm_90a")
         assert group is None or group.flops_per_cycle == 8192 / one.itemsize
         assert chip == "sm_90a" or atom.flops_per_cycle % 512 == 0
+        whole = machine.atom_of(TCGEN05, one, one, dtypes.by_name(accumulator))
+        assert (whole is not None) == (chip == "sm_100a" or (chip == "sm_103a" and operand != "i8"))
+        assert whole is None or whole.flops_per_cycle == 16384 / one.itemsize
     assert machine.atom_of(MMA, dtypes.f32, dtypes.f32, dtypes.f32) is None

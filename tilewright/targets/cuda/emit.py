@@ -17,7 +17,7 @@ from xdsl.dialects.builtin import IndexType, TensorType
 from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright import ops
-from tilewright.dialects import scheduled, tile
+from tilewright.dialects import scheduled, tensor_memory, tile
 from tilewright.dialects.base import array_type, decode
 from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug, UnsupportedOnTargetError
@@ -49,6 +49,7 @@ from tilewright.targets.cuda.emit_memory import (
 from tilewright.targets.cuda.emit_mma import Operand, emit_mma
 from tilewright.targets.cuda.emit_roles import Roles, UseOp
 from tilewright.targets.cuda.emit_scan import Line, scanned
+from tilewright.targets.cuda.emit_tensor_memory import TensorMemory, TensorOp
 from tilewright.targets.cuda.emit_wgmma import emit_wgmma, emit_wgmma_wait
 from tilewright.targets.cuda.fragments import (
     I32,
@@ -137,6 +138,7 @@ class _Emitter:
 
     def __post_init__(self) -> None:
         self.roles = Roles(self.kernel, self.warps, self.machine.axes["lane"])
+        self.tensor_memory = TensorMemory()
 
     def emit(self) -> None:
         self._begin()
@@ -174,7 +176,7 @@ class _Emitter:
             self.module, ir.ArrayType(ir.IntType(8), 0), "tw_shared", addrspace=SHARED_SPACE
         )
         # What the machine copies and warpgroups multiply begins where a buffer begins.
-        by_warpgroups = any(isinstance(op, scheduled.MmaWaitOp) for op in self.kernel.walk())
+        by_warpgroups = any(isinstance(op, scheduled.MmaWaitOp | scheduled.TensorCopyOp) for op in self.kernel.walk())
         shared.linkage, shared.align = "external", scheduled.BUFFER_ALIGNMENT_BYTES if by_warpgroups else 128
         # A pointer that says nothing of what it points to.
         self.shared: Value = ir.FormattedConstant(ir.PointerType(addrspace=SHARED_SPACE), shared.get_reference())
@@ -199,20 +201,16 @@ class _Emitter:
             self._stage(op)
         elif isinstance(op, scheduled.CopyOp):
             self._copy(op)
-        elif isinstance(op, scheduled.CommitOp):
-            emit_commit(self.builder)
-        elif isinstance(op, scheduled.WaitOp):
-            emit_wait(self.builder, int(op.pending.value.data))
-        elif isinstance(op, scheduled.BarrierOp):
-            self.roles.barrier(self.builder, op)
-        elif isinstance(op, scheduled.FenceOp):
-            fence_shared_writes(self.builder)
+        elif isinstance(op, scheduled.CommitOp | scheduled.WaitOp | scheduled.BarrierOp | scheduled.FenceOp):
+            self._order(op)
         elif isinstance(op, scheduled.RoleOp):
             self.roles.run(self.threads, op, lambda: self._block(op.body.block))
         elif isinstance(op, scheduled.MbarrierOp):
             self._mbarriers(op)
         elif isinstance(op, UseOp):
             self.roles.use(self.threads, op, self.memories, self.indices)
+        elif isinstance(op, TensorOp):
+            self.tensor_memory.emit(self.threads, op, self.memories, self.indices, self._place)
         elif isinstance(op, tile.StoreOp):
             self._store(op)
         elif isinstance(op, tile.ForOp):
@@ -221,6 +219,19 @@ class _Emitter:
             self._if(op)
         else:
             self.tiles[op.results[0]] = self._tile(op)
+
+    def _order(self, op: scheduled.CommitOp | scheduled.WaitOp | scheduled.BarrierOp | scheduled.FenceOp) -> None:
+        """What brings order into what threads do to memory."""
+        match op:
+            case scheduled.CommitOp():
+                emit_commit(self.builder)
+            case scheduled.WaitOp():
+                emit_wait(self.builder, int(op.pending.value.data))
+            case scheduled.FenceOp():
+                fence_shared_writes(self.builder)
+            case scheduled.BarrierOp():
+                self.roles.barrier(self.builder, op)
+                self.tensor_memory.meet(self.builder, op.scope.data)
 
     def _tile(self, op: Operation) -> Held:
         """The result of an operation that has one."""
@@ -237,6 +248,8 @@ class _Emitter:
                 return self._renamed(op.source, op.result)
             case scheduled.MmaOp():
                 return self._mma(op)
+            case tensor_memory.TensorLoadOp():
+                return self.tensor_memory.load(self.threads, op)
             case scheduled.MmaWaitOp():
                 return emit_wgmma_wait(self.threads, self._fragment(op.accumulator), int(op.pending.value.data))
             case tile.TransposeOp() | tile.ReshapeOp() | tile.BroadcastOp():
@@ -276,12 +289,16 @@ class _Emitter:
         symbols = [self._symbol(symbol) for symbol in op.symbols]
         emit_copy(self.threads, op, self.memories[op.source], self.memories[op.destination], symbols)
 
-    def _mbarriers(self, op: scheduled.MbarrierOp) -> None:
+    def _place(self, op: scheduled.MbarrierOp | tensor_memory.TensorAllocOp) -> Value:
+        """Where in the memory of a block something is that is no buffer."""
         if op.offset_bytes is None:
-            raise CompilerBug("barriers in memory have no place")
+            raise CompilerBug(f"`{op.name}` has no place")
         offset_bytes = int(op.offset_bytes.value.data)
         self.shared_bytes = max(self.shared_bytes, offset_bytes + op.bytes)
-        start = self.builder.gep(self.shared, [i32(offset_bytes)], source_etype=ir.IntType(8))
+        return self.builder.gep(self.shared, [i32(offset_bytes)], source_etype=ir.IntType(8))
+
+    def _mbarriers(self, op: scheduled.MbarrierOp) -> None:
+        start = self._place(op)
         self.memories[op.result] = Memory.of(start, tile.ref_type(op.result), None, SHARED_SPACE)
         self.roles.make(self.threads, op, start)
 

@@ -16,13 +16,13 @@ from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineMap
 
 from tilewright.cost.warp_products import WARPGROUP
-from tilewright.dialects import scheduled, tile
+from tilewright.dialects import scheduled, tensor_memory, tile
 from tilewright.dialects.base import decode
 from tilewright.errors import CompilerBug
 from tilewright.passes.tensor_windows import Boxes, boxes_of
 from tilewright.passes.tile_lower_to_warps import parsed
 from tilewright.runtime.cuda_steps import TensorMap
-from tilewright.targets.cuda import hopper
+from tilewright.targets.cuda import blackwell, hopper
 from tilewright.targets.cuda.emit_copies import emit_barrier
 from tilewright.targets.cuda.emit_memory import Memory, evaluated
 from tilewright.targets.cuda.fragments import Builder, Threads, Value, i32
@@ -30,13 +30,14 @@ from tilewright.targets.cuda.fragments import Builder, Threads, Value, i32
 # What one lane of a role may do.
 _OF_ONE_LANE = (
     *(scheduled.AwaitOp, scheduled.ExpectOp, scheduled.TensorCopyOp, scheduled.StageOp, scheduled.EndOp),
+    *(tensor_memory.TensorMmaOp, tensor_memory.MmaCommitOp),
     *(tile.ForOp, tile.YieldOp),
 )
 # Of a block's barriers, the one of the warps that have no role (PTX ISA, bar: 16 of them); number 0 is of all.
 _WITHOUT_ROLES = 1
 
 
-UseOp = scheduled.ExpectOp | scheduled.ArriveOp | scheduled.AwaitOp | scheduled.TensorCopyOp
+UseOp = scheduled.ExpectOp | scheduled.ArriveOp | scheduled.AwaitOp | scheduled.TensorCopyOp | tensor_memory.MmaCommitOp
 
 
 @dataclass
@@ -126,6 +127,8 @@ class Roles:
                 # The phase before the first, and those before it, count as complete.
                 phase = _number(builder, op.phase.data, symbols)
                 hopper.mbarrier_wait(builder, barrier, builder.and_(phase, i32(1)))
+            case tensor_memory.MmaCommitOp():
+                blackwell.tcgen05_commit(builder, barrier)
             case scheduled.TensorCopyOp():
                 tensor_map = self._maps[self._numbers[op]]
                 _copy(builder, op, tensor_map, memories[op.destination].pointer, barrier, symbols)
@@ -164,7 +167,7 @@ def _tensor_map(op: scheduled.TensorCopyOp, parameter: int) -> TensorMap:
     strides = [prod(source.shape[dim + 1 :]) * item for dim in range(rank - 1)]
     return TensorMap(
         parameter=parameter,
-        dtype=source.dtype.name,
+        dtype=tile.ref_type(op.destination).dtype.name,
         shape=source.shape[::-1],
         strides=tuple(reversed(strides)),
         box=boxes.box[::-1],

@@ -1,0 +1,162 @@
+"""Operations of the `scheduled` dialect on tensor memory: the memory of a block that products add up in by themselves.
+
+    tensor_alloc   columns of it, for a tile that lies there
+    tensor_free    gives them back
+    tensor_mma     a product that one thread begins, added to a tile there
+    mma_commit     one arrival at a barrier in memory when the products that a thread began have been done
+    tensor_load    a tile from there to registers
+    tensor_fence   operations on tensor memory, in the order of what threads tell each other
+
+PTX ISA 9.7.16, "TensorCore 5th Generation Family Instructions".
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from xdsl.dialects.builtin import AffineMapAttr, IndexType, IntegerAttr, StringAttr
+from xdsl.ir import SSAValue
+from xdsl.irdl import irdl_op_definition, operand_def, opt_prop_def, prop_def, result_def, var_operand_def
+from xdsl.utils.exceptions import VerifyException
+
+from tilewright.dialects import tile
+from tilewright.dialects.base import PlainOp, array_type
+from tilewright.layout import Layout
+from tilewright.layout.dims import static
+
+# The space of tiles there, and the axes of their layouts: lanes, and columns of 32 bits.
+TENSOR, ROW, COLUMN = "tensor", "tmem.row", "tmem.col"
+LANES, COLUMNS, LEAST_COLUMNS = 128, 512, 32
+BEFORE, AFTER = "before", "after"
+_WORD_BYTES = 4
+
+
+@lru_cache(maxsize=1024)
+def _parsed(layout: str) -> Layout:
+    return Layout.parse(layout)
+
+
+@irdl_op_definition
+class TensorAllocOp(PlainOp):
+    """`columns` columns of tensor memory, a power of two from 32 to 512, that hold a tile with undefined contents. The
+    first warp asks for them, and waits while other blocks have them; others use them behind a barrier of all roles. A
+    block asks once. `offset_bytes` is where in the memory of the block it is said which columns they are."""
+
+    name = "scheduled.tensor_alloc"
+    columns = prop_def(IntegerAttr)
+    offset_bytes = opt_prop_def(IntegerAttr)
+    result = result_def(tile.RefType)
+
+    @property
+    def bytes(self) -> int:
+        """What saying it takes in the memory of the block."""
+        return _WORD_BYTES
+
+    def verify_(self) -> None:
+        type, columns = tile.ref_type(self.result), int(self.columns.value.data)
+        if columns & (columns - 1) or not LEAST_COLUMNS <= columns <= COLUMNS:
+            raise VerifyException(f"scheduled.tensor_alloc: {columns} columns are no power of two from 32 to 512")
+        if type.space.data != TENSOR or type.dtype.itemsize != _WORD_BYTES or not type.layout.data:
+            raise VerifyException("scheduled.tensor_alloc: not of words of 32 bits with a layout in tensor memory")
+        layout = _parsed(type.layout.data)
+        if set(layout.axes) != {ROW, COLUMN} or static(layout.span(ROW)) > LANES:
+            raise VerifyException(f"scheduled.tensor_alloc: {layout} is no layout of lanes and columns")
+        if static(layout.span(COLUMN)) > columns:
+            raise VerifyException(f"scheduled.tensor_alloc: {layout} does not fit {columns} columns")
+
+
+@irdl_op_definition
+class TensorFreeOp(PlainOp):
+    """Gives back the columns of a tile, whose products have been done and which no warp uses any longer. A barrier of
+    the block has to lie between, and behind the last use a `tensor_fence` of those that used it."""
+
+    name = "scheduled.tensor_free"
+    tensor = operand_def(tile.RefType)
+
+    def verify_(self) -> None:
+        _verify_tensor(self.name, self.tensor)
+
+
+@irdl_op_definition
+class TensorMmaOp(PlainOp):
+    """`accumulator + left @ right`, or without the accumulator unless `0 < adds(symbols)`, some time before an
+    `mma_commit` behind it arrives: until then the operands in buffers are not written, and what is in tensor memory is
+    undefined. One thread begins it; products that it begins for one accumulator follow each other. Operands of tf32 are
+    multiplied as they are in their buffer."""
+
+    name = "scheduled.tensor_mma"
+    left = operand_def(tile.RefType)
+    right = operand_def(tile.RefType)
+    accumulator = operand_def(tile.RefType)
+    symbols = var_operand_def(IndexType)
+    atom = prop_def(StringAttr)
+    adds = prop_def(AffineMapAttr)
+
+    def verify_(self) -> None:
+        _verify_tensor(self.name, self.accumulator)
+        left, right, total = (
+            array_type(tile.ref_type(each).array) for each in (self.left, self.right, self.accumulator)
+        )
+        if (left.shape[0], right.shape[1]) != total.shape or left.shape[1] != right.shape[0]:
+            raise VerifyException(f"scheduled.tensor_mma: {left} times {right} does not fit {total}")
+        if any(tile.ref_type(each).space.data == TENSOR for each in (self.left, self.right)):
+            raise VerifyException("scheduled.tensor_mma: an operand is not in a buffer of the block")
+        _verify_number(self.name, self.adds, len(self.symbols))
+
+
+@irdl_op_definition
+class MmaCommitOp(PlainOp):
+    """One arrival at barrier `number(symbols)` when all products that this thread began before have been done. Who
+    waits for the phase knows that, and nothing else of what the thread did."""
+
+    name = "scheduled.mma_commit"
+    mbarrier = operand_def(tile.RefType)
+    symbols = var_operand_def(IndexType)
+    number = prop_def(AffineMapAttr)
+
+    def verify_(self) -> None:
+        _verify_number(self.name, self.number, len(self.symbols))
+        owner = self.mbarrier.owner
+        if getattr(owner, "name", "") != "scheduled.mbarrier":
+            raise VerifyException("scheduled.mma_commit: not of a scheduled.mbarrier")
+
+
+@irdl_op_definition
+class TensorLoadOp(PlainOp):
+    """A tile of tensor memory in registers, waited for. Of each four warps the first holds lanes 0 to 31, and so on:
+    no warp reaches others, so a lane of the layout is one of tensor memory."""
+
+    name = "scheduled.tensor_load"
+    source = operand_def(tile.RefType)
+    result = result_def()
+
+    def verify_(self) -> None:
+        _verify_tensor(self.name, self.source)
+        if array_type(tile.ref_type(self.source).array) != array_type(self.result):
+            raise VerifyException("scheduled.tensor_load: the result is not of the type of the tile")
+
+
+@irdl_op_definition
+class TensorFenceOp(PlainOp):
+    """`before`: what this thread did in tensor memory comes before what it tells others from now on. `after`: what it
+    was told comes before what it does in tensor memory from now on."""
+
+    name = "scheduled.tensor_fence"
+    side = prop_def(StringAttr)
+
+    def verify_(self) -> None:
+        if self.side.data not in (BEFORE, AFTER):
+            raise VerifyException(f"scheduled.tensor_fence: neither before nor after, but {self.side.data}")
+
+
+OPERATIONS = (TensorAllocOp, TensorFreeOp, TensorMmaOp, MmaCommitOp, TensorLoadOp, TensorFenceOp)
+
+
+def _verify_tensor(op: str, tensor: SSAValue) -> None:
+    if not isinstance(tensor.owner, TensorAllocOp):
+        raise VerifyException(f"{op}: not of a scheduled.tensor_alloc")
+
+
+def _verify_number(op: str, map: AffineMapAttr, symbols: int) -> None:
+    if (map.data.num_dims, map.data.num_symbols, len(map.data.results)) != (0, symbols, 1):
+        raise VerifyException(f"{op}: {map.data} does not give one number of {symbols} symbols")

@@ -1,0 +1,90 @@
+"""A warp that has the machine copy what products read, stage after stage: the role, and barriers in memory for it.
+
+The first symbol of its maps is the trip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from xdsl.dialects.builtin import AffineMapAttr, IndexType
+from xdsl.ir import Block, Region, SSAValue
+from xdsl.ir.affine import AffineExpr, AffineMap
+
+from tilewright import dtypes
+from tilewright.dialects import scheduled, tile
+from tilewright.passes.operand_rings import Operand, stage_of, with_symbols
+from tilewright.primitives import ArrayType
+
+COPIES = "copies"
+TRIP = AffineExpr.symbol(0)
+
+
+def barriers(count: int, arrivals: int) -> scheduled.MbarrierOp:
+    """So many barriers in memory, whose phases complete by so many arrivals."""
+    type = tile.ref(ArrayType((count,), dtypes.i64), scheduled.BLOCK)
+    return scheduled.MbarrierOp.make([], {"count": count, "arrivals": arrivals}, [type])
+
+
+def number(expression: AffineExpr) -> AffineMapAttr:
+    """A number of the trip."""
+    return AffineMapAttr(AffineMap(0, 1, (expression,)))
+
+
+def await_phase(
+    mbarriers: scheduled.MbarrierOp, trip: SSAValue, stage: AffineExpr, phase: AffineExpr
+) -> scheduled.AwaitOp:
+    """Wait in a trip for a phase of the barrier of a stage."""
+    attributes = {"number": number(stage), "phase": number(phase)}
+    return scheduled.AwaitOp.make([mbarriers.result, trip], attributes, [])
+
+
+@dataclass(frozen=True)
+class CopyingRole:
+    """Fills stages of `rings` with the operands of a loop's trips: those of barrier `empty` that are, to complete a
+    phase of `full`."""
+
+    loop: tile.ForOp
+    operands: Sequence[Operand]
+    stages: int
+    rings: Sequence[scheduled.AllocOp]
+    full: scheduled.MbarrierOp
+    empty: scheduled.MbarrierOp
+
+    def role(self) -> scheduled.RoleOp:
+        """A loop of as many trips."""
+        body = Block(arg_types=[IndexType()])
+        trip = body.args[0]
+        uses_before = TRIP // self.stages - 1
+        body.add_ops([await_phase(self.empty, trip, self._stage, uses_before), self._expect(trip)])
+        for operand, ring in zip(self.operands, self.rings, strict=True):
+            stage = stage_of(ring, [trip], self._stage)
+            body.add_ops([stage, self._copy(operand, stage, trip)])
+        body.add_op(tile.YieldOp.make([], {}, []))
+        loop = tile.ForOp.make([], {"trips": int(self.loop.trips.value.data)}, [], [Region(body)])
+        block = Block()
+        block.add_ops([loop, scheduled.EndOp.make([], {}, [])])
+        return scheduled.RoleOp.make([], {"role": COPIES, "warps": 1}, [], [Region(block)])
+
+    @property
+    def _stage(self) -> AffineExpr:
+        return TRIP % self.stages
+
+    def _expect(self, trip: SSAValue) -> scheduled.ExpectOp:
+        nbytes = sum(prod(each.window.type.shape) * each.window.type.dtype.itemsize for each in self.operands)
+        attributes = {"number": number(self._stage), "bytes": nbytes}
+        return scheduled.ExpectOp.make([self.full.result, trip], attributes, [])
+
+    def _copy(self, operand: Operand, stage: scheduled.StageOp, trip: SSAValue) -> scheduled.TensorCopyOp:
+        window, counter = operand.window, self.loop.body.block.args[0]
+        others = [symbol for symbol in window.load.symbols if symbol is not counter]
+        left = iter(range(1, len(others) + 1))
+        by = [TRIP if symbol is counter else AffineExpr.symbol(next(left)) for symbol in window.load.symbols]
+        map = AffineMapAttr(with_symbols(window.map, by, len(others) + 1))
+        at = AffineMapAttr(AffineMap(0, len(others) + 1, (self._stage,)))
+        operands = [window.load.source, stage.result, self.full.result, trip, *others]
+        op = scheduled.TensorCopyOp.make(operands, {"map": map, "number": at}, [])
+        op.location = window.load.location
+        return op
