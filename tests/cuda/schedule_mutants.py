@@ -640,9 +640,17 @@ def fused_subjects(chip: str) -> list[Subject]:
     return subjects_of(compiled, arrays, f"causal attention on {chip}")
 
 
+def tensor_memory_subjects(chip: str) -> list[Subject]:
+    """A product that is so large that it is done in tensor memory, where there is some."""
+    x = np.random.default_rng(0).integers(-4, 5, (512, 608)).astype(np.float16)
+    program = built(tw.jit(product).lower(x), f"cuda:{chip}")
+    return subjects_of(program, [x], f"a large product on {chip}")
+
+
 def all_subjects(chips: Sequence[str]) -> Iterator[Subject]:
     """Those that `main` judges."""
     yield from role_subjects()
+    yield from tensor_memory_subjects("sm_100a")
     for chip in chips:
         for function in PROGRAMS:
             yield from program_subjects(function, chip)

@@ -193,9 +193,9 @@ def _stages(loop: tile.ForOp, operands: Sequence[Operand], wanted: int, machine:
 
 
 def _bytes(operands: Sequence[Operand], stages: int) -> int:
-    """What rings and their barriers take, and the barrier and the place of the sum."""
+    """What rings and their barriers take, the barrier of the sum, and its address."""
     rings = sum(operand.bytes(stages) for operand in operands)
-    return rings + (2 * barriers(stages, 1).bytes + barriers(1, 1).bytes) + barriers(1, 1).bytes
+    return rings + 2 * barriers(stages, 1).bytes + 2 * barriers(1, 1).bytes
 
 
 @dataclass
