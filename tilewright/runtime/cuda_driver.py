@@ -24,7 +24,7 @@ _OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
 _NAME_BYTES = 128
 # CUDA Driver API, CUtensorMap and CUtensorMapDataType.
 _TENSOR_MAP_BYTES = 128
-_TENSOR_MAP_TYPES = {"bf16": "BFLOAT16", "f16": "FLOAT16", "i8": "UINT8"}
+_TENSOR_MAP_TYPES = {"bf16": "BFLOAT16", "f16": "FLOAT16"} | dict.fromkeys(("i8", "f8e4m3fn", "f8e5m2"), "UINT8")
 
 
 class DriverFailure(DeviceError):

@@ -20,7 +20,10 @@ from tilewright.targets.cuda.emit_memory import Memory
 from tilewright.targets.cuda.fragments import I32, Fragment, Threads, Value, i32
 from tilewright.targets.cuda.hopper_descriptors import OperandFields, descriptor_of, matrix_descriptor
 
-_PTX_NAMES = {"bf16": "bf16", "f16": "f16", "i8": "s8", "f32": "f32", "i32": "s32"}
+_PTX_NAMES = {"bf16": "bf16", "f16": "f16", "i8": "s8", "f32": "f32", "i32": "s32"} | {
+    "f8e4m3fn": "e4m3",
+    "f8e5m2": "e5m2",
+}
 _ROWS = 64
 
 
