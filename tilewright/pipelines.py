@@ -57,6 +57,7 @@ def tile_to_warps() -> Sequence[Pass]:
     from tilewright.passes.scheduled_drop_barriers import ScheduledDropBarriersPass
     from tilewright.passes.scheduled_pipeline_copies import ScheduledPipelineCopiesPass
     from tilewright.passes.scheduled_plan_block_memory import ScheduledPlanBlockMemoryPass
+    from tilewright.passes.scheduled_specialize_chains import ScheduledSpecializeChainsPass
     from tilewright.passes.scheduled_specialize_warps import ScheduledSpecializeWarpsPass
     from tilewright.passes.tile_expand_arg_reduce import TileExpandArgReducePass
     from tilewright.passes.tile_lower_to_warps import TileLowerToWarpsPass
@@ -64,6 +65,7 @@ def tile_to_warps() -> Sequence[Pass]:
     return [
         TileExpandArgReducePass(),  # an index of the best is two reductions
         TileLowerToWarpsPass(),  # a layout for every tile; data moves within warps, or through buffers of the block
+        ScheduledSpecializeChainsPass(),  # the same for chains of products, each array in stages of its own
         ScheduledSpecializeWarpsPass(),  # windows that warpgroups multiply: a warp has the machine copy them
         ScheduledPipelineCopiesPass(),  # windows that other loops multiply, in stages, around registers
         ScheduledPlanBlockMemoryPass(),  # when all buffers are there

@@ -618,9 +618,29 @@ def fused_subjects(chip: str) -> list[Subject]:
     return subjects_of(compiled, arrays, f"causal attention on {chip}")
 
 
+def of_heads(q: Any, k: Any, v: Any) -> Any:
+    return tw.nn.attention(q, k, v)
+
+
+def causal_of_heads(q: Any, k: Any, v: Any) -> Any:
+    return tw.nn.attention(q, k, v, causal=True)
+
+
+def chain_subjects(function: Callable[..., Any] = of_heads) -> list[Subject]:
+    """Attention whose products are a chain that a warp copies for, of more steps than stages."""
+    shape = (1, 1, 320, 16)
+    generator = np.random.default_rng(0)
+    q, k, v = (generator.standard_normal(shape).astype(np.float16) for _ in range(3))
+    q = q if function is causal_of_heads else q[:, :, :64]
+    program = built(tw.jit(function).lower(q, k, v), "cuda:sm_90a")
+    return subjects_of(program, [q, k, v], f"{function.__name__} on sm_90a")
+
+
 def all_subjects(chips: Sequence[str]) -> Iterator[Subject]:
     """Those that `main` judges."""
     yield from role_subjects()
+    yield from chain_subjects()
+    yield from chain_subjects(causal_of_heads)
     for chip in chips:
         for function in PROGRAMS:
             yield from program_subjects(function, chip)

@@ -278,7 +278,7 @@ def test_what_is_left_out_is_found(by_warpgroups: Make, broken: str) -> None:
     assert any(broken in line for line in lines)
     arrays: list[Any] = [a, b, np.zeros((64, 16), np.float16)]
     arrays += tensor_maps(code.tensor_maps, arrays)
-    text = "\n".join(_without(line) if broken in line else line for line in lines)
+    text = "\n".join(without(line) if broken in line else line for line in lines)
     with pytest.raises(BROKEN[broken]):
         run(text, name, code.blocks, code.threads, arrays, code.shared_bytes)
 
@@ -294,7 +294,7 @@ def test_mistakes_planted_in_schedules_are_found(by_warpgroups: Make, shape: tup
     assert [each for each in found if each.is_missed or each.is_wronged] == []
 
 
-def _without(line: str) -> str:
+def without(line: str) -> str:
     """Nothing, or what a wait finds that is not waited for."""
     found = re.search(r"try_wait\S* (%p\d+),", line)
     return f"setp.eq.b32 {found[1]}, 0, 0;" if found else ""

@@ -17,6 +17,8 @@ from tilewright.machines.machine import Machine, MatrixAtom
 
 # The instructions by which single warps multiply, and by which four of them do, asynchronously, from shared memory.
 MMA, WGMMA = "mma.sync", "wgmma"
+# The same with the left operand in registers.
+WGMMA_REGISTERS = "wgmma, left in registers"
 WARPGROUP = 4  # warps
 _SIDES = (16, 32, 64, 128, 256)
 _DEPTHS_BYTES = (64, 128)

@@ -76,7 +76,7 @@ from tilewright.passes.base import Unit
 from tilewright.passes.layout_costs import image, preimage, terms
 from tilewright.passes.layout_inference import Inference, infer_layouts
 from tilewright.passes.layout_rules import Flow, Folded, Same, Spread, flows, is_tile, location_of
-from tilewright.passes.layout_spaces import MMA, SCALAR, WGMMA, Space, dealt, space_of
+from tilewright.passes.layout_spaces import MMA, SCALAR, WGMMA, WGMMA_REGISTERS, Space, dealt, space_of
 from tilewright.primitives import ArrayType
 
 
@@ -105,8 +105,10 @@ def _by_warpgroups(kernel: tile.KernelOp) -> list[str]:
     """Warpgroups may multiply where it is said, and where nothing is said and all operands are windows of a loop: what
     is computed they would wait for twice, on its way to a buffer and for the product."""
     dots = [op for op in kernel.walk() if isinstance(op, tile.DotOp)]
-    if any(dot.atom is not None for dot in dots):
-        return [WGMMA] if any(dot.atom is not None and dot.atom.data.startswith(WGMMA) for dot in dots) else []
+    said = {dot.atom.data for dot in dots if dot.atom is not None}
+    if said:
+        families = [WGMMA] if any(atom.startswith(WGMMA) for atom in said) else []
+        return [*families, WGMMA_REGISTERS] if WGMMA_REGISTERS in said else families
     operands = [(operand, dot) for dot in dots for operand in (dot.left, dot.right)]
     return [WGMMA] if operands and all(_is_window(operand, dot) for operand, dot in operands) else []
 

@@ -133,6 +133,8 @@ class _Emitter:
     memories: dict[SSAValue, Memory] = field(default_factory=dict[SSAValue, Memory])
     indices: dict[SSAValue, Value] = field(default_factory=dict[SSAValue, Value])
     ranges: dict[SSAValue, Range] = field(default_factory=dict[SSAValue, Range])
+    # The registers that asynchronous products read, by their results.
+    reads: dict[SSAValue, Sequence[Value]] = field(default_factory=dict[SSAValue, Sequence[Value]])
     shared_bytes: int = 0
 
     def __post_init__(self) -> None:
@@ -238,7 +240,8 @@ class _Emitter:
             case scheduled.MmaOp():
                 return self._mma(op)
             case scheduled.MmaWaitOp():
-                return emit_wgmma_wait(self.threads, self._fragment(op.accumulator), int(op.pending.value.data))
+                accumulator, reads = self._fragment(op.accumulator), self.reads.get(op.accumulator, ())
+                return emit_wgmma_wait(self.threads, accumulator, int(op.pending.value.data), reads)
             case tile.TransposeOp() | tile.ReshapeOp() | tile.BroadcastOp():
                 return self._view(op)
             case tile.ReduceOp():
@@ -544,8 +547,10 @@ class _Emitter:
 
     def _mma(self, op: scheduled.MmaOp) -> Held:
         left, right = (self._operand(v, f) for v, f in zip((op.left, op.right), op.fragments, strict=True))
-        if op.asynchronous is not None and isinstance(left, Memory) and isinstance(right, Memory):
-            return emit_wgmma(self.threads, left, right, self._fragment(op.accumulator))
+        if op.asynchronous is not None and not isinstance(left, Matrices) and isinstance(right, Memory):
+            begun = emit_wgmma(self.threads, left, right, self._fragment(op.accumulator))
+            self.reads[op.result] = begun.reads
+            return begun.sums
         return emit_mma(self.threads, op.atom.data, left, right, self._fragment(op.accumulator))
 
     def _operand(self, value: SSAValue, fragment: str) -> Operand:
