@@ -54,15 +54,19 @@ SYNCHRONISES = (
     scheduled.ExpectOp,
     scheduled.AwaitOp,
     scheduled.MmaWaitOp,
+    scheduled.StoreWaitOp,
 )
 # Said twice, these say nothing more.
-_IDEMPOTENT = (scheduled.BarrierOp, scheduled.WaitOp, scheduled.FenceOp, scheduled.AwaitOp, scheduled.MmaWaitOp)
+_IDEMPOTENT = (
+    *(scheduled.BarrierOp, scheduled.WaitOp, scheduled.FenceOp, scheduled.AwaitOp, scheduled.MmaWaitOp),
+    scheduled.StoreWaitOp,
+)
 _FINDS_NOTHING = "no copy is under way"
 _FENCED_AGAIN = "fenced again before the next product"
 _COUNTS_COPIES = (scheduled.CopyOp, scheduled.CommitOp, scheduled.WaitOp)
 _USES_BARRIERS = (scheduled.ArriveOp, scheduled.ExpectOp, scheduled.AwaitOp, scheduled.TensorCopyOp)
 # What touches memory where an operand is there.
-_MOVES = (tile.LoadOp, tile.StoreOp, scheduled.MmaOp)
+_MOVES = (tile.LoadOp, tile.StoreOp, scheduled.MmaOp, scheduled.TensorStoreOp)
 _SWAPPED = (scheduled.ArriveOp, scheduled.ExpectOp, scheduled.AwaitOp)
 
 

@@ -345,7 +345,7 @@ def test_tensor_maps_describe_the_arrays() -> None:
     program = built(tw.jit(lambda x, y: x @ y).lower(a, b), "cuda:sm_90a")
     ((name, code),) = program.kernels.items()
     refs = program.unit.kernel(name).refs
-    assert [each.parameter for each in code.tensor_maps] == [0, 1]
+    assert [each.parameter for each in code.tensor_maps] == [0, 1, 2]
     for each in code.tensor_maps:
         type = tile.ref_type(refs[each.parameter])
         assert each.shape == type.shape[::-1]

@@ -397,8 +397,7 @@ class _Writer:
     def _copies(self) -> Block:
         """In the order in which the products read."""
         block, body = Block(), Block(arg_types=[IndexType()])
-        resident = [each for each in self.buffers if each.feed.is_resident]
-        for each in resident:
+        for each in (each for each in self.buffers if each.feed.is_resident):
             self._fill(each, each.feed.fills[0], (), block)
         loop: tile.ForOp | None = None
         for product in self.products:
@@ -407,7 +406,7 @@ class _Writer:
                 loop = self._loop(body)
                 block.add_op(loop)
             for each, fill in self._fills_of(product):
-                if each not in resident:
+                if not each.feed.is_resident:
                     symbols = [body.args[0]] if is_inside else list(fill.symbols)
                     self._fill(each, fill, symbols, body if is_inside else block)
         body.add_op(tile.YieldOp.make([], {}, []))

@@ -342,11 +342,12 @@ class BlockMemory:
         self._reading[self._agents[agent.name], cells] = number
         return cells, number
 
-    def finish_read(self, agent: Agent, cells: Tensor, number: int) -> None:
-        """The product has been done, and no later one of the agent reads any longer what it read."""
+    def finish_read(self, agent: Agent, cells: Tensor, number: int, rows: Sequence[int] = ()) -> None:
+        """The product has been done, and no later one of the agent reads any longer what it read. `rows`: the warps
+        that know that, if not all of the agent do."""
         reading = self._reading[self._agents[agent.name]]
         reading[cells[reading[cells] == number]] = 0
-        self._note_reads([(row, cells) for row in agent.rows], self._names[number])
+        self._note_reads([(row, cells) for row in rows or agent.rows], self._names[number])
 
 
 def _shares(agent: Agent, cells: Tensor, masks: Tensor) -> Iterator[tuple[int, Tensor]]:

@@ -207,8 +207,8 @@ class _Emitter:
             emit_wait(self.builder, int(op.pending.value.data))
         elif isinstance(op, scheduled.BarrierOp):
             self.roles.barrier(self.builder, op)
-        elif isinstance(op, scheduled.FenceOp):
-            fence_shared_writes(self.builder)
+        elif isinstance(op, scheduled.FenceOp | scheduled.TensorStoreOp | scheduled.StoreWaitOp):
+            self._store_by_the_machine(op)
         elif isinstance(op, scheduled.RoleOp):
             self.roles.run(self.threads, op, lambda: self._block(op.body.block))
         elif isinstance(op, scheduled.MbarrierOp):
@@ -278,6 +278,16 @@ class _Emitter:
     def _copy(self, op: scheduled.CopyOp) -> None:
         symbols = [self._symbol(symbol) for symbol in op.symbols]
         emit_copy(self.threads, op, self.memories[op.source], self.memories[op.destination], symbols)
+
+    def _store_by_the_machine(self, op: scheduled.FenceOp | scheduled.TensorStoreOp | scheduled.StoreWaitOp) -> None:
+        """What the machine stores, and what comes before it and behind it."""
+        match op:
+            case scheduled.FenceOp():
+                fence_shared_writes(self.builder)
+            case scheduled.TensorStoreOp():
+                self.roles.store(self.threads, op, self.memories[op.source], self.indices)
+            case scheduled.StoreWaitOp():
+                self.roles.wait_for_stores(self.threads)
 
     def _mbarriers(self, op: scheduled.MbarrierOp) -> None:
         if op.offset_bytes is None:
