@@ -219,7 +219,7 @@ def _exchanged(ops: Sequence[Operation]) -> Iterator[Mutant]:
     swapped = [(number, op) for number, op in enumerate(ops) if isinstance(op, _SWAPPED)]
     for (number, op), (later, other) in combinations(swapped, 2):
         same = (op.mbarrier, op.properties) == (other.mbarrier, other.properties)
-        if _role(op) is not _role(other) and not same:
+        if _role(op) is not _role(other) and not same and _have_trips_alike(op, other):
             apart = later - number
             yield Mutant(f"changes places with {other.name}", number, lambda each, by=apart: _exchange(each, by))
 
@@ -452,6 +452,13 @@ def _take_others(op: Operation, at: int) -> None:
 
 def _barrier_operand(op: Operation) -> int:
     return 2 if isinstance(op, scheduled.TensorCopyOp) else 0
+
+
+def _have_trips_alike(*ops: Operation) -> bool:
+    """Whether operations are all in loops, or all say nothing of a trip."""
+    in_loops = [isinstance(op.parent_op(), tile.ForOp) for op in ops]
+    plain = [all(isinstance(operand.type, tile.RefType) for operand in op.operands) for op in ops]
+    return all(in_loops) or all(plain)
 
 
 def _exchange(op: Operation, apart: int) -> None:
