@@ -60,7 +60,9 @@ def tile_to_warps() -> Sequence[Pass]:
     from tilewright.passes.scheduled_multiply_in_tensor_memory import ScheduledMultiplyInTensorMemoryPass
     from tilewright.passes.scheduled_pipeline_copies import ScheduledPipelineCopiesPass
     from tilewright.passes.scheduled_plan_block_memory import ScheduledPlanBlockMemoryPass
+    from tilewright.passes.scheduled_specialize_chains import ScheduledSpecializeChainsPass
     from tilewright.passes.scheduled_specialize_warps import ScheduledSpecializeWarpsPass
+    from tilewright.passes.scheduled_store_tensors import ScheduledStoreTensorsPass
     from tilewright.passes.tile_expand_arg_reduce import TileExpandArgReducePass
     from tilewright.passes.tile_lower_to_warps import TileLowerToWarpsPass
     from tilewright.passes.tile_multiply_in_tensor_memory import TileMultiplyInTensorMemoryPass
@@ -70,8 +72,10 @@ def tile_to_warps() -> Sequence[Pass]:
         TileMultiplyInTensorMemoryPass(),  # before layouts: which products may
         TileLowerToWarpsPass(),  # a layout for every tile; data moves within warps, or through buffers of the block
         ScheduledMultiplyInTensorMemoryPass(),  # those products: a warp has the machine copy, another one multiply
+        ScheduledSpecializeChainsPass(),  # the same for chains of products, each array in stages of its own
         ScheduledSpecializeWarpsPass(),  # windows that warpgroups multiply: a warp has the machine copy them
         ScheduledPipelineCopiesPass(),  # windows that other loops multiply, in stages, around registers
+        ScheduledStoreTensorsPass(),  # results that go through a buffer anyway, where the machine copies
         ScheduledPlanBlockMemoryPass(),  # when all buffers are there
         ScheduledDropBarriersPass(),  # last: what buffers share decides which barriers are needed
     ]

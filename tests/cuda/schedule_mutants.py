@@ -57,11 +57,13 @@ SYNCHRONISES = (
     tensor_memory.MmaCommitOp,
     tensor_memory.TensorFenceOp,
     tensor_memory.TensorFreeOp,
+    scheduled.StoreWaitOp,
 )
 # Said twice, these say nothing more.
 _IDEMPOTENT = (
     *(scheduled.BarrierOp, scheduled.WaitOp, scheduled.FenceOp, scheduled.AwaitOp, scheduled.MmaWaitOp),
     tensor_memory.TensorFenceOp,
+    scheduled.StoreWaitOp,
 )
 _FINDS_NOTHING = "no copy is under way"
 _FENCED_AGAIN = "fenced again before the next product"
@@ -72,7 +74,7 @@ _USES_BARRIERS = (
 )
 _USES_TENSOR_MEMORY = (tensor_memory.TensorAllocOp, tensor_memory.TensorMmaOp, tensor_memory.TensorLoadOp)
 # What touches memory where an operand is there.
-_MOVES = (tile.LoadOp, tile.StoreOp, scheduled.MmaOp)
+_MOVES = (tile.LoadOp, tile.StoreOp, scheduled.MmaOp, scheduled.TensorStoreOp)
 _SWAPPED = (scheduled.ArriveOp, scheduled.ExpectOp, scheduled.AwaitOp, tensor_memory.MmaCommitOp)
 
 
@@ -235,7 +237,7 @@ def _exchanged(ops: Sequence[Operation]) -> Iterator[Mutant]:
     swapped = [(number, op) for number, op in enumerate(ops) if isinstance(op, _SWAPPED)]
     for (number, op), (later, other) in combinations(swapped, 2):
         same = (op.mbarrier, op.properties) == (other.mbarrier, other.properties)
-        if _role(op) is not _role(other) and not same:
+        if _role(op) is not _role(other) and not same and _have_trips_alike(op, other):
             apart = later - number
             yield Mutant(f"changes places with {other.name}", number, lambda each, by=apart: _exchange(each, by))
 
@@ -472,6 +474,13 @@ def _barrier_operand(op: Operation) -> int:
     return 2 if isinstance(op, scheduled.TensorCopyOp) else 0
 
 
+def _have_trips_alike(*ops: Operation) -> bool:
+    """Whether operations are all in loops, or all say nothing of a trip."""
+    in_loops = [isinstance(op.parent_op(), tile.ForOp) for op in ops]
+    plain = [all(isinstance(operand.type, tile.RefType) for operand in op.operands) for op in ops]
+    return all(in_loops) or all(plain)
+
+
 def _exchange(op: Operation, apart: int) -> None:
     """Each takes the other's place, and the trip of the loop there."""
     ops = list(_kernel(op).walk())
@@ -647,10 +656,30 @@ def tensor_memory_subjects(chip: str) -> list[Subject]:
     return subjects_of(program, [x], f"a large product on {chip}")
 
 
+def of_heads(q: Any, k: Any, v: Any) -> Any:
+    return tw.nn.attention(q, k, v)
+
+
+def causal_of_heads(q: Any, k: Any, v: Any) -> Any:
+    return tw.nn.attention(q, k, v, causal=True)
+
+
+def chain_subjects(function: Callable[..., Any] = of_heads) -> list[Subject]:
+    """Attention whose products are a chain that a warp copies for, of more steps than stages."""
+    shape = (1, 1, 320, 16)
+    generator = np.random.default_rng(0)
+    q, k, v = (generator.standard_normal(shape).astype(np.float16) for _ in range(3))
+    q = q if function is causal_of_heads else q[:, :, :64]
+    program = built(tw.jit(function).lower(q, k, v), "cuda:sm_90a")
+    return subjects_of(program, [q, k, v], f"{function.__name__} on sm_90a")
+
+
 def all_subjects(chips: Sequence[str]) -> Iterator[Subject]:
     """Those that `main` judges."""
     yield from role_subjects()
     yield from tensor_memory_subjects("sm_100a")
+    yield from chain_subjects()
+    yield from chain_subjects(causal_of_heads)
     for chip in chips:
         for function in PROGRAMS:
             yield from program_subjects(function, chip)

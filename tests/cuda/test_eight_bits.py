@@ -17,7 +17,7 @@ Tensor = np.ndarray[Any, Any]
 E4M3, E5M2 = dtypes.f8e4m3fn, dtypes.f8e5m2
 # One chip that converts by instructions, one that does not.
 CONVERTING = ("sm_80", "sm_89")
-# A chip with products of f16 alone, one with its own, one whose assembler makes them of f16.
+# A chip with products of f16 alone, one with its own, one whose assembler makes them of f16 for single warps.
 MULTIPLYING = {"sm_80": "HMMA", "sm_89": "QMMA", "sm_90a": "HMMA", "sm_120a": "QMMA"}
 
 
@@ -120,6 +120,10 @@ def test_machine_code_of_products(chip: str) -> None:
     left, right = tw.ShapeDtype((1024, 1024), tw.f8e4m3fn), tw.ShapeDtype((1024, 1024), tw.f8e5m2)
     program = built(tw.jit(lambda x, y: tw.matmul(x, y.T, dtype=tw.f32)).lower(left, right), f"cuda:{chip}")
     counts = figures(program)  # raises on spills and subroutines
+    if chip == "sm_90a":
+        assert counts["QGMMA"] == 4
+        assert counts["UTMALDG"] >= 2
+        return
     assert counts[MULTIPLYING[chip]] > 0
     if chip != "sm_80":
         assert counts["LDGSTS"] > 0

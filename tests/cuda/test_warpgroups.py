@@ -121,6 +121,24 @@ def test_windows_beyond_the_arrays_are_zeros(
     assert counts.shared_conflicts == 0
 
 
+FLOATS = ["f8e4m3fn", "f8e5m2"]
+
+
+@pytest.mark.parametrize(("left", "right"), [(left, right) for left in FLOATS for right in FLOATS])
+def test_floats_of_8_bits(by_warpgroups: Make, left: str, right: str) -> None:
+    """Of both formats, and each with the other; with edges, by one warpgroup and by two."""
+    a, b = numbers((136, 208), left, 1), numbers((72, 208), right, 2)
+    shape = (64, 32, 64, 1, 3) if left == right else (128, 64, 128, 2, 2)
+    program = by_warpgroups(shape, lambda x, y: tw.matmul(x, y.T, dtype=tw.f32), a, b)
+    check_fed_by_a_warp(program)
+    names = {"f8e4m3fn": "e4m3", "f8e5m2": "e5m2"}
+    assert f"m64n{shape[1]}k32.f32.{names[left]}.{names[right]}" in "".join(program.ptx.values())
+    got, counts = executed(program, (a, b))
+    np.testing.assert_array_equal(got, (a.astype(np.float64) @ b.astype(np.float64).T).astype(np.float32))
+    np.testing.assert_array_equal(defined(program, (a, b)), got)
+    assert counts.shared_conflicts == 0
+
+
 def test_batches(by_warpgroups: Make) -> None:
     a, b = numbers((2, 2, 72, 96), "bf16", 1), numbers((2, 2, 96, 40), "bf16", 2)
     program = by_warpgroups(SMALL, lambda x, y: x @ y, a, b)
@@ -260,7 +278,7 @@ def test_what_is_left_out_is_found(by_warpgroups: Make, broken: str) -> None:
     assert any(broken in line for line in lines)
     arrays: list[Any] = [a, b, np.zeros((64, 16), np.float16)]
     arrays += tensor_maps(code.tensor_maps, arrays)
-    text = "\n".join(_without(line) if broken in line else line for line in lines)
+    text = "\n".join(without(line) if broken in line else line for line in lines)
     with pytest.raises(BROKEN[broken]):
         run(text, name, code.blocks, code.threads, arrays, code.shared_bytes)
 
@@ -276,7 +294,7 @@ def test_mistakes_planted_in_schedules_are_found(by_warpgroups: Make, shape: tup
     assert [each for each in found if each.is_missed or each.is_wronged] == []
 
 
-def _without(line: str) -> str:
+def without(line: str) -> str:
     """Nothing, or what a wait finds that is not waited for."""
     found = re.search(r"try_wait\S* (%p\d+),", line)
     return f"setp.eq.b32 {found[1]}, 0, 0;" if found else ""
@@ -290,19 +308,24 @@ def of_square(size: int, dtype: str, order: str = "nn") -> CudaProgram:
     return built(tw.jit(product(order, dtype)).lower(square, square), "cuda:sm_90a")
 
 
+# What multiplies types of 8 bits; those of 16 are multiplied by HGMMA.
+OF_8_BITS = {"i8": "IGMMA", "f8e4m3fn": "QGMMA", "f8e5m2": "QGMMA"}
+
+
 def test_the_schedule_of_a_large_product() -> None:
     (said,) = remarks(of_square(8192, "bf16"), ScheduledSpecializeWarpsPass)
     assert said.startswith("a warp copies 2 windows ahead, 4 stages: tile 128 x 256 x 64, wgmma, 2 warpgroups")
 
 
 @pytest.mark.parametrize(
-    ("dtype", "order"), [*(("bf16", order) for order in ("nn", "nt", "tn", "tt")), ("f16", "nn"), ("i8", "nt")]
+    ("dtype", "order"),
+    [*(("bf16", order) for order in ("nn", "nt", "tn", "tt")), ("f16", "nn"), *((dtype, "nt") for dtype in OF_8_BITS)],
 )
 def test_large_products_are_clean(dtype: str, order: str) -> None:
     program = of_square(4096, dtype, order)
     check_fed_by_a_warp(program)
     counts = check_clean(program)
-    assert counts["IGMMA" if dtype == "i8" else "HGMMA"] == 4
+    assert counts[OF_8_BITS.get(dtype, "HGMMA")] == 4
     assert counts["UTMALDG"] >= 2
     assert counts["SYNCS"] >= 4
     ((_, taken),) = program.cost()["kernels"].items()
@@ -322,7 +345,7 @@ def test_tensor_maps_describe_the_arrays() -> None:
     program = built(tw.jit(lambda x, y: x @ y).lower(a, b), "cuda:sm_90a")
     ((name, code),) = program.kernels.items()
     refs = program.unit.kernel(name).refs
-    assert [each.parameter for each in code.tensor_maps] == [0, 1]
+    assert [each.parameter for each in code.tensor_maps] == [0, 1, 2]
     for each in code.tensor_maps:
         type = tile.ref_type(refs[each.parameter])
         assert each.shape == type.shape[::-1]

@@ -18,6 +18,8 @@ from tilewright.machines.machine import Machine, MatrixAtom
 # The instructions by which single warps multiply, by which four of them do, asynchronously, from shared memory, and by
 # which one thread has the machine multiply, from there to tensor memory.
 MMA, WGMMA, TCGEN05 = "mma.sync", "wgmma", "tcgen05"
+# That of four warps with the left operand in registers.
+WGMMA_REGISTERS = "wgmma, left in registers"
 WARPGROUP = 4  # warps
 _SIDES = (16, 32, 64, 128, 256)
 _DEPTHS_BYTES = (64, 128)

@@ -21,6 +21,8 @@
     arrive        one arrival of those that a phase waits for
     await         go on when a phase has completed
     tensor_copy   a window of an array moves to a buffer by the machine itself, and completes a phase
+    tensor_store  a buffer moves to a window of an array by the machine itself
+    store_wait    buffers that move so have been read
     fence         what was written to memory is seen by what works asynchronously
     mma_wait      the newest asynchronous products may be under way, those before have been done
 
@@ -332,6 +334,36 @@ class TensorCopyOp(PlainOp):
 
 
 @irdl_op_definition
+class TensorStoreOp(PlainOp):
+    """`destination[map(d, symbols)] = source[d]` where that is inside of the destination, before the kernel ends; the
+    source is read until a `store_wait`. One thread begins it for the block, and no thread takes part: what threads
+    wrote to the source is seen by it behind a `fence` and a barrier. The source has a layout that boxes of an array are
+    taken from."""
+
+    name = "scheduled.tensor_store"
+    source = operand_def(tile.RefType)
+    destination = operand_def(tile.RefType)
+    symbols = var_operand_def(IndexType)
+    map = prop_def(AffineMapAttr)
+
+    def verify_(self) -> None:
+        source, target, map = tile.ref_type(self.source), tile.ref_type(self.destination), self.map.data
+        wanted = (len(source.shape), len(self.symbols), len(target.shape))
+        if (map.num_dims, map.num_symbols, len(map.results)) != wanted:
+            raise VerifyException(f"scheduled.tensor_store: {map} does not map {source.shape} to {target.shape}")
+        if source.dtype != target.dtype or source.space.data != BLOCK:
+            raise VerifyException("scheduled.tensor_store: not from a buffer of a block of the array's type")
+
+
+@irdl_op_definition
+class StoreWaitOp(PlainOp):
+    """The buffers of all tensor stores of the block have been read, for the thread that began them: what other threads
+    write there comes behind a barrier. A block does not end before."""
+
+    name = "scheduled.store_wait"
+
+
+@irdl_op_definition
 class FenceOp(PlainOp):
     """What this thread wrote to the memory of a block, or had copied there, is seen by asynchronous products and
     copies that come after a barrier behind it."""
@@ -548,6 +580,7 @@ Scheduled = Dialect(
     [
         *(AllocOp, StageOp, CopyOp, CommitOp, WaitOp),
         *(RoleOp, MbarrierOp, ExpectOp, ArriveOp, AwaitOp, TensorCopyOp, FenceOp, MmaWaitOp),
+        *(TensorStoreOp, StoreWaitOp),
         *(ParallelOp, NestOp, EndOp, BarrierOp, TermsOp, MmaOp, DotOp),
         *tensor_memory.OPERATIONS,
     ],

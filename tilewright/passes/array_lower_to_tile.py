@@ -172,10 +172,11 @@ def _convolve(unit: Unit, group: array.FusedOp) -> list[Stage]:
 def _attention(unit: Unit, group: array.FusedOp) -> list[Stage]:
     parts = attention_parts(group)
     plan = plan_attention(parts, unit.machine, unit.threads)
-    return _only(
+    (stage,) = _only(
         plan.grid,
         lambda builder, indices, outputs: lower_attention_group(group, parts, plan, builder, indices, outputs),
     )
+    return [replace(stage, warps=plan.warps)]
 
 
 def _ordered(unit: Unit, group: array.FusedOp) -> list[Stage]:

@@ -46,7 +46,8 @@ def _transposed(itemsize: int) -> str:
 @dataclass
 class Window:
     """The window of an array that an operand is. `map` takes the operand's index to the array's, `trips` are the
-    buffers that it goes through now, `moves` all operations that bring it, the last first."""
+    buffers that it goes through now, `moves` all operations that bring it, the last first, and `shared` those before
+    them that bring it to others, too."""
 
     load: tile.LoadOp
     map: AffineMap
@@ -55,6 +56,7 @@ class Window:
         default_factory=list[tuple[scheduled.AllocOp, tile.StoreOp]]
     )
     moves: list[Operation] = field(default_factory=list[Operation])
+    shared: list[Operation] = field(default_factory=list[Operation])
 
     @property
     def forms(self) -> list[Form]:
@@ -97,8 +99,9 @@ class Window:
         raise Refused(f"rows of {pitch} elements of {item} bytes do not begin at multiples of 4 bytes")
 
 
-def window_behind(operand: SSAValue, block: Block, is_left: bool) -> Window:
-    """The window that an operand of a product in the block of a loop is.
+def window_behind(operand: SSAValue, block: Block, is_left: bool, around: Block | None = None) -> Window:
+    """The window that an operand of a product in the block of a loop is. With `around`, the block around the loop, it
+    may be loaded there, and for others, too.
 
     Raises:
         Refused: it is none, or something is computed on the way.
@@ -109,17 +112,19 @@ def window_behind(operand: SSAValue, block: Block, is_left: bool) -> Window:
     paddings: list[tuple[tile.FillPaddingOp, list[AffineExpr]]] = []
     trips: list[tuple[scheduled.AllocOp, tile.StoreOp]] = []
     moves: list[Operation] = []
+    shared: list[Operation] = []
     value = operand
     while True:
         op = value.owner
-        if not isinstance(op, Operation) or op.parent_block() is not block:
+        if not isinstance(op, Operation) or op.parent_block() not in (block, around):
             raise Refused(f"the {side} operand is not loaded in the loop")
         if isinstance(op, scheduled.AllocOp):
             value = _stored(op, trips, moves)
             continue
-        moves.append(op)
-        if len(list(value.uses)) > 1:
+        has_others = bool(shared) or len(list(value.uses)) > 1 or op.parent_block() is not block
+        if has_others and around is None:
             raise Refused(f"the {side} operand is used more than once")
+        (shared if has_others else moves).append(op)
         if isinstance(op, tile.RelayoutOp) and (layout := layout_of(op.source)) is not None and not layout.partial:
             value = op.source
         elif isinstance(op, tile.CastOp) and type.dtype == dtypes.tf32:
@@ -138,7 +143,7 @@ def window_behind(operand: SSAValue, block: Block, is_left: bool) -> Window:
             window = _window(op, at, type, side)
             for padding, seen_at in paddings:
                 _check_padding(padding, seen_at, window)
-            return replace(window, trips=trips, moves=moves)
+            return replace(window, trips=trips, moves=moves, shared=shared)
         else:
             what = op.name.removeprefix("tile.")
             raise Refused(f"`{what}` stands between the window of the {side} operand and the product")

@@ -8,12 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import ceil, prod, sqrt
 from typing import Protocol
 
 from tilewright.cost.products import tile_seconds
 from tilewright.cost.register_blocks import even_split, micro_kernel_name, register_blocks
-from tilewright.cost.warp_products import MMA, TCGEN05, WARPGROUP, WGMMA, mma_name, tcgen05_name, wgmma_name
+from tilewright.cost.warp_products import (
+    MMA,
+    TCGEN05,
+    WARPGROUP,
+    WGMMA,
+    WGMMA_REGISTERS,
+    mma_name,
+    tcgen05_name,
+    wgmma_name,
+)
 from tilewright.errors import LayoutError, TargetError
 from tilewright.layout import Iter, Layout, row_major
 from tilewright.layout.catalogue import (
@@ -37,7 +47,7 @@ from tilewright.primitives import ArrayType
 SHARED = "mem.shared"
 # How warps multiply: in tensor memory (`TCGEN05`), asynchronously by warpgroups, with operands in buffers (`WGMMA`) or
 # the left one in registers, by single warps (`MMA`), by those with operands rounded to tf32, and without tensor cores.
-WGMMA_REGISTERS, TF32, SCALAR = "wgmma, left in registers", "tf32", "multiply and add"
+TF32, SCALAR = "tf32", "multiply and add"
 FAMILIES = (TCGEN05, WGMMA, WGMMA_REGISTERS, MMA, TF32, SCALAR)
 
 
@@ -241,8 +251,8 @@ class WarpSpace:
             right_shared = matrix_buffer(right.shape, bits, 1 if bits == 16 else 0)
             left_shared = matrix_buffer(left.shape, bits, 1)
             accumulators = _by_warpgroups(wgmma_accumulator, accumulator.shape, groups)
-            if groups == 1 and WGMMA_REGISTERS in self.families:
-                registers = wgmma_operand(left.shape, bits)
+            if WGMMA_REGISTERS in self.families:
+                registers = _by_warpgroups(partial(wgmma_operand, bits=bits), left.shape, groups)
                 yield Atom(WGMMA_REGISTERS, registers, right_shared, accumulators, seconds)
             yield Atom(wgmma_name(groups), left_shared, right_shared, accumulators, seconds)
         except LayoutError:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from xdsl.ir import SSAValue
 
 from tilewright.cost.register_blocks import even_split
-from tilewright.cost.warp_products import MMA
+from tilewright.cost.warp_products import MMA, WARPGROUP
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.dtypes import DType
 from tilewright.machines.machine import Machine
 from tilewright.passes.attention_masks import Causal, causal_masks
+from tilewright.passes.attention_warpgroups import Chain, chain_of
 from tilewright.passes.indexing import Axis, Coordinates, Linear, Tile
 from tilewright.passes.lower_contract_group import operand_coordinates, squeeze, store_roots, tile_position
 from tilewright.passes.tile_builder import TileBuilder
@@ -48,7 +49,8 @@ class AttentionParts:
 class AttentionPlan:
     """`shape` is that of the scores; `row_dim` is the dimension of which a tile has `row_extent` rows, and it takes
     `key_extent` keys a step. `repeat`: the dimension of heads of which so many share keys, and how many.
-    `operand`: the type that operands are multiplied in, with sums of the compute type; None: all are of that."""
+    `operand`: the type that operands are multiplied in, with sums of the compute type; None: all are of that.
+    `chain`: how warpgroups multiply, where they do."""
 
     shape: tuple[int, ...]
     row_dim: int
@@ -56,6 +58,12 @@ class AttentionPlan:
     key_extent: int
     repeat: tuple[int, int] | None
     operand: DType | None = None
+    chain: Chain | None = None
+
+    @property
+    def warps(self) -> int | None:
+        """How many share a tile, where it is said."""
+        return None if self.chain is None else WARPGROUP * self.chain.groups
 
     @property
     def grid(self) -> tuple[int, ...]:
@@ -100,7 +108,22 @@ def plan_attention(parts: AttentionParts, machine: Machine, threads: int) -> Att
     found = [repeat for op in (parts.score_product, parts.value_product) if (repeat := repeat_of(op)) is not None]
     whole = operand is not None and shape[row_dim] > 1  # warps multiply whole tiles
     row_extent = rows if whole else even_split(shape[row_dim], rows)
-    return AttentionPlan(shape, row_dim, row_extent, key_extent, found[0] if found else None, operand)
+    plan = AttentionPlan(shape, row_dim, row_extent, key_extent, found[0] if found else None, operand)
+    return _by_warpgroups(parts, plan, machine) if whole else plan
+
+
+def _by_warpgroups(parts: AttentionParts, plan: AttentionPlan, machine: Machine) -> AttentionPlan:
+    """The plan for warpgroups, where they multiply the type and the machine copies the arrays for them."""
+    assert plan.operand is not None
+    products = (parts.score_product, parts.value_product)
+    masks = [mask for mask in causal_masks(parts.scores) if mask.hides(plan.shape)]
+    if any(mask.query_dim != plan.row_dim for mask in masks):
+        return plan
+    offset = min((mask.offset for mask in masks), default=None)
+    chain = chain_of(products, plan.operand, plan.shape, plan.row_dim, offset, machine)
+    if chain is None:
+        return plan
+    return replace(plan, row_extent=chain.rows, key_extent=chain.keys, chain=chain)
 
 
 def repeat_of(product: array.ContractOp) -> tuple[int, int] | None:
@@ -166,6 +189,8 @@ class _Kernel:
         if trips == 1:
             _, total, result = self._step(None, None)
             return builder.map("divide", result, total)
+        if self.plan.chain is not None:
+            return self._attend_in_a_chain(self.plan.chain)
         start = [
             builder.full(float("-inf"), dtype, (self.row,)),
             builder.full(0.0, dtype, (self.row,)),
@@ -188,22 +213,14 @@ class _Kernel:
         """The maximum, sum and result of a block of keys, together with those before it."""
         builder, dtype = self.builder, self.dtype
         key_at = Linear.of(self.key) + (Linear.of(counter, self.plan.key_extent) if counter is not None else 0)
-        scores = self._scores(key_at)
-        highest = builder.reduce(scores, "maximum", [self.key])
-        if carried is not None:
-            highest = builder.map("maximum", carried[0], highest)
-        # A row without any key so far has maximum -inf; subtracting 0 instead keeps its terms at exp(-inf) = 0.
-        lowest = builder.full(float("-inf"), dtype)
-        shift = builder.map("select", builder.map("equal", highest, lowest), builder.full(0.0, dtype), highest)
-        weights = builder.map("exp", builder.map("subtract", scores, shift))
+        scores = self._masked(self._products(key_at), key_at)
+        highest, shift, weights = self._weigh(scores, None if carried is None else carried[0])
         sums = builder.reduce(weights, "add", [self.key])
         start = builder.full(0.0, dtype, (self.row, self.column))
         correction = builder.map("exp", builder.map("subtract", carried[0], shift)) if carried is not None else None
         if carried is not None and correction is not None:
             start = builder.map("multiply", carried[2], correction)
-        values = self._operand(self.parts.value_product, 1, [Linear.of(self.column)], key_at)
-        if self.keys % self.plan.key_extent:
-            values = builder.fill_padding(values, key_at, self.keys, 0)
+        values = self._values(key_at)
         if self.plan.operand is not None:
             weights = builder.cast(weights, self.plan.operand)
         result = builder.dot(weights, values, start, (self.row, self.column, self.key))
@@ -212,18 +229,85 @@ class _Kernel:
             sums = builder.map("add", builder.map("multiply", carried[1], correction), sums)
         return [highest, sums, result]
 
+    def _attend_in_a_chain(self, chain: Chain) -> Tile:
+        """The quotient, the last block of keys first. The weights of a block are multiplied by its values when the
+        scores of the one before it are being computed, so that neither product waits for the softmax of the other."""
+        builder, dtype = self.builder, self.dtype
+        blocks = chain.blocks(self.rows_at[self.plan.row_dim])
+        last = self._block(blocks + -1)
+        highest, _, weights = self._weigh(self._masked(self._products(last), last), None)
+        start = [
+            highest,
+            builder.reduce(weights, "add", [self.key]),
+            self._rounded(weights),
+            builder.full(0.0, dtype, (self.row, self.column)),
+        ]
+
+        def step(counter: SSAValue, carried: Sequence[Tile]) -> list[Tile]:
+            highest, total, weights, result = carried
+            weighted = blocks + Linear.of(counter, -1) + -1
+            key_at = self._block(weighted + -1)
+            products = self._products(key_at)
+            result = self._add_values(weights, self._block(weighted), result)
+            following, shift, weights = self._weigh(self._masked(products, key_at), highest)
+            correction = builder.map("exp", builder.map("subtract", highest, shift))
+            total = builder.map("multiply", total, correction)
+            total = builder.map("add", total, builder.reduce(weights, "add", [self.key]))
+            return [following, total, self._rounded(weights), builder.map("multiply", result, correction)]
+
+        end = (blocks + -1, 1) if blocks.terms else None
+        _, total, weights, result = builder.loop(chain.most_blocks - 1, start, step, end)
+        return builder.map("divide", self._add_values(weights, self._block(Linear()), result), total)
+
+    def _block(self, number: Linear) -> Linear:
+        """Where the keys of a block are."""
+        return Linear.of(self.key) + number * self.plan.key_extent
+
+    def _rounded(self, weights: Tile) -> Tile:
+        return weights if self.plan.operand is None else self.builder.cast(weights, self.plan.operand)
+
+    def _add_values(self, weights: Tile, key_at: Linear, result: Tile) -> Tile:
+        axes = (self.row, self.column, self.key)
+        return self.builder.dot(weights, self._values(key_at), result, axes, self._atom(1))
+
+    def _atom(self, product: int) -> str:
+        """By what a product is done; empty where it is not said."""
+        return "" if self.plan.chain is None else self.plan.chain.atoms[product]
+
+    def _weigh(self, scores: Tile, highest_before: Tile | None) -> tuple[Tile, Tile, Tile]:
+        """The highest scores so far, what is subtracted from them, and the weights."""
+        builder, dtype = self.builder, self.dtype
+        highest = builder.reduce(scores, "maximum", [self.key])
+        if highest_before is not None:
+            highest = builder.map("maximum", highest_before, highest)
+        # A row without any key so far has maximum -inf; subtracting 0 instead keeps its terms at exp(-inf) = 0.
+        lowest = builder.full(float("-inf"), dtype)
+        shift = builder.map("select", builder.map("equal", highest, lowest), builder.full(0.0, dtype), highest)
+        return highest, shift, builder.map("exp", builder.map("subtract", scores, shift))
+
+    def _values(self, key_at: Linear) -> Tile:
+        values = self._operand(self.parts.value_product, 1, [Linear.of(self.column)], key_at)
+        if self.keys % self.plan.key_extent:
+            values = self.builder.fill_padding(values, key_at, self.keys, 0)
+        return values
+
     def _queries(self) -> Tile:
         first = self.parts.score_product
         batch = len(first.attributes_of()["left_batch"])
         return self._operand(first, 0, self.rows_at[batch:], Linear.of(self.inner))
 
-    def _scores(self, key_at: Linear) -> Tile:
-        """The scores of a block of keys, -inf beyond the last key."""
-        builder, dtype, first = self.builder, self.dtype, self.parts.score_product
+    def _products(self, key_at: Linear) -> Tile:
+        """Queries by a block of keys."""
+        builder, first = self.builder, self.parts.score_product
         query = self._queries() if self.queries is None else self.queries
         keys = self._operand(first, 1, [key_at], Linear.of(self.inner))
         axes = (self.row, self.key)
-        product = builder.dot(query, keys, builder.full(0, dtype, axes), (*axes, self.inner))
+        return builder.dot(query, keys, builder.full(0, self.dtype, axes), (*axes, self.inner), self._atom(0))
+
+    def _masked(self, product: Tile, key_at: Linear) -> Tile:
+        """The scores of a block of keys, -inf beyond the last key."""
+        builder, dtype, first = self.builder, self.dtype, self.parts.score_product
+        axes = (self.row, self.key)
         at = (*self.rows_at, key_at if self.keys > 1 else Linear())
         product = builder.cast(squeeze(builder, product, at), array_type(first.results[0]).dtype)
         builder.define(first.results[0], at, product)

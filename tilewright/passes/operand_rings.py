@@ -71,8 +71,8 @@ def stage_of(ring: scheduled.AllocOp, symbols: Sequence[SSAValue], number: Affin
     return scheduled.StageOp.make([ring.result, *symbols], {"map": map}, [ring.result.type])
 
 
-def take_from(operand: Operand, stage: scheduled.StageOp) -> None:
-    """The product reads a stage; what brought its operand goes."""
+def take_from(operand: Operand, stage: scheduled.StageOp | scheduled.AllocOp) -> None:
+    """The product reads a stage or buffer; what brought its operand goes."""
     op = operand.product
     position = 0 if operand.is_left else 1
     op.operands[position] = stage.result

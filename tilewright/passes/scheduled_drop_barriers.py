@@ -190,6 +190,8 @@ class _Recorder:
     known: dict[object, tuple[Cells, Cells]] = field(default_factory=dict[object, tuple[Cells, Cells]])
     # What the asynchronous products under way read, the newest last.
     reading: list[list[_Touch]] = field(default_factory=list[list[_Touch]])
+    # What tensor stores read until they are waited for.
+    storing: list[_Touch] = field(default_factory=list[_Touch])
 
     def events_of(self, block: Block) -> list[_Event]:
         self.reading = []
@@ -217,6 +219,12 @@ class _Recorder:
                 return  # orders what it does by barriers in memory
             case scheduled.MmaWaitOp():
                 yield from self._done(int(op.pending.value.data))
+            case scheduled.TensorStoreOp():
+                self.storing.append(self._whole(op, op.source, ""))
+                yield self.storing[-1]
+            case scheduled.StoreWaitOp():
+                yield from self.storing
+                self.storing = []
             case _:
                 touches = list(self._accesses(op))
                 if isinstance(op, scheduled.MmaOp) and op.asynchronous is not None:

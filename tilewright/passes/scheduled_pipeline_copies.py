@@ -161,8 +161,9 @@ def _found(region: scheduled.ParallelOp, loop: tile.ForOp, machine: Machine) -> 
     warps = 1 if region.warps is None else int(decode(region.warps))
     operands: list[Operand] = []
     refused: list[str] = []
-    for op in [each for each in loop.body.block.ops if isinstance(each, scheduled.MmaOp)]:
-        for side in (side for side in (op.left, op.right) if not isinstance(side.owner, scheduled.StageOp)):
+    products = [each for each in loop.body.block.ops if isinstance(each, scheduled.MmaOp)]
+    for op in (each for each in products if not isinstance(each.right.owner, scheduled.StageOp)):
+        for side in (op.left, op.right):
             try:
                 window = window_behind(side, loop.body.block, side is op.left)
                 operands.append(Operand(op, side, window, landing_of(op, side, window, warps, machine)))

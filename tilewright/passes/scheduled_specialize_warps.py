@@ -149,6 +149,8 @@ class ScheduledSpecializeWarpsPass:
     def apply(self, unit: Unit) -> None:
         for kernel in unit.timed_kernels(self.name):
             for region in (op for op in kernel.body.block.ops if isinstance(op, scheduled.ParallelOp)):
+                if any(isinstance(op, scheduled.RoleOp) for op in region.body.block.ops):
+                    continue
                 products = [op for op in region.walk() if isinstance(op, scheduled.MmaOp)]
                 for product in (op for op in products if op.asynchronous is not None):
                     self._apply(unit, kernel, region, product)

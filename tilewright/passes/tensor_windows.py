@@ -22,7 +22,7 @@ from tilewright.passes.affine_access import Form, Index, linear_form
 from tilewright.passes.copied_windows import Refused
 from tilewright.passes.layout_spaces import SHARED
 
-_MOST_DIMS, _MOST_BOX, _ALIGNMENT_BYTES = 5, 256, 16
+MOST_DIMS, _MOST_BOX, _ALIGNMENT_BYTES = 5, 256, 16
 _SWIZZLES = (32, 64, 128)
 
 
@@ -43,7 +43,7 @@ def boxes_of(map: AffineMap, source: tile.RefType, layout: Layout) -> Boxes:
         Refused: the machine does not copy it by itself.
     """
     shape, item = layout.static_shape, source.dtype.itemsize
-    if len(source.shape) > _MOST_DIMS:
+    if len(source.shape) > MOST_DIMS:
         raise Refused(f"an array of {len(source.shape)} dims is not copied by boxes")
     if len(source.shape) > 1 and source.shape[-1] * item % _ALIGNMENT_BYTES:
         raise Refused(f"rows of {source.shape[-1]} elements of {item} bytes do not begin at multiples of 16 bytes")

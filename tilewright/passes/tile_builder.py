@@ -174,7 +174,8 @@ class TileBuilder:
         if end is not None:
             position, step = end
             builder = MapBuilder(())
-            trip = (builder.expression(position) + (step - 1)) // step
+            start = builder.expression(position)
+            trip = start if step == 1 else (start + (step - 1)) // step
             symbols = self._symbols(builder, ())
             attributes["end"] = AffineMapAttr(AffineMap(0, len(symbols), (trip,)))
         op = tile.ForOp.make([*symbols, *(t.value for t in carried)], attributes, types, [Region(block)])

@@ -76,7 +76,7 @@ from tilewright.passes.base import Unit
 from tilewright.passes.layout_costs import image, preimage, terms
 from tilewright.passes.layout_inference import Inference, infer_layouts
 from tilewright.passes.layout_rules import Flow, Folded, Same, Spread, flows, is_tile, location_of
-from tilewright.passes.layout_spaces import MMA, SCALAR, TCGEN05, WGMMA, Space, dealt, space_of
+from tilewright.passes.layout_spaces import MMA, SCALAR, TCGEN05, WGMMA, WGMMA_REGISTERS, Space, dealt, space_of
 from tilewright.primitives import ArrayType
 
 
@@ -106,9 +106,10 @@ def _by_warpgroups(kernel: tile.KernelOp) -> list[str]:
     and all operands are windows of a loop: what is computed they would wait for twice, on its way to a buffer and for
     the product."""
     dots = [op for op in kernel.walk() if isinstance(op, tile.DotOp)]
-    named = [dot.atom.data for dot in dots if dot.atom is not None]
+    named = {dot.atom.data for dot in dots if dot.atom is not None}
     if named:
-        return [family for family in (WGMMA, TCGEN05) if any(name.startswith(family) for name in named)]
+        found = [family for family in (WGMMA, TCGEN05) if any(name.startswith(family) for name in named)]
+        return [*found, WGMMA_REGISTERS] if WGMMA_REGISTERS in named else found
     operands = [(operand, dot) for dot in dots for operand in (dot.left, dot.right)]
     return [WGMMA] if operands and all(_is_window(operand, dot) for operand, dot in operands) else []
 

@@ -348,10 +348,11 @@ class BlockMemory:
         self._reading[self._agents[agent.name], cells] = number
         return cells, number
 
-    def finish_read(self, agent: Agent, cells: Tensor, number: int) -> None:
-        """The product has been done, and no later one of the agent reads any longer what it read."""
+    def finish_read(self, agent: Agent, cells: Tensor, number: int, rows: Sequence[int] = ()) -> None:
+        """The product has been done, and no later one of the agent reads any longer what it read. `rows`: the warps
+        that know that, if not all of the agent do."""
         self._end_reading(agent, cells, number)
-        self._note_reads([(row, cells) for row in agent.rows], self._names[number])
+        self._note_reads([(row, cells) for row in rows or agent.rows], self._names[number])
 
     def finish_read_at(self, agent: Agent, cells: Tensor, number: int, column: int, clock: int) -> None:
         """The same, in the name of a column of the clocks."""

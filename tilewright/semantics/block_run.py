@@ -116,6 +116,8 @@ class BlockRun:
         self._ended = {agent.name: self.clocks.nothing() for agent in agents}
         self._products: dict[str, list[Product]] = {agent.name: [] for agent in agents}
         self._begun = {agent.name: 0 for agent in agents}
+        # What tensor stores of an agent read, and their names.
+        self._stores: dict[str, list[tuple[tuple[Tensor, int], str]]] = {agent.name: [] for agent in agents}
         # Who came to the barrier of all roles, and how often all did.
         self._came: list[Agent] = []
         self._met = 0
@@ -154,9 +156,11 @@ class BlockRun:
 
     def _end_agent(self) -> None:
         self.memory.end(self.agent)
-        left = [*self._products[self.agent.name], *self._uncommitted[self.agent.name]]
+        begun = [*self._products[self.agent.name], *self._uncommitted[self.agent.name]]
+        left = [product.name for product in begun]
+        left += [name for _, name in self._stores[self.agent.name]]
         if left:
-            raise RaceError(f"nothing waits for {left[0].name}")
+            raise RaceError(f"nothing waits for {left[0]}")
 
     def _land(self) -> bool:
         """One of the copies and commits that are under way arrives; the commits of an agent one after the other."""
@@ -241,6 +245,20 @@ class BlockRun:
         self.memory.start_write(row, buffer, who)
         clock = mbarrier.coming(row, buffer.bytes, who)
         self._flying.append(_TensorCopy(buffer, values, mbarrier, clock, who))
+        self.team.pause()
+
+    def tensor_store(self, buffer: Buffer, who: str) -> Tensor:
+        """What a buffer holds, which the machine reads from now on."""
+        reads = self.memory.start_read(self.agent, buffer, who)
+        self._stores[self.agent.name].append((reads, who))
+        self.team.pause()
+        return self.memory.contents(buffer)
+
+    def wait_for_stores(self) -> None:
+        """The first warp of the agent, which begins its tensor stores, knows that they have read their buffers."""
+        for (cells, number), _ in self._stores[self.agent.name]:
+            self.memory.finish_read(self.agent, cells, number, [self.agent.first])
+        self._stores[self.agent.name].clear()
         self.team.pause()
 
     def wait_for_copies(self, pending: int) -> None:

@@ -151,6 +151,11 @@ def _run_order(op: Operation, values: Values, block: BlockRun) -> bool:
         case scheduled.TensorCopyOp():
             brought = ops.cast(_brought(op, values), tile.ref_type(op.destination).dtype)
             block.tensor_copy(values[op.destination], brought, _mbarrier(op, values), named(op, values))
+        case scheduled.TensorStoreOp():
+            held = block.tensor_store(values[op.source], named(op, values))
+            _write(values[op.destination], op.map.data, held, [values[s] for s in op.symbols])
+        case scheduled.StoreWaitOp():
+            block.wait_for_stores()
         case _:
             return _run_on_tensor_memory(op, values, block)
     return True

@@ -134,6 +134,8 @@ class _Emitter:
     memories: dict[SSAValue, Memory] = field(default_factory=dict[SSAValue, Memory])
     indices: dict[SSAValue, Value] = field(default_factory=dict[SSAValue, Value])
     ranges: dict[SSAValue, Range] = field(default_factory=dict[SSAValue, Range])
+    # The registers that asynchronous products read, by their results.
+    reads: dict[SSAValue, Sequence[Value]] = field(default_factory=dict[SSAValue, Sequence[Value]])
     shared_bytes: int = 0
 
     def __post_init__(self) -> None:
@@ -203,6 +205,8 @@ class _Emitter:
             self._copy(op)
         elif isinstance(op, scheduled.CommitOp | scheduled.WaitOp | scheduled.BarrierOp | scheduled.FenceOp):
             self._order(op)
+        elif isinstance(op, scheduled.TensorStoreOp | scheduled.StoreWaitOp):
+            self._store_by_the_machine(op)
         elif isinstance(op, scheduled.RoleOp):
             self.roles.run(self.threads, op, lambda: self._block(op.body.block))
         elif isinstance(op, scheduled.MbarrierOp):
@@ -251,7 +255,8 @@ class _Emitter:
             case tensor_memory.TensorLoadOp():
                 return self.tensor_memory.load(self.threads, op)
             case scheduled.MmaWaitOp():
-                return emit_wgmma_wait(self.threads, self._fragment(op.accumulator), int(op.pending.value.data))
+                accumulator, reads = self._fragment(op.accumulator), self.reads.get(op.accumulator, ())
+                return emit_wgmma_wait(self.threads, accumulator, int(op.pending.value.data), reads)
             case tile.TransposeOp() | tile.ReshapeOp() | tile.BroadcastOp():
                 return self._view(op)
             case tile.ReduceOp():
@@ -288,6 +293,13 @@ class _Emitter:
     def _copy(self, op: scheduled.CopyOp) -> None:
         symbols = [self._symbol(symbol) for symbol in op.symbols]
         emit_copy(self.threads, op, self.memories[op.source], self.memories[op.destination], symbols)
+
+    def _store_by_the_machine(self, op: scheduled.TensorStoreOp | scheduled.StoreWaitOp) -> None:
+        """What the machine stores, and what waits for it."""
+        if isinstance(op, scheduled.TensorStoreOp):
+            self.roles.store(self.threads, op, self.memories[op.source], self.indices)
+        else:
+            self.roles.wait_for_stores(self.threads)
 
     def _place(self, op: scheduled.MbarrierOp | tensor_memory.TensorAllocOp) -> Value:
         """Where in the memory of a block something is that is no buffer."""
@@ -561,8 +573,10 @@ class _Emitter:
 
     def _mma(self, op: scheduled.MmaOp) -> Held:
         left, right = (self._operand(v, f) for v, f in zip((op.left, op.right), op.fragments, strict=True))
-        if op.asynchronous is not None and isinstance(left, Memory) and isinstance(right, Memory):
-            return emit_wgmma(self.threads, left, right, self._fragment(op.accumulator))
+        if op.asynchronous is not None and not isinstance(left, Matrices) and isinstance(right, Memory):
+            begun = emit_wgmma(self.threads, left, right, self._fragment(op.accumulator))
+            self.reads[op.result] = begun.reads
+            return begun.sums
         return emit_mma(self.threads, op.atom.data, left, right, self._fragment(op.accumulator))
 
     def _operand(self, value: SSAValue, fragment: str) -> Operand:

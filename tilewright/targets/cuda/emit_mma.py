@@ -180,11 +180,11 @@ class _Words:
     def of(builder: Builder, operand: Fragment | Matrices) -> _Words:
         if isinstance(operand, Matrices):
             return _Words(operand.word_count, lambda numbers: list(operand.words(numbers).values()))
-        words = _words(builder, operand)
+        words = words_of(builder, operand)
         return _Words(len(words), lambda numbers: [words[number] for number in numbers])
 
 
-def _words(builder: Builder, fragment: Fragment) -> list[Value]:
+def words_of(builder: Builder, fragment: Fragment) -> list[Value]:
     """The 32-bit registers of an operand, neighbouring elements packed."""
     itemsize = fragment.dtype.itemsize
     each = 4 // itemsize

@@ -6,7 +6,7 @@ ISA, mbarrier, elect.sync and cp.async.bulk.tensor.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -37,6 +37,7 @@ _OF_ONE_LANE = (
 _WITHOUT_ROLES = 1
 
 
+MoveOp = scheduled.TensorCopyOp | scheduled.TensorStoreOp
 UseOp = scheduled.ExpectOp | scheduled.ArriveOp | scheduled.AwaitOp | scheduled.TensorCopyOp | tensor_memory.MmaCommitOp
 
 
@@ -54,8 +55,8 @@ class Roles:
         ops = list(self.kernel.walk())
         self._of_roles = sum(int(decode(op.warps)) for op in ops if isinstance(op, scheduled.RoleOp))
         self._next_warp = self.warps
-        copies = [op for op in ops if isinstance(op, scheduled.TensorCopyOp)]
-        described = {op: _tensor_map(op, self.kernel.refs.index(op.source)) for op in copies}
+        copies = [op for op in ops if isinstance(op, scheduled.TensorCopyOp | scheduled.TensorStoreOp)]
+        described = {op: _tensor_map(op, self.kernel.refs.index(_array(op))) for op in copies}
         self.tensor_maps = tuple(dict.fromkeys(described.values()))
         self._numbers = {op: self.tensor_maps.index(found) for op, found in described.items()}
 
@@ -101,11 +102,30 @@ class Roles:
     def make(self, threads: Threads, op: scheduled.MbarrierOp, start: Value) -> None:
         """The first thread begins the first phases of barriers in memory."""
         builder = threads.builder
-        first = builder.or_(threads.numbers["warp"], threads.numbers["lane"])
-        with builder.if_then(builder.icmp_unsigned("==", first, i32(0))):
+        with builder.if_then(_is_first(threads)):
             for number in range(int(decode(op.count))):
                 hopper.mbarrier_init(builder, _at(builder, start, i32(number)), int(decode(op.arrivals)))
             hopper.fence_mbarrier_init(builder)
+
+    def store(
+        self,
+        threads: Threads,
+        op: scheduled.TensorStoreOp,
+        source: Memory,
+        indices: Mapping[SSAValue, Value],
+    ) -> None:
+        """The first thread has a buffer stored."""
+        builder = threads.builder
+        symbols = [indices[symbol] for symbol in op.symbols]
+        with builder.if_then(_is_first(threads)):
+            for place, coordinates in _places(builder, op, source.pointer, symbols):
+                hopper.tensor_copy_out(builder, self._maps[self._numbers[op]], coordinates, place)
+            hopper.bulk_commit(builder)
+
+    def wait_for_stores(self, threads: Threads) -> None:
+        """The first thread waits until the buffers that it has stored have been read."""
+        with threads.builder.if_then(_is_first(threads)):
+            hopper.bulk_wait(threads.builder, 0, only_read=True)
 
     def use(
         self,
@@ -134,6 +154,12 @@ class Roles:
                 _copy(builder, op, tensor_map, memories[op.destination].pointer, barrier, symbols)
 
 
+def _is_first(threads: Threads) -> Value:
+    """Whether this is the first thread of the block."""
+    number = threads.builder.or_(threads.numbers["warp"], threads.numbers["lane"])
+    return threads.builder.icmp_unsigned("==", number, i32(0))
+
+
 def _at(builder: Builder, start: Value, number: Value) -> Value:
     return builder.gep(start, [number], source_etype=hopper.I64)
 
@@ -156,13 +182,18 @@ def _arrive(threads: Threads, op: scheduled.ArriveOp, barrier: Value, symbols: S
         hopper.mbarrier_arrive(builder, barrier)
 
 
-def _boxes(op: scheduled.TensorCopyOp) -> Boxes:
-    return boxes_of(op.map.data, tile.ref_type(op.source), parsed(tile.ref_type(op.destination).layout.data))
+def _array(op: MoveOp) -> SSAValue:
+    return op.source if isinstance(op, scheduled.TensorCopyOp) else op.destination
 
 
-def _tensor_map(op: scheduled.TensorCopyOp, parameter: int) -> TensorMap:
+def _boxes(op: MoveOp) -> Boxes:
+    buffer = op.destination if isinstance(op, scheduled.TensorCopyOp) else op.source
+    return boxes_of(op.map.data, tile.ref_type(_array(op)), parsed(tile.ref_type(buffer).layout.data))
+
+
+def _tensor_map(op: MoveOp, parameter: int) -> TensorMap:
     """The array as it lies, its last dim first."""
-    boxes, source = _boxes(op), tile.ref_type(op.source)
+    boxes, source = _boxes(op), tile.ref_type(_array(op))
     rank, item = len(source.shape), source.dtype.itemsize
     strides = [prod(source.shape[dim + 1 :]) * item for dim in range(rank - 1)]
     return TensorMap(
@@ -184,8 +215,16 @@ def _copy(
     symbols: Sequence[Value],
 ) -> None:
     """Begin the copies of all boxes of a window."""
+    for place, coordinates in _places(builder, op, target, symbols):
+        hopper.tensor_copy_in(builder, place, tensor_map, coordinates, barrier)
+
+
+def _places(
+    builder: Builder, op: MoveOp, buffer: Value, symbols: Sequence[Value]
+) -> Iterator[tuple[Value, list[Value]]]:
+    """Where each box of a window is in the buffer, and in the array, its last dim first."""
     for start, offset_bytes in _boxes(op).parts:
         index = [i32(at) for at in start]
-        places = [evaluated(builder, expression, index, symbols) for expression in op.map.data.results]
-        place = builder.gep(target, [i32(offset_bytes)], source_etype=ir.IntType(8)) if offset_bytes else target
-        hopper.tensor_copy_in(builder, place, tensor_map, places[::-1], barrier)
+        coordinates = [evaluated(builder, expression, index, symbols) for expression in op.map.data.results]
+        place = builder.gep(buffer, [i32(offset_bytes)], source_etype=ir.IntType(8)) if offset_bytes else buffer
+        yield place, coordinates[::-1]

@@ -1,10 +1,14 @@
-"""Products of warpgroups, each some rows of a tile: `wgmma` on operands in buffers, asynchronously.
+"""Products of warpgroups, each some rows of a tile: `wgmma` on a right operand in a buffer and a left one there or in
+registers, asynchronously.
 
 PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions". An instruction has 64 rows, all columns and 32 bytes of the
 depth; those of a product are one group, which `wait` counts.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from llvmlite import ir
 
@@ -17,15 +21,27 @@ from tilewright.layout.views import permute
 from tilewright.passes.layout_spaces import SHARED
 from tilewright.targets.cuda import hopper
 from tilewright.targets.cuda.emit_memory import Memory
+from tilewright.targets.cuda.emit_mma import words_of
 from tilewright.targets.cuda.fragments import I32, Fragment, Threads, Value, i32
 from tilewright.targets.cuda.hopper_descriptors import OperandFields, descriptor_of, matrix_descriptor
 
-_PTX_NAMES = {"bf16": "bf16", "f16": "f16", "i8": "s8", "f32": "f32", "i32": "s32"}
+_PTX_NAMES = {"bf16": "bf16", "f16": "f16", "i8": "s8", "f32": "f32", "i32": "s32"} | {
+    "f8e4m3fn": "e4m3",
+    "f8e5m2": "e5m2",
+}
 _ROWS = 64
 
 
-def emit_wgmma(threads: Threads, left: Memory, right: Memory, accumulator: Fragment) -> Fragment:
-    """Begin `accumulator + left @ right`: the registers in which it will be.
+@dataclass(frozen=True)
+class Begun:
+    """A product under way: the registers in which its sums will be, and those that it reads meanwhile."""
+
+    sums: Fragment
+    reads: Sequence[Value]
+
+
+def emit_wgmma(threads: Threads, left: Memory | Fragment, right: Memory, accumulator: Fragment) -> Begun:
+    """Begin `accumulator + left @ right`.
 
     Raises:
         CompilerBug: an operand lies as no descriptor reads it, or the accumulator is not dealt to warpgroups.
@@ -33,31 +49,54 @@ def emit_wgmma(threads: Threads, left: Memory, right: Memory, accumulator: Fragm
     builder = threads.builder
     rows, columns = accumulator.layout.static_shape
     own_rows = rows // (threads.extents["warp"] // WARPGROUP)
-    a, b = _fields(left, left.layout), _fields(right, permute(right.layout, (1, 0)))
+    b = _fields(right, permute(right.layout, (1, 0)))
     names = (_PTX_NAMES[each.dtype.name] for each in (left, right, accumulator))
-    kind = hopper.Wgmma(columns, *names, left_major=a.major, right_major=b.major)
+    left_major = _fields(left, left.layout).major if isinstance(left, Memory) else "k"
+    kind = hopper.Wgmma(columns, *names, left_major=left_major, right_major=b.major)
     count = kind.accumulators
     if own_rows % _ROWS or len(accumulator.values) != own_rows // _ROWS * count:
         raise CompilerBug(f"{accumulator.layout} is not what warpgroups hold of {rows} x {columns}")
     numbers = sorted(accumulator.values)
-    values = hopper.wgmma_fence(builder, [accumulator.values[number] for number in numbers])
-    group = builder.udiv(threads.numbers["warp"], i32(WARPGROUP))
-    first = builder.add(_address(threads, left), builder.mul(group, i32(_rows_apart(a, own_rows, rows))))
+    words = words_of(builder, left) if isinstance(left, Fragment) else []
+    fenced = hopper.wgmma_fence(builder, [accumulator.values[number] for number in numbers], words)
+    values, words = fenced[: len(numbers)], fenced[len(numbers) :]
     rights = [_descriptor(threads, b, _address(threads, right), step, 0) for step in range(len(b.offsets))]
+    lefts = _of_buffer(threads, left, own_rows, rows) if isinstance(left, Memory) else _split(words, 4)
+    steps = len(rights)
     adds = ir.Constant(hopper.I1, 1)
     for part in range(own_rows // _ROWS):
-        lefts = [[_descriptor(threads, a, first, step, part * _ROWS)] for step in range(len(a.offsets))]
         own = slice(part * count, (part + 1) * count)
-        values[own] = hopper.wgmma(builder, kind, values[own], lefts, rights, adds)
+        values[own] = hopper.wgmma(builder, kind, values[own], lefts[part * steps : (part + 1) * steps], rights, adds)
     hopper.wgmma_commit(builder)
-    return Fragment(accumulator.layout, accumulator.dtype, dict(zip(numbers, values, strict=True)))
+    return Begun(_fragment(accumulator, numbers, values), words)
 
 
-def emit_wgmma_wait(threads: Threads, accumulator: Fragment, pending: int) -> Fragment:
-    """The accumulator when all products but the newest have been done."""
+def emit_wgmma_wait(threads: Threads, accumulator: Fragment, pending: int, reads: Sequence[Value] = ()) -> Fragment:
+    """The accumulator when all products but the newest have been done. `reads`: the registers that its product reads,
+    which nothing else takes before."""
     numbers = sorted(accumulator.values)
-    values = hopper.wgmma_wait(threads.builder, pending, [accumulator.values[number] for number in numbers])
-    return Fragment(accumulator.layout, accumulator.dtype, dict(zip(numbers, values, strict=True)))
+    values = [accumulator.values[number] for number in numbers]
+    return _fragment(accumulator, numbers, hopper.wgmma_wait(threads.builder, pending, values, reads)[: len(numbers)])
+
+
+def _fragment(like: Fragment, numbers: Sequence[int], values: Sequence[Value]) -> Fragment:
+    return Fragment(like.layout, like.dtype, dict(zip(numbers, values, strict=True)))
+
+
+def _of_buffer(threads: Threads, left: Memory, own_rows: int, rows: int) -> list[list[Value]]:
+    """The descriptors of a left operand: of each 64 rows of a warpgroup, one after the other, those of all steps."""
+    builder, fields = threads.builder, _fields(left, left.layout)
+    group = builder.udiv(threads.numbers["warp"], i32(WARPGROUP))
+    first = builder.add(_address(threads, left), builder.mul(group, i32(_rows_apart(fields, own_rows, rows))))
+    return [
+        [_descriptor(threads, fields, first, step, part)]
+        for part in range(0, own_rows, _ROWS)
+        for step in range(len(fields.offsets))
+    ]
+
+
+def _split(values: Sequence[Value], size: int) -> list[list[Value]]:
+    return [list(values[start : start + size]) for start in range(0, len(values), size)]
 
 
 def _fields(memory: Memory, layout: Layout) -> OperandFields:
