@@ -31,7 +31,9 @@ from tilewright.passes.scheduled_drop_barriers import ScheduledDropBarriersPass
 from tilewright.passes.scheduled_multiply_in_tensor_memory import ScheduledMultiplyInTensorMemoryPass
 from tilewright.passes.scheduled_pipeline_copies import ScheduledPipelineCopiesPass
 from tilewright.passes.scheduled_plan_block_memory import ScheduledPlanBlockMemoryPass
+from tilewright.passes.scheduled_specialize_chains import ScheduledSpecializeChainsPass
 from tilewright.passes.scheduled_specialize_warps import ScheduledSpecializeWarpsPass
+from tilewright.passes.scheduled_store_tensors import ScheduledStoreTensorsPass
 from tilewright.passes.tile_expand_arg_reduce import TileExpandArgReducePass
 from tilewright.passes.tile_lower_to_warps import TileLowerToWarpsPass
 from tilewright.passes.tile_multiply_in_tensor_memory import TileMultiplyInTensorMemoryPass
@@ -467,8 +469,10 @@ def test_the_order_of_the_passes_is_that_of_these_tests() -> None:
         TileMultiplyInTensorMemoryPass,
         TileLowerToWarpsPass,
         ScheduledMultiplyInTensorMemoryPass,
+        ScheduledSpecializeChainsPass,
         ScheduledSpecializeWarpsPass,
         ScheduledPipelineCopiesPass,
+        ScheduledStoreTensorsPass,
         ScheduledPlanBlockMemoryPass,
         ScheduledDropBarriersPass,
     ]
