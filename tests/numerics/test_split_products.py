@@ -165,7 +165,7 @@ def scheduled_product(rows: int, columns: int, depth: int, turned: bool) -> Unit
 
 
 @pytest.mark.parametrize("turned", [False, True])
-@pytest.mark.parametrize("size", [(64, 64, 64), (70, 100, 130)], ids=str)
+@pytest.mark.parametrize("size", [(64, 64, 64), (70, 100, 130), (70, 70, 40), (33, 129, 64), (20, 20, 20)], ids=str)
 @pytest.mark.parametrize("special", [1.0, np.inf])
 def test_scheduled_products_in_parts_mean_products(size: tuple[int, int, int], turned: bool, special: float) -> None:
     rows, columns, depth = size

@@ -511,9 +511,9 @@ class DotOp(PlainOp):
     With `parts` and a right operand of u32 both operands are in blocks of parts, numbers whose sum is 2^`scale` times
     the operand's. The left one has the dims (block of rows, step of the depth, part, row, depth) and holds the bits of
     16-bit floats, the right one (..., panel, step, part, tile, word, column) two of them in a word. `left_map` is from
-    (block, step) to the first two dims, `right_map` from (panel, step) to all but the last four. Products of two parts
-    whose numbers have a sum below `parts` are added, and the sum divided by 2^(2 * `scale`). Before the parts are made
-    the operands are what they are made from.
+    (block, step) to the first two dims, `right_map` from (panel, step) to all but the last four; columns of panels that
+    it does not have stay as they are. Products of two parts whose numbers have a sum below `parts` are added, and the
+    sum divided by 2^(2 * `scale`). Before the parts are made the operands are what they are made from.
     """
 
     name = "scheduled.dot"

@@ -255,11 +255,12 @@ def _run_dot(op: scheduled.DotOp, values: Values) -> None:
     if op.depth_limit is not None and op.depth_map is not None:
         (start,) = evaluate_map(op.depth_map.data, (), symbols)
         depth = max(0, min(depth, int(op.depth_limit.value.data) - int(start)))
-    window = np.zeros((rows, columns), acc.dtype)
     if op.is_split:
-        window[...] = _product_of_parts(op, left, right, symbols)
-        acc[:rows, :columns] = acc[:rows, :columns] + window if op.accumulate.value.data else window
+        window = _product_of_parts(op, left, right, symbols)
+        part = acc[: window.shape[0], : window.shape[1]]
+        part[...] = part + window if op.accumulate.value.data else window
         return
+    window = np.zeros((rows, columns), acc.dtype)
     a = _read(left, op.left_map.data, (rows, depth), symbols)
     b = _read(right, op.right_map.data, (depth // op.group, columns), symbols)
     if op.group > 1:
@@ -273,11 +274,14 @@ def _run_dot(op: scheduled.DotOp, values: Values) -> None:
 
 
 def _product_of_parts(op: scheduled.DotOp, left: Tensor, right: Tensor, symbols: Sequence[Any]) -> Tensor:
-    """The sum of the products of two parts that count, each part being the upper half of an f32."""
+    """The sum of the products of two parts that count, each part being the upper half of an f32; of the columns, those
+    whose panels are there."""
     rows, columns, depth = op.shape
     steps, (count, scale) = depth // left.shape[-1], op.parts_and_scale
+    first = int(evaluate_map(op.right_map.data, (1, 1), symbols)[-2].item())
+    panels = min(-(-columns // op.micro_tile[1]), right.shape[-6] - first)
     a = _blocks(left, op.left_map.data, (-(-rows // left.shape[-2]), steps), symbols)
-    b = _blocks(right, op.right_map.data, (-(-columns // op.micro_tile[1]), steps), symbols)
+    b = _blocks(right, op.right_map.data, (panels, steps), symbols)
     b = np.moveaxis(b, 3, 4).reshape(*b.shape[:3], b.shape[4], op.micro_tile[1])
     halves = np.stack([b & 0xFFFF, b >> 16], axis=-2).reshape(*b.shape[:-2], left.shape[-1], b.shape[-1])
     numbers = [(bits.astype(np.uint32) << 16).view(np.float32) for bits in (a, halves)]

@@ -150,20 +150,21 @@ def _emit_tiles(context: FunctionContext, op: scheduled.DotOp, instruction: Matr
 
 
 def _emit_parts(context: FunctionContext, op: scheduled.DotOp) -> None:
-    """All blocks of a product in parts, which are whole. While the rows meet a panel, each block of them asks for its
-    share of the next one."""
+    """All blocks of a product in parts, which are whole, but for panels beyond the right operand's last one. While the
+    rows meet a panel, each block of them asks for its share of the next one."""
     builder, (rows, columns, depth), (height, width) = context.builder, op.shape, op.micro_tile
     instruction = context.machine.atom_of_part(tile.ref_type(op.accumulator).dtype)
-    left, left_stride = _blocks_of(context, op, op.left, op.left_map.data)
-    right, right_stride = _blocks_of(context, op, op.right, op.right_map.data)
+    left, left_stride, _ = _blocks_of(context, op, op.left, op.left_map.data)
+    right, right_stride, present = _blocks_of(context, op, op.right, op.right_map.data)
     acc, item = accumulator_of(context, op), tile.ref_type(op.accumulator).dtype.itemsize
     spare = context.temporary(height * width * item)
     kernel = SplitKernel(builder, instruction, *op.parts_and_scale)
-    panels, blocks, steps = -(-columns // width), -(-rows // height), depth // instruction.depth
+    panels = minimum(builder, i64(-(-columns // width)), present)
+    blocks, steps = -(-rows // height), depth // instruction.depth
     line = context.machine.memory("l1").line_bytes
     lines = -(-kernel.step_bytes // (blocks * line))
     configure_tiles(builder, instruction)
-    with loop(builder, i64(0), i64(panels), 1, "panel") as panel, loop(builder, i64(0), i64(blocks), 1) as block:
+    with loop(builder, i64(0), panels, 1, "panel") as panel, loop(builder, i64(0), i64(blocks), 1) as block:
         row, column = multiply(builder, block, height * acc.pitch), multiply(builder, panel, width)
         b = offset_pointer(builder, right, multiply(builder, panel, right_stride), 1)
         share = add(builder, i64(right_stride), multiply(builder, block, lines * line * steps))
@@ -179,14 +180,19 @@ def _emit_parts(context: FunctionContext, op: scheduled.DotOp) -> None:
     release_tiles(builder)
 
 
-def _blocks_of(context: FunctionContext, op: scheduled.DotOp, ref: SSAValue, map: AffineMap) -> tuple[Value, int]:
-    """Where an operand in parts begins, and how many bytes its blocks of rows or columns are apart."""
-    type = tile.ref_type(ref)
+def _blocks_of(
+    context: FunctionContext, op: scheduled.DotOp, ref: SSAValue, map: AffineMap
+) -> tuple[Value, int, Value]:
+    """Where an operand in parts begins, how many bytes its blocks of rows or columns are apart, and how many of them
+    there are from there on."""
+    type, dim = tile.ref_type(ref), len(map.results) - 2
     strides = [math.prod(type.shape[d + 1 :]) * type.dtype.itemsize for d in range(len(type.shape))]
+    starts = [_form(context, form, list(op.symbols)) for form in _forms(map)]
     offset: Value = i64(0)
-    for form, stride in zip(_forms(map), strides, strict=False):
-        offset = add(context.builder, offset, multiply(context.builder, _form(context, form, list(op.symbols)), stride))
-    return offset_pointer(context.builder, context.pointers[ref], offset, 1), strides[len(map.results) - 2]
+    for start, stride in zip(starts, strides, strict=False):
+        offset = add(context.builder, offset, multiply(context.builder, start, stride))
+    present = add(context.builder, i64(type.shape[dim]), multiply(context.builder, starts[dim], -1))
+    return offset_pointer(context.builder, context.pointers[ref], offset, 1), strides[dim], present
 
 
 class _Product:
