@@ -1,4 +1,5 @@
-"""A donated array whose memory an output takes was read after that output had been stored, within one loop nest."""
+"""A donated array whose memory an output takes was read after that output had been stored, within one loop nest, or
+after what the output is written over had been copied there."""
 
 from __future__ import annotations
 
@@ -30,7 +31,12 @@ def normalised(a, b):
     return y, y + a
 
 
-@pytest.mark.parametrize("function", [momentum, chain, product, normalised])
+def update(a, b):
+    """All of the product is written over, wherever the update is said to begin."""
+    return tw.dynamic_update_slice(a @ a, b, (tw.argmax(a[0]), 0)), a + 1
+
+
+@pytest.mark.parametrize("function", [momentum, chain, product, normalised, update])
 @pytest.mark.parametrize("donate", [(0,), (1,), (0, 1)])
 def test_donation_changes_no_result(function: Callable, donate: tuple[int, ...]) -> None:
     generator = np.random.default_rng(0)

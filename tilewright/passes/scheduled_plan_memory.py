@@ -190,6 +190,8 @@ class _Planner:
         operand_refs, result_refs = _refs(kernel)
         written = result_refs[_position(root, call)]
         read = [ref for ref, o in zip(operand_refs, call.operands, strict=True) if storage(o) is source]
+        if written in operand_refs and written not in read:
+            return not read  # what is written over is copied to the output before the kernel runs
         return all(ref == written or reads_where_it_writes(kernel, ref, written) for ref in read)
 
     def _visit(self, block: Block) -> None:
