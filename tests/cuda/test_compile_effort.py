@@ -1,6 +1,5 @@
-"""What compiling products takes before LLVM and the assembler: calls of functions, and lines of the text they are given,
-which their time goes by. Both are the same on any machine. The limits are about a third above what it takes, which is
-within the time that a kernel may take to machine code."""
+"""What compiling products takes before LLVM and the assembler: calls of functions, and lines of the text that they are
+given, which their time goes by. Both are the same on any machine. The limits are about a third above what it takes."""
 
 from __future__ import annotations
 

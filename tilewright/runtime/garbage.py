@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 _lock = threading.Lock()
@@ -13,7 +13,7 @@ _was_enabled = False
 
 
 @contextmanager
-def no_collections() -> Iterator[None]:
+def no_collections() -> Generator[None]:
     """Work that makes very many objects and drops them all at its end, and during which looking for garbage, in all
     that the process holds, would find none. Threads may be within at the same time: the first one in stops
     collections, the last one out lets them be as they were."""
