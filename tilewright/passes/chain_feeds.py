@@ -15,9 +15,9 @@ from xdsl.ir.affine import AffineExpr
 
 from tilewright.dialects import scheduled, tile
 from tilewright.passes.affine_access import linear_form
-from tilewright.passes.copied_windows import Landing, Refused, matrix_landing, window_behind
+from tilewright.passes.copied_windows import Refused
+from tilewright.passes.copying_role import copied_operand, is_of_the_block
 from tilewright.passes.operand_rings import Operand
-from tilewright.passes.tensor_windows import boxes_of
 
 
 @dataclass
@@ -76,16 +76,12 @@ def _check_trips(loop: tile.ForOp, region: scheduled.ParallelOp) -> None:
     if loop.end is None:
         return
     form = linear_form(loop.end.data.results[0], ())
-    if form is None or not all(_is_of_the_block(symbol) for symbol in loop.symbols):
+    if form is None or not all(is_of_the_block(symbol) for symbol in loop.symbols):
         raise Refused("how many trips the loop has is not known when a block begins")
     last = [step * (region.shape[_index_of(loop.symbols[number])] - 1) for number, step in form.symbols]
     least, most = (form.constant + sum(pick(0, each) for each in last) for pick in (min, max))
     if least < 0 or most > int(loop.trips.value.data):
         raise Refused("how many trips the loop has is not its end in all blocks")
-
-
-def _is_of_the_block(symbol: SSAValue) -> bool:
-    return isinstance(symbol, BlockArgument) and isinstance(symbol.owner.parent_op(), scheduled.ParallelOp)
 
 
 def _index_of(symbol: SSAValue) -> int:
@@ -99,7 +95,13 @@ def feeds_of(products: Sequence[scheduled.MmaOp], loop: tile.ForOp, region: sche
     Raises:
         Refused: the machine does not copy one, or does not know when.
     """
-    operands = [_operand(op, side, loop, region) for op in products for side in (op.left, op.right) if _is_buffer(side)]
+    counter = loop.body.block.args[0]
+    operands = [
+        copied_operand(op, side, counter, region.body.block)
+        for op in products
+        for side in (op.left, op.right)
+        if _is_buffer(side)
+    ]
     inside = [operand for operand in operands if operand.product.parent_op() is loop]
     known = {_alike(operand): operand for operand in inside}
     if len(known) < len(inside):
@@ -107,7 +109,7 @@ def feeds_of(products: Sequence[scheduled.MmaOp], loop: tile.ForOp, region: sche
     feeds: list[Feed] = []
     for key, own in known.items():
         together = [operand for operand in operands if _alike(operand) == key]
-        is_resident = loop.body.block.args[0] not in own.window.load.symbols
+        is_resident = counter not in own.window.load.symbols
         if is_resident and any(_place(operand) != _place(own) for operand in together):
             raise Refused("a window of the loop stays, and others of its array do not")
         fills = [Fill(operand, AffineExpr.constant(0), ()) for operand in together]
@@ -147,21 +149,3 @@ def _in_turn(operands: Sequence[Operand], loop: tile.ForOp) -> list[Fill]:
         else:
             fills.append(Fill(operand, AffineExpr.constant(number), ()))
     return fills
-
-
-def _operand(product: scheduled.MmaOp, side: SSAValue, loop: tile.ForOp, region: scheduled.ParallelOp) -> Operand:
-    """An operand that the machine copies by itself.
-
-    Raises:
-        Refused: it does not.
-    """
-    is_left = side is product.left
-    block = product.parent_block()
-    assert block is not None
-    window = window_behind(side, block, is_left, region.body.block)
-    counter = loop.body.block.args[0]
-    if any(symbol is not counter and not _is_of_the_block(symbol) for symbol in window.load.symbols):
-        raise Refused("the place of a window is not known at the beginning of the block")
-    buffer = matrix_landing(window, 1 if is_left else 0)
-    boxes_of(window.map, tile.ref_type(window.load.source), buffer)
-    return Operand(product, side, window, Landing(buffer))

@@ -10,16 +10,41 @@ from dataclasses import dataclass
 from math import prod
 
 from xdsl.dialects.builtin import AffineMapAttr, IndexType
-from xdsl.ir import Block, Region, SSAValue
+from xdsl.ir import Block, BlockArgument, Region, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from tilewright import dtypes
 from tilewright.dialects import scheduled, tile
+from tilewright.passes.copied_windows import Landing, Refused, matrix_landing, window_behind
 from tilewright.passes.operand_rings import Operand, stage_of, with_symbols
+from tilewright.passes.tensor_windows import boxes_of
 from tilewright.primitives import ArrayType
 
 COPIES = "copies"
 TRIP = AffineExpr.symbol(0)
+
+
+def copied_operand(product: scheduled.MmaOp, side: SSAValue, counter: SSAValue, around: Block | None = None) -> Operand:
+    """An operand that the machine copies by itself. `counter`: of the loop whose trips it is copied in; `around`: a
+    block whose operations may bring it too.
+
+    Raises:
+        Refused: it does not.
+    """
+    is_left = side is product.left
+    block = product.parent_block()
+    assert block is not None
+    window = window_behind(side, block, is_left, around)
+    if any(symbol is not counter and not is_of_the_block(symbol) for symbol in window.load.symbols):
+        raise Refused("the place of a window is not known at the beginning of the block")
+    buffer = matrix_landing(window, 1 if is_left else 0)
+    boxes_of(window.map, tile.ref_type(window.load.source), buffer)
+    return Operand(product, side, window, Landing(buffer))
+
+
+def is_of_the_block(symbol: SSAValue) -> bool:
+    """Whether it is a coordinate of the block in the grid."""
+    return isinstance(symbol, BlockArgument) and isinstance(symbol.owner.parent_op(), scheduled.ParallelOp)
 
 
 def barriers(count: int, arrivals: int) -> scheduled.MbarrierOp:

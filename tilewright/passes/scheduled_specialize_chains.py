@@ -210,7 +210,6 @@ from xdsl.dialects.builtin import AffineMapAttr, IndexType, IntegerAttr
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineConstantExpr, AffineExpr, AffineMap
 
-from tilewright import dtypes
 from tilewright.cost.warp_products import WARPGROUP
 from tilewright.dialects import scheduled, tile
 from tilewright.dialects.base import decode
@@ -218,11 +217,9 @@ from tilewright.machines.machine import Machine
 from tilewright.passes.base import Remark, Unit
 from tilewright.passes.chain_feeds import Feed, Fill, feeds_of, loop_of, users_of
 from tilewright.passes.copied_windows import Refused
+from tilewright.passes.copying_role import COPIES, barriers
 from tilewright.passes.layout_spaces import SHARED
 from tilewright.passes.operand_rings import Operand, described, remove_trips, stage_of, take_from, with_symbols
-from tilewright.primitives import ArrayType
-
-COPIES = "copies"
 
 
 @dataclass(frozen=True)
@@ -270,8 +267,8 @@ def _stages(loop: tile.ForOp, feeds: Sequence[Feed], wanted: int, machine: Machi
     """
     room = machine.memory_of(SHARED).bytes - _left_bytes(loop, feeds)
     for stages in range(max(2, wanted), 1, -1):
-        barriers = sum(2 * _barriers(1 if feed.is_resident else stages, 1).bytes for feed in feeds)
-        if sum(feed.bytes(stages) for feed in feeds) + barriers <= room:
+        waits = sum(2 * barriers(1 if feed.is_resident else stages, 1).bytes for feed in feeds)
+        if sum(feed.bytes(stages) for feed in feeds) + waits <= room:
             return stages
     raise Refused(f"two stages need {sum(feed.bytes(2) for feed in feeds)} bytes of {SHARED}, {room} are left")
 
@@ -289,11 +286,6 @@ def _left_bytes(loop: tile.ForOp, feeds: Sequence[Feed]) -> int:
 # ---- what is written ------------------------------------------------------------------------------------------------
 
 
-def _barriers(count: int, arrivals: int) -> scheduled.MbarrierOp:
-    type = tile.ref(ArrayType((count,), dtypes.i64), scheduled.BLOCK)
-    return scheduled.MbarrierOp.make([], {"count": count, "arrivals": arrivals}, [type])
-
-
 @dataclass
 class _Buffers:
     """What windows of a feed are copied to, and its barriers: a stage is full, or all have read it."""
@@ -309,8 +301,8 @@ class _Buffers:
         operand = feed.fills[0].operand
         if feed.is_resident:
             buffer = scheduled.AllocOp.make([], {}, [operand.ring(2).result.type])
-            return _Buffers(feed, buffer, _barriers(1, 1), None, 1)
-        return _Buffers(feed, operand.ring(stages), _barriers(stages, 1), _barriers(stages, groups), stages)
+            return _Buffers(feed, buffer, barriers(1, 1), None, 1)
+        return _Buffers(feed, operand.ring(stages), barriers(stages, 1), barriers(stages, groups), stages)
 
     @property
     def made(self) -> Iterator[Operation]:
@@ -359,13 +351,13 @@ class _Buffers:
         return AffineMapAttr(AffineMap(0, symbols, (fill.number % self.stages,)))
 
     def _await(
-        self, barriers: scheduled.MbarrierOp, fill: Fill, symbols: Sequence[SSAValue], phase: AffineExpr
+        self, mbarriers: scheduled.MbarrierOp, fill: Fill, symbols: Sequence[SSAValue], phase: AffineExpr
     ) -> scheduled.AwaitOp:
         attributes = {
             "number": self._number(fill, len(symbols)),
             "phase": AffineMapAttr(AffineMap(0, len(symbols), (phase,))),
         }
-        return scheduled.AwaitOp.make([barriers.result, *symbols], attributes, [])
+        return scheduled.AwaitOp.make([mbarriers.result, *symbols], attributes, [])
 
 
 @dataclass

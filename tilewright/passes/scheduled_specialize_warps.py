@@ -117,7 +117,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from xdsl.dialects.builtin import IndexType, IntegerAttr
-from xdsl.ir import BlockArgument, Operation, SSAValue
+from xdsl.ir import Operation
 from xdsl.ir.affine import AffineExpr
 
 from tilewright.cost.warp_products import WARPGROUP
@@ -125,8 +125,8 @@ from tilewright.dialects import scheduled, tile
 from tilewright.dialects.base import decode
 from tilewright.machines.machine import Machine
 from tilewright.passes.base import Remark, Unit
-from tilewright.passes.copied_windows import Landing, Refused, matrix_landing, window_behind
-from tilewright.passes.copying_role import TRIP, CopyingRole, await_phase, barriers, number
+from tilewright.passes.copied_windows import Refused
+from tilewright.passes.copying_role import TRIP, CopyingRole, await_phase, barriers, copied_operand, number
 from tilewright.passes.layout_spaces import SHARED
 from tilewright.passes.operand_rings import (
     Operand,
@@ -136,7 +136,6 @@ from tilewright.passes.operand_rings import (
     stage_of,
     take_from,
 )
-from tilewright.passes.tensor_windows import boxes_of
 
 
 @dataclass(frozen=True)
@@ -159,7 +158,9 @@ class ScheduledSpecializeWarpsPass:
         wanted = self.stages if kernel.stages is None else int(kernel.stages.value.data)
         try:
             loop, wait = _loop_of(product, region)
-            operands = [_operand(product, side, loop) for side in (product.left, product.right)]
+            operands = [
+                copied_operand(product, side, loop.body.block.args[0]) for side in (product.left, product.right)
+            ]
             room = _room(loop, operands, unit.machine)
             stages = _stages(loop, operands, wanted, room)
         except Refused as reason:
@@ -198,26 +199,6 @@ def _loop_of(product: scheduled.MmaOp, region: scheduled.ParallelOp) -> tuple[ti
     if (wait.result, product.accumulator) not in added or any(count != 1 for count in uses):
         raise Refused("the loop does more than to add products")
     return loop, wait
-
-
-def _operand(product: scheduled.MmaOp, side: SSAValue, loop: tile.ForOp) -> Operand:
-    """An operand that the machine copies by itself.
-
-    Raises:
-        Refused: it does not.
-    """
-    is_left = side is product.left
-    window = window_behind(side, loop.body.block, is_left)
-    counter = loop.body.block.args[0]
-    if any(s is not counter and not _is_of_the_block(s) for s in window.load.symbols):
-        raise Refused("the place of a window is not known at the beginning of the block")
-    buffer = matrix_landing(window, 1 if is_left else 0)
-    boxes_of(window.map, tile.ref_type(window.load.source), buffer)
-    return Operand(product, side, window, Landing(buffer))
-
-
-def _is_of_the_block(symbol: SSAValue) -> bool:
-    return isinstance(symbol, BlockArgument) and isinstance(symbol.owner.parent_op(), scheduled.ParallelOp)
 
 
 def _stages(loop: tile.ForOp, operands: Sequence[Operand], wanted: int, room: int) -> int:

@@ -1,91 +1,65 @@
 """Print a scheduled kernel as an LLVM module for NVPTX: one entry, its parameters the kernel's refs in order.
 
-A thread holds of each tile what its layout says (`fragments.py`). Tiles without a layout are functions of an index,
-which are called where an element is wanted. A point of the kernel's grid is a block: the number of the block counts
-points, the last dim fastest.
+A thread holds of each tile what its layout says (`fragments.py`); what it computes of them is in `emit_tiles.py`. A
+point of the kernel's grid is a block: the number of the block counts points, the last dim fastest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
 from llvmlite import ir
-from xdsl.dialects.builtin import IndexType, TensorType
+from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Block, Operation, SSAValue
 
-from tilewright import ops
 from tilewright.dialects import scheduled, tensor_memory, tile
 from tilewright.dialects.base import array_type, decode
 from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug, UnsupportedOnTargetError
 from tilewright.layout import Layout
-from tilewright.layout.axes import Kind, kind_of
-from tilewright.layout.refinement import IndexDigit, Slot
 from tilewright.machines.machine import Machine
 from tilewright.passes.nest_segments import round_up
 from tilewright.passes.tile_lower_to_warps import layout_of, parsed
 from tilewright.runtime.cuda_steps import TensorMap
-from tilewright.targets.cpu.conversions import load_form, narrow, register_form, widen
+from tilewright.targets.cpu.conversions import load_form, narrow, widen
 from tilewright.targets.cpu.vector_math_common import declare_features
-from tilewright.targets.cuda import emit_relayout
 from tilewright.targets.cuda.emit_copies import emit_commit, emit_copy, emit_wait
 from tilewright.targets.cuda.emit_memory import (
     ANY,
     GLOBAL_SPACE,
     SHARED_SPACE,
     Memory,
-    Range,
-    Symbol,
     Window,
     evaluated,
-    held_constant,
     load,
     range_of,
     store,
 )
 from tilewright.targets.cuda.emit_mma import Operand, emit_mma
 from tilewright.targets.cuda.emit_roles import Roles, UseOp
-from tilewright.targets.cuda.emit_scan import Line, scanned
 from tilewright.targets.cuda.emit_tensor_memory import TensorMemory, TensorOp
+from tilewright.targets.cuda.emit_tiles import Held, Lazy, TileEmitter, numbers_of, row_major
 from tilewright.targets.cuda.emit_wgmma import emit_wgmma, emit_wgmma_wait
 from tilewright.targets.cuda.fragments import (
     I32,
-    Builder,
     Coordinates,
     Fragment,
     Threads,
     Value,
     computed,
-    held,
     held_form,
     i32,
-    registers_of,
-    slots_of,
-    table_of,
 )
-from tilewright.targets.cuda.functions import emit_cast, emit_function
 from tilewright.targets.cuda.hopper import TensorMapParameter, fence_shared_writes
 from tilewright.targets.cuda.matrices import Matrices
 from tilewright.targets.cuda.vectors import WIDEST_BYTES, vector_of
 
 TRIPLE = "nvptx64-nvidia-cuda"
-I64 = ir.IntType(64)
 # Offsets are counted in 32 bits.
 MOST_ELEMENTS = 1 << 31
-
-
-@dataclass(frozen=True)
-class Lazy:
-    """A tile that is made where it is used: its element at an index."""
-
-    dtype: DType
-    at: Callable[[Sequence[Value]], Value]
-
-
-Held = Fragment | Lazy
 
 
 @dataclass(frozen=True)
@@ -122,18 +96,13 @@ def emit_kernel(kernel: tile.KernelOp, machine: Machine) -> KernelCode:
 
 
 @dataclass
-class _Emitter:
+class _Emitter(TileEmitter):
     kernel: tile.KernelOp
     region: scheduled.ParallelOp
     machine: Machine
     warps: int
     module: Any = field(init=False)
-    builder: Builder = field(init=False)
-    threads: Threads = field(init=False)
-    tiles: dict[SSAValue, Held] = field(default_factory=dict[SSAValue, Held])
     memories: dict[SSAValue, Memory] = field(default_factory=dict[SSAValue, Memory])
-    indices: dict[SSAValue, Value] = field(default_factory=dict[SSAValue, Value])
-    ranges: dict[SSAValue, Range] = field(default_factory=dict[SSAValue, Range])
     # The registers that asynchronous products read, by their results.
     reads: dict[SSAValue, Sequence[Value]] = field(default_factory=dict[SSAValue, Sequence[Value]])
     shared_bytes: int = 0
@@ -323,25 +292,6 @@ class _Emitter:
             return window, (0,)
         return window, vector_of(window)
 
-    def _layout(self, value: SSAValue) -> Any:
-        layout = layout_of(value)
-        if layout is None:
-            raise CompilerBug(f"a tile of {array_type(value)} is moved that has no layout")
-        return layout
-
-    def _symbol(self, symbol: SSAValue) -> Symbol:
-        if isinstance(symbol.type, IndexType):
-            return Symbol(lambda digits: self.indices[symbol], self.ranges.get(symbol, ANY))
-        fragment = self.tiles[symbol]
-        if not isinstance(fragment, Fragment):
-            raise CompilerBug("indices of lanes have no layout")
-
-        def of_register(digits: Mapping[Slot, int]) -> Value:
-            number = fragment.values[sum(slot.stride * digit for slot, digit in digits.items())]
-            return number if number.type == I32 else self.builder.trunc(number, I32)
-
-        return Symbol(of_register, ANY)
-
     def _load(self, op: tile.LoadOp) -> Held:
         type = array_type(op.result)
         if not type.shape:
@@ -356,7 +306,7 @@ class _Emitter:
         ranges = [self.ranges.get(symbol, ANY) for symbol in op.symbols]
         offset: Value = i32(0)
         there: Value | None = None
-        for expression, size, step in zip(op.map.data.results, memory.shape, _row_major(memory.shape), strict=True):
+        for expression, size, step in zip(op.map.data.results, memory.shape, row_major(memory.shape), strict=True):
             place = evaluated(self.builder, expression, [], symbols)
             low, high = range_of(expression, [], ranges)
             if low < 0 or high >= size:
@@ -395,181 +345,7 @@ class _Emitter:
         warp = self.builder.mul(numbers["warp"], i32(self.threads.extents["lane"]))
         return self.builder.add(warp, numbers["lane"])
 
-    # ---- tiles ------------------------------------------------------------------------------------------------------
-
-    def _fragment(self, value: SSAValue) -> Fragment:
-        held = self.tiles[value]
-        if not isinstance(held, Fragment):
-            raise CompilerBug(f"a tile of {array_type(value)} has no layout")
-        return held
-
-    def _element(self, value: SSAValue, index: Sequence[Value]) -> Value:
-        """The element of a tile that is made where it is used, or the one element of a scalar."""
-        held = self.tiles[value]
-        if isinstance(held, Lazy):
-            return held.at(index)
-        if held.layout.rank:
-            raise CompilerBug(f"an element of a tile in {held.layout} is asked for by its index")
-        return computed(self.builder, next(iter(held.values.values())), held.dtype)
-
-    def _full(self, op: tile.FullOp) -> Lazy:
-        dtype = array_type(op.result).dtype
-        number = decode(op.value)
-        constant = ir.Constant(register_form(dtype), float(number) if dtype.is_float else int(number))
-        return Lazy(dtype, lambda index: constant)
-
-    def _iota(self, op: tile.IotaOp) -> Held:
-        (expression,) = op.map.data.results
-        layout = layout_of(op.result)
-        if layout is not None:
-            places = [self._symbol(symbol) for symbol in op.symbols]
-            coordinates = Coordinates(self.threads, layout)
-            values: dict[int, Value] = {}
-            for number, digits in registers_of(coordinates.table):
-                symbols = [place.value(digits) for place in places]
-                found = evaluated(self.builder, expression, coordinates.at(digits), symbols)
-                values[number] = self.builder.sext(found, I64)
-            return Fragment(layout, array_type(op.result).dtype, values)
-
-        def at(index: Sequence[Value]) -> Value:
-            symbols = [self._index_of(symbol, index) for symbol in op.symbols]
-            return self.builder.sext(evaluated(self.builder, expression, index, symbols), I64)
-
-        return Lazy(array_type(op.result).dtype, at)
-
-    def _index_of(self, symbol: SSAValue, index: Sequence[Value]) -> Value:
-        """A symbol of an affine map at an element of a tile."""
-        if isinstance(symbol.type, IndexType):
-            return self.indices[symbol]
-        value = self._element(symbol, index)
-        return value if value.type == I32 else self.builder.trunc(value, I32)
-
-    def _elementwise(self, op: Operation) -> Held:
-        type = array_type(op.results[0])
-        layout = layout_of(op.results[0])
-        if layout is None:
-
-            def at(index: Sequence[Value]) -> Value:
-                return self._rounded(self._apply(op, index, [self._element(o, index) for o in _tiles(op)]), type.dtype)
-
-            return Lazy(type.dtype, at)
-        coordinates = Coordinates(self.threads, layout)
-        values: dict[int, Value] = {}
-        for number, digits in registers_of(coordinates.table):
-            index = coordinates.at(digits)
-            operands = [self._register(operand, number, index) for operand in _tiles(op)]
-            values[number] = held(self.builder, self._apply(op, index, operands), type.dtype)
-        return Fragment(layout, type.dtype, values)
-
-    def _rounded(self, value: Value, dtype: DType) -> Value:
-        """A computed value as one of its type, in register form."""
-        return computed(self.builder, held(self.builder, value, dtype), dtype)
-
-    def _register(self, operand: SSAValue, number: int, index: Sequence[Value]) -> Value:
-        """An operand's element in register form."""
-        tile = self.tiles[operand]
-        if isinstance(tile, Lazy):
-            return tile.at(index)
-        return computed(self.builder, tile.values[number], tile.dtype)
-
-    def _held(self, operand: SSAValue, number: int) -> Value:
-        """An operand's element as it is held; of a scalar its one."""
-        tile = self.tiles[operand]
-        if isinstance(tile, Lazy):
-            return held(self.builder, tile.at([]), tile.dtype)
-        return tile.values[number]
-
-    def _apply(self, op: Operation, index: Sequence[Value], operands: Sequence[Value]) -> Value:
-        dtype = array_type(op.results[0]).dtype
-        if isinstance(op, tile.MapOp):
-            return emit_function(self.builder, op.fn.data, array_type(op.operands[-1]).dtype, operands)
-        source = array_type(op.operands[0]).dtype
-        if isinstance(op, tile.CastOp):
-            return emit_cast(self.builder, operands[0], source, dtype)
-        if isinstance(op, tile.BitcastOp):
-            bits = self.builder.bitcast(narrow(self.builder, operands[0], source), load_form(dtype))
-            return widen(self.builder, bits, dtype)
-        assert isinstance(op, tile.FillPaddingOp)
-        (expression,) = op.map.data.results
-        place = evaluated(self.builder, expression, index, [self._index_of(s, index) for s in op.symbols])
-        beyond = self.builder.icmp_signed(">=", place, i32(int(op.limit.value.data)))
-        number = decode(op.value)
-        filling = ir.Constant(register_form(dtype), float(number) if dtype.is_float else int(number))
-        return self.builder.select(beyond, filling, operands[0])
-
-    def _renamed(self, source: SSAValue, result: SSAValue) -> Held:
-        """The same registers under another layout."""
-        return Fragment(self._layout(result), array_type(result).dtype, self._fragment(source).values)
-
-    def _view(self, op: Operation) -> Held:
-        """Registers stay what they are; a broadcast reads some several times."""
-        source, result = op.operands[0], op.results[0]
-        given = self.tiles[source]
-        if isinstance(given, Lazy):
-            return Lazy(given.dtype, lambda index: given.at(_seen_through(self.builder, op, index)))
-        if not isinstance(op, tile.BroadcastOp):
-            return self._renamed(source, result)
-        layout, axes = self._layout(result), decode(op.axes)
-        coordinates = Coordinates(self.threads, layout)
-        values: dict[int, Value] = {}
-        for number, digits in registers_of(coordinates.table):
-            at = 0
-            for slot, content in slots_of(table_of(given.layout), Kind.REGISTER):
-                if isinstance(content, IndexDigit):
-                    step = coordinates.register_part(axes[content.dim], digits)
-                    at += slot.stride * (step // content.weight % content.extent)
-            values[number] = given.values[at]
-        return Fragment(layout, given.dtype, values)
-
-    def _reduce(self, op: tile.ReduceOp) -> Held:
-        """Each thread combines what it holds; padding counts as the identity."""
-        source, dtype = self._fragment(op.operands[0]), array_type(op.results[0]).dtype
-        coordinates = Coordinates(self.threads, source.layout)
-        identity = held_constant(self.builder, _identity(op.fn.data, dtype), dtype)
-        values = dict(source.values)
-        for number, digits in registers_of(coordinates.table):
-            inside = coordinates.is_inside(digits)
-            if inside is not None:
-                values[number] = self.builder.select(inside, values[number], identity)
-        layout = self._layout(op.results[0])
-        combine = self._combination(op.fn.data, dtype)
-        masked = Fragment(source.layout, dtype, values)
-        return Fragment(layout, dtype, emit_relayout.combine_registers(masked, layout, combine))
-
-    def _scan(self, op: tile.ScanOp) -> Held:
-        source, fn = self._fragment(op.operands[0]), op.fn.data
-        identity = held_constant(self.builder, _identity(fn, source.dtype), source.dtype)
-        axis, backwards = int(op.axis.value.data), bool(op.reverse.value.data)
-        return scanned(self.threads, source, fn, Line(axis, backwards), identity)
-
-    def _combination(self, name: str, dtype: DType) -> emit_relayout.Combine:
-        builder = self.builder
-
-        def combine(first: Value, second: Value) -> Value:
-            operands = [computed(builder, each, dtype) for each in (first, second)]
-            return held(builder, emit_function(builder, name, dtype, operands), dtype)
-
-        return combine
-
-    def _relayout(self, op: tile.RelayoutOp) -> Held:
-        type, given = array_type(op.result), self.tiles[op.source]
-        if layout_of(op.result) is None:
-            return Lazy(type.dtype, lambda index: self._element(op.source, index))
-        layout = self._layout(op.result)
-        if isinstance(given, Lazy):
-            coordinates = Coordinates(self.threads, layout)
-            values = {
-                number: held(self.builder, given.at(coordinates.at(digits)), type.dtype)
-                for number, digits in registers_of(coordinates.table)
-            }
-            return Fragment(layout, type.dtype, values)
-        terms = [term for term in given.layout.partial if term not in layout.partial]
-        if not terms:
-            return Fragment(layout, type.dtype, emit_relayout.rearranged(self.threads, given, layout))
-        combine = self._combination(terms[0].op, type.dtype)
-        if all(kind_of(term.axis) == Kind.LANE for term in terms):
-            return Fragment(layout, type.dtype, emit_relayout.combine_lanes(self.threads, given, layout, combine))
-        return Fragment(layout, type.dtype, emit_relayout.combine_registers(given, layout, combine))
+    # ---- products ---------------------------------------------------------------------------------------------------
 
     def _mma(self, op: scheduled.MmaOp) -> Held:
         left, right = (self._operand(v, f) for v, f in zip((op.left, op.right), op.fragments, strict=True))
@@ -621,7 +397,7 @@ class _Emitter:
         """What a carried tile is at the head of a loop: the registers of its layout, or the one of a scalar."""
         type, layout = array_type(argument), layout_of(argument)
         phis: dict[int, Any] = {}
-        for number in _numbers(layout):
+        for number in numbers_of(layout):
             phis[number] = self.builder.phi(held_form(type.dtype))
             phis[number].add_incoming(self._held(initial, number), before)
         self.tiles[argument] = self._of_phis(type.dtype, layout, phis)
@@ -645,7 +421,7 @@ class _Emitter:
             last = region.block.last_op
             given = last.operands if last is not None else ()
             found = [
-                {number: self._held(value, number) for number in _numbers(layout_of(result))}
+                {number: self._held(value, number) for number in numbers_of(layout_of(result))}
                 for value, result in zip(given, op.results, strict=True)
             ]
             ends.append((builder.block, found))
@@ -653,46 +429,8 @@ class _Emitter:
         builder.position_at_end(after)
         for position, result in enumerate(op.results):
             type, layout = array_type(result), layout_of(result)
-            phis: dict[int, Any] = {number: builder.phi(held_form(type.dtype)) for number in _numbers(layout)}
+            phis: dict[int, Any] = {number: builder.phi(held_form(type.dtype)) for number in numbers_of(layout)}
             for block, values in ends:
                 for number, phi in phis.items():
                     phi.add_incoming(values[position][number], block)
             self.tiles[result] = self._of_phis(type.dtype, layout, phis)
-
-
-def _numbers(layout: Layout | None) -> list[int]:
-    """The registers of a layout; the one of a scalar."""
-    return [0] if layout is None else [number for number, _ in registers_of(table_of(layout))]
-
-
-def _tiles(op: Operation) -> list[SSAValue]:
-    """The tiles that an elementwise operation takes its values from."""
-    if isinstance(op, tile.FillPaddingOp):
-        return [op.source]
-    return [operand for operand in op.operands if isinstance(operand.type, TensorType)]
-
-
-def _row_major(shape: Sequence[int]) -> list[int]:
-    return [prod(shape[dim + 1 :]) for dim in range(len(shape))]
-
-
-def _identity(name: str, dtype: DType) -> float | int:
-    identity = ops.FUNCTIONS[name].identity
-    return 0 if identity is None else identity(dtype)
-
-
-def _seen_through(builder: Builder, op: Operation, index: Sequence[Value]) -> list[Value]:
-    """The index in the operand of a view that an index in its result stands for."""
-    source = array_type(op.operands[0]).shape
-    if isinstance(op, tile.TransposeOp):
-        order = decode(op.permutation)
-        return [index[order.index(dim)] for dim in range(len(source))]
-    if isinstance(op, tile.BroadcastOp):
-        return [i32(0) if size == 1 else index[axis] for size, axis in zip(source, decode(op.axes), strict=True)]
-    total: Value = i32(0)
-    for own, step in zip(index, _row_major(array_type(op.results[0]).shape), strict=True):
-        total = builder.add(total, builder.mul(own, i32(step)))
-    found: list[Value] = []
-    for size, step in zip(source, _row_major(source), strict=True):
-        found.append(builder.urem(builder.udiv(total, i32(step)), i32(size)))
-    return found

@@ -18,6 +18,7 @@ from tilewright.passes.base import Unit
 from tilewright.passes.scheduled_plan_memory import plan_memory
 from tilewright.runtime.cuda_program import DeviceProgram
 from tilewright.runtime.files import dump
+from tilewright.runtime.garbage import no_collections
 from tilewright.runtime.manifest import Alias, Manifest, place_constants
 from tilewright.runtime.shared_constants import Keep, keep_in_memory
 from tilewright.targets.base import Tensor, spec_of
@@ -36,7 +37,7 @@ class CudaProgram:
         with_names = {kernel.sym_name.data: kernel for kernel in unit.kernels()}
         self.kernels: dict[str, KernelCode] = {}
         for name, kernel in with_names.items():
-            with unit.timed(name, "emission"):
+            with unit.timed(name, "emission"), no_collections():
                 self.kernels[name] = emit_kernel(kernel, unit.machine)
 
     @cached_property

@@ -1,0 +1,307 @@
+"""What a thread computes of the tiles of a kernel: its registers of each, as their layouts say.
+
+Tiles without a layout are functions of an index, which are called where an element is wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+from llvmlite import ir
+from xdsl.dialects.builtin import IndexType, TensorType
+from xdsl.ir import Operation, SSAValue
+
+from tilewright import ops
+from tilewright.dialects import tile
+from tilewright.dialects.base import array_type, decode
+from tilewright.dtypes import DType
+from tilewright.errors import CompilerBug
+from tilewright.layout import Layout
+from tilewright.layout.axes import Kind, kind_of
+from tilewright.layout.refinement import IndexDigit, Slot
+from tilewright.passes.tile_lower_to_warps import layout_of
+from tilewright.targets.cpu.conversions import load_form, narrow, register_form, widen
+from tilewright.targets.cuda import emit_relayout
+from tilewright.targets.cuda.emit_memory import (
+    ANY,
+    Range,
+    Symbol,
+    evaluated,
+    held_constant,
+)
+from tilewright.targets.cuda.emit_scan import Line, scanned
+from tilewright.targets.cuda.fragments import (
+    I32,
+    Builder,
+    Coordinates,
+    Fragment,
+    Threads,
+    Value,
+    computed,
+    held,
+    i32,
+    registers_of,
+    slots_of,
+    table_of,
+)
+from tilewright.targets.cuda.functions import emit_cast, emit_function
+
+I64 = ir.IntType(64)
+
+
+@dataclass(frozen=True)
+class Lazy:
+    """A tile that is made where it is used: its element at an index."""
+
+    dtype: DType
+    at: Callable[[Sequence[Value]], Value]
+
+
+Held = Fragment | Lazy
+
+
+@dataclass
+class TileEmitter:
+    """Code for the tiles of a kernel. `indices`: what counts loops and blocks, with the numbers that each may be in
+    `ranges`."""
+
+    builder: Builder = field(init=False)
+    threads: Threads = field(init=False)
+    tiles: dict[SSAValue, Held] = field(init=False, default_factory=dict[SSAValue, Held])
+    indices: dict[SSAValue, Value] = field(init=False, default_factory=dict[SSAValue, Value])
+    ranges: dict[SSAValue, Range] = field(init=False, default_factory=dict[SSAValue, Range])
+
+    def _layout(self, value: SSAValue) -> Any:
+        layout = layout_of(value)
+        if layout is None:
+            raise CompilerBug(f"a tile of {array_type(value)} is moved that has no layout")
+        return layout
+
+    def _symbol(self, symbol: SSAValue) -> Symbol:
+        if isinstance(symbol.type, IndexType):
+            return Symbol(lambda digits: self.indices[symbol], self.ranges.get(symbol, ANY))
+        fragment = self.tiles[symbol]
+        if not isinstance(fragment, Fragment):
+            raise CompilerBug("indices of lanes have no layout")
+
+        def of_register(digits: Mapping[Slot, int]) -> Value:
+            number = fragment.values[sum(slot.stride * digit for slot, digit in digits.items())]
+            return number if number.type == I32 else self.builder.trunc(number, I32)
+
+        return Symbol(of_register, ANY)
+
+    def _fragment(self, value: SSAValue) -> Fragment:
+        held = self.tiles[value]
+        if not isinstance(held, Fragment):
+            raise CompilerBug(f"a tile of {array_type(value)} has no layout")
+        return held
+
+    def _element(self, value: SSAValue, index: Sequence[Value]) -> Value:
+        """The element of a tile that is made where it is used, or the one element of a scalar."""
+        held = self.tiles[value]
+        if isinstance(held, Lazy):
+            return held.at(index)
+        if held.layout.rank:
+            raise CompilerBug(f"an element of a tile in {held.layout} is asked for by its index")
+        return computed(self.builder, next(iter(held.values.values())), held.dtype)
+
+    def _full(self, op: tile.FullOp) -> Lazy:
+        dtype = array_type(op.result).dtype
+        number = decode(op.value)
+        constant = ir.Constant(register_form(dtype), float(number) if dtype.is_float else int(number))
+        return Lazy(dtype, lambda index: constant)
+
+    def _iota(self, op: tile.IotaOp) -> Held:
+        (expression,) = op.map.data.results
+        layout = layout_of(op.result)
+        if layout is not None:
+            places = [self._symbol(symbol) for symbol in op.symbols]
+            coordinates = Coordinates(self.threads, layout)
+            values: dict[int, Value] = {}
+            for number, digits in registers_of(coordinates.table):
+                symbols = [place.value(digits) for place in places]
+                found = evaluated(self.builder, expression, coordinates.at(digits), symbols)
+                values[number] = self.builder.sext(found, I64)
+            return Fragment(layout, array_type(op.result).dtype, values)
+
+        def at(index: Sequence[Value]) -> Value:
+            symbols = [self._index_of(symbol, index) for symbol in op.symbols]
+            return self.builder.sext(evaluated(self.builder, expression, index, symbols), I64)
+
+        return Lazy(array_type(op.result).dtype, at)
+
+    def _index_of(self, symbol: SSAValue, index: Sequence[Value]) -> Value:
+        """A symbol of an affine map at an element of a tile."""
+        if isinstance(symbol.type, IndexType):
+            return self.indices[symbol]
+        value = self._element(symbol, index)
+        return value if value.type == I32 else self.builder.trunc(value, I32)
+
+    def _elementwise(self, op: Operation) -> Held:
+        type = array_type(op.results[0])
+        layout = layout_of(op.results[0])
+        if layout is None:
+
+            def at(index: Sequence[Value]) -> Value:
+                return self._rounded(self._apply(op, index, [self._element(o, index) for o in _tiles(op)]), type.dtype)
+
+            return Lazy(type.dtype, at)
+        coordinates = Coordinates(self.threads, layout)
+        values: dict[int, Value] = {}
+        for number, digits in registers_of(coordinates.table):
+            index = coordinates.at(digits)
+            operands = [self._register(operand, number, index) for operand in _tiles(op)]
+            values[number] = held(self.builder, self._apply(op, index, operands), type.dtype)
+        return Fragment(layout, type.dtype, values)
+
+    def _rounded(self, value: Value, dtype: DType) -> Value:
+        """A computed value as one of its type, in register form."""
+        return computed(self.builder, held(self.builder, value, dtype), dtype)
+
+    def _register(self, operand: SSAValue, number: int, index: Sequence[Value]) -> Value:
+        """An operand's element in register form."""
+        tile = self.tiles[operand]
+        if isinstance(tile, Lazy):
+            return tile.at(index)
+        return computed(self.builder, tile.values[number], tile.dtype)
+
+    def _held(self, operand: SSAValue, number: int) -> Value:
+        """An operand's element as it is held; of a scalar its one."""
+        tile = self.tiles[operand]
+        if isinstance(tile, Lazy):
+            return held(self.builder, tile.at([]), tile.dtype)
+        return tile.values[number]
+
+    def _apply(self, op: Operation, index: Sequence[Value], operands: Sequence[Value]) -> Value:
+        dtype = array_type(op.results[0]).dtype
+        if isinstance(op, tile.MapOp):
+            return emit_function(self.builder, op.fn.data, array_type(op.operands[-1]).dtype, operands)
+        source = array_type(op.operands[0]).dtype
+        if isinstance(op, tile.CastOp):
+            return emit_cast(self.builder, operands[0], source, dtype)
+        if isinstance(op, tile.BitcastOp):
+            bits = self.builder.bitcast(narrow(self.builder, operands[0], source), load_form(dtype))
+            return widen(self.builder, bits, dtype)
+        assert isinstance(op, tile.FillPaddingOp)
+        (expression,) = op.map.data.results
+        place = evaluated(self.builder, expression, index, [self._index_of(s, index) for s in op.symbols])
+        beyond = self.builder.icmp_signed(">=", place, i32(int(op.limit.value.data)))
+        number = decode(op.value)
+        filling = ir.Constant(register_form(dtype), float(number) if dtype.is_float else int(number))
+        return self.builder.select(beyond, filling, operands[0])
+
+    def _renamed(self, source: SSAValue, result: SSAValue) -> Held:
+        """The same registers under another layout."""
+        return Fragment(self._layout(result), array_type(result).dtype, self._fragment(source).values)
+
+    def _view(self, op: Operation) -> Held:
+        """Registers stay what they are; a broadcast reads some several times."""
+        source, result = op.operands[0], op.results[0]
+        given = self.tiles[source]
+        if isinstance(given, Lazy):
+            return Lazy(given.dtype, lambda index: given.at(_seen_through(self.builder, op, index)))
+        if not isinstance(op, tile.BroadcastOp):
+            return self._renamed(source, result)
+        layout, axes = self._layout(result), decode(op.axes)
+        coordinates = Coordinates(self.threads, layout)
+        values: dict[int, Value] = {}
+        for number, digits in registers_of(coordinates.table):
+            at = 0
+            for slot, content in slots_of(table_of(given.layout), Kind.REGISTER):
+                if isinstance(content, IndexDigit):
+                    step = coordinates.register_part(axes[content.dim], digits)
+                    at += slot.stride * (step // content.weight % content.extent)
+            values[number] = given.values[at]
+        return Fragment(layout, given.dtype, values)
+
+    def _reduce(self, op: tile.ReduceOp) -> Held:
+        """Each thread combines what it holds; padding counts as the identity."""
+        source, dtype = self._fragment(op.operands[0]), array_type(op.results[0]).dtype
+        coordinates = Coordinates(self.threads, source.layout)
+        identity = held_constant(self.builder, _identity(op.fn.data, dtype), dtype)
+        values = dict(source.values)
+        for number, digits in registers_of(coordinates.table):
+            inside = coordinates.is_inside(digits)
+            if inside is not None:
+                values[number] = self.builder.select(inside, values[number], identity)
+        layout = self._layout(op.results[0])
+        combine = self._combination(op.fn.data, dtype)
+        masked = Fragment(source.layout, dtype, values)
+        return Fragment(layout, dtype, emit_relayout.combine_registers(masked, layout, combine))
+
+    def _scan(self, op: tile.ScanOp) -> Held:
+        source, fn = self._fragment(op.operands[0]), op.fn.data
+        identity = held_constant(self.builder, _identity(fn, source.dtype), source.dtype)
+        axis, backwards = int(op.axis.value.data), bool(op.reverse.value.data)
+        return scanned(self.threads, source, fn, Line(axis, backwards), identity)
+
+    def _combination(self, name: str, dtype: DType) -> emit_relayout.Combine:
+        builder = self.builder
+
+        def combine(first: Value, second: Value) -> Value:
+            operands = [computed(builder, each, dtype) for each in (first, second)]
+            return held(builder, emit_function(builder, name, dtype, operands), dtype)
+
+        return combine
+
+    def _relayout(self, op: tile.RelayoutOp) -> Held:
+        type, given = array_type(op.result), self.tiles[op.source]
+        if layout_of(op.result) is None:
+            return Lazy(type.dtype, lambda index: self._element(op.source, index))
+        layout = self._layout(op.result)
+        if isinstance(given, Lazy):
+            coordinates = Coordinates(self.threads, layout)
+            values = {
+                number: held(self.builder, given.at(coordinates.at(digits)), type.dtype)
+                for number, digits in registers_of(coordinates.table)
+            }
+            return Fragment(layout, type.dtype, values)
+        terms = [term for term in given.layout.partial if term not in layout.partial]
+        if not terms:
+            return Fragment(layout, type.dtype, emit_relayout.rearranged(self.threads, given, layout))
+        combine = self._combination(terms[0].op, type.dtype)
+        if all(kind_of(term.axis) == Kind.LANE for term in terms):
+            return Fragment(layout, type.dtype, emit_relayout.combine_lanes(self.threads, given, layout, combine))
+        return Fragment(layout, type.dtype, emit_relayout.combine_registers(given, layout, combine))
+
+
+def numbers_of(layout: Layout | None) -> list[int]:
+    """The registers of a layout; the one of a scalar."""
+    return [0] if layout is None else [number for number, _ in registers_of(table_of(layout))]
+
+
+def row_major(shape: Sequence[int]) -> list[int]:
+    """The steps of the dims of an array whose last is dense, in elements."""
+    return [prod(shape[dim + 1 :]) for dim in range(len(shape))]
+
+
+def _tiles(op: Operation) -> list[SSAValue]:
+    """The tiles that an elementwise operation takes its values from."""
+    if isinstance(op, tile.FillPaddingOp):
+        return [op.source]
+    return [operand for operand in op.operands if isinstance(operand.type, TensorType)]
+
+
+def _identity(name: str, dtype: DType) -> float | int:
+    identity = ops.FUNCTIONS[name].identity
+    return 0 if identity is None else identity(dtype)
+
+
+def _seen_through(builder: Builder, op: Operation, index: Sequence[Value]) -> list[Value]:
+    """The index in the operand of a view that an index in its result stands for."""
+    source = array_type(op.operands[0]).shape
+    if isinstance(op, tile.TransposeOp):
+        order = decode(op.permutation)
+        return [index[order.index(dim)] for dim in range(len(source))]
+    if isinstance(op, tile.BroadcastOp):
+        return [i32(0) if size == 1 else index[axis] for size, axis in zip(source, decode(op.axes), strict=True)]
+    total: Value = i32(0)
+    for own, step in zip(index, row_major(array_type(op.results[0]).shape), strict=True):
+        total = builder.add(total, builder.mul(own, i32(step)))
+    found: list[Value] = []
+    for size, step in zip(source, row_major(source), strict=True):
+        found.append(builder.urem(builder.udiv(total, i32(step)), i32(size)))
+    return found
