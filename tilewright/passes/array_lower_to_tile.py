@@ -164,9 +164,10 @@ def _contract(unit: Unit, group: array.FusedOp) -> list[Stage]:
 
 def _convolve(unit: Unit, group: array.FusedOp) -> list[Stage]:
     plan = plan_convolve(group, unit.machine, unit.threads)
-    return _only(
+    (stage,) = _only(
         plan.grid, lambda builder, indices, outputs: lower_convolve_group(group, plan, builder, indices, outputs)
     )
+    return [replace(stage, warps=plan.warps)]
 
 
 def _attention(unit: Unit, group: array.FusedOp) -> list[Stage]:

@@ -166,9 +166,9 @@ def _fold(unit: Unit, op: array.ArrayOp) -> Sequence[SSAValue] | None:
     size = sum(array_type(r).nbytes for r in op.results)
     if size > (FOLDED_VIEW_BYTES if isinstance(op, _VIEWS) else FOLDED_BYTES):
         return None
-    operands = [_constant_value(unit, o) for o in op.operands]
+    operands = [constant_value(unit, o) for o in op.operands]
     results = evaluate(op.primitive, operands, op.attributes_of())
-    return [_captured(unit, op, np.ascontiguousarray(r).reshape(r.shape)) for r in results]
+    return [captured(unit, op, np.ascontiguousarray(r).reshape(r.shape)) for r in results]
 
 
 def _fold_splats(op: array.ArrayOp) -> Sequence[SSAValue] | None:
@@ -184,7 +184,8 @@ def _fold_splats(op: array.ArrayOp) -> Sequence[SSAValue] | None:
     return None
 
 
-def _constant_value(unit: Unit, value: SSAValue) -> np.ndarray[Any, Any]:
+def constant_value(unit: Unit, value: SSAValue) -> np.ndarray[Any, Any]:
+    """The array that a constant stands for."""
     op = value.owner
     type = array_type(value)
     if isinstance(op, array.ConstantOp) and op.resource.data:
@@ -192,7 +193,8 @@ def _constant_value(unit: Unit, value: SSAValue) -> np.ndarray[Any, Any]:
     return np.full(type.shape, _splat_value(value), type.dtype.numpy)
 
 
-def _captured(unit: Unit, op: array.ArrayOp, value: np.ndarray[Any, Any]) -> SSAValue:
+def captured(unit: Unit, op: array.ArrayOp, value: np.ndarray[Any, Any]) -> SSAValue:
+    """An array known at compile time as a constant before `op`."""
     type = ArrayType(value.shape, dtypes.from_numpy(value.dtype))
     if value.size == 1:
         return _splat(op, type, value.reshape(-1)[0].item())

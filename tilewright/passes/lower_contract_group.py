@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from xdsl.ir import BlockArgument, SSAValue
 
@@ -258,7 +258,7 @@ def _right_choices(group: array.FusedOp, op: array.ContractOp) -> tuple[Right, .
     return (Right.IN_PLACE, Right.KEPT, Right.TOGETHER) if _reads_array(group, op) else (Right.TOGETHER,)
 
 
-def _has_more(group: array.FusedOp, op: array.ContractOp) -> bool:
+def _has_more(group: array.FusedOp, op: array.ContractOp | array.ConvolveOp) -> bool:
     """Whether a group does more with a product's result than to store it."""
     roots = array.yielded(group.body.block)
     return len(roots) > 1 or roots[0] is not op.results[0]
@@ -454,20 +454,64 @@ def plan_convolve(group: array.FusedOp, machine: Machine, threads: int) -> Contr
     op = convolve_of(group)
     result, kernel = array_type(op.results[0]), array_type(op.operands[1])
     per_group = kernel.shape[0] // op.attributes_of()["groups"]
+    plan = _plan_convolve_for_warps(group, op, machine)
+    if plan is not None:
+        return plan
     sizes = max(1, per_group), max(1, result.shape[-1]), kernel.shape[1]
     accumulator = _accumulator(result.dtype)
     if "lane" in machine.axes:
-        tile = warp_schedule(WarpProduct(*sizes, kernel.dtype, accumulator, result.shape[0]), machine).tile
+        tile = warp_schedule(WarpProduct(*sizes, accumulator, accumulator, result.shape[0]), machine).tile
     else:
         tile = best_schedule(Product(*sizes, accumulator, copies_left=True), machine, 1).tile
     rows = max(1, tile.rows)
     while per_group % rows:
         rows -= 1
-    extents = [1] * result.rank
-    extents[1] = rows
-    extents[-1] = max(1, min(tile.columns, result.shape[-1]))
-    depth_sizes = (*kernel.shape[2:], kernel.shape[1])
-    return ContractPlan(result.shape, tuple(extents), depth_sizes, max(1, tile.depth), accumulator)
+    columns = max(1, min(tile.columns, result.shape[-1]))
+    return _convolve_plan(op, rows, columns, max(1, tile.depth), accumulator)
+
+
+def _plan_convolve_for_warps(group: array.FusedOp, op: array.ConvolveOp, machine: Machine) -> ContractPlan | None:
+    """Tiles of whole instructions, where one multiplies the operands: what reaches beyond the result is masked, but
+    none may have rows of two groups of channels."""
+    if not is_multiplied_by_warps(op, machine):
+        return None
+    image, kernel, result = (array_type(value) for value in (*op.operands, op.results[0]))
+    groups = op.attributes_of()["groups"]
+    per_group = kernel.shape[0] // groups
+    accumulator = _accumulator(result.dtype)
+    multiplied = _multiplied(image.dtype, kernel.dtype, accumulator, machine)
+    product = WarpProduct(
+        per_group,
+        result.shape[-1],
+        kernel.shape[1],
+        multiplied or kernel.dtype,
+        accumulator,
+        groups * result.shape[0] * math.prod(result.shape[2:-1]),
+        is_followed=_has_more(group, op),
+        right=multiplied or image.dtype,
+    )
+    schedule = warp_schedule(product, machine)
+    tile = schedule.tile
+    if schedule.across is None or (groups > 1 and per_group % tile.rows):
+        return None
+    plan = _convolve_plan(op, tile.rows, tile.columns, tile.depth, multiplied)
+    return replace(plan, atom=schedule.atom, warps=schedule.warps)
+
+
+def is_multiplied_by_warps(op: array.ConvolveOp, machine: Machine) -> bool:
+    """Whether the instructions of warps multiply a convolution's operands, as they are or converted without a loss."""
+    image, kernel, result = (array_type(value) for value in (*op.operands, op.results[0]))
+    if "lane" not in machine.axes or 0 in (*result.shape, *kernel.shape):
+        return False
+    accumulator = _accumulator(result.dtype)
+    return _multiplied(image.dtype, kernel.dtype, accumulator, machine) != accumulator
+
+
+def _convolve_plan(op: array.ConvolveOp, rows: int, columns: int, depth: int, operand: DType | None) -> ContractPlan:
+    shape, kernel = array_type(op.results[0]).shape, array_type(op.operands[1]).shape
+    extents = [1] * len(shape)
+    extents[1], extents[-1] = rows, columns
+    return ContractPlan(shape, tuple(extents), (*kernel[2:], kernel[1]), depth, operand)
 
 
 def convolve_of(group: array.FusedOp) -> array.ConvolveOp:
@@ -509,11 +553,12 @@ def lower_convolve_group(
         zero = builder.full(0, image_type.dtype)
         for mask in masks:
             right = builder.map("select", mask, right, zero)
-        left, right = builder.cast(left, acc_type), builder.cast(right, acc_type)
+        if plan.operand is not None:
+            left, right = builder.cast(left, plan.operand), builder.cast(right, plan.operand)
         if channels % plan.depth_extent:
             left = builder.fill_padding(left, channel, channels, 0)
             right = builder.fill_padding(right, channel, channels, 0)
-        return builder.dot(left, right, total, (row, column, depth))
+        return builder.dot(left, right, total, (row, column, depth), plan.atom)
 
     total = builder.full(0, acc_type, (row, column))
     if 0 not in plan.depth_sizes:
