@@ -10,6 +10,36 @@ from tests.fuzz.tiles import check
 ROWS, COLUMNS, POINTS = 18, 20, 2
 
 KERNELS = {
+    "what a branch passes on is read after the branch, by what is computed from it only there": """
+        %old = tile.load(%x, %p) {map = affine_map<(d0)[s0] -> (d0 + s0 * 9)>, fill = 0.0 : f64} : tensor<8xf32>
+        %zero = tile.full() {value = 0.0 : f64} : tensor<8xf32>
+        tile.store(%zero, %x, %p) {map = affine_map<(d0)[s0] -> (d0 + s0 * 9)>}
+        %power = tile.map(%old) {fn = "exp2"} : tensor<8xf32>
+        %sum = tile.reduce(%old) {fn = "add", axes = array<i64: 0>} : tensor<f32>
+        %same = tile.map(%sum, %sum) {fn = "equal"} : tensor<i1>
+        %either = tile.if(%same) do {
+          tile.yield(%power)
+        } do {
+          tile.yield(%old)
+        } : tensor<8xf32>
+        tile.store(%power, %vout, %p) {map = affine_map<(d0)[s0] -> (d0 + s0 * 9)>}
+        tile.store(%either, %x, %p) {map = affine_map<(d0)[s0] -> (d0 + s0 * 9)>}
+        """,
+    "two results of a branch, one computed from the other": """
+        %old = tile.load(%x, %p) {map = affine_map<(d0)[s0] -> (d0 + s0 * 9)>, fill = 0.0 : f64} : tensor<8xf32>
+        %zero = tile.full() {value = 0.0 : f64} : tensor<8xf32>
+        tile.store(%zero, %x, %p) {map = affine_map<(d0)[s0] -> (d0 + s0 * 9)>}
+        %power = tile.map(%old) {fn = "exp2"} : tensor<8xf32>
+        %sum = tile.reduce(%old) {fn = "add", axes = array<i64: 0>} : tensor<f32>
+        %same = tile.map(%sum, %sum) {fn = "equal"} : tensor<i1>
+        %either, %other = tile.if(%same) do {
+          tile.yield(%power, %old)
+        } do {
+          tile.yield(%old, %power)
+        } : tensor<8xf32>, tensor<8xf32>
+        tile.store(%either, %vout, %p) {map = affine_map<(d0)[s0] -> (d0 + s0 * 9)>}
+        tile.store(%other, %x, %p) {map = affine_map<(d0)[s0] -> (d0 + s0 * 9)>}
+        """,
     "a window wholly beyond its array": """
         %first = tile.load(%a) {map = affine_map<(d0, d1) -> (d0, d1 + 24)>} : tensor<4x8xf32>
         tile.store(%first, %out, %p) {map = affine_map<(d0, d1)[s0] -> (d0 + s0 * 9, d1 + 24)>}

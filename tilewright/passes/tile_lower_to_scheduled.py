@@ -247,10 +247,11 @@ class _Lowering:
         self.places.buffers.update(zip(op.results, outputs, strict=True))
 
     def _output_of_if(self, op: tile.IfOp, number: int) -> SSAValue:
-        """The buffer of one result: that of a value which a branch passes on, where nothing else reads it any more."""
+        """The buffer of one result: if it is the only one, that of a value which a branch passes on, where nothing else
+        reads it any more."""
         for region in (op.then, op.otherwise):
             last = region.block.last_op
-            passed = () if last is None else (last.operands[number],)
+            passed = () if last is None or len(op.results) > 1 else (last.operands[number],)
             found = next((v for v in passed if v in self.places.buffers and self._dies_in(v, op)), None)
             if found is not None:
                 return self.places.buffers[found]
@@ -258,15 +259,16 @@ class _Lowering:
 
     def _dies_in(self, value: SSAValue, op: tile.IfOp) -> bool:
         """Whether a value computed beside an `if` is read before it and, in it, only element by element of what it
-        yields."""
+        yields. What has no buffer before is computed from the value wherever it is read."""
         if not isinstance(value.owner, Operation) or value.owner.parent_block() is not op.parent_block():
             return False
         pending, inside = [use.operation for use in value.uses], set[Operation]()
         while pending:
             user = pending.pop()
-            if user.parent_block() is op.parent_block() and user.is_before_in_block(op):
+            is_before = user.parent_block() is op.parent_block() and user.is_before_in_block(op)
+            if is_before and all(result in self.places.buffers for result in user.results):
                 continue
-            if user.parent_op() is not op:
+            if not is_before and user.parent_op() is not op:
                 return False
             if isinstance(user, tile.YieldOp) or user in inside:
                 continue
