@@ -138,7 +138,8 @@ def _reciprocal_root(x: np.ndarray) -> np.ndarray:
     return 1.0 / np.sqrt(x)
 
 
-_APPROXIMATE: dict[str, tuple[Callable[[np.ndarray], np.ndarray], tuple[str, ...]]] = {
+# Looked up when an instruction runs, so that tests may put others in their place.
+APPROXIMATE: dict[str, tuple[Callable[[np.ndarray], np.ndarray], tuple[str, ...]]] = {
     "ex2": (np.exp2, ("f16", "f16x2", "bf16", "bf16x2", "f32")),
     "lg2": (np.log2, ("f32",)),
     "sin": (np.sin, ("f32",)),
@@ -152,14 +153,15 @@ _APPROXIMATE: dict[str, tuple[Callable[[np.ndarray], np.ndarray], tuple[str, ...
 
 def function(words: Words) -> Pure:
     """ex2 lg2 sin cos tanh rsqrt rcp sqrt. Results of `.approx` are correctly rounded, which its error bounds allow."""
-    function, types = _APPROXIMATE[words.name]
-    name = words.take_type(types)
+    called = words.name
+    name = words.take_type(APPROXIMATE[called][1])
     modes = ("approx", "rn") if words.name in ("rcp", "sqrt") else ("approx",)
     mode = words.take_one(modes, None)
     if name == "f64" and mode == "approx" and words.name != "rsqrt":
         raise words.unknown()
 
     def compute(a: np.ndarray) -> np.ndarray:
+        function = APPROXIMATE[called][0]
         if _single(name) == "f64":
             return function(a)
         return narrowed(function(wide(a)), _single(name))

@@ -53,6 +53,7 @@ from tilewright.targets.cuda.fragments import (
     held_form,
     i32,
 )
+from tilewright.targets.cuda.functions import ChipBuilder
 from tilewright.targets.cuda.hopper import TensorMapParameter, fence_shared_writes
 from tilewright.targets.cuda.matrices import Matrices
 from tilewright.targets.cuda.vectors import WIDEST_BYTES, vector_of
@@ -130,7 +131,7 @@ class _Emitter(TileEmitter):
         type_of = ir.FunctionType(ir.VoidType(), parameters)
         function: Value = ir.Function(self.module, type_of, self.kernel.sym_name.data)
         function.calling_convention = "ptx_kernel"
-        self.builder = ir.IRBuilder(function.append_basic_block("entry"))
+        self.builder = ChipBuilder(function.append_basic_block("entry"))
         self.roles.begin(function)
         for ref, pointer in zip(self.kernel.refs, function.args, strict=False):
             type = tile.ref_type(ref)
