@@ -45,14 +45,14 @@ def made(form: str, operands: dict[str, Any], sizes: tuple[int, int, int], chip:
     ("form", "operands", "sizes", "chip", "thousand_calls", "lines"),
     [
         ("NN", BF16, EVEN, "sm_90a", 490, 3800),
-        ("NN+gelu", BF16, EVEN, "sm_80", 1290, 10200),
+        ("NN+gelu", BF16, EVEN, "sm_80", 1000, 7400),
         ("NN", BF16, ODD, "sm_90a", 710, 7400),
         ("NT", F8, EVEN, "sm_90a", 370, 2800),
-        ("NN+gelu", F8, EVEN, "sm_90a", 1170, 9300),
+        ("NN+gelu", F8, EVEN, "sm_90a", 890, 6900),
         ("NN", F8, ODD, "sm_120a", 550, 5600),
         ("NT", F8, ODD, "sm_100a", 1110, 12700),
         ("NT", I8, ODD, "sm_80", 910, 10200),
-        ("NT+gelu", TF32, EVEN, "sm_90a", 1090, 7600),
+        ("NT+gelu", TF32, EVEN, "sm_90a", 800, 5200),
         ("NN", TF32, ODD, "sm_100a", 430, 3200),
     ],
 )

@@ -8,12 +8,10 @@ What is reduced before it, so that its argument is exact enough, and what is mad
 from __future__ import annotations
 
 import math
-from functools import reduce
 
-from llvmlite import ir
-
-from tilewright.targets.cpu.vector_math_common import FLOAT, Builder, Lanes, Value, horner, lanes_of, polynomial, splat
+from tilewright.targets.cpu.vector_math_common import FLOAT, Lanes, horner, polynomial
 from tilewright.targets.cpu.vector_math_tables import CONSTANTS, TABLES
+from tilewright.targets.cuda.lane_groups import in_each_lane
 
 LOG2_E, LOG2_E_LOW = CONSTANTS["LOG2_E"]["f32"]
 # Powers of two from 2^-126 to 2^126 are normal numbers. What an argument is beyond them stays in the fraction.
@@ -30,24 +28,7 @@ _ERF_IS_ONE = 4.0
 def chip(x: Lanes, name: str, *others: Lanes | float) -> Lanes:
     """An instruction by its intrinsic, lane by lane."""
     arguments = [x.value, *(x.of(other) for other in others)]
-    return x.wrap(_in_each_lane(x.builder, f"llvm.nvvm.{name}", arguments))
-
-
-def _in_each_lane(builder: Builder, name: str, arguments: list[Value]) -> Value:
-    function = builder.module.globals.get(name)
-    if function is None:
-        function = ir.Function(builder.module, ir.FunctionType(FLOAT, [FLOAT] * len(arguments)), name)
-    type = arguments[0].type
-    if not isinstance(type, ir.VectorType):
-        return builder.call(function, arguments)
-
-    def with_lane(result: Value, lane: int) -> Value:
-        at = ir.Constant(ir.IntType(32), lane)
-        return builder.insert_element(
-            result, builder.call(function, [builder.extract_element(a, at) for a in arguments]), at
-        )
-
-    return reduce(with_lane, range(lanes_of(type)), splat(type, 0.0))
+    return x.wrap(in_each_lane(x.builder, f"llvm.nvvm.{name}", FLOAT, arguments))
 
 
 def _power_of_two(x: Lanes) -> Lanes:

@@ -371,6 +371,10 @@ class _Emitter(TileEmitter):
         if op.end is not None:
             found = evaluated(builder, op.end.data.results[0], [], [self.indices[s] for s in op.symbols])
             end = builder.select(builder.icmp_signed("<", found, end), found, end)
+        initial = [
+            {number: self._held(value, number) for number in numbers_of(layout_of(argument))}
+            for value, argument in zip(op.initial, block.args[1:], strict=True)
+        ]
         before = builder.block
         header, body = builder.append_basic_block("loop"), builder.append_basic_block("body")
         after = builder.append_basic_block("after")
@@ -380,7 +384,7 @@ class _Emitter(TileEmitter):
         counter.add_incoming(i32(0), before)
         self.indices[block.args[0]] = counter
         self.ranges[block.args[0]] = (0, max(0, most - 1))
-        carried = [self._phis(v, a, before) for v, a in zip(op.initial, block.args[1:], strict=True)]
+        carried = [self._phis(values, a, before) for values, a in zip(initial, block.args[1:], strict=True)]
         builder.cbranch(builder.icmp_signed("<", counter, end), body, after)
         builder.position_at_end(body)
         self._block(block)
@@ -394,13 +398,13 @@ class _Emitter(TileEmitter):
         for argument, result in zip(block.args[1:], op.results, strict=True):
             self.tiles[result] = self.tiles[argument]
 
-    def _phis(self, initial: SSAValue, argument: SSAValue, before: Any) -> dict[int, Any]:
+    def _phis(self, initial: Mapping[int, Value], argument: SSAValue, before: Any) -> dict[int, Any]:
         """What a carried tile is at the head of a loop: the registers of its layout, or the one of a scalar."""
         type, layout = array_type(argument), layout_of(argument)
         phis: dict[int, Any] = {}
-        for number in numbers_of(layout):
+        for number, value in initial.items():
             phis[number] = self.builder.phi(held_form(type.dtype))
-            phis[number].add_incoming(self._held(initial, number), before)
+            phis[number].add_incoming(value, before)
         self.tiles[argument] = self._of_phis(type.dtype, layout, phis)
         return phis
 

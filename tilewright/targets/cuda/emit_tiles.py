@@ -6,7 +6,7 @@ Tiles without a layout are functions of an index, which are called where an elem
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -24,7 +24,10 @@ from tilewright.layout.axes import Kind, kind_of
 from tilewright.layout.refinement import IndexDigit, Slot
 from tilewright.passes.tile_lower_to_warps import layout_of
 from tilewright.targets.cpu.conversions import load_form, narrow, register_form, widen
+from tilewright.targets.cpu.vector_math import SUPPORTED as MATHEMATICS
+from tilewright.targets.cpu.vector_math_common import with_element
 from tilewright.targets.cuda import emit_relayout
+from tilewright.targets.cuda.eight_bits import converts
 from tilewright.targets.cuda.emit_memory import (
     ANY,
     Range,
@@ -48,8 +51,12 @@ from tilewright.targets.cuda.fragments import (
     table_of,
 )
 from tilewright.targets.cuda.functions import emit_cast, emit_function
+from tilewright.targets.cuda.lane_groups import Grouped, grouped, groups_of
 
 I64 = ir.IntType(64)
+# Functions of many instructions beside those of mathematics, and those that branch where an argument is huge.
+_LONG = frozenset({"divide", "reciprocal", "sqrt"})
+_WITH_BRANCHES = frozenset({"sin", "cos", "tan"})
 
 
 @dataclass(frozen=True)
@@ -94,10 +101,11 @@ class TileEmitter:
         return Symbol(of_register, ANY)
 
     def _fragment(self, value: SSAValue) -> Fragment:
+        """A tile with each register by itself."""
         held = self.tiles[value]
         if not isinstance(held, Fragment):
             raise CompilerBug(f"a tile of {array_type(value)} has no layout")
-        return held
+        return replace(held, values=dict(held.values)) if isinstance(held.values, Grouped) else held
 
     def _element(self, value: SSAValue, index: Sequence[Value]) -> Value:
         """The element of a tile that is made where it is used, or the one element of a scalar."""
@@ -150,12 +158,51 @@ class TileEmitter:
 
             return Lazy(type.dtype, at)
         coordinates = Coordinates(self.threads, layout)
+        registers = list(registers_of(coordinates.table))
+        if self._is_grouped(op):
+            return Fragment(layout, type.dtype, self._in_groups(op, coordinates, registers))
         values: dict[int, Value] = {}
-        for number, digits in registers_of(coordinates.table):
+        for number, digits in registers:
             index = coordinates.at(digits)
             operands = [self._register(operand, number, index) for operand in _tiles(op)]
             values[number] = held(self.builder, self._apply(op, index, operands), type.dtype)
         return Fragment(layout, type.dtype, values)
+
+    def _is_grouped(self, op: Operation) -> bool:
+        """Whether an operation is computed on vectors: it is many instructions, its operands are in vectors, or the chip
+        converts its types two at a time."""
+        if isinstance(op, tile.FillPaddingOp) or (isinstance(op, tile.MapOp) and op.fn.data in _WITH_BRANCHES):
+            return False
+        held = [self.tiles[operand] for operand in _tiles(op)]
+        if any(isinstance(tile, Fragment) and isinstance(tile.values, Grouped) for tile in held):
+            return True
+        if any(converts(self.builder, array_type(value).dtype) for value in (*_tiles(op), op.results[0])):
+            return True
+        return isinstance(op, tile.MapOp) and (op.fn.data in MATHEMATICS or op.fn.data in _LONG)
+
+    def _in_groups(
+        self, op: Operation, coordinates: Coordinates, registers: Sequence[tuple[int, dict[Slot, int]]]
+    ) -> Grouped:
+        """The results of an elementwise operation that does not depend on where an element is."""
+        numbers, dtype = [number for number, _ in registers], array_type(op.results[0]).dtype
+        places = {number: coordinates.at(digits) for number, digits in registers} if self._has_lazy(op) else {}
+        operands = [self._vectors(operand, numbers, places) for operand in _tiles(op)]
+        results = [held(self.builder, self._apply(op, (), given), dtype) for given in zip(*operands, strict=True)]
+        return Grouped(self.builder, results, numbers)
+
+    def _has_lazy(self, op: Operation) -> bool:
+        return any(isinstance(self.tiles[operand], Lazy) for operand in _tiles(op))
+
+    def _vectors(self, operand: SSAValue, numbers: Sequence[int], places: Mapping[int, Sequence[Value]]) -> list[Value]:
+        """An operand's elements in vectors, in register form."""
+        tile = self.tiles[operand]
+        if isinstance(tile, Lazy):
+            return [grouped(self.builder, [tile.at(places[n]) for n in group]) for group in groups_of(numbers)]
+        if isinstance(tile.values, Grouped):
+            vectors = tile.values.vectors
+        else:
+            vectors = [grouped(self.builder, [tile.values[n] for n in group]) for group in groups_of(numbers)]
+        return [computed(self.builder, vector, tile.dtype) for vector in vectors]
 
     def _rounded(self, value: Value, dtype: DType) -> Value:
         """A computed value as one of its type, in register form."""
@@ -183,7 +230,8 @@ class TileEmitter:
         if isinstance(op, tile.CastOp):
             return emit_cast(self.builder, operands[0], source, dtype)
         if isinstance(op, tile.BitcastOp):
-            bits = self.builder.bitcast(narrow(self.builder, operands[0], source), load_form(dtype))
+            given = narrow(self.builder, operands[0], source)
+            bits = self.builder.bitcast(given, with_element(given.type, load_form(dtype)))
             return widen(self.builder, bits, dtype)
         assert isinstance(op, tile.FillPaddingOp)
         (expression,) = op.map.data.results
@@ -195,7 +243,10 @@ class TileEmitter:
 
     def _renamed(self, source: SSAValue, result: SSAValue) -> Held:
         """The same registers under another layout."""
-        return Fragment(self._layout(result), array_type(result).dtype, self._fragment(source).values)
+        held = self.tiles[source]
+        if not isinstance(held, Fragment):
+            raise CompilerBug(f"a tile of {array_type(source)} has no layout")
+        return Fragment(self._layout(result), array_type(result).dtype, held.values)
 
     def _view(self, op: Operation) -> Held:
         """Registers stay what they are; a broadcast reads some several times."""
@@ -252,7 +303,9 @@ class TileEmitter:
         if layout_of(op.result) is None:
             return Lazy(type.dtype, lambda index: self._element(op.source, index))
         layout = self._layout(op.result)
-        if isinstance(given, Lazy):
+        if isinstance(given, Fragment):
+            given = self._fragment(op.source)
+        else:
             coordinates = Coordinates(self.threads, layout)
             values = {
                 number: held(self.builder, given.at(coordinates.at(digits)), type.dtype)

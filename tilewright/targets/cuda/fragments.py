@@ -22,6 +22,7 @@ from tilewright.layout.dims import static
 from tilewright.layout.iters import fuse_digits, weighted
 from tilewright.layout.refinement import Content, Copy, IndexDigit, Slot, Table
 from tilewright.targets.cpu.conversions import load_form, narrow, register_form, widen
+from tilewright.targets.cpu.vector_math_common import with_element
 from tilewright.targets.cuda.eight_bits import converts, number_of, rounded_code
 
 Value = Any  # llvmlite carries no annotations
@@ -90,16 +91,17 @@ def held_form(dtype: DType) -> ir.Type:
 
 
 def held(builder: Builder, value: Value, dtype: DType) -> Value:
-    """A computed element as it is held: narrow floats are rounded."""
+    """Computed elements, one or a vector, as they are held: narrow floats are rounded."""
     if dtype == dtypes.bf16:
-        return builder.bitcast(builder.fptrunc(value, _BFLOAT), ir.IntType(16))
+        rounded = builder.fptrunc(value, with_element(value.type, _BFLOAT))
+        return builder.bitcast(rounded, with_element(value.type, ir.IntType(16)))
     if converts(builder, dtype):
         return rounded_code(builder, value, dtype)
     return narrow(builder, value, dtype) if is_packed(dtype) else value
 
 
 def computed(builder: Builder, value: Value, dtype: DType) -> Value:
-    """A held element in register form."""
+    """Held elements, one or a vector, in register form."""
     if converts(builder, dtype):
         return number_of(builder, value, dtype)
     return widen(builder, value, dtype) if is_packed(dtype) else value

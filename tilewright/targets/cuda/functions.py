@@ -14,6 +14,7 @@ from tilewright.targets.cpu.conversions import emit_cast as cast_shared
 from tilewright.targets.cpu.functions import emit_function as emit_shared
 from tilewright.targets.cpu.vector_math_common import FLOAT, Builder, Lanes, Value, element_of
 from tilewright.targets.cuda import chip_math
+from tilewright.targets.cuda.lane_groups import in_each_lane
 
 _OWN: dict[str, Callable[..., Lanes]] = {
     "divide": chip_math.divide,
@@ -64,8 +65,5 @@ def emit_cast(builder: Builder, value: Value, source: DType, destination: DType)
 
 def rounded_to_tf32(builder: Builder, value: Value) -> Value:
     """An f32 as tensor cores take it: PTX ISA, cvt.rna.tf32.f32."""
-    name = "llvm.nvvm.f2tf32.rna"
-    function = builder.module.globals.get(name)
-    if function is None:
-        function = ir.Function(builder.module, ir.FunctionType(ir.IntType(32), [FLOAT]), name)
-    return builder.bitcast(builder.call(function, [value]), FLOAT)
+    words = in_each_lane(builder, "llvm.nvvm.f2tf32.rna", ir.IntType(32), [value])
+    return builder.bitcast(words, value.type)
