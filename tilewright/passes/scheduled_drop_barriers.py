@@ -148,7 +148,8 @@ def _ways(region: scheduled.ParallelOp) -> list[list[_Event]] | None:
     ops = list(region.body.block.walk())
     if any(isinstance(op, tile.IfOp) and _touches_buffers(op) for op in ops):
         return None
-    open_ended = [op for op in ops if isinstance(op, tile.ForOp) and op.end is not None and _touches_buffers(op)]
+    loops = [op for op in ops if isinstance(op, tile.ForOp) and op.end is not None and _touches_buffers(op)]
+    open_ended = [op for op in loops if not _is_last(op)]
     counts = [range(_followed(op) + 1) for op in open_ended]
     if prod(map(len, counts)) > _MOST_WAYS:
         return None
@@ -165,14 +166,33 @@ def _touches_buffers(op: Operation) -> bool:
     return any(isinstance(inner, scheduled.AllocOp | scheduled.StageOp | scheduled.BarrierOp) for inner in op.walk())
 
 
+def _is_last(op: tile.ForOp) -> bool:
+    """Whether nothing is behind a loop but waiting: fewer trips are the beginning of what more trips are."""
+    behind = op.next_op
+    while isinstance(behind, scheduled.StoreWaitOp):
+        behind = behind.next_op
+    return isinstance(behind, scheduled.EndOp)
+
+
 def _followed(op: tile.ForOp) -> int:
     """How many trips of a loop show all that its trips do to each other."""
-    rings = [_ring(stage).count for stage in op.body.block.walk() if isinstance(stage, scheduled.StageOp)]
+    inner = list(op.body.block.walk())
+    rings = [_ring(stage).count for stage in inner if isinstance(stage, scheduled.StageOp) and _goes_by(stage, op)]
     trips, period = int(op.trips.value.data), lcm(*rings)
     # The last ones, in which nothing is copied ahead, come on top.
-    enough = period + 1 + max(rings, default=1)
+    ahead = max(rings, default=1) if any(isinstance(each, scheduled.CopyOp) for each in inner) else 0
+    enough = period + 1 + ahead
     # The last of them is at the stage at which the loop ends.
     return min(trips, enough + (trips - enough) % period)
+
+
+def _goes_by(stage: scheduled.StageOp, op: tile.ForOp) -> bool:
+    """Whether it takes the trips of a loop to come to all stages: those of no loop in it do."""
+    around = stage.parent_op()
+    while around is not op and not (isinstance(around, tile.ForOp) and around.body.block.args[0] in stage.symbols):
+        assert around is not None
+        around = around.parent_op()
+    return around is op
 
 
 # ---- what happens ---------------------------------------------------------------------------------------------------

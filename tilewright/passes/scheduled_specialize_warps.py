@@ -114,6 +114,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import ClassVar
 
 from xdsl.dialects.builtin import IndexType, IntegerAttr
@@ -136,6 +137,9 @@ from tilewright.passes.operand_rings import (
     stage_of,
     take_from,
 )
+
+# Two stages are copied while one is multiplied: the products of one of these take longer than a copy.
+_FEWEST_BESIDE = 3
 
 
 @dataclass(frozen=True)
@@ -163,6 +167,8 @@ class ScheduledSpecializeWarpsPass:
             ]
             room = _room(loop, operands, unit.machine)
             stages = _stages(loop, operands, wanted, room)
+            if prod(region.shape) > unit.machine.cores:
+                stages = _stages_beside(loop, operands, stages, room)
         except Refused as reason:
             unit.remarks.append(Remark(self.name, kernel.sym_name.data, "no warp that copies", str(reason)))
             return
@@ -211,6 +217,20 @@ def _stages(loop: tile.ForOp, operands: Sequence[Operand], wanted: int, room: in
         if sum(operand.bytes(stages) for operand in operands) + 2 * barriers(stages, 1).bytes <= room:
             return stages
     raise Refused(f"two stages need {sum(operand.bytes(2) for operand in operands)} bytes of {SHARED}, {room} are left")
+
+
+def _stages_beside(loop: tile.ForOp, operands: Sequence[Operand], wanted: int, room: int) -> int:
+    """The stages beside which there is room for what comes behind the loop, which a block with several tiles does while
+    those of the next one are copied; as many as wanted, if that leaves too few."""
+    around = loop.parent_block()
+    assert around is not None
+    ops = list(around.ops)
+    behind = [op for op in ops[ops.index(loop) :] if isinstance(op, scheduled.AllocOp)]
+    room -= sum(op.count * op.stage_bytes for op in behind)
+    for stages in range(wanted, min(wanted, _FEWEST_BESIDE) - 1, -1):
+        if sum(operand.bytes(stages) for operand in operands) + 2 * barriers(stages, 1).bytes <= room:
+            return stages
+    return wanted
 
 
 def _room(loop: tile.ForOp, operands: Sequence[Operand], machine: Machine) -> int:
