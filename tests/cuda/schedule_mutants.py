@@ -28,7 +28,7 @@ from tests.cuda.role_kernels import RoleProduct
 from tests.numerics.test_phases import expected_of
 from tests.programs import causal_attention
 from tests.ptx.emulator import run as execute
-from tests.ptx.errors import SharedRace
+from tests.ptx.errors import SharedRace, TensorMemoryFault
 from tilewright import dtypes
 from tilewright.dialects import scheduled, tensor_memory, tile
 from tilewright.errors import CompilerBug
@@ -527,7 +527,8 @@ def _count(op: Any) -> int:
 
 
 def judge(subject: Subject, mutant: Mutant, expected: Sequence[Tensor], seeds: Sequence[int]) -> Verdict:
-    """Whether a mutant is seen: the executor complains, or has another result, or the emulator sees a race."""
+    """Whether a mutant is seen: the executor complains, or has another result, or the emulator sees a race or a
+    fault in tensor memory."""
     name = f"{mutant.operation(subject.kernel).name} {mutant.number}"
     try:
         kernel = mutant.planted(subject.kernel)
@@ -538,7 +539,7 @@ def judge(subject: Subject, mutant: Mutant, expected: Sequence[Tensor], seeds: S
                 return Verdict(mutant, name, "another result")
         if not mutant.harmless and subject.machine is not None:
             subject.emulate(kernel, subject.machine)
-    except (CompilerBug, VerifyException, SharedRace) as error:
+    except (CompilerBug, VerifyException, SharedRace, TensorMemoryFault) as error:
         return Verdict(mutant, name, f"{type(error).__name__}: {error}")
     return Verdict(mutant, name, "")
 

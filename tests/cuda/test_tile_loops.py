@@ -18,7 +18,7 @@ from tests.cuda.schedule_mutants import subjects_of, verdicts
 from tests.cuda.test_machine_code import check_clean
 from tests.cuda.test_pipeline import executed, numbers, operands, product
 from tests.cuda.test_warpgroups import Make, defined, ops_of, remarks
-from tilewright.dialects import scheduled, tile, tile_order
+from tilewright.dialects import scheduled, tensor_memory, tile, tile_order
 from tilewright.machines import machine as machines
 from tilewright.machines.machine import Machine, load, with_caches
 from tilewright.passes import scheduled_loop_over_tiles, scheduled_order_tiles
@@ -247,3 +247,52 @@ def test_large_products_loop_over_tiles_and_are_clean(size: int) -> None:
     assert "tiles in groups of" in remarks(program, ScheduledOrderTilesPass)[0]
     counts = check_clean(program)
     assert counts["UTMASTG"] >= 1
+
+
+# ---- products in tensor memory --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", ["nn", "tt"])
+@pytest.mark.parametrize("blocks", [1, 2, 5])
+def test_any_number_of_blocks_with_two_accumulators(
+    in_tensor_memory: Make, small: Small, blocks: int, order: str
+) -> None:
+    small(blocks)
+    a, b, exact = operands(order, "bf16", 264, 72, 200)
+    program = in_tensor_memory((128, 32, 64, 1, 3), product(order, "bf16"), a, b)
+    check_loops(program, blocks, 9)
+    (held,) = ops_of(program, tensor_memory.TensorAllocOp)
+    assert (held.count, held.tile_columns) == (2, 32)
+    got, _ = executed(program, (a, b))
+    np.testing.assert_array_equal(got, exact.astype(got.dtype))
+    np.testing.assert_array_equal(defined(program, (a, b)), got)
+
+
+@pytest.mark.parametrize(("trips", "stages"), [(2, 2), (3, 2), (5, 3)])
+def test_any_number_of_trips_in_tensor_memory(in_tensor_memory: Make, small: Small, trips: int, stages: int) -> None:
+    small(2)
+    a, b, exact = operands("nn", "f16", 264, 120, 64 * trips - 8)
+    program = in_tensor_memory((128, 64, 64, 2, stages), lambda x, y: tw.matmul(x, y, dtype=tw.f32), a, b)
+    check_loops(program, 2, 6)
+    got, _ = executed(program, (a, b))
+    np.testing.assert_array_equal(got, exact.astype(got.dtype))
+    np.testing.assert_array_equal(defined(program, (a, b)), got)
+
+
+def test_mistakes_with_two_accumulators_are_seen_and_nothing_else(in_tensor_memory: Make, small: Small) -> None:
+    small(2)
+    a, b, _ = operands("nt", "f16", 136, 152, 136)
+    program = in_tensor_memory((128, 32, 64, 1, 2), product("nt", "f16"), a, b)
+    check_loops(program, 2, 10)
+    (subject,) = subjects_of(program, [a, b], "a product in tensor memory in a loop over tiles")
+    found = list(verdicts(subject, range(2)))
+    assert sum(bool(each.caught) for each in found) >= 40
+    assert [each for each in found if each.is_missed or each.is_wronged] == []
+
+
+def test_large_products_in_tensor_memory_loop_over_tiles_and_are_clean() -> None:
+    square = tw.ShapeDtype((8192, 8192), tw.bf16)
+    program = built(tw.jit(product("nn", "bf16")).lower(square, square), "cuda:sm_100a")
+    (held,) = ops_of(program, tensor_memory.TensorAllocOp)
+    assert (held.count, held.tile_columns) == (2, 256)
+    check_clean(program)

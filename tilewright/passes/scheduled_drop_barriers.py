@@ -139,8 +139,8 @@ def _drop(region: scheduled.ParallelOp) -> None:
 
 
 def _is_for_tensor_memory(op: scheduled.BarrierOp) -> bool:
-    """Whether columns are freed that the warps before it used."""
-    return isinstance(op.next_op, tensor_memory.TensorFreeOp)
+    """Whether columns are freed, or said to be, that the warps before it used."""
+    return isinstance(op.next_op, tensor_memory.TensorFreeOp | tensor_memory.TensorFenceOp)
 
 
 def _ways(region: scheduled.ParallelOp) -> list[list[_Event]] | None:
@@ -167,9 +167,9 @@ def _touches_buffers(op: Operation) -> bool:
 
 
 def _is_last(op: tile.ForOp) -> bool:
-    """Whether nothing is behind a loop but waiting: fewer trips are the beginning of what more trips are."""
+    """Whether nothing behind a loop touches buffers: fewer trips are the beginning of what more trips are."""
     behind = op.next_op
-    while isinstance(behind, scheduled.StoreWaitOp):
+    while isinstance(behind, scheduled.StoreWaitOp | tensor_memory.TensorFreeOp):
         behind = behind.next_op
     return isinstance(behind, scheduled.EndOp)
 

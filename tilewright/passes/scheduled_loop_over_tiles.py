@@ -159,20 +159,18 @@ from math import prod
 from typing import ClassVar
 
 from xdsl.dialects.builtin import AffineMapAttr, IndexType
-from xdsl.ir import Block, Operation, Region, SSAValue
+from xdsl.ir import Block, Operation, Region
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from tilewright.dialects import scheduled, tile, tile_order
-from tilewright.dialects.base import decode, encode
+from tilewright.dialects.base import encode
 from tilewright.machines.machine import Machine
 from tilewright.passes.base import Remark, Unit
 from tilewright.passes.copied_windows import Refused
-from tilewright.passes.copying_role import COPIES, number
+from tilewright.passes.copying_role import COPIES, MULTIPLIES
 from tilewright.passes.layout_spaces import SHARED
-from tilewright.passes.operand_rings import with_symbols
 from tilewright.passes.tile_grids import blocks_together, number_points, point_of
-
-_COUNTED = scheduled.AwaitOp | scheduled.ExpectOp | scheduled.ArriveOp | scheduled.TensorCopyOp | scheduled.StageOp
+from tilewright.passes.tile_sums import Parts, sums_in_registers, sums_in_tensor_memory
 
 
 @dataclass(frozen=True)
@@ -189,7 +187,7 @@ class ScheduledLoopOverTilesPass:
         tiles, blocks = prod(region.shape), unit.machine.cores
         try:
             parts = _parts_of(region)
-            _check_room(region, parts, unit.machine)
+            _check_room(region, unit.machine)
         except Refused as reason:
             unit.remarks.append(Remark(self.name, kernel.sym_name.data, "a block for each tile", str(reason)))
             return
@@ -211,47 +209,28 @@ def waiting_seconds(machine: Machine) -> float:
 # ---- what can be done -----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Parts:
-    """The role that copies and the loop of products, with their loops' barriers, and the wait for all products."""
-
-    role: scheduled.RoleOp
-    fills: tile.ForOp
-    products: tile.ForOp
-    empty: SSAValue
-    done: scheduled.MmaWaitOp
-
-    @property
-    def trips(self) -> int:
-        """Of both loops, in a tile."""
-        return int(self.products.trips.value.data)
-
-
-def _parts_of(region: scheduled.ParallelOp) -> _Parts:
-    """The parts of a region in which one loop is fed by a role.
+def _parts_of(region: scheduled.ParallelOp) -> Parts:
+    """The parts of a region in which roles feed one product.
 
     Raises:
         Refused: it has others.
     """
-    ops = list(region.body.block.ops)
-    roles = [op for op in ops if isinstance(op, scheduled.RoleOp)]
-    if len(roles) != 1 or roles[0].role.data != COPIES:
-        raise Refused("there is a role beside the one that copies")
-    fills = [op for op in roles[0].body.block.ops if isinstance(op, tile.ForOp)]
-    fed = [op for op in ops if isinstance(op, tile.ForOp) and any(isinstance(each, _COUNTED) for each in op.walk())]
-    arrivals = [op for op in region.walk() if isinstance(op, scheduled.ArriveOp)]
-    if len(fills) != 1 or len(fed) != 1 or len(arrivals) != 1 or len(roles[0].body.block.ops) != 2:
-        raise Refused("there are copies or products that are not in one loop")
-    if fills[0].trips != fed[0].trips or fills[0].end is not None or fed[0].end is not None:
-        raise Refused("tiles do not take the same trips")
-    behind = ops[ops.index(fed[0]) :]
-    done = [op for op in behind if isinstance(op, scheduled.MmaWaitOp)]
-    if len(done) != 1 or any(isinstance(op, scheduled.CopyOp) for op in region.walk()):
+    roles = [op for op in region.body.block.ops if isinstance(op, scheduled.RoleOp)]
+    names = [role.role.data for role in roles]
+    if names == [COPIES]:
+        parts = sums_in_registers(region, roles)
+    elif names == [COPIES, MULTIPLIES]:
+        parts = sums_in_tensor_memory(region, roles)
+    else:
+        raise Refused(f"there are the roles {', '.join(names)}")
+    if any(isinstance(op, scheduled.CopyOp) for op in region.walk()):
         raise Refused("the threads copy, too")
-    return _Parts(roles[0], fills[0], fed[0], arrivals[0].mbarrier, done[0])
+    if len({loop.trips for loop in parts.loops}) > 1 or any(loop.end is not None for loop in parts.loops):
+        raise Refused("tiles do not take the same trips")
+    return parts
 
 
-def _check_room(region: scheduled.ParallelOp, parts: _Parts, machine: Machine) -> None:
+def _check_room(region: scheduled.ParallelOp, machine: Machine) -> None:
     """Blocks of several tiles have work and memory.
 
     Raises:
@@ -278,55 +257,61 @@ def _check_room(region: scheduled.ParallelOp, parts: _Parts, machine: Machine) -
 
 @dataclass
 class _Loops:
-    """Puts what a block does to a tile, and what its role does, into loops over tiles."""
+    """Puts what a block does to a tile, and what its roles do, into loops over tiles."""
 
     region: scheduled.ParallelOp
-    parts: _Parts
+    parts: Parts
     blocks: int
 
     def write(self) -> None:
-        block, shape = self.region.body.block, self.region.shape
+        shape = self.region.shape
         point = point_of(self.region) or number_points(self.region, range(len(shape)), 1)
         self.region.properties["extents"] = encode((self.blocks,))
         self._store_late()
-        self._loop_of_role(point)
+        self.parts.prepare()
+        for role in self.parts.roles:
+            self._loop_of_role(role, point)
         self._loop_of_warpgroups(point)
         point.detach()
         point.erase()
-        assert isinstance(block.last_op, scheduled.EndOp)
 
-    def _loop_of_role(self, point: tile_order.PointOp) -> None:
-        body = Block(arg_types=[IndexType()])
-        role = self.parts.role.body.block
-        _move([self.parts.fills], body)
+    def _loop_of_role(self, role: scheduled.RoleOp, point: tile_order.PointOp) -> None:
+        body, block = Block(arg_types=[IndexType()]), role.body.block
+        _move([op for op in block.ops if not isinstance(op, scheduled.EndOp)], body)
+        self.parts.write_role(role, body)
         self._begin(body, point)
-        _count_on(self.parts.fills, body.args[0])
-        last = role.last_op
+        last = block.last_op
         assert last is not None
-        role.insert_op_before(self._for(body, point), last)
+        block.insert_op_before(self._for(body, point), last)
 
     def _loop_of_warpgroups(self, point: tile_order.PointOp) -> None:
-        block, turn = self.region.body.block, IndexType()
-        ops = list(block.ops)
-        first = ops.index(self.parts.role) + 1
-        behind = [op for op in ops[first:] if not isinstance(op, scheduled.EndOp)]
-        waits = [op for op in behind if isinstance(op, scheduled.StoreWaitOp) and op is behind[-1]]
-        body = Block(arg_types=[turn])
-        _move([op for op in behind if op not in waits], body)
+        block, role = self.region.body.block, self.parts.roles[-1]
+        behind = list(block.ops)[block.get_operation_index(role) + 1 : -1]
+        if isinstance(behind[-1], scheduled.StoreWaitOp):
+            behind.pop()
+        body = Block(arg_types=[IndexType()])
+        _move(behind, body)
+        given_back = self.parts.write_warpgroups(body)
         self._begin(body, point)
-        _count_on(self.parts.products, body.args[0])
-        body.insert_op_after(self._last_is_empty(body.args[0]), self.parts.done)
-        block.insert_op_after(self._for(body, point), self.parts.role)
+        block.insert_ops_after([self._for(body, point), *given_back], role)
 
     def _begin(self, body: Block, point: tile_order.PointOp) -> None:
-        """The tile of a turn, whose coordinates the operations of a body use, is found first."""
+        """The tile of a turn is found first, where the operations of a body use its coordinates."""
         own = point.clone()
         own.operands = [point.symbols[0], body.args[0]]
         counted = AffineMap(0, 2, (AffineExpr.symbol(0) + AffineExpr.symbol(1) * self.blocks,))
         own.properties["map"] = AffineMapAttr(counted)
-        for result, same in zip(point.results, own.results, strict=True):
-            for use in [use for use in result.uses if _is_in(use.operation, body)]:
-                use.operation.operands[use.index] = same
+        uses = [
+            (use, same)
+            for result, same in zip(point.results, own.results, strict=True)
+            for use in result.uses
+            if _is_in(use.operation, body)
+        ]
+        if not uses:
+            own.erase()
+            return
+        for use, same in uses:
+            use.operation.operands[use.index] = same
         first = body.first_op
         assert first is not None
         body.insert_op_before(own, first)
@@ -342,15 +327,6 @@ class _Loops:
         attributes["end"] = AffineMapAttr(AffineMap(0, 1, (left // self.blocks + 1,)))
         return tile.ForOp.make([point.symbols[0]], attributes, [], [Region(body)])
 
-    def _last_is_empty(self, turn: SSAValue) -> scheduled.ArriveOp:
-        """Who reads the last stage of a tile has been waited for."""
-        barriers, trips = self.parts.empty.owner, self.parts.trips
-        assert isinstance(barriers, scheduled.MbarrierOp)
-        last = AffineExpr.symbol(0) * trips + (trips - 1)
-        return scheduled.ArriveOp.make(
-            [barriers.result, turn], {"number": number(last % int(decode(barriers.count)))}, []
-        )
-
     def _store_late(self) -> None:
         """Buffers that the machine stores from are waited for before they are written again, and at the end."""
         block = self.region.body.block
@@ -364,7 +340,7 @@ class _Loops:
             buffer = store.source.owner
             assert isinstance(buffer, scheduled.AllocOp)
             buffer.detach()
-            block.insert_op_before(buffer, self.parts.role)
+            block.insert_op_before(buffer, self.parts.roles[0])
             block.insert_op_before(scheduled.StoreWaitOp.make([], {}, []), self._before_reading(buffer))
         last = block.last_op
         assert last is not None
@@ -374,7 +350,7 @@ class _Loops:
         """The barrier before a buffer is written, or the wait for products, if that is sooner: the assembler has each
         product waited for where one thread branches off between sums being read and stored."""
         barrier, block = _barrier_before(_written(buffer)), self.region.body.block
-        return min(barrier, self.parts.done, key=block.get_operation_index)
+        return min(barrier, self.parts.waits, key=block.get_operation_index)
 
 
 def _written(buffer: scheduled.AllocOp) -> Operation:
@@ -403,24 +379,3 @@ def _is_in(op: Operation, body: Block) -> bool:
             return True
         around = around.parent_op()
     return False
-
-
-def _count_on(loop: tile.ForOp, turn: SSAValue) -> None:
-    """Stages and phases go by the number of the trip since the block began; whether there is a trip before, and what is
-    copied, by that in the tile."""
-    counter, trips = loop.body.block.args[0], int(loop.trips.value.data)
-    for op in list(loop.body.walk()):
-        if not isinstance(op, _COUNTED) or counter not in op.symbols:
-            continue
-        count = len(op.symbols)
-        same = [AffineExpr.symbol(position) for position in range(count)]
-        on = [
-            each + AffineExpr.symbol(count) * trips if op.symbols[at] is counter else each
-            for at, each in enumerate(same)
-        ]
-        counted = ("map",) if isinstance(op, scheduled.StageOp) else ("number", "phase")
-        op.operands = [*op.operands, turn]
-        for name, value in list(op.properties.items()):
-            if isinstance(value, AffineMapAttr):
-                by = on if name in counted else same
-                op.properties[name] = AffineMapAttr(with_symbols(value.data, by, count + 1))

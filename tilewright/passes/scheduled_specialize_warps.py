@@ -135,11 +135,9 @@ from tilewright.passes.operand_rings import (
     left_bytes,
     remove_trips,
     stage_of,
+    stages_beside,
     take_from,
 )
-
-# Two stages are copied while one is multiplied: the products of one of these take longer than a copy.
-_FEWEST_BESIDE = 3
 
 
 @dataclass(frozen=True)
@@ -168,7 +166,7 @@ class ScheduledSpecializeWarpsPass:
             room = _room(loop, operands, unit.machine)
             stages = _stages(loop, operands, wanted, room)
             if prod(region.shape) > unit.machine.cores:
-                stages = _stages_beside(loop, operands, stages, room)
+                stages = stages_beside(loop, stages, room, lambda each: _bytes(operands, each))
         except Refused as reason:
             unit.remarks.append(Remark(self.name, kernel.sym_name.data, "no warp that copies", str(reason)))
             return
@@ -214,23 +212,14 @@ def _stages(loop: tile.ForOp, operands: Sequence[Operand], wanted: int, room: in
         Refused: there is no room for 2.
     """
     for stages in range(max(2, min(wanted, int(loop.trips.value.data))), 1, -1):
-        if sum(operand.bytes(stages) for operand in operands) + 2 * barriers(stages, 1).bytes <= room:
+        if _bytes(operands, stages) <= room:
             return stages
     raise Refused(f"two stages need {sum(operand.bytes(2) for operand in operands)} bytes of {SHARED}, {room} are left")
 
 
-def _stages_beside(loop: tile.ForOp, operands: Sequence[Operand], wanted: int, room: int) -> int:
-    """The stages beside which there is room for what comes behind the loop, which a block with several tiles does while
-    those of the next one are copied; as many as wanted, if that leaves too few."""
-    around = loop.parent_block()
-    assert around is not None
-    ops = list(around.ops)
-    behind = [op for op in ops[ops.index(loop) :] if isinstance(op, scheduled.AllocOp)]
-    room -= sum(op.count * op.stage_bytes for op in behind)
-    for stages in range(wanted, min(wanted, _FEWEST_BESIDE) - 1, -1):
-        if sum(operand.bytes(stages) for operand in operands) + 2 * barriers(stages, 1).bytes <= room:
-            return stages
-    return wanted
+def _bytes(operands: Sequence[Operand], stages: int) -> int:
+    """What rings and their barriers take."""
+    return sum(operand.bytes(stages) for operand in operands) + 2 * barriers(stages, 1).bytes
 
 
 def _room(loop: tile.ForOp, operands: Sequence[Operand], machine: Machine) -> int:

@@ -121,6 +121,8 @@ class Interpreter(TileInterpreter):
             return [block.make_mbarriers(op, named(op, values))]
         if isinstance(op, tensor_memory.TensorAllocOp):
             return [block.tensor_alloc(op, named(op, values))]
+        if isinstance(op, tensor_memory.TensorStageOp):
+            return [values[op.tensor].stage(_number(op.map.data, op, values))]
         if isinstance(op, tensor_memory.TensorLoadOp):
             return [values[op.source].load(block.agent, op, named(op, values))]
         if isinstance(op, scheduled.RoleOp):

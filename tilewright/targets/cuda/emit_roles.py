@@ -31,6 +31,7 @@ from tilewright.targets.cuda.fragments import Builder, Threads, Value, i32
 _OF_ONE_LANE = (
     *(scheduled.AwaitOp, scheduled.ExpectOp, scheduled.TensorCopyOp, scheduled.StageOp, scheduled.EndOp),
     *(tensor_memory.TensorMmaOp, tensor_memory.MmaCommitOp),
+    *(tensor_memory.TensorStageOp, tensor_memory.TensorFenceOp),
     *(tile.ForOp, tile.YieldOp, tile_order.PointOp),
 )
 # Of a block's barriers, the one of the warps that have no role (PTX ISA, bar: 16 of them); number 0 is of all.
