@@ -271,7 +271,14 @@ def _why_harmless(op: Operation, other: Operation, forwards: bool) -> str:
         return "the copy is in no group yet"
     if kinds == {scheduled.WaitOp, scheduled.BarrierOp} and _is_left_alone(op if forwards else other):
         return "nobody touches what it waits for"
+    if kinds == {scheduled.StoreWaitOp, scheduled.MmaWaitOp}:
+        return "each waits for something else"
     for moved, passed, down in ((op, other, forwards), (other, op, not forwards)):
+        if isinstance(moved, scheduled.ArriveOp) and isinstance(passed, scheduled.BarrierOp) and down:
+            return "says later that a stage is empty"
+        stores = any(isinstance(each, scheduled.TensorStoreOp) for each in passed.walk())
+        if isinstance(moved, scheduled.StoreWaitOp) and not down and not stores:
+            return "waits sooner"
         if isinstance(moved, scheduled.CommitOp) and not isinstance(passed, _COUNTS_COPIES):
             return "" if any(isinstance(each, _COUNTS_COPIES) for each in passed.walk()) else "the same groups"
         if isinstance(moved, scheduled.CommitOp) and isinstance(passed, scheduled.CopyOp) and down:

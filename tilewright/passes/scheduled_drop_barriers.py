@@ -1,9 +1,9 @@
 """Take out the barriers of a block that nothing needs.
 
 What the warps of a block do to its buffers is followed through the kernel, loops as often as their rings have stages
-and twice more, and every number of times up to that where it is not known before. A barrier stays if without it one
-warp would write what another has read or written since, or read what another has written. Where only the lanes of a
-warp depend on each other, a barrier of the warp takes its place.
+and once more, twice more where they copy ahead, and every number of times up to that where it is not known before. A
+barrier stays if without it one warp would write what another has read or written since, or read what another has
+written. Where only the lanes of a warp depend on each other, a barrier of the warp takes its place.
 
 Before:
     func.func @main(%x: tensor<64xf32>) -> tensor<64xf32> {
