@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import combinations
 from math import prod
 
 from xdsl.dialects.builtin import AffineMapAttr, IndexType
@@ -41,10 +41,10 @@ def product_grid(kernel: tile.KernelOp, region: scheduled.ParallelOp) -> Product
         return None
     indices, panels = list(region.body.block.args), _panels(kernel, region)
     found: list[ProductGrid] = []
-    for rows, columns in permutations(range(len(indices)), 2):
+    for rows, columns in combinations(range(len(indices)), 2):
         row_bytes = _bytes_with(panels, indices[rows], indices[columns])
         column_bytes = _bytes_with(panels, indices[columns], indices[rows])
-        if rows < columns and row_bytes and column_bytes:
+        if row_bytes and column_bytes:
             grid = TileGrid(region.shape[rows], region.shape[columns], row_bytes, column_bytes)
             found.append(ProductGrid(rows, columns, grid))
     return max(found, key=lambda each: each.tiles.row_bytes + each.tiles.column_bytes, default=None)
