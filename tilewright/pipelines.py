@@ -59,7 +59,9 @@ def tile_to_scheduled() -> Sequence[Pass]:
 def tile_to_warps() -> Sequence[Pass]:
     """Schedule for warps: layouts of all tiles, every movement of data between them, and copies ahead of products."""
     from tilewright.passes.scheduled_drop_barriers import ScheduledDropBarriersPass
+    from tilewright.passes.scheduled_loop_over_tiles import ScheduledLoopOverTilesPass
     from tilewright.passes.scheduled_multiply_in_tensor_memory import ScheduledMultiplyInTensorMemoryPass
+    from tilewright.passes.scheduled_order_tiles import ScheduledOrderTilesPass
     from tilewright.passes.scheduled_pipeline_copies import ScheduledPipelineCopiesPass
     from tilewright.passes.scheduled_plan_block_memory import ScheduledPlanBlockMemoryPass
     from tilewright.passes.scheduled_specialize_chains import ScheduledSpecializeChainsPass
@@ -78,6 +80,8 @@ def tile_to_warps() -> Sequence[Pass]:
         ScheduledSpecializeWarpsPass(),  # windows that warpgroups multiply: a warp has the machine copy them
         ScheduledPipelineCopiesPass(),  # windows that other loops multiply, in stages, around registers
         ScheduledStoreTensorsPass(),  # results that go through a buffer anyway, where the machine copies
+        ScheduledOrderTilesPass(),  # when what blocks copy is known, and before anything is planned by its place
+        ScheduledLoopOverTilesPass(),  # in that order; when it is known how results are stored
         ScheduledPlanBlockMemoryPass(),  # when all buffers are there
         ScheduledDropBarriersPass(),  # last: what buffers share decides which barriers are needed
     ]

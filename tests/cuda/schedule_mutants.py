@@ -28,7 +28,7 @@ from tests.cuda.role_kernels import RoleProduct
 from tests.numerics.test_phases import expected_of
 from tests.programs import causal_attention
 from tests.ptx.emulator import run as execute
-from tests.ptx.errors import SharedRace
+from tests.ptx.errors import SharedRace, TensorMemoryFault
 from tilewright import dtypes
 from tilewright.dialects import scheduled, tensor_memory, tile
 from tilewright.errors import CompilerBug
@@ -271,7 +271,14 @@ def _why_harmless(op: Operation, other: Operation, forwards: bool) -> str:
         return "the copy is in no group yet"
     if kinds == {scheduled.WaitOp, scheduled.BarrierOp} and _is_left_alone(op if forwards else other):
         return "nobody touches what it waits for"
+    if kinds == {scheduled.StoreWaitOp, scheduled.MmaWaitOp}:
+        return "each waits for something else"
     for moved, passed, down in ((op, other, forwards), (other, op, not forwards)):
+        if isinstance(moved, scheduled.ArriveOp) and isinstance(passed, scheduled.BarrierOp) and down:
+            return "says later that a stage is empty"
+        stores = any(isinstance(each, scheduled.TensorStoreOp) for each in passed.walk())
+        if isinstance(moved, scheduled.StoreWaitOp) and not down and not stores:
+            return "waits sooner"
         if isinstance(moved, scheduled.CommitOp) and not isinstance(passed, _COUNTS_COPIES):
             return "" if any(isinstance(each, _COUNTS_COPIES) for each in passed.walk()) else "the same groups"
         if isinstance(moved, scheduled.CommitOp) and isinstance(passed, scheduled.CopyOp) and down:
@@ -527,7 +534,8 @@ def _count(op: Any) -> int:
 
 
 def judge(subject: Subject, mutant: Mutant, expected: Sequence[Tensor], seeds: Sequence[int]) -> Verdict:
-    """Whether a mutant is seen: the executor complains, or has another result, or the emulator sees a race."""
+    """Whether a mutant is seen: the executor complains, or has another result, or the emulator sees a race or a
+    fault in tensor memory."""
     name = f"{mutant.operation(subject.kernel).name} {mutant.number}"
     try:
         kernel = mutant.planted(subject.kernel)
@@ -538,7 +546,7 @@ def judge(subject: Subject, mutant: Mutant, expected: Sequence[Tensor], seeds: S
                 return Verdict(mutant, name, "another result")
         if not mutant.harmless and subject.machine is not None:
             subject.emulate(kernel, subject.machine)
-    except (CompilerBug, VerifyException, SharedRace) as error:
+    except (CompilerBug, VerifyException, SharedRace, TensorMemoryFault) as error:
         return Verdict(mutant, name, f"{type(error).__name__}: {error}")
     return Verdict(mutant, name, "")
 

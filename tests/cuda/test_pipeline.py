@@ -28,7 +28,9 @@ from tilewright.errors import CompilerBug
 from tilewright.machines.machine import load
 from tilewright.passes.base import Unit
 from tilewright.passes.scheduled_drop_barriers import ScheduledDropBarriersPass
+from tilewright.passes.scheduled_loop_over_tiles import ScheduledLoopOverTilesPass
 from tilewright.passes.scheduled_multiply_in_tensor_memory import ScheduledMultiplyInTensorMemoryPass
+from tilewright.passes.scheduled_order_tiles import ScheduledOrderTilesPass
 from tilewright.passes.scheduled_pipeline_copies import ScheduledPipelineCopiesPass
 from tilewright.passes.scheduled_plan_block_memory import ScheduledPlanBlockMemoryPass
 from tilewright.passes.scheduled_specialize_chains import ScheduledSpecializeChainsPass
@@ -473,6 +475,8 @@ def test_the_order_of_the_passes_is_that_of_these_tests() -> None:
         ScheduledSpecializeWarpsPass,
         ScheduledPipelineCopiesPass,
         ScheduledStoreTensorsPass,
+        ScheduledOrderTilesPass,
+        ScheduledLoopOverTilesPass,
         ScheduledPlanBlockMemoryPass,
         ScheduledDropBarriersPass,
     ]

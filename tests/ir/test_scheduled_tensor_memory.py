@@ -66,3 +66,32 @@ def test_what_the_verifiers_refuse(old: str, new: str, message: str) -> None:
     assert old in TEXT
     with pytest.raises(VerifyException, match=message):
         parse(TEXT.replace(old, new))
+
+
+STAGED = TEXT.replace("columns = 32 : index", "columns = 64 : index, stages = 2 : index")
+for tile in ("sum, %i) {atom", "sum) : "):
+    STAGED = STAGED.replace(f"%{tile}", f"%one{tile.removeprefix('sum')}")
+ONE = f"%one = scheduled.tensor_stage(%sum, %i) {{map = affine_map<()[s0] -> (s0 mod 2)>}} : {SUM}"
+STAGED = STAGED.replace("    %done = ", f"    {ONE}\n    %done = ")
+
+
+def test_text_of_several_tiles_round_trips() -> None:
+    module = parse(STAGED)
+    assert str(parse(str(module))) == str(module)
+
+
+BROKEN_STAGES = [
+    ("stages = 2", "stages = 1", "64 columns are not those of 1 tiles"),
+    ("stages = 2", "stages = 3", "64 columns are not those of 3 tiles"),
+    ("columns = 64", "columns = 32", "does not fit 16 columns"),
+    ("tensor_load(%one)", "tensor_load(%sum)", "used otherwise than by their number"),
+    (", stages = 2 : index", "", "not of several tiles in tensor memory"),
+    ("(s0 mod 2)", "(s0, s0)", "one number of 1 symbols"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "message"), BROKEN_STAGES, ids=[new for _, new, _ in BROKEN_STAGES])
+def test_what_the_verifiers_refuse_of_several_tiles(old: str, new: str, message: str) -> None:
+    assert old in STAGED
+    with pytest.raises(VerifyException, match=message):
+        parse(STAGED.replace(old, new))

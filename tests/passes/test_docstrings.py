@@ -16,16 +16,20 @@ import pytest
 from pass_support import numbered, parse, random_inputs, run, unit_of
 
 from tilewright import passes
-from tilewright.machines.machine import load
+from tilewright.machines.machine import Machine, load, with_caches
 from tilewright.passes import scheduled_plan_memory
 from tilewright.passes.array_order_weights import ArrayOrderWeightsPass
 from tilewright.passes.base import Pass, Unit
+from tilewright.passes.scheduled_loop_over_tiles import ScheduledLoopOverTilesPass
+from tilewright.passes.scheduled_order_tiles import ScheduledOrderTilesPass
 from tilewright.pipelines import array_to_tile, tile_to_scheduled, tile_to_warps
 
 PASSES = [*array_to_tile(), *tile_to_scheduled(), *tile_to_warps()]
 # The machine of those that are not for vectors alone: one with tensor memory for those that are for it.
 MACHINES = {type(each): "sm_100a" if "tensor-memory" in each.name else "sm_90a" for each in tile_to_warps()}
 MACHINES[ArrayOrderWeightsPass] = "sm_90a"
+# Those for kernels of more tiles than a machine does at a time have their examples on a small one.
+SMALL = (ScheduledOrderTilesPass, ScheduledLoopOverTilesPass)
 
 
 def example(module: Any) -> tuple[str, str]:
@@ -39,7 +43,14 @@ def unit_from(text: str, each: Pass) -> Unit:
     unit = unit_of(parse(text), {})
     if type(each) in MACHINES:
         unit.machine = load(MACHINES[type(each)])
+    if isinstance(each, SMALL):
+        unit.machine = small(unit.machine)
     return unit
+
+
+def small(machine: Machine) -> Machine:
+    """Four multiprocessors with a warp each, and a second-level cache of 2 KiB."""
+    return dataclasses.replace(with_caches(machine, {"l2": 2048}), cores=4, axes={**machine.axes, "warp": 1})
 
 
 def module_of(each: Pass) -> Any:

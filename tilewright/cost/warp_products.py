@@ -25,7 +25,7 @@ _SIDES = (16, 32, 64, 128, 256)
 _DEPTHS_BYTES = (64, 128)
 _WARPS = (1, 2, 4, 8)
 # Registers of a thread for addresses, counters and what is copied, beside sums and operands.
-_REGISTERS_BESIDE = 56
+REGISTERS_BESIDE = 56
 _REGISTERS = 255
 # Results of a thread that leave room for what is done with them: of 128 the assembler spills those of a bias, a GELU
 # and a residual.
@@ -180,7 +180,7 @@ def _splits(product: WarpProduct, tile: MatmulTile, atom: MatrixAtom) -> Iterato
             # A step of both operands, and the next one.
             operands = 2 * (rows // atom.rows * 4 + columns // atom.columns * 2)
             most = _MOST_FOLLOWED if product.is_followed else _REGISTERS
-            if sums <= most and sums + operands + _REGISTERS_BESIDE <= _REGISTERS:
+            if sums <= most and sums + operands + REGISTERS_BESIDE <= _REGISTERS:
                 yield down, warps // down
 
 
@@ -253,7 +253,7 @@ def _together(product: WarpProduct, schedule: WarpSchedule, machine: Machine) ->
     used = max(schedule.stages * _stage_bytes(product, tile), tile.rows * tile.columns * product.accumulator.itemsize)
     sums = tile.rows * tile.columns // (32 * schedule.warps)
     operands = 0 if schedule.family != MMA else 2 * (tile.rows // down // 4 + tile.columns // side // 4)
-    registers = (sums + operands + _REGISTERS_BESIDE) * 32 * schedule.warps
+    registers = (sums + operands + REGISTERS_BESIDE) * 32 * schedule.warps
     whole = machine.axes["warp"] * 32 * 32
     accumulators = 8 if schedule.family != TCGEN05 else machine.axes["tmem.col"] // tensor_columns(tile.columns)
     return max(1, min(machine.memories[0].bytes // used, whole // registers, accumulators, 8))

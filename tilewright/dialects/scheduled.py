@@ -26,7 +26,7 @@
     fence         what was written to memory is seen by what works asynchronously
     mma_wait      the newest asynchronous products may be under way, those before have been done
 
-and those on tensor memory, of `tensor_memory.py`.
+those on tensor memory, of `tensor_memory.py`, and the points of a grid in an order, of `tile_order.py`.
 
 A scheduled kernel is a `tile.kernel` with an empty grid whose body holds these, `tile.for` without carried tiles, and
 `tile.yield`. On a machine with warps there are no nests: each tile has its layout in its type, `tile.relayout` moves
@@ -54,7 +54,7 @@ from xdsl.traits import IsTerminator, Pure
 from xdsl.utils.exceptions import VerifyException
 
 from tilewright import dtypes
-from tilewright.dialects import tensor_memory, tile
+from tilewright.dialects import tensor_memory, tile, tile_order
 from tilewright.dialects.base import PlainOp, array_type, decode, dtype_of
 from tilewright.layout import Layout, row_major
 from tilewright.layout.axes import Kind, kind_of
@@ -583,6 +583,7 @@ Scheduled = Dialect(
         *(TensorStoreOp, StoreWaitOp),
         *(ParallelOp, NestOp, EndOp, BarrierOp, TermsOp, MmaOp, DotOp),
         *tensor_memory.OPERATIONS,
+        *tile_order.OPERATIONS,
     ],
     [],
 )

@@ -1,6 +1,7 @@
 """Operations of the `scheduled` dialect on tensor memory: the memory of a block that products add up in by themselves.
 
-    tensor_alloc   columns of it, for a tile that lies there
+    tensor_alloc   columns of it, for a tile that lies there, or for several
+    tensor_stage   one tile of several
     tensor_free    gives them back
     tensor_mma     a product that one thread begins, added to a tile there
     mma_commit     one arrival at a barrier in memory when the products that a thread began have been done
@@ -12,11 +13,13 @@ PTX ISA 9.7.16, "TensorCore 5th Generation Family Instructions".
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 
 from xdsl.dialects.builtin import AffineMapAttr, IndexType, IntegerAttr, StringAttr
 from xdsl.ir import SSAValue
-from xdsl.irdl import irdl_op_definition, operand_def, opt_prop_def, prop_def, result_def, var_operand_def
+from xdsl.irdl import irdl_op_definition, operand_def, opt_prop_def, prop_def, result_def, traits_def, var_operand_def
+from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
 from tilewright.dialects import tile
@@ -38,14 +41,26 @@ def _parsed(layout: str) -> Layout:
 
 @irdl_op_definition
 class TensorAllocOp(PlainOp):
-    """`columns` columns of tensor memory, a power of two from 32 to 512, that hold a tile with undefined contents. The
-    first warp asks for them, and waits while other blocks have them; others use them behind a barrier of all roles. A
-    block asks once. `offset_bytes` is where in the memory of the block it is said which columns they are."""
+    """`columns` columns of tensor memory, a power of two from 32 to 512, that hold a tile with undefined contents, or,
+    with `stages`, as many of its type next to each other, of which `scheduled.tensor_stage` gives one. The first warp
+    asks for them, and waits while other blocks have them; others use them behind a barrier of all roles. A block asks
+    once. `offset_bytes` is where in the memory of the block it is said which columns they are."""
 
     name = "scheduled.tensor_alloc"
     columns = prop_def(IntegerAttr)
+    stages = opt_prop_def(IntegerAttr)
     offset_bytes = opt_prop_def(IntegerAttr)
     result = result_def(tile.RefType)
+
+    @property
+    def count(self) -> int:
+        """How many tiles there are."""
+        return 1 if self.stages is None else int(self.stages.value.data)
+
+    @property
+    def tile_columns(self) -> int:
+        """The columns of each."""
+        return int(self.columns.value.data) // self.count
 
     @property
     def bytes(self) -> int:
@@ -58,11 +73,35 @@ class TensorAllocOp(PlainOp):
             raise VerifyException(f"scheduled.tensor_alloc: {columns} columns are no power of two from 32 to 512")
         if type.space.data != TENSOR or type.dtype.itemsize != _WORD_BYTES or not type.layout.data:
             raise VerifyException("scheduled.tensor_alloc: not of words of 32 bits with a layout in tensor memory")
+        if self.stages is not None and (self.count < 2 or columns % self.count):
+            raise VerifyException(f"scheduled.tensor_alloc: {columns} columns are not those of {self.count} tiles")
         layout = _parsed(type.layout.data)
         if set(layout.axes) != {ROW, COLUMN} or static(layout.span(ROW)) > LANES:
             raise VerifyException(f"scheduled.tensor_alloc: {layout} is no layout of lanes and columns")
-        if static(layout.span(COLUMN)) > columns:
-            raise VerifyException(f"scheduled.tensor_alloc: {layout} does not fit {columns} columns")
+        if static(layout.span(COLUMN)) > self.tile_columns:
+            raise VerifyException(f"scheduled.tensor_alloc: {layout} does not fit {self.tile_columns} columns")
+        users = (use.operation for use in self.result.uses)
+        if self.stages is not None and any(not isinstance(user, TensorStageOp | TensorFreeOp) for user in users):
+            raise VerifyException("scheduled.tensor_alloc: several tiles are used otherwise than by their number")
+
+
+@irdl_op_definition
+class TensorStageOp(PlainOp):
+    """The tile that is number `map(symbols)` of several."""
+
+    name = "scheduled.tensor_stage"
+    tensor = operand_def(tile.RefType)
+    symbols = var_operand_def(IndexType)
+    map = prop_def(AffineMapAttr)
+    result = result_def(tile.RefType)
+    traits = traits_def(Pure())
+
+    def verify_(self) -> None:
+        _verify_number(self.name, self.map, len(self.symbols))
+        if not isinstance(self.tensor.owner, TensorAllocOp) or self.tensor.owner.stages is None:
+            raise VerifyException("scheduled.tensor_stage: not of several tiles in tensor memory")
+        if self.result.type != self.tensor.type:
+            raise VerifyException("scheduled.tensor_stage: the type is not that of each tile")
 
 
 @irdl_op_definition
@@ -149,11 +188,22 @@ class TensorFenceOp(PlainOp):
             raise VerifyException(f"scheduled.tensor_fence: neither before nor after, but {self.side.data}")
 
 
-OPERATIONS = (TensorAllocOp, TensorFreeOp, TensorMmaOp, MmaCommitOp, TensorLoadOp, TensorFenceOp)
+OPERATIONS = (TensorAllocOp, TensorStageOp, TensorFreeOp, TensorMmaOp, MmaCommitOp, TensorLoadOp, TensorFenceOp)
+
+
+def loads_of(tensor: SSAValue) -> Iterator[TensorLoadOp]:
+    """The loads of a tile in tensor memory; of several, those of each."""
+    owner = tensor.owner
+    for use in (owner.tensor if isinstance(owner, TensorStageOp) else tensor).uses:
+        if isinstance(use.operation, TensorLoadOp):
+            yield use.operation
+        elif isinstance(use.operation, TensorStageOp):
+            inner = (each.operation for each in use.operation.result.uses)
+            yield from (each for each in inner if isinstance(each, TensorLoadOp))
 
 
 def _verify_tensor(op: str, tensor: SSAValue) -> None:
-    if not isinstance(tensor.owner, TensorAllocOp):
+    if not isinstance(tensor.owner, TensorAllocOp | TensorStageOp):
         raise VerifyException(f"{op}: not of a scheduled.tensor_alloc")
 
 

@@ -20,7 +20,8 @@ from tilewright.passes.operand_rings import Operand, stage_of, with_symbols
 from tilewright.passes.tensor_windows import boxes_of
 from tilewright.primitives import ArrayType
 
-COPIES = "copies"
+# The roles of warps: this one, and that which begins the products of tensor memory.
+COPIES, MULTIPLIES = "copies", "multiplies"
 TRIP = AffineExpr.symbol(0)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from xdsl.dialects.builtin import AffineMapAttr, StringAttr
@@ -12,6 +12,9 @@ from xdsl.ir.affine import AffineExpr, AffineMap
 from tilewright.dialects import scheduled, tile
 from tilewright.dialects.base import array_type
 from tilewright.passes.copied_windows import Landing, Window
+
+# Two stages are copied while one is multiplied: the products of one of these take longer than a copy.
+_FEWEST_BESIDE = 3
 
 
 def described(op: scheduled.MmaOp) -> str:
@@ -57,6 +60,17 @@ def left_bytes(loop: tile.ForOp, operands: Sequence[Operand]) -> int:
         total += sum(op.count * op.stage_bytes for op in around.ops if isinstance(op, scheduled.AllocOp) and op.stages)
         around = around.parent_block()
     return total
+
+
+def stages_beside(loop: tile.ForOp, wanted: int, room: int, bytes_of: Callable[[int], int]) -> int:
+    """The stages, of `bytes_of` them, beside which a room has place for the buffers behind a loop, too: a block with
+    several tiles uses these while stages of the next one are filled. As many as wanted, if that left too few."""
+    around = loop.parent_block()
+    assert around is not None
+    behind = list(around.ops)[around.get_operation_index(loop) :]
+    room -= sum(op.count * op.stage_bytes for op in behind if isinstance(op, scheduled.AllocOp))
+    fitting = (stages for stages in range(wanted, min(wanted, _FEWEST_BESIDE) - 1, -1) if bytes_of(stages) <= room)
+    return next(fitting, wanted)
 
 
 def with_symbols(map: AffineMap, by: Sequence[AffineExpr], count: int) -> AffineMap:

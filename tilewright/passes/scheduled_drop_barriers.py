@@ -1,9 +1,9 @@
 """Take out the barriers of a block that nothing needs.
 
 What the warps of a block do to its buffers is followed through the kernel, loops as often as their rings have stages
-and twice more, and every number of times up to that where it is not known before. A barrier stays if without it one
-warp would write what another has read or written since, or read what another has written. Where only the lanes of a
-warp depend on each other, a barrier of the warp takes its place.
+and once more, twice more where they copy ahead, and every number of times up to that where it is not known before. A
+barrier stays if without it one warp would write what another has read or written since, or read what another has
+written. Where only the lanes of a warp depend on each other, a barrier of the warp takes its place.
 
 Before:
     func.func @main(%x: tensor<64xf32>) -> tensor<64xf32> {
@@ -139,8 +139,8 @@ def _drop(region: scheduled.ParallelOp) -> None:
 
 
 def _is_for_tensor_memory(op: scheduled.BarrierOp) -> bool:
-    """Whether columns are freed that the warps before it used."""
-    return isinstance(op.next_op, tensor_memory.TensorFreeOp)
+    """Whether columns are freed, or said to be, that the warps before it used."""
+    return isinstance(op.next_op, tensor_memory.TensorFreeOp | tensor_memory.TensorFenceOp)
 
 
 def _ways(region: scheduled.ParallelOp) -> list[list[_Event]] | None:
@@ -148,7 +148,8 @@ def _ways(region: scheduled.ParallelOp) -> list[list[_Event]] | None:
     ops = list(region.body.block.walk())
     if any(isinstance(op, tile.IfOp) and _touches_buffers(op) for op in ops):
         return None
-    open_ended = [op for op in ops if isinstance(op, tile.ForOp) and op.end is not None and _touches_buffers(op)]
+    loops = [op for op in ops if isinstance(op, tile.ForOp) and op.end is not None and _touches_buffers(op)]
+    open_ended = [op for op in loops if not _is_last(op)]
     counts = [range(_followed(op) + 1) for op in open_ended]
     if prod(map(len, counts)) > _MOST_WAYS:
         return None
@@ -165,14 +166,33 @@ def _touches_buffers(op: Operation) -> bool:
     return any(isinstance(inner, scheduled.AllocOp | scheduled.StageOp | scheduled.BarrierOp) for inner in op.walk())
 
 
+def _is_last(op: tile.ForOp) -> bool:
+    """Whether nothing behind a loop touches buffers: fewer trips are the beginning of what more trips are."""
+    behind = op.next_op
+    while isinstance(behind, scheduled.StoreWaitOp | tensor_memory.TensorFreeOp):
+        behind = behind.next_op
+    return isinstance(behind, scheduled.EndOp)
+
+
 def _followed(op: tile.ForOp) -> int:
     """How many trips of a loop show all that its trips do to each other."""
-    rings = [_ring(stage).count for stage in op.body.block.walk() if isinstance(stage, scheduled.StageOp)]
+    inner = list(op.body.block.walk())
+    rings = [_ring(stage).count for stage in inner if isinstance(stage, scheduled.StageOp) and _goes_by(stage, op)]
     trips, period = int(op.trips.value.data), lcm(*rings)
     # The last ones, in which nothing is copied ahead, come on top.
-    enough = period + 1 + max(rings, default=1)
+    ahead = max(rings, default=1) if any(isinstance(each, scheduled.CopyOp) for each in inner) else 0
+    enough = period + 1 + ahead
     # The last of them is at the stage at which the loop ends.
     return min(trips, enough + (trips - enough) % period)
+
+
+def _goes_by(stage: scheduled.StageOp, op: tile.ForOp) -> bool:
+    """Whether it takes the trips of a loop to come to all stages: those of no loop in it do."""
+    around = stage.parent_op()
+    while around is not op and not (isinstance(around, tile.ForOp) and around.body.block.args[0] in stage.symbols):
+        assert around is not None
+        around = around.parent_op()
+    return around is op
 
 
 # ---- what happens ---------------------------------------------------------------------------------------------------

@@ -120,6 +120,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import ClassVar
 
 from xdsl.dialects.builtin import AffineMapAttr, IndexType
@@ -135,12 +136,10 @@ from tilewright.layout.catalogue import tensor_memory_accumulator
 from tilewright.machines.machine import Machine
 from tilewright.passes.base import Remark, Unit
 from tilewright.passes.copied_windows import Landing, Refused
-from tilewright.passes.copying_role import TRIP, CopyingRole, await_phase, barriers, number
+from tilewright.passes.copying_role import MULTIPLIES, TRIP, CopyingRole, await_phase, barriers, number
 from tilewright.passes.layout_spaces import SHARED
-from tilewright.passes.operand_rings import Operand, described, left_bytes, stage_of
+from tilewright.passes.operand_rings import Operand, described, left_bytes, stage_of, stages_beside
 from tilewright.passes.tensor_operands import tensor_operand
-
-MULTIPLIES = "multiplies"
 
 
 @dataclass(frozen=True)
@@ -168,6 +167,9 @@ class ScheduledMultiplyInTensorMemoryPass:
             raise CompilerBug(f"a product for tensor memory is not fed by copies: {reason}") from reason
         wanted = self.stages if kernel.stages is None else int(kernel.stages.value.data)
         stages = _stages(loop, operands, wanted, unit.machine)
+        if prod(region.shape) > unit.machine.cores:
+            room = unit.machine.memory_of(SHARED).bytes - _taken(loop, operands)
+            stages = stages_beside(loop, stages, room, lambda each: _bytes(operands, each))
         decision = f"in tensor memory; a warp copies {len(operands)} windows ahead, {stages} stages"
         taken = sum(operand.bytes(stages) for operand in operands)
         reason = f"{described(product)}; {taken} bytes of {SHARED}"
@@ -182,20 +184,24 @@ def _operand(product: scheduled.MmaOp, side: SSAValue, loop: tile.ForOp) -> Oper
 
 def _stages(loop: tile.ForOp, operands: Sequence[Operand], wanted: int, machine: Machine) -> int:
     """The most stages, up to those wanted, that the loop has trips and the memory room for, and at least 2."""
-    block = loop.parent_block()
-    assert block is not None
-    before = list(block.ops)[: block.get_operation_index(loop)]
-    taken = sum(op.bytes for op in before if isinstance(op, scheduled.AllocOp)) + left_bytes(loop, operands)
     stages = max(2, min(wanted, int(loop.trips.value.data)))
-    while stages > 2 and _bytes(operands, stages) + taken > machine.memory_of(SHARED).bytes:
+    while stages > 2 and _bytes(operands, stages) + _taken(loop, operands) > machine.memory_of(SHARED).bytes:
         stages -= 1
     return stages
 
 
+def _taken(loop: tile.ForOp, operands: Sequence[Operand]) -> int:
+    """What the buffers in a loop, and those before it, take of a block's memory."""
+    block = loop.parent_block()
+    assert block is not None
+    before = list(block.ops)[: block.get_operation_index(loop)]
+    return sum(op.bytes for op in before if isinstance(op, scheduled.AllocOp)) + left_bytes(loop, operands)
+
+
 def _bytes(operands: Sequence[Operand], stages: int) -> int:
-    """What rings and their barriers take, the barrier of the sum, and its address."""
+    """What rings and their barriers take, those of two sums, and their address."""
     rings = sum(operand.bytes(stages) for operand in operands)
-    return rings + 2 * barriers(stages, 1).bytes + 2 * barriers(1, 1).bytes
+    return rings + 2 * barriers(stages, 1).bytes + 5 * barriers(1, 1).bytes
 
 
 @dataclass

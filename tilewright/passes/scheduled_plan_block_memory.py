@@ -173,8 +173,7 @@ def _users(op: scheduled.AllocOp | scheduled.StageOp) -> Iterator[Operation]:
         if isinstance(use.operation, scheduled.MmaOp) and use.operation.asynchronous is not None:
             yield from _waits(use.operation.result)
         if isinstance(use.operation, tensor_memory.TensorMmaOp):
-            others = (each.operation for each in use.operation.accumulator.uses)
-            yield from (each for each in others if isinstance(each, tensor_memory.TensorLoadOp))
+            yield from tensor_memory.loads_of(use.operation.accumulator)
 
 
 def _waits(going: SSAValue) -> Iterator[Operation]:

@@ -114,6 +114,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import ClassVar
 
 from xdsl.dialects.builtin import IndexType, IntegerAttr
@@ -134,6 +135,7 @@ from tilewright.passes.operand_rings import (
     left_bytes,
     remove_trips,
     stage_of,
+    stages_beside,
     take_from,
 )
 
@@ -163,6 +165,8 @@ class ScheduledSpecializeWarpsPass:
             ]
             room = _room(loop, operands, unit.machine)
             stages = _stages(loop, operands, wanted, room)
+            if prod(region.shape) > unit.machine.cores:
+                stages = stages_beside(loop, stages, room, lambda each: _bytes(operands, each))
         except Refused as reason:
             unit.remarks.append(Remark(self.name, kernel.sym_name.data, "no warp that copies", str(reason)))
             return
@@ -208,9 +212,14 @@ def _stages(loop: tile.ForOp, operands: Sequence[Operand], wanted: int, room: in
         Refused: there is no room for 2.
     """
     for stages in range(max(2, min(wanted, int(loop.trips.value.data))), 1, -1):
-        if sum(operand.bytes(stages) for operand in operands) + 2 * barriers(stages, 1).bytes <= room:
+        if _bytes(operands, stages) <= room:
             return stages
     raise Refused(f"two stages need {sum(operand.bytes(2) for operand in operands)} bytes of {SHARED}, {room} are left")
+
+
+def _bytes(operands: Sequence[Operand], stages: int) -> int:
+    """What rings and their barriers take."""
+    return sum(operand.bytes(stages) for operand in operands) + 2 * barriers(stages, 1).bytes
 
 
 def _room(loop: tile.ForOp, operands: Sequence[Operand], machine: Machine) -> int:

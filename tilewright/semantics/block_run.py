@@ -15,7 +15,7 @@ from tilewright.semantics.block_memory import BlockMemory, Buffer, Plan
 from tilewright.semantics.clocks import Clocks
 from tilewright.semantics.hazards import HazardError, RaceError
 from tilewright.semantics.mbarriers import Mbarrier, Mbarriers
-from tilewright.semantics.tensor_memory import TensorMemory, TensorTile
+from tilewright.semantics.tensor_memory import TensorMemory, TensorTile, TensorTiles
 
 Tensor = np.ndarray[Any, Any]
 _MAIN = "the block"
@@ -282,11 +282,11 @@ class BlockRun:
 
     # ---- tensor memory ----------------------------------------------------------------------------------------------
 
-    def tensor_alloc(self, op: tensor_memory.TensorAllocOp, who: str) -> TensorTile:
+    def tensor_alloc(self, op: tensor_memory.TensorAllocOp, who: str) -> TensorTile | TensorTiles:
         """The first warp of the agent asks for columns."""
         return self.tensor_memory.allocate(op, self.agent.first, who)
 
-    def tensor_free(self, target: TensorTile, who: str) -> None:
+    def tensor_free(self, target: TensorTile | TensorTiles, who: str) -> None:
         """The first warp of the agent gives columns back."""
         target.free(self.agent.first, who)
 

@@ -18,7 +18,7 @@ from xdsl.ir import Block, Operation
 from xdsl.ir.affine import AffineMap
 
 from tilewright import ops
-from tilewright.dialects import scheduled, tensor_memory, tile
+from tilewright.dialects import scheduled, tensor_memory, tile, tile_order
 from tilewright.dialects.base import array_type, decode, layout_text
 from tilewright.semantics import products
 from tilewright.semantics.block_memory import Buffer, Ring, warps_of
@@ -62,6 +62,8 @@ class Interpreter(TileInterpreter):
         if isinstance(op, scheduled.NestOp):
             self.run_block(op.body.block, values)
             return []
+        if isinstance(op, tile_order.PointOp):
+            return op.order.point(_number(op.map.data, op, values))
         if isinstance(op, scheduled.TermsOp):
             return [_terms(op, values[op.source])]
         if isinstance(op, scheduled.DotOp):
@@ -119,6 +121,8 @@ class Interpreter(TileInterpreter):
             return [block.make_mbarriers(op, named(op, values))]
         if isinstance(op, tensor_memory.TensorAllocOp):
             return [block.tensor_alloc(op, named(op, values))]
+        if isinstance(op, tensor_memory.TensorStageOp):
+            return [values[op.tensor].stage(_number(op.map.data, op, values))]
         if isinstance(op, tensor_memory.TensorLoadOp):
             return [values[op.source].load(block.agent, op, named(op, values))]
         if isinstance(op, scheduled.RoleOp):

@@ -26,12 +26,12 @@ _QUARTERS, _LANES = 4, 32
 class TensorTile:
     """A tile in tensor memory. `row`: the warp that asked for it."""
 
-    def __init__(self, op: tensor_memory.TensorAllocOp, clocks: Clocks, row: int) -> None:
+    def __init__(self, op: tensor_memory.TensorAllocOp, clocks: Clocks, row: int, name: str) -> None:
         type = tile.ref_type(op.result)
-        self.columns = int(op.columns.value.data)
+        self.columns = op.tile_columns
         self.values = np.full(type.shape, np.nan if type.dtype.is_float else type.dtype.highest, type.dtype.numpy)
         self.is_freed = False
-        self._name = f"`{op.result.name_hint or op.name}`"
+        self._name = name
         self._clocks = clocks
         self._made = row, int(clocks.now[row])
         axes = tensor_memory.ROW, tensor_memory.COLUMN
@@ -121,6 +121,29 @@ class TensorTile:
             raise RaceError(f"{who} uses what a product gave in {self._name}, which was not waited for, or not fenced")
 
 
+class TensorTiles:
+    """Several tiles that a block asked for together."""
+
+    def __init__(self, tiles: list[TensorTile], name: str) -> None:
+        self._tiles = tiles
+        self._name = name
+
+    def stage(self, number: int) -> TensorTile:
+        """One of them.
+
+        Raises:
+            HazardError: there are not so many.
+        """
+        if not 0 <= number < len(self._tiles):
+            raise HazardError(f"tile {number} of {self._name}, which has {len(self._tiles)}")
+        return self._tiles[number]
+
+    def free(self, row: int, who: str) -> None:
+        """A warp gives back the columns of all."""
+        for each in self._tiles:
+            each.free(row, who)
+
+
 class TensorMemory:
     """All tiles of a block."""
 
@@ -128,16 +151,20 @@ class TensorMemory:
         self._clocks = clocks
         self._tiles: list[TensorTile] = []
 
-    def allocate(self, op: tensor_memory.TensorAllocOp, row: int, who: str) -> TensorTile:
-        """Columns for a tile.
+    def allocate(self, op: tensor_memory.TensorAllocOp, row: int, who: str) -> TensorTile | TensorTiles:
+        """Columns for a tile, or for several.
 
         Raises:
             HazardError: a block asks twice: two that wait for each other's columns would never end.
         """
         if self._tiles:
             raise HazardError(f"{who} asks for tensor memory, and the block has some")
-        self._tiles.append(TensorTile(op, self._clocks, row))
-        return self._tiles[-1]
+        name = f"`{op.result.name_hint or op.name}`"
+        if op.stages is None:
+            self._tiles = [TensorTile(op, self._clocks, row, name)]
+            return self._tiles[0]
+        self._tiles = [TensorTile(op, self._clocks, row, f"tile {number} of {name}") for number in range(op.count)]
+        return TensorTiles(self._tiles, name)
 
     def end(self) -> None:
         """The block ends."""

@@ -15,7 +15,7 @@ from llvmlite import ir
 from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Block, Operation, SSAValue
 
-from tilewright.dialects import scheduled, tensor_memory, tile
+from tilewright.dialects import scheduled, tensor_memory, tile, tile_order
 from tilewright.dialects.base import array_type, decode
 from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug, UnsupportedOnTargetError
@@ -39,6 +39,7 @@ from tilewright.targets.cuda.emit_memory import (
     store,
 )
 from tilewright.targets.cuda.emit_mma import Operand, emit_mma
+from tilewright.targets.cuda.emit_points import emit_point
 from tilewright.targets.cuda.emit_roles import Roles, UseOp
 from tilewright.targets.cuda.emit_tensor_memory import TensorMemory, TensorOp
 from tilewright.targets.cuda.emit_tiles import Held, Lazy, TileEmitter, numbers_of, row_major
@@ -54,7 +55,7 @@ from tilewright.targets.cuda.fragments import (
     i32,
 )
 from tilewright.targets.cuda.functions import ChipBuilder
-from tilewright.targets.cuda.hopper import TensorMapParameter, fence_shared_writes
+from tilewright.targets.cuda.hopper import TensorMapParameter, assembly, fence_shared_writes
 from tilewright.targets.cuda.matrices import Matrices
 from tilewright.targets.cuda.vectors import WIDEST_BYTES, vector_of
 
@@ -107,6 +108,8 @@ class _Emitter(TileEmitter):
     # The registers that asynchronous products read, by their results.
     reads: dict[SSAValue, Sequence[Value]] = field(default_factory=dict[SSAValue, Sequence[Value]])
     shared_bytes: int = 0
+    # Whether the operations at hand are those of a loop over tiles.
+    _is_over_tiles: bool = False
 
     def __post_init__(self) -> None:
         self.roles = Roles(self.kernel, self.warps, self.machine.axes["lane"])
@@ -140,10 +143,7 @@ class _Emitter(TileEmitter):
                     f"an array of {prod(type.shape)} elements", help="use arrays of fewer than 2**31 elements"
                 )
             self.memories[ref] = Memory.of(pointer, type, None, GLOBAL_SPACE)
-        lanes = self.machine.axes["lane"]
-        thread = self._special("tid.x")
-        numbers = {"lane": self.builder.urem(thread, i32(lanes)), "warp": self.builder.udiv(thread, i32(lanes))}
-        self.threads = Threads(self.builder, numbers, {"lane": lanes, "warp": self.warps})
+        self.threads = self._threads(self._special("tid.x"), None)
         shared: Value = ir.GlobalVariable(
             self.module, ir.ArrayType(ir.IntType(8), 0), "tw_shared", addrspace=SHARED_SPACE
         )
@@ -152,6 +152,11 @@ class _Emitter(TileEmitter):
         shared.linkage, shared.align = "external", scheduled.BUFFER_ALIGNMENT_BYTES if by_warpgroups else 128
         # A pointer that says nothing of what it points to.
         self.shared: Value = ir.FormattedConstant(ir.PointerType(addrspace=SHARED_SPACE), shared.get_reference())
+
+    def _threads(self, thread: Value, home: Any) -> Threads:
+        lanes = self.machine.axes["lane"]
+        numbers = {"lane": self.builder.urem(thread, i32(lanes)), "warp": self.builder.udiv(thread, i32(lanes))}
+        return Threads(self.builder, numbers, {"lane": lanes, "warp": self.warps}, home)
 
     def _special(self, name: str) -> Value:
         """A special register. PTX ISA, special registers."""
@@ -171,6 +176,8 @@ class _Emitter(TileEmitter):
             self._alloc(op)
         elif isinstance(op, scheduled.StageOp):
             self._stage(op)
+        elif isinstance(op, tile_order.PointOp):
+            self._point(op)
         elif isinstance(op, scheduled.CopyOp):
             self._copy(op)
         elif isinstance(op, scheduled.CommitOp | scheduled.WaitOp | scheduled.BarrierOp | scheduled.FenceOp):
@@ -193,6 +200,13 @@ class _Emitter(TileEmitter):
             self._if(op)
         else:
             self.tiles[op.results[0]] = self._tile(op)
+
+    def _point(self, op: tile_order.PointOp) -> None:
+        for result, value, extent in zip(
+            op.results, emit_point(self.builder, op, self.indices), op.order.extents, strict=True
+        ):
+            self.indices[result] = value
+            self.ranges[result] = (0, extent - 1)
 
     def _order(self, op: scheduled.CommitOp | scheduled.WaitOp | scheduled.BarrierOp | scheduled.FenceOp) -> None:
         """What brings order into what threads do to memory."""
@@ -387,7 +401,10 @@ class _Emitter(TileEmitter):
         carried = [self._phis(values, a, before) for values, a in zip(initial, block.args[1:], strict=True)]
         builder.cbranch(builder.icmp_signed("<", counter, end), body, after)
         builder.position_at_end(body)
+        threads, is_over_tiles = self.threads, self._is_over_tiles
+        self._is_over_tiles = isinstance(block.first_op, tile_order.PointOp)
         self._block(block)
+        self.threads, self._is_over_tiles = threads, is_over_tiles
         last = block.last_op
         for phis, following in zip(carried, last.operands if last is not None else (), strict=True):
             for number, phi in phis.items():
@@ -397,6 +414,14 @@ class _Emitter(TileEmitter):
         builder.position_at_end(after)
         for argument, result in zip(block.args[1:], op.results, strict=True):
             self.tiles[result] = self.tiles[argument]
+        if self._is_over_tiles:
+            self._find_thread_again()
+
+    def _find_thread_again(self) -> None:
+        """What follows the products of a tile has its addresses from here: from before the loop over tiles they would
+        be kept in registers beside the sums."""
+        thread = assembly(self.builder, "mov.u32 $0, %tid.x;", "=r", I32)
+        self.threads = self._threads(thread, self.builder.block)
 
     def _phis(self, initial: Mapping[int, Value], argument: SSAValue, before: Any) -> dict[int, Any]:
         """What a carried tile is at the head of a loop: the registers of its layout, or the one of a scalar."""

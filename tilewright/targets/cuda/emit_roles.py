@@ -16,7 +16,7 @@ from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineMap
 
 from tilewright.cost.warp_products import WARPGROUP
-from tilewright.dialects import scheduled, tensor_memory, tile
+from tilewright.dialects import scheduled, tensor_memory, tile, tile_order
 from tilewright.dialects.base import decode
 from tilewright.errors import CompilerBug
 from tilewright.passes.tensor_windows import Boxes, boxes_of
@@ -31,7 +31,8 @@ from tilewright.targets.cuda.fragments import Builder, Threads, Value, i32
 _OF_ONE_LANE = (
     *(scheduled.AwaitOp, scheduled.ExpectOp, scheduled.TensorCopyOp, scheduled.StageOp, scheduled.EndOp),
     *(tensor_memory.TensorMmaOp, tensor_memory.MmaCommitOp),
-    *(tile.ForOp, tile.YieldOp),
+    *(tensor_memory.TensorStageOp, tensor_memory.TensorFenceOp),
+    *(tile.ForOp, tile.YieldOp, tile_order.PointOp),
 )
 # Of a block's barriers, the one of the warps that have no role (PTX ISA, bar: 16 of them); number 0 is of all.
 _WITHOUT_ROLES = 1

@@ -29,7 +29,11 @@ from tilewright.targets.cuda.fragments import I32, Builder, Fragment, Threads, V
 from tilewright.targets.cuda.hopper_descriptors import OperandFields, descriptor_of, matrix_descriptor
 
 TensorOp = (
-    tensor_memory.TensorAllocOp | tensor_memory.TensorMmaOp | tensor_memory.TensorFenceOp | tensor_memory.TensorFreeOp
+    tensor_memory.TensorAllocOp
+    | tensor_memory.TensorStageOp
+    | tensor_memory.TensorMmaOp
+    | tensor_memory.TensorFenceOp
+    | tensor_memory.TensorFreeOp
 )
 _PTX_NAMES = {
     **{"bf16": "bf16", "f16": "f16", "tf32": "tf32", "i8": "s8"},
@@ -74,6 +78,10 @@ class TensorMemory:
         match op:
             case tensor_memory.TensorAllocOp():
                 self._allocate(threads, op, place_of(op))
+            case tensor_memory.TensorStageOp():
+                number = evaluated(builder, op.map.data.results[0], [], [indices[symbol] for symbol in op.symbols])
+                columns = builder.mul(number, i32(_alloc(op.tensor).tile_columns))
+                self._addresses[op.result] = builder.add(self._address(op.tensor), columns)
             case tensor_memory.TensorMmaOp():
                 adds = evaluated(builder, op.adds.data.results[0], [], [indices[symbol] for symbol in op.symbols])
                 is_added = builder.icmp_signed(">", adds, i32(0))

@@ -123,17 +123,20 @@ def registers_of(table: Table) -> Iterator[tuple[int, dict[Slot, int]]]:
 
 @dataclass
 class Threads:
-    """The lane and the warp that a thread is, and the digits of both. `extents`: how many there are on each axis."""
+    """The lane and the warp that a thread is, and the digits of both. `extents`: how many there are on each axis;
+    `home`: the block where the numbers are known, if that is not the function's first."""
 
     builder: Builder
     numbers: Mapping[str, Value]
     extents: Mapping[str, int]
+    home: Any = None
     _digits: dict[Slot, Value] = field(default_factory=dict[Slot, Value])
 
     def digit(self, slot: Slot) -> Value:
         """The thread's digit at a position of its lane or warp number."""
         if slot not in self._digits:
-            with self.builder.goto_entry_block():  # from where it reaches all uses
+            # From where it reaches all uses.
+            with self.builder.goto_block(self.home or self.builder.function.entry_basic_block):
                 self._digits[slot] = self._digit(slot)
         return self._digits[slot]
 
