@@ -26,7 +26,7 @@ _DEPTHS_BYTES = (64, 128)
 _WARPS = (1, 2, 4, 8)
 # Registers of a thread for addresses, counters and what is copied, beside sums and operands.
 _REGISTERS_BESIDE = 56
-_REGISTERS = 255
+_REGISTERS, _REGISTER_BYTES = 255, 4
 # Results of a thread that leave room for what is done with them: of 128 the assembler spills those of a bias, a GELU
 # and a residual.
 _MOST_FOLLOWED = 64
@@ -55,7 +55,8 @@ class WarpProduct:
     """`batches` products of `rows` x `depth` with `depth` x `columns`, of type `operand`, or the right one of a type
     `right` as wide. `piece_bytes`: what a
     lane copies at once of the windows of both operands, where they can be copied ahead; else 0. `is_followed`: more is
-    done with the result than to store it, which takes registers beside it."""
+    done with the result than to store it, which takes registers beside it. `scattered`: whether elements of the left
+    and of the right operand come into registers one by one: they do not lie along the depth, or begin anywhere."""
 
     rows: int
     columns: int
@@ -66,6 +67,7 @@ class WarpProduct:
     piece_bytes: int = 0
     is_followed: bool = False
     right: DType | None = None
+    scattered: tuple[bool, bool] = (False, False)
 
     def atom(self, machine: Machine, family: str = MMA) -> MatrixAtom | None:
         """The instruction of a family that multiplies the operands as they are."""
@@ -271,7 +273,24 @@ def _by_registers(product: WarpProduct, tile: MatmulTile, atom: MatrixAtom | Non
         WarpSchedule(tile, down * side, (down, side))
         for down, side in splits
         if tile.rows * tile.columns <= _MOST_RESULTS_BY_REGISTERS * down * side // 4
+        and _registers_taken(product, tile, (down, side)) <= _REGISTERS
     ]
+
+
+def _registers_taken(product: WarpProduct, tile: MatmulTile, across: tuple[int, int]) -> float:
+    """Registers of a thread: its sums, its part of both operands as instructions take them, and what it brings of the
+    next ones meanwhile, where each scattered element has a register of its own, and one more for its place where some
+    are beyond the array."""
+    down, side = across
+    item, lanes = product.operand.itemsize, 32 * down * side
+    sums = tile.rows * tile.columns / lanes
+    multiplied = (tile.rows / down + tile.columns / side) * tile.depth * item / (32 * _REGISTER_BYTES)
+    sizes = (product.rows, tile.rows), (product.columns, tile.columns), (product.depth, tile.depth)
+    scattered = 2.0 if any(extent % size for extent, size in sizes) else 1.0
+    brought = 0.0
+    for side_length, is_scattered in zip((tile.rows, tile.columns), product.scattered, strict=True):
+        brought += side_length * tile.depth / lanes * (scattered if is_scattered else item / _REGISTER_BYTES)
+    return sums + multiplied + brought + _REGISTERS_BESIDE
 
 
 def _tiles(product: WarpProduct, machine: Machine) -> Iterator[MatmulTile]:

@@ -126,10 +126,11 @@ def _plan_for_warps(
     has_sides = height > 1 and width > 1
     multiplied = _multiplied(*_multiplied_types(op), accumulator, machine)
     as_they_are = multiplied is None or multiplied == dtypes.tf32
-    pieces = [_piece_bytes(op, n) for n in range(2)] if has_sides and as_they_are else [0]
-    types = multiplied or left.dtype, accumulator
+    pieces = [_piece_bytes(op, n) for n in range(2)]
+    piece = min(pieces) if has_sides and as_they_are else 0
+    types, scattered = (multiplied or left.dtype, accumulator), (not pieces[0], not pieces[1])
     product = WarpProduct(
-        height, width, depth, *types, _batches(op), min(pieces), _has_more(group, op), multiplied or right.dtype
+        height, width, depth, *types, _batches(op), piece, _has_more(group, op), multiplied or right.dtype, scattered
     )
     schedule = warp_schedule(product, machine)
     tile = schedule.tile
