@@ -46,6 +46,8 @@ LEAST_TENSOR_COLUMNS = 32
 _NOT_HIDDEN = 0.25
 # Cycles between two copies of a warp: those of 16 bytes a lane fill the banks for as long.
 _COPY_CYCLES = 4
+# Cycles of a warp for an element a lane that comes alone: loaded, masked, stored to shared memory, loaded and packed.
+_SCATTERED_CYCLES = 4
 # How many cores of a multiprocessor multiply, each what its own warps ask.
 _QUARTERS = 4
 
@@ -128,6 +130,14 @@ def warp_schedule(product: WarpProduct, machine: Machine) -> WarpSchedule:
     atom = product.atom(machine)
     found = [each for tile in _tiles(product, machine) for each in _by_registers(product, tile, atom)]
     return min(found, key=lambda each: (_seconds(product, each, machine), -each.warps, -each.tile.depth))
+
+
+def warp_product_seconds(product: WarpProduct, machine: Machine) -> float:
+    """The predicted time of a product by the schedule that it should have."""
+    schedule = warp_schedule(product, machine)
+    if schedule.stages > 1:
+        return _copied_seconds(product, schedule, machine)
+    return _seconds(product, schedule, machine) + _seconds_of_bringing(product, schedule, machine)
 
 
 def _fitting(sizes: tuple[int, ...], extent: int) -> list[int]:
@@ -320,3 +330,16 @@ def _seconds(product: WarpProduct, schedule: WarpSchedule, machine: Machine) -> 
     barriers = 2 * steps * machine.cycles["barrier"] / machine.clock_hertz
     peak *= schedule.warps / _QUARTERS
     return waves * (max(2.0 * multiplied / peak, moved, read) + barriers)
+
+
+def _seconds_of_bringing(product: WarpProduct, schedule: WarpSchedule, machine: Machine) -> float:
+    """What a product through registers waits for in each step, as no other stage is under way, but for what the blocks
+    beside it do: the operands from outside, then in shared memory, and instructions for each scattered element."""
+    tile = schedule.tile
+    shared, near = machine.memories[:2]
+    blocks = ceil(product.rows / tile.rows) * ceil(product.columns / tile.columns) * product.batches
+    sides = zip((tile.rows, tile.columns), product.scattered, strict=True)
+    elements = sum(side * tile.depth for side, is_scattered in sides if is_scattered)
+    moved = elements / machine.axes["lane"] * _SCATTERED_CYCLES / machine.clock_hertz
+    waited = (near.latency_s + 2 * shared.latency_s) / _together(product, schedule, machine)
+    return ceil(blocks / machine.cores) * ceil(product.depth / tile.depth) * (moved + waited)
