@@ -11,6 +11,7 @@ import pytest
 
 import tilewright as tw
 from tests.cuda.chips import KINDS, built, emulated
+from tests.cuda.test_pipeline import executed
 from tilewright import dtypes
 from tilewright.cost import warp_products
 from tilewright.cost.warp_products import WarpProduct, warp_product_seconds, warp_schedule
@@ -82,7 +83,9 @@ def test_small_products_take_their_operands_as_they_lie(chip: str, order: str, t
         a, b, expected = operands(types, order, SIZES[name])
         program = built(tw.jit(product(types, order)).lower(a, b), f"cuda:{chip}")
         assert said(program) == []
-        np.testing.assert_array_equal(emulated(program, [a, b])[0], expected)
+        got, counts = executed(program, [a, b])
+        np.testing.assert_array_equal(got, expected)
+        assert counts.shared_conflicts == 0
         np.testing.assert_array_equal(scheduled(program, a, b), expected)
 
 
