@@ -22,6 +22,7 @@ def array_to_tile() -> Sequence[Pass]:
     from tilewright.passes.array_fuse_contract import ArrayFuseContractPass
     from tilewright.passes.array_fuse_loops import ArrayFuseLoopsPass
     from tilewright.passes.array_lower_to_tile import ArrayLowerToTilePass
+    from tilewright.passes.array_order_operands import ArrayOrderOperandsPass
     from tilewright.passes.array_order_weights import ArrayOrderWeightsPass
     from tilewright.passes.array_simplify import ArraySimplifyPass
     from tilewright.passes.array_split_sums import ArraySplitSumsPass
@@ -33,6 +34,7 @@ def array_to_tile() -> Sequence[Pass]:
         ArrayDuplicateViewsPass(),  # views must not tie groups together
         ArrayFuseAttentionPass(),  # first: it spans two products and a softmax, which the others would take apart
         ArrayOrderWeightsPass(),  # a kernel before products are, which would take its transpose in
+        ArrayOrderOperandsPass(),  # the same: its transposes and zeros are not taken in
         ArrayFuseContractPass(),  # products take their epilogues before loops do
         ArrayUpdateInPlacePass(),  # updates of arrays that are not used again write the window alone
         ArrayFuseLoopsPass(),  # what remains: elementwise chains and reductions

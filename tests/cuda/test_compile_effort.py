@@ -46,12 +46,12 @@ def made(form: str, operands: dict[str, Any], sizes: tuple[int, int, int], chip:
     [
         ("NN", BF16, EVEN, "sm_90a", 490, 3800),
         ("NN+gelu", BF16, EVEN, "sm_80", 1000, 7400),
-        ("NN", BF16, ODD, "sm_90a", 710, 7400),
+        ("NN", BF16, ODD, "sm_90a", 620, 5400),
         ("NT", F8, EVEN, "sm_90a", 370, 2800),
-        ("NN+gelu", F8, EVEN, "sm_90a", 890, 6900),
-        ("NN", F8, ODD, "sm_120a", 550, 5600),
-        ("NT", F8, ODD, "sm_100a", 1110, 12700),
-        ("NT", I8, ODD, "sm_80", 910, 10200),
+        ("NN+gelu", F8, EVEN, "sm_90a", 740, 4600),
+        ("NN", F8, ODD, "sm_120a", 980, 7500),
+        ("NT", F8, ODD, "sm_100a", 1000, 8700),
+        ("NT", I8, ODD, "sm_80", 1040, 8400),
         ("NT+gelu", TF32, EVEN, "sm_90a", 800, 5200),
         ("NN", TF32, ODD, "sm_100a", 430, 3200),
     ],
@@ -61,7 +61,7 @@ def test_products_take_no_more_effort_than_they_did(
 ) -> None:
     made(form, operands, (256, 256, 256), chip)  # what is made once for all kernels
     program, calls = calls_of(partial(made, form, operands, sizes, chip))
-    (code,) = program.kernels.values()
-    print(f"{calls} calls, {code.text.count(chr(10))} lines")
+    printed = sum(code.text.count("\n") for code in program.kernels.values())
+    print(f"{calls} calls, {printed} lines")
     assert calls < thousand_calls * 1000
-    assert code.text.count("\n") < lines
+    assert printed < lines

@@ -18,6 +18,7 @@ from pass_support import numbered, parse, random_inputs, run, unit_of
 from tilewright import passes
 from tilewright.machines.machine import Machine, load, with_caches
 from tilewright.passes import scheduled_plan_memory
+from tilewright.passes.array_order_operands import ArrayOrderOperandsPass
 from tilewright.passes.array_order_weights import ArrayOrderWeightsPass
 from tilewright.passes.base import Pass, Unit
 from tilewright.passes.scheduled_loop_over_tiles import ScheduledLoopOverTilesPass
@@ -27,7 +28,7 @@ from tilewright.pipelines import array_to_tile, tile_to_scheduled, tile_to_warps
 PASSES = [*array_to_tile(), *tile_to_scheduled(), *tile_to_warps()]
 # The machine of those that are not for vectors alone: one with tensor memory for those that are for it.
 MACHINES = {type(each): "sm_100a" if "tensor-memory" in each.name else "sm_90a" for each in tile_to_warps()}
-MACHINES[ArrayOrderWeightsPass] = "sm_90a"
+MACHINES[ArrayOrderOperandsPass] = MACHINES[ArrayOrderWeightsPass] = "sm_90a"
 # Those for kernels of more tiles than a machine does at a time have their examples on a small one.
 SMALL = (ScheduledOrderTilesPass, ScheduledLoopOverTilesPass)
 

@@ -26,6 +26,13 @@ def warp_reduction_tile(shape: Sequence[int], axes: Sequence[int]) -> Mapping[in
     return extents
 
 
+def warp_transpose_tile(shape: Sequence[int]) -> tuple[int, ...]:
+    """Extents of all dims for a loop that reads one dimension and writes another contiguously: as much of the last two,
+    in vectors wherever the rows are made of them; what goes beyond the array is masked."""
+    *others, rows, columns = shape
+    return (*[1] * len(others), min(rows, _ROWS), min(columns, _COLUMNS))
+
+
 def _power_down(number: int) -> int:
     """The largest power of two that is not more."""
     return 1 << (number.bit_length() - 1)

@@ -26,7 +26,7 @@ _DEPTHS_BYTES = (64, 128)
 _WARPS = (1, 2, 4, 8)
 # Registers of a thread for addresses, counters and what is copied, beside sums and operands.
 REGISTERS_BESIDE = 56
-_REGISTERS = 255
+_REGISTERS, _REGISTER_BYTES = 255, 4
 # Results of a thread that leave room for what is done with them: of 128 the assembler spills those of a bias, a GELU
 # and a residual.
 _MOST_FOLLOWED = 64
@@ -46,6 +46,8 @@ LEAST_TENSOR_COLUMNS = 32
 _NOT_HIDDEN = 0.25
 # Cycles between two copies of a warp: those of 16 bytes a lane fill the banks for as long.
 _COPY_CYCLES = 4
+# Cycles of a warp for an element a lane that comes alone: loaded, masked, stored to shared memory, loaded and packed.
+_SCATTERED_CYCLES = 4
 # How many cores of a multiprocessor multiply, each what its own warps ask.
 _QUARTERS = 4
 
@@ -55,7 +57,8 @@ class WarpProduct:
     """`batches` products of `rows` x `depth` with `depth` x `columns`, of type `operand`, or the right one of a type
     `right` as wide. `piece_bytes`: what a
     lane copies at once of the windows of both operands, where they can be copied ahead; else 0. `is_followed`: more is
-    done with the result than to store it, which takes registers beside it."""
+    done with the result than to store it, which takes registers beside it. `scattered`: whether elements of the left
+    and of the right operand come into registers one by one: they do not lie along the depth, or begin anywhere."""
 
     rows: int
     columns: int
@@ -66,6 +69,7 @@ class WarpProduct:
     piece_bytes: int = 0
     is_followed: bool = False
     right: DType | None = None
+    scattered: tuple[bool, bool] = (False, False)
 
     def atom(self, machine: Machine, family: str = MMA) -> MatrixAtom | None:
         """The instruction of a family that multiplies the operands as they are."""
@@ -126,6 +130,14 @@ def warp_schedule(product: WarpProduct, machine: Machine) -> WarpSchedule:
     atom = product.atom(machine)
     found = [each for tile in _tiles(product, machine) for each in _by_registers(product, tile, atom)]
     return min(found, key=lambda each: (_seconds(product, each, machine), -each.warps, -each.tile.depth))
+
+
+def warp_product_seconds(product: WarpProduct, machine: Machine) -> float:
+    """The predicted time of a product by the schedule that it should have."""
+    schedule = warp_schedule(product, machine)
+    if schedule.stages > 1:
+        return _copied_seconds(product, schedule, machine)
+    return _seconds(product, schedule, machine) + _seconds_of_bringing(product, schedule, machine)
 
 
 def _fitting(sizes: tuple[int, ...], extent: int) -> list[int]:
@@ -271,7 +283,24 @@ def _by_registers(product: WarpProduct, tile: MatmulTile, atom: MatrixAtom | Non
         WarpSchedule(tile, down * side, (down, side))
         for down, side in splits
         if tile.rows * tile.columns <= _MOST_RESULTS_BY_REGISTERS * down * side // 4
+        and _registers_taken(product, tile, (down, side)) <= _REGISTERS
     ]
+
+
+def _registers_taken(product: WarpProduct, tile: MatmulTile, across: tuple[int, int]) -> float:
+    """Registers of a thread: its sums, its part of both operands as instructions take them, and what it brings of the
+    next ones meanwhile, where each scattered element has a register of its own, and one more for its place where some
+    are beyond the array."""
+    down, side = across
+    item, lanes = product.operand.itemsize, 32 * down * side
+    sums = tile.rows * tile.columns / lanes
+    multiplied = (tile.rows / down + tile.columns / side) * tile.depth * item / (32 * _REGISTER_BYTES)
+    sizes = (product.rows, tile.rows), (product.columns, tile.columns), (product.depth, tile.depth)
+    scattered = 2.0 if any(extent % size for extent, size in sizes) else 1.0
+    brought = 0.0
+    for side_length, is_scattered in zip((tile.rows, tile.columns), product.scattered, strict=True):
+        brought += side_length * tile.depth / lanes * (scattered if is_scattered else item / _REGISTER_BYTES)
+    return sums + multiplied + brought + REGISTERS_BESIDE
 
 
 def _tiles(product: WarpProduct, machine: Machine) -> Iterator[MatmulTile]:
@@ -301,3 +330,16 @@ def _seconds(product: WarpProduct, schedule: WarpSchedule, machine: Machine) -> 
     barriers = 2 * steps * machine.cycles["barrier"] / machine.clock_hertz
     peak *= schedule.warps / _QUARTERS
     return waves * (max(2.0 * multiplied / peak, moved, read) + barriers)
+
+
+def _seconds_of_bringing(product: WarpProduct, schedule: WarpSchedule, machine: Machine) -> float:
+    """What a product through registers waits for in each step, as no other stage is under way, but for what the blocks
+    beside it do: the operands from outside, then in shared memory, and instructions for each scattered element."""
+    tile = schedule.tile
+    shared, near = machine.memories[:2]
+    blocks = ceil(product.rows / tile.rows) * ceil(product.columns / tile.columns) * product.batches
+    sides = zip((tile.rows, tile.columns), product.scattered, strict=True)
+    elements = sum(side * tile.depth for side, is_scattered in sides if is_scattered)
+    moved = elements / machine.axes["lane"] * _SCATTERED_CYCLES / machine.clock_hertz
+    waited = (near.latency_s + 2 * shared.latency_s) / _together(product, schedule, machine)
+    return ceil(blocks / machine.cores) * ceil(product.depth / tile.depth) * (moved + waited)

@@ -118,25 +118,16 @@ def _plan_for_warps(
     group: array.FusedOp, op: array.ContractOp, machine: Machine, depth_sizes: tuple[int, ...]
 ) -> ContractPlan:
     """Tiles of whole instructions: what reaches beyond the result is masked."""
-    left, right, result = (array_type(value) for value in (*op.operands, op.results[0]))
-    accumulator = _accumulator(result.dtype)
+    result = array_type(op.results[0])
     _, rows, columns = _dims(op)
-    height, width = (result.shape[dims[-1]] if dims else 1 for dims in (rows, columns))
-    depth = depth_sizes[-1] if depth_sizes else 1
-    has_sides = height > 1 and width > 1
-    multiplied = _multiplied(*_multiplied_types(op), accumulator, machine)
-    as_they_are = multiplied is None or multiplied == dtypes.tf32
-    pieces = [_piece_bytes(op, n) for n in range(2)] if has_sides and as_they_are else [0]
-    types = multiplied or left.dtype, accumulator
-    product = WarpProduct(
-        height, width, depth, *types, _batches(op), min(pieces), _has_more(group, op), multiplied or right.dtype
-    )
+    pieces = [_piece_bytes(op, n) for n in range(2)]
+    product = replace(warp_product(op, pieces, machine), is_followed=_has_more(group, op))
     schedule = warp_schedule(product, machine)
     tile = schedule.tile
     extents = [1] * result.rank
-    if height > 1:
+    if product.rows > 1:
         extents[rows[-1]] = tile.rows
-    if width > 1:
+    if product.columns > 1:
         extents[columns[-1]] = tile.columns
     step = tile.depth if depth_sizes else 1
     return ContractPlan(
@@ -144,11 +135,39 @@ def _plan_for_warps(
         tuple(extents),
         depth_sizes,
         step,
-        multiplied,
+        multiplied_as(op, machine),
         schedule.atom,
         None if schedule.across is None else schedule.warps,
         schedule.stages if schedule.stages > 1 else None,
     )
+
+
+def warp_product(op: array.ContractOp, pieces: Sequence[int], machine: Machine) -> WarpProduct:
+    """What the cost model of warps has to know of a product, windows of whose operands can be copied in pieces of some
+    bytes, or cannot where those are 0."""
+    left, right, result = (array_type(value) for value in (*op.operands, op.results[0]))
+    a = op.attributes_of()
+    _, rows, columns = _dims(op)
+    height, width = (result.shape[dims[-1]] if dims else 1 for dims in (rows, columns))
+    depth = left.shape[a["left_contract"][-1]] if a["left_contract"] else 1
+    multiplied = multiplied_as(op, machine)
+    as_they_are = multiplied is None or multiplied == dtypes.tf32
+    return WarpProduct(
+        height,
+        width,
+        depth,
+        multiplied or left.dtype,
+        _accumulator(result.dtype),
+        _batches(op),
+        min(pieces) if height > 1 and width > 1 and as_they_are else 0,
+        right=multiplied or right.dtype,
+        scattered=(not pieces[0], not pieces[1]),
+    )
+
+
+def multiplied_as(op: array.ContractOp, machine: Machine) -> DType | None:
+    """The type that warps convert a product's operands to; None: they multiply them as they are."""
+    return _multiplied(*_multiplied_types(op), _accumulator(array_type(op.results[0]).dtype), machine)
 
 
 def _multiplied_types(op: array.ContractOp) -> tuple[DType, DType]:
@@ -170,9 +189,14 @@ def _multiplied(left: DType, right: DType, accumulator: DType, machine: Machine)
 
 
 def _piece_bytes(op: array.ContractOp, operand: int) -> int:
-    """In pieces of how many bytes windows of an operand can be copied to a buffer and multiplied from there: of an
-    array of the group, seen through transposes, with aligned rows; one of other than 16 bits lies along the
-    contracted dim. Else 0."""
+    """The same of a product in a group, where the operand is an array of the group; else 0."""
+    return piece_bytes(op, operand) if isinstance(untransposed(op.operands[operand]), BlockArgument) else 0
+
+
+def piece_bytes(op: array.ContractOp, operand: int) -> int:
+    """In pieces of how many bytes windows of an operand can be copied to a buffer and multiplied from there, if it is
+    an array, seen through transposes: with aligned rows; one of other than 16 bits lies along the contracted dim. Else
+    0."""
     a = op.attributes_of()
     summed: tuple[int, ...] = a["left_contract"] if operand == 0 else a["right_contract"]
     batch: tuple[int, ...] = a["left_batch"] if operand == 0 else a["right_batch"]
@@ -182,13 +206,17 @@ def _piece_bytes(op: array.ContractOp, operand: int) -> int:
         order: Sequence[int] = value.owner.attributes_of()["permutation"]
         dims = [dims[order.index(dim)] for dim in range(len(order))]
         value = value.owner.operands[0]
-    if not isinstance(value, BlockArgument) or not summed or not dims:
+    if not summed or not dims:
         return 0
     type = array_type(value)
     free = [dim for dim in range(type.rank) if dim not in summed and dim not in batch]
     along = (summed[-1],) if type.dtype.itemsize != 2 else (summed[-1], *free[-1:])
-    pieces = (size for size in _PIECES_BYTES if type.shape[-1] * type.dtype.itemsize % size == 0)
-    return next(pieces, 0) if dims[-1] in along else 0
+    return piece_of_rows(type.shape[-1] * type.dtype.itemsize) if dims[-1] in along else 0
+
+
+def piece_of_rows(row_bytes: int) -> int:
+    """In pieces of how many bytes rows that follow each other can be copied; 0 if they cannot."""
+    return next((size for size in _PIECES_BYTES if row_bytes % size == 0), 0)
 
 
 def _atom_of_parts(group: array.FusedOp, op: array.ContractOp, machine: Machine) -> MatrixAtom | None:
@@ -202,13 +230,13 @@ def _atom_of_parts(group: array.FusedOp, op: array.ContractOp, machine: Machine)
     if op.precision is not None or len(ends) < 3 or min(ends) < 2:
         return None
     for operand in op.operands:
-        value = _untransposed(operand)
+        value = untransposed(operand)
         if not isinstance(value, BlockArgument) or isinstance(group.operands[value.index].owner, array.ConstantOp):
             return None
     return machine.split_atom(left, right, _accumulator(array_type(op.results[0]).dtype))
 
 
-def _untransposed(value: SSAValue) -> SSAValue:
+def untransposed(value: SSAValue) -> SSAValue:
     """What a value is a transpose of."""
     while isinstance(value.owner, array.TransposeOp):
         value = value.owner.operands[0]
@@ -250,7 +278,7 @@ def product_of(group: array.FusedOp) -> Product:
 def _right_choices(group: array.FusedOp, op: array.ContractOp) -> tuple[Right, ...]:
     """What can be done with the right operand: an array of the group, seen through transposes, is packed as a whole, or
     read where it lies where the product's columns are side by side; what the group computes is packed by each tile."""
-    value = _untransposed(op.operands[1])
+    value = untransposed(op.operands[1])
     if not isinstance(value, BlockArgument) or op.precision is not None:
         return (Right.ALONE,)
     if isinstance(group.operands[value.index].owner, array.ConstantOp):

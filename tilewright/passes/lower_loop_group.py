@@ -9,7 +9,7 @@ from xdsl.ir import SSAValue
 
 from tilewright.cost.reductions import Reduction, best_reduction_tile, reread_tile
 from tilewright.cost.tiles import loop_tile, turned_tile
-from tilewright.cost.warp_loops import warp_reduction_tile
+from tilewright.cost.warp_loops import warp_reduction_tile, warp_transpose_tile
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.machines.machine import Machine
@@ -46,8 +46,9 @@ def plan_loop(group: array.FusedOp, machine: Machine, threads: int) -> LoopPlan:
         if turned is not None:
             extents = turned_tile(space, turned, ROW_ELEMENTS, array_type(group.results[0]).dtype, machine)
         else:
-            transposes = any(isinstance(op, array.TransposeOp) for op in group.body.block.ops)
-            extents = loop_tile(space, ROW_ELEMENTS, square=transposes)
+            transposes = len(space) > 1 and any(isinstance(op, array.TransposeOp) for op in group.body.block.ops)
+            is_by_warps = transposes and "lane" in machine.axes
+            extents = warp_transpose_tile(space) if is_by_warps else loop_tile(space, ROW_ELEMENTS, square=transposes)
         return LoopPlan(space, dict(enumerate(extents)), {})
     first = next(op for op in group.body.block.ops if isinstance(op, array.ReduceOp))
     adds = first.attributes_of()["fn"] == "add"

@@ -4,17 +4,22 @@ and the instructions that multiply, copy and wait. No GPU is used. A kernel that
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import tilewright as tw
 from tilewright.cli.bench_suites.case import CompilerCase
+from tilewright.dtypes import DType
 from tilewright.errors import ToolFailure
 
 if TYPE_CHECKING:
     from tilewright.targets.cuda.target import CudaProgram
 
+# A name, a function, and the types of its arrays.
+Program = tuple[str, Callable[..., Any], tuple[tw.ShapeDtype, ...]]
+# Which operands of a product lie transposed.
+_TURNED = ((False, False), (False, True), (True, False), (True, True))
 # One chip of each generation.
 CHIPS = ("sm_80", "sm_90a", "sm_100a", "sm_120a")
 _PRODUCT_LIMIT_S, _OTHER_LIMIT_S = 0.4, 1.0
@@ -35,25 +40,21 @@ def cases(quick: bool) -> tuple[CompilerCase, ...]:
     return tuple(found)
 
 
-def programs(quick: bool) -> list[tuple[str, Callable[..., Any], tuple[tw.ShapeDtype, ...]]]:
+def programs(quick: bool) -> list[Program]:
     """The programs that are compiled for each chip: names, functions, and types of their arrays."""
     side = 512 if quick else 4096
-    found: list[tuple[str, Callable[..., Any], tuple[tw.ShapeDtype, ...]]] = []
-    for dtype in ("bf16", "f16", "i8", "f32"):
+    found: list[Program] = []
+    for dtype in ("bf16", "f16", "f32"):
         square = tw.ShapeDtype((side, side), getattr(tw, dtype))
         found.append((f"gemm {dtype}", _product, (square, square)))
-    bytes_square = tw.ShapeDtype((side, side), tw.i8)
     square, row = tw.ShapeDtype((side, side), tw.bf16), tw.ShapeDtype((side,), tw.bf16)
     heads = tw.ShapeDtype((8, side // 4, 64), tw.bf16)
     rows = tw.ShapeDtype((side, 1024), tw.f32)
     image, kernel = tw.ShapeDtype((4, 32, 32, 32), tw.bf16), tw.ShapeDtype((32, 32, 3, 3), tw.bf16)
     wide = tw.ShapeDtype((side, side), tw.f32)
-    eights = [tw.ShapeDtype((side, side), dtype) for dtype in (tw.f8e4m3fn, tw.f8e5m2)]
     return [
         *found,
-        ("gemm i8, b.T", partial(_turned_product, False, True), (bytes_square, bytes_square)),
-        ("gemm f8e4m3fn, b.T", _wide_product, (eights[0], eights[0])),
-        ("gemm f8e4m3fn f8e5m2, b.T", _wide_product, (eights[0], eights[1])),
+        *_products_of_8_bits((side,) * 3, (101, 99, 77) if quick else (1001, 999, 777)),
         ("gemm tf32, b.T", _rounding_product, (wide, wide)),
         ("gemm bf16, a.T", partial(_turned_product, True, False), (square, square)),
         ("gemm bf16, b.T", partial(_turned_product, False, True), (square, square)),
@@ -69,17 +70,44 @@ def programs(quick: bool) -> list[tuple[str, Callable[..., Any], tuple[tw.ShapeD
     ]
 
 
+def _products_of_8_bits(even: tuple[int, int, int], odd: tuple[int, int, int]) -> Iterator[Program]:
+    """All types in the order that instructions take, the others in those that they do not, and sizes of which rows
+    begin anywhere."""
+    for left, right, result in ((tw.i8, tw.i8, tw.i32), (tw.f8e4m3fn, tw.f8e4m3fn, tw.f32)):
+        name = f"gemm {left.name}"
+        for turned in _TURNED:
+            yield _named_product(name, turned, even, left, right, result)
+        yield _named_product(f"{name} odd", (False, False), odd, left, right, result)
+        yield _named_product(f"{name} odd", (False, True), odd, left, right, result)
+    yield _named_product("gemm f8e5m2", (False, True), even, tw.f8e5m2, tw.f8e5m2, tw.f32)
+    yield _named_product("gemm f8e4m3fn f8e5m2", (False, True), even, tw.f8e4m3fn, tw.f8e5m2, tw.f32)
+    yield _named_product("gemm f8e4m3fn f8e5m2", (True, False), even, tw.f8e4m3fn, tw.f8e5m2, tw.f32)
+
+
+def _named_product(
+    name: str, turned: tuple[bool, bool], sizes: Sequence[int], left: DType, right: DType, result: DType
+) -> Program:
+    """A product of (rows, columns, depth) whose operands may lie transposed."""
+    rows, columns, depth = sizes
+    letters = " ".join(letter for letter, is_turned in zip(("a.T", "b.T"), turned, strict=True) if is_turned)
+    types = (
+        tw.ShapeDtype((depth, rows) if turned[0] else (rows, depth), left),
+        tw.ShapeDtype((columns, depth) if turned[1] else (depth, columns), right),
+    )
+    return f"{name}, {letters}" if letters else name, partial(_wide_product, *turned, result), types
+
+
 def _product(a: Any, b: Any) -> Any:
-    return tw.matmul(a, b, dtype=tw.i32) if a.dtype == tw.i8 else a @ b
+    return a @ b
 
 
 def _turned_product(left: bool, right: bool, a: Any, b: Any) -> Any:
     """A product of operands that lie transposed in memory."""
-    return _product(a.T if left else a, b.T if right else b)
+    return (a.T if left else a) @ (b.T if right else b)
 
 
-def _wide_product(a: Any, b: Any) -> Any:
-    return tw.matmul(a, b.T, dtype=tw.f32)
+def _wide_product(left: bool, right: bool, result: DType, a: Any, b: Any) -> Any:
+    return tw.matmul(a.T if left else a, b.T if right else b, dtype=result)
 
 
 def _rounding_product(a: Any, b: Any) -> Any:

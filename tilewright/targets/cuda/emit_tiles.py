@@ -46,6 +46,7 @@ from tilewright.targets.cuda.fragments import (
     computed,
     held,
     i32,
+    is_packed,
     registers_of,
     slots_of,
     table_of,
@@ -159,6 +160,9 @@ class TileEmitter:
             return Lazy(type.dtype, at)
         coordinates = Coordinates(self.threads, layout)
         registers = list(registers_of(coordinates.table))
+        if _is_choice(op):
+            chosen = {number: self._chosen(op, number, coordinates.at(digits)) for number, digits in registers}
+            return Fragment(layout, type.dtype, chosen)
         if self._is_grouped(op):
             return Fragment(layout, type.dtype, self._in_groups(op, coordinates, registers))
         values: dict[int, Value] = {}
@@ -169,9 +173,9 @@ class TileEmitter:
         return Fragment(layout, type.dtype, values)
 
     def _is_grouped(self, op: Operation) -> bool:
-        """Whether an operation is computed on vectors: it is many instructions, its operands are in vectors, or the chip
-        converts its types two at a time."""
-        if isinstance(op, tile.FillPaddingOp) or (isinstance(op, tile.MapOp) and op.fn.data in _WITH_BRANCHES):
+        """Whether an operation is computed on vectors: it is many instructions, its operands are in vectors, or the
+        chip converts its types two at a time."""
+        if isinstance(op, tile.MapOp) and op.fn.data in _WITH_BRANCHES:
             return False
         held = [self.tiles[operand] for operand in _tiles(op)]
         if any(isinstance(tile, Fragment) and isinstance(tile.values, Grouped) for tile in held):
@@ -204,6 +208,23 @@ class TileEmitter:
             vectors = [grouped(self.builder, [tile.values[n] for n in group]) for group in groups_of(numbers)]
         return [computed(self.builder, vector, tile.dtype) for vector in vectors]
 
+    def _chosen(self, op: Operation, number: int, index: Sequence[Value]) -> Value:
+        """One of several elements: as it is held, so that none is converted there and back."""
+        if isinstance(op, tile.MapOp):
+            condition, first, second = _tiles(op)
+            given = self._register(condition, number, index)
+            return self.builder.select(given, self._held(first, number, index), self._held(second, number, index))
+        assert isinstance(op, tile.FillPaddingOp)
+        filling = held_constant(self.builder, decode(op.value), array_type(op.result).dtype)
+        beyond = self._is_beyond(op, index)
+        return self.builder.select(beyond, filling, self._held(op.source, number, index))
+
+    def _is_beyond(self, op: tile.FillPaddingOp, index: Sequence[Value]) -> Value:
+        """Whether an element is padding."""
+        (expression,) = op.map.data.results
+        place = evaluated(self.builder, expression, index, [self._index_of(s, index) for s in op.symbols])
+        return self.builder.icmp_signed(">=", place, i32(int(op.limit.value.data)))
+
     def _rounded(self, value: Value, dtype: DType) -> Value:
         """A computed value as one of its type, in register form."""
         return computed(self.builder, held(self.builder, value, dtype), dtype)
@@ -215,11 +236,11 @@ class TileEmitter:
             return tile.at(index)
         return computed(self.builder, tile.values[number], tile.dtype)
 
-    def _held(self, operand: SSAValue, number: int) -> Value:
-        """An operand's element as it is held; of a scalar its one."""
+    def _held(self, operand: SSAValue, number: int, index: Sequence[Value] = ()) -> Value:
+        """An operand's element as it is held; of a scalar its one, which has no index."""
         tile = self.tiles[operand]
         if isinstance(tile, Lazy):
-            return held(self.builder, tile.at([]), tile.dtype)
+            return held(self.builder, tile.at(index), tile.dtype)
         return tile.values[number]
 
     def _apply(self, op: Operation, index: Sequence[Value], operands: Sequence[Value]) -> Value:
@@ -234,12 +255,9 @@ class TileEmitter:
             bits = self.builder.bitcast(given, with_element(given.type, load_form(dtype)))
             return widen(self.builder, bits, dtype)
         assert isinstance(op, tile.FillPaddingOp)
-        (expression,) = op.map.data.results
-        place = evaluated(self.builder, expression, index, [self._index_of(s, index) for s in op.symbols])
-        beyond = self.builder.icmp_signed(">=", place, i32(int(op.limit.value.data)))
         number = decode(op.value)
         filling = ir.Constant(register_form(dtype), float(number) if dtype.is_float else int(number))
-        return self.builder.select(beyond, filling, operands[0])
+        return self.builder.select(self._is_beyond(op, index), filling, operands[0])
 
     def _renamed(self, source: SSAValue, result: SSAValue) -> Held:
         """The same registers under another layout."""
@@ -336,6 +354,13 @@ def _tiles(op: Operation) -> list[SSAValue]:
     if isinstance(op, tile.FillPaddingOp):
         return [op.source]
     return [operand for operand in op.operands if isinstance(operand.type, TensorType)]
+
+
+def _is_choice(op: Operation) -> bool:
+    """Whether an operation gives one of several elements as it is held: padding, or a narrow float."""
+    if isinstance(op, tile.MapOp) and op.fn.data == "select":
+        return is_packed(array_type(op.results[0]).dtype)
+    return isinstance(op, tile.FillPaddingOp)
 
 
 def _identity(name: str, dtype: DType) -> float | int:

@@ -12,6 +12,7 @@ from functools import lru_cache
 from itertools import product
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 
 from tilewright import dtypes
@@ -91,13 +92,23 @@ def held_form(dtype: DType) -> ir.Type:
 
 
 def held(builder: Builder, value: Value, dtype: DType) -> Value:
-    """Computed elements, one or a vector, as they are held: narrow floats are rounded."""
+    """Computed elements, one or a vector, as they are held: narrow floats are rounded, and those that are known now."""
+    is_known = isinstance(value, ir.Constant) and isinstance(value.constant, float)
+    if is_known and isinstance(held_form(dtype), ir.IntType):
+        return _constant_bits(value.constant, dtype)
     if dtype == dtypes.bf16:
         rounded = builder.fptrunc(value, with_element(value.type, _BFLOAT))
         return builder.bitcast(rounded, with_element(value.type, ir.IntType(16)))
     if converts(builder, dtype):
         return rounded_code(builder, value, dtype)
     return narrow(builder, value, dtype) if is_packed(dtype) else value
+
+
+def _constant_bits(number: float, dtype: DType) -> ir.Constant:
+    """The bits of the f32 number that a constant is, rounded."""
+    with np.errstate(over="ignore"):
+        rounded = np.float32(number).astype(dtype.numpy)
+    return ir.Constant(ir.IntType(dtype.bits), int.from_bytes(rounded.tobytes(), "little"))
 
 
 def computed(builder: Builder, value: Value, dtype: DType) -> Value:
