@@ -146,10 +146,10 @@ def warp_product(op: array.ContractOp, pieces: Sequence[int], machine: Machine) 
     """What the cost model of warps has to know of a product, windows of whose operands can be copied in pieces of some
     bytes, or cannot where those are 0."""
     left, right, result = (array_type(value) for value in (*op.operands, op.results[0]))
-    a = op.attributes_of()
+    summed: tuple[int, ...] = op.attributes_of()["left_contract"]
     _, rows, columns = _dims(op)
     height, width = (result.shape[dims[-1]] if dims else 1 for dims in (rows, columns))
-    depth = left.shape[a["left_contract"][-1]] if a["left_contract"] else 1
+    depth = left.shape[summed[-1]] if summed else 1
     multiplied = multiplied_as(op, machine)
     as_they_are = multiplied is None or multiplied == dtypes.tf32
     return WarpProduct(
