@@ -52,14 +52,14 @@ from tilewright.dtypes import tf32
 from tilewright.machines.machine import Machine
 from tilewright.passes.array_simplify import captured, constant_value
 from tilewright.passes.base import Remark, Unit, blocks_of, where
-from tilewright.passes.fusion import inline_closure, is_inline, make_group
-from tilewright.passes.lower_contract_group import (
+from tilewright.passes.contract_facts import (
     multiplied_as,
     piece_bytes,
     piece_of_rows,
     untransposed,
     warp_product,
 )
+from tilewright.passes.fusion import inline_closure, is_inline, make_group
 
 _WHY = "rows along the contracted dimension"
 # What the rows of operands may be made multiples of: the least that a lane copies, and what the machine copies by

@@ -13,17 +13,26 @@ from tilewright.cost.products import Product, Right, best_schedule
 from tilewright.cost.register_blocks import micro_kernel_name
 from tilewright.cost.split_products import split_tile
 from tilewright.cost.tiles import is_streamed, matrix_tile, streaming_tile
-from tilewright.cost.warp_products import MMA, WarpProduct, warp_schedule
+from tilewright.cost.warp_products import WarpProduct, warp_schedule
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.dtypes import DType
 from tilewright.machines.machine import Machine, MatrixAtom
+from tilewright.passes.contract_facts import (
+    accumulator_of,
+    batches_of,
+    multiplied_as,
+    multiplied_type,
+    multiplied_types,
+    piece_bytes,
+    result_dims,
+    untransposed,
+    warp_product,
+)
 from tilewright.passes.indexing import Axis, Coordinates, Linear, Tile
 from tilewright.passes.tile_builder import TileBuilder
 
 ROW, COLUMN, DEPTH = 0.0, 1.0, 2.0
-# What a lane may copy at once.
-_PIECES_BYTES = (16, 8, 4)
 
 # Adds to a sum what one point of the loops over contracted dimensions, given their counters, contributes.
 Step = Callable[[Sequence[SSAValue], Tile], Tile]
@@ -56,31 +65,22 @@ def contract_of(group: array.FusedOp) -> array.ContractOp:
     return next(op for op in group.body.block.ops if isinstance(op, array.ContractOp))
 
 
-def _dims(op: array.ContractOp) -> tuple[list[int], list[int], list[int]]:
-    """Batch, left-free and right-free dimensions, as result dimensions."""
-    a = op.attributes_of()
-    batch = len(a["left_batch"])
-    left = array_type(op.operands[0]).rank - batch - len(a["left_contract"])
-    rank = array_type(op.results[0]).rank
-    return list(range(batch)), list(range(batch, batch + left)), list(range(batch + left, rank))
-
-
 def plan_contract(group: array.FusedOp, machine: Machine, threads: int) -> ContractPlan:
     op = contract_of(group)
     a = op.attributes_of()
     left, result = array_type(op.operands[0]), array_type(op.results[0])
-    _, rows, columns = _dims(op)
+    _, rows, columns = result_dims(op)
     summed: tuple[int, ...] = a["left_contract"]
     depth_sizes = tuple(left.shape[d] for d in summed)
     if "lane" in machine.axes:
         return _plan_for_warps(group, op, machine, depth_sizes)
     last_rows = result.shape[rows[-1]] if rows else 1
     last_columns = result.shape[columns[-1]] if columns else 1
-    share = 1 if _batches(op) >= 2 * threads else threads
+    share = 1 if batches_of(op) >= 2 * threads else threads
     last_depth = depth_sizes[-1] if depth_sizes else 1
     streamed = is_streamed(last_rows, last_columns, result.dtype) and _reads_array(group, op)
-    types = _multiplied_types(op)
-    atom = machine.matrix_atom(*types, _accumulator(result.dtype), last_depth)
+    types = multiplied_types(op)
+    atom = machine.matrix_atom(*types, accumulator_of(result.dtype), last_depth)
     if atom is not None and last_rows < atom.rows:
         atom = None
     name, checked = "", False
@@ -108,7 +108,7 @@ def plan_contract(group: array.FusedOp, machine: Machine, threads: int) -> Contr
         tuple(extents),
         depth_sizes,
         tile.depth if checked else max(1, min(tile.depth, last_depth)),
-        _accumulator(result.dtype) if atom is None else None,
+        accumulator_of(result.dtype) if atom is None else None,
         name,
         checked=checked,
     )
@@ -119,7 +119,7 @@ def _plan_for_warps(
 ) -> ContractPlan:
     """Tiles of whole instructions: what reaches beyond the result is masked."""
     result = array_type(op.results[0])
-    _, rows, columns = _dims(op)
+    _, rows, columns = result_dims(op)
     pieces = [_piece_bytes(op, n) for n in range(2)]
     product = replace(warp_product(op, pieces, machine), is_followed=_has_more(group, op))
     schedule = warp_schedule(product, machine)
@@ -142,81 +142,9 @@ def _plan_for_warps(
     )
 
 
-def warp_product(op: array.ContractOp, pieces: Sequence[int], machine: Machine) -> WarpProduct:
-    """What the cost model of warps has to know of a product, windows of whose operands can be copied in pieces of some
-    bytes, or cannot where those are 0."""
-    left, right, result = (array_type(value) for value in (*op.operands, op.results[0]))
-    a = op.attributes_of()
-    _, rows, columns = _dims(op)
-    height, width = (result.shape[dims[-1]] if dims else 1 for dims in (rows, columns))
-    depth = left.shape[a["left_contract"][-1]] if a["left_contract"] else 1
-    multiplied = multiplied_as(op, machine)
-    as_they_are = multiplied is None or multiplied == dtypes.tf32
-    return WarpProduct(
-        height,
-        width,
-        depth,
-        multiplied or left.dtype,
-        _accumulator(result.dtype),
-        _batches(op),
-        min(pieces) if height > 1 and width > 1 and as_they_are else 0,
-        right=multiplied or right.dtype,
-        scattered=(not pieces[0], not pieces[1]),
-    )
-
-
-def multiplied_as(op: array.ContractOp, machine: Machine) -> DType | None:
-    """The type that warps convert a product's operands to; None: they multiply them as they are."""
-    return _multiplied(*_multiplied_types(op), _accumulator(array_type(op.results[0]).dtype), machine)
-
-
-def _multiplied_types(op: array.ContractOp) -> tuple[DType, DType]:
-    """The types in which the operands are multiplied if they can be."""
-    if op.precision is not None:
-        return dtypes.tf32, dtypes.tf32
-    left, right = (array_type(operand).dtype for operand in op.operands)
-    return left, right
-
-
-def _multiplied(left: DType, right: DType, accumulator: DType, machine: Machine) -> DType | None:
-    """The type that operands are converted to, if no instruction multiplies them as they are: floats of 8 bits to f16,
-    of which all are numbers, where one multiplies those."""
-    if machine.atom_of(MMA, left, right, accumulator) is not None:
-        return dtypes.tf32 if left == dtypes.tf32 else None
-    narrow = left.is_float and max(left.bits, right.bits) < dtypes.f16.bits
-    has_halves = machine.atom_of(MMA, dtypes.f16, dtypes.f16, accumulator) is not None
-    return dtypes.f16 if narrow and has_halves else accumulator
-
-
 def _piece_bytes(op: array.ContractOp, operand: int) -> int:
     """The same of a product in a group, where the operand is an array of the group; else 0."""
     return piece_bytes(op, operand) if isinstance(untransposed(op.operands[operand]), BlockArgument) else 0
-
-
-def piece_bytes(op: array.ContractOp, operand: int) -> int:
-    """In pieces of how many bytes windows of an operand can be copied to a buffer and multiplied from there, if it is
-    an array, seen through transposes: with aligned rows; one of other than 16 bits lies along the contracted dim. Else
-    0."""
-    a = op.attributes_of()
-    summed: tuple[int, ...] = a["left_contract"] if operand == 0 else a["right_contract"]
-    batch: tuple[int, ...] = a["left_batch"] if operand == 0 else a["right_batch"]
-    value = op.operands[operand]
-    dims = list(range(array_type(value).rank))
-    while isinstance(value.owner, array.TransposeOp):
-        order: Sequence[int] = value.owner.attributes_of()["permutation"]
-        dims = [dims[order.index(dim)] for dim in range(len(order))]
-        value = value.owner.operands[0]
-    if not summed or not dims:
-        return 0
-    type = array_type(value)
-    free = [dim for dim in range(type.rank) if dim not in summed and dim not in batch]
-    along = (summed[-1],) if type.dtype.itemsize != 2 else (summed[-1], *free[-1:])
-    return piece_of_rows(type.shape[-1] * type.dtype.itemsize) if dims[-1] in along else 0
-
-
-def piece_of_rows(row_bytes: int) -> int:
-    """In pieces of how many bytes rows that follow each other can be copied; 0 if they cannot."""
-    return next((size for size in _PIECES_BYTES if row_bytes % size == 0), 0)
 
 
 def _atom_of_parts(group: array.FusedOp, op: array.ContractOp, machine: Machine) -> MatrixAtom | None:
@@ -224,7 +152,7 @@ def _atom_of_parts(group: array.FusedOp, op: array.ContractOp, machine: Machine)
     transposes: they are read again where its result is not finite."""
     left, right = (array_type(operand).dtype for operand in op.operands)
     a = op.attributes_of()
-    _, rows, columns = _dims(op)
+    _, rows, columns = result_dims(op)
     ends = [array_type(op.results[0]).shape[d] for d in (*rows[-1:], *columns[-1:])]
     ends += [array_type(op.operands[0]).shape[d] for d in a["left_contract"][-1:]]
     if op.precision is not None or len(ends) < 3 or min(ends) < 2:
@@ -233,21 +161,7 @@ def _atom_of_parts(group: array.FusedOp, op: array.ContractOp, machine: Machine)
         value = untransposed(operand)
         if not isinstance(value, BlockArgument) or isinstance(group.operands[value.index].owner, array.ConstantOp):
             return None
-    return machine.split_atom(left, right, _accumulator(array_type(op.results[0]).dtype))
-
-
-def untransposed(value: SSAValue) -> SSAValue:
-    """What a value is a transpose of."""
-    while isinstance(value.owner, array.TransposeOp):
-        value = value.owner.operands[0]
-    return value
-
-
-def _batches(op: array.ContractOp) -> int:
-    """Products over the last rows, columns and contracted dimension."""
-    shape = array_type(op.results[0]).shape
-    _, rows, columns = _dims(op)
-    return math.prod(n for d, n in enumerate(shape) if d not in (*rows[-1:], *columns[-1:]))
+    return machine.split_atom(left, right, accumulator_of(array_type(op.results[0]).dtype))
 
 
 def product_of(group: array.FusedOp) -> Product:
@@ -255,9 +169,9 @@ def product_of(group: array.FusedOp) -> Product:
     op = contract_of(group)
     a = op.attributes_of()
     left, right, result = (array_type(value) for value in (*op.operands, op.results[0]))
-    _, rows, columns = _dims(op)
+    _, rows, columns = result_dims(op)
     summed: tuple[int, ...] = a["left_contract"]
-    dtype = _accumulator(result.dtype)
+    dtype = accumulator_of(result.dtype)
     is_read = left.dtype == dtype and op.precision is None
     in_place = bool(summed) and _lies_along(op.operands[0], summed[-1]) and is_read
     depth = left.shape[summed[-1]] if summed else 1
@@ -267,7 +181,7 @@ def product_of(group: array.FusedOp) -> Product:
         columns=max(1, width),
         depth=depth,
         dtype=dtype,
-        batches=max(1, _batches(op)),
+        batches=max(1, batches_of(op)),
         pitch_bytes=right.shape[-1] * right.dtype.itemsize if right.rank else 0,
         choices=_right_choices(group, op),
         copies_left=not in_place,
@@ -324,7 +238,7 @@ def lower_contract_group(
     """One output tile: a loop over the contracted dimensions, then the epilogue."""
     op = contract_of(group)
     a = op.attributes_of()
-    batch, rows, columns = _dims(op)
+    batch, rows, columns = result_dims(op)
     result = array_type(op.results[0])
     row = Axis(plan.extents[rows[-1]] if rows else 1, ROW, "m")
     column = Axis(plan.extents[columns[-1]] if columns else 1, COLUMN, "n")
@@ -333,7 +247,7 @@ def lower_contract_group(
         axis = row if rows and d == rows[-1] else column if columns and d == columns[-1] else None
         at.append(tile_position(axis, counter, plan.extents[d], plan.shape[d]))
     depth = Axis(plan.depth_extent, DEPTH, "k")
-    acc_type = _accumulator(result.dtype)
+    acc_type = accumulator_of(result.dtype)
 
     def step(counters: Sequence[SSAValue], total: Tile, atom: str) -> Tile:
         inner = _depth_positions(plan, depth, counters)
@@ -418,10 +332,6 @@ def _outward(value: SSAValue, anchor: SSAValue, at: Coordinates) -> Coordinates:
     return at
 
 
-def _accumulator(dtype: DType) -> DType:
-    return dtype.compute
-
-
 def tile_position(axis: Axis | None, counter: SSAValue, extent: int, size: int) -> Linear:
     """A coordinate that is cut into tiles: the axis, if it is one of the tile, from the counter's multiple on."""
     position = Linear.of(axis) if axis is not None and size > 1 else Linear()
@@ -486,7 +396,7 @@ def plan_convolve(group: array.FusedOp, machine: Machine, threads: int) -> Contr
     if plan is not None:
         return plan
     sizes = max(1, per_group), max(1, result.shape[-1]), kernel.shape[1]
-    accumulator = _accumulator(result.dtype)
+    accumulator = accumulator_of(result.dtype)
     if "lane" in machine.axes:
         tile = warp_schedule(WarpProduct(*sizes, accumulator, accumulator, result.shape[0]), machine).tile
     else:
@@ -506,8 +416,8 @@ def _plan_convolve_for_warps(group: array.FusedOp, op: array.ConvolveOp, machine
     image, kernel, result = (array_type(value) for value in (*op.operands, op.results[0]))
     groups = op.attributes_of()["groups"]
     per_group = kernel.shape[0] // groups
-    accumulator = _accumulator(result.dtype)
-    multiplied = _multiplied(image.dtype, kernel.dtype, accumulator, machine)
+    accumulator = accumulator_of(result.dtype)
+    multiplied = multiplied_type(image.dtype, kernel.dtype, accumulator, machine)
     product = WarpProduct(
         per_group,
         result.shape[-1],
@@ -531,8 +441,8 @@ def is_multiplied_by_warps(op: array.ConvolveOp, machine: Machine) -> bool:
     image, kernel, result = (array_type(value) for value in (*op.operands, op.results[0]))
     if "lane" not in machine.axes or 0 in (*result.shape, *kernel.shape):
         return False
-    accumulator = _accumulator(result.dtype)
-    return _multiplied(image.dtype, kernel.dtype, accumulator, machine) != accumulator
+    accumulator = accumulator_of(result.dtype)
+    return multiplied_type(image.dtype, kernel.dtype, accumulator, machine) != accumulator
 
 
 def _convolve_plan(op: array.ConvolveOp, rows: int, columns: int, depth: int, operand: DType | None) -> ContractPlan:
@@ -564,7 +474,7 @@ def lower_convolve_group(
         axis = row if d == 1 else column if d == result.rank - 1 else None
         at.append(tile_position(axis, counter, plan.extents[d], plan.shape[d]))
     depth = Axis(plan.depth_extent, DEPTH, "c")
-    acc_type = _accumulator(result.dtype)
+    acc_type = accumulator_of(result.dtype)
     per_group, channels = kernel_type.shape[0] // a["groups"], kernel_type.shape[1]
     group_start = _group_start(builder, at[1], indices[1], plan.extents[1], per_group, channels, a["groups"])
 

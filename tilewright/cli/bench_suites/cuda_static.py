@@ -70,7 +70,7 @@ def programs(quick: bool) -> list[Program]:
     ]
 
 
-def _products_of_8_bits(even: tuple[int, int, int], odd: tuple[int, int, int]) -> Iterator[Program]:
+def _products_of_8_bits(even: Sequence[int], odd: Sequence[int]) -> Iterator[Program]:
     """All types in the order that instructions take, the others in those that they do not, and sizes of which rows
     begin anywhere."""
     for left, right, result in ((tw.i8, tw.i8, tw.i32), (tw.f8e4m3fn, tw.f8e4m3fn, tw.f32)):

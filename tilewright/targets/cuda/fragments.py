@@ -93,9 +93,9 @@ def held_form(dtype: DType) -> ir.Type:
 
 def held(builder: Builder, value: Value, dtype: DType) -> Value:
     """Computed elements, one or a vector, as they are held: narrow floats are rounded, and those that are known now."""
-    is_known = isinstance(value, ir.Constant) and isinstance(value.constant, float)
-    if is_known and isinstance(held_form(dtype), ir.IntType):
-        return _constant_bits(value.constant, dtype)
+    known: Any = getattr(value, "constant", None)
+    if isinstance(known, float) and isinstance(held_form(dtype), ir.IntType):
+        return _constant_bits(known, dtype)
     if dtype == dtypes.bf16:
         rounded = builder.fptrunc(value, with_element(value.type, _BFLOAT))
         return builder.bitcast(rounded, with_element(value.type, ir.IntType(16)))
