@@ -7,17 +7,17 @@ from collections.abc import Callable
 import pytest
 from xdsl.ir import Operation
 
-from tests.cuda.schedule_mutants import (
+from tests.cuda.mutant_subjects import (
     Subject,
     attention,
+    chain_subjects,
     layer_norm,
-    mutants_of,
     product,
     program_subjects,
     role_subjects,
     softmax,
-    verdicts,
 )
+from tests.cuda.schedule_mutants import mutants_of, verdicts
 from tests.cuda.test_pipeline import Given
 from tests.ptx.errors import SharedRace
 from tilewright.dialects import scheduled, tile
@@ -29,6 +29,7 @@ KERNELS: dict[str, Callable[[], list[Subject]]] = {
     "product on sm_80": lambda: program_subjects(product, "sm_80"),
     "softmax on sm_90a": lambda: program_subjects(softmax, "sm_90a"),
     "layer norm on sm_90a": lambda: program_subjects(layer_norm, "sm_90a"),
+    "attention by warpgroups": chain_subjects,
     "attention on sm_90a": lambda: program_subjects(attention, "sm_90a"),
 }
 
