@@ -28,6 +28,7 @@ SYNCHRONISES = (
     tensor_memory.TensorFenceOp,
     tensor_memory.TensorFreeOp,
     scheduled.StoreWaitOp,
+    scheduled.SetRegistersOp,
 )
 USES_BARRIERS = (
     *(scheduled.ArriveOp, scheduled.ExpectOp, scheduled.AwaitOp, scheduled.TensorCopyOp),
@@ -199,6 +200,14 @@ def exchange(op: Operation, apart: int) -> None:
 def kernel_of(op: Operation) -> tile.KernelOp:
     around: Operation | None = op
     while not isinstance(around, tile.KernelOp):
+        assert around is not None
+        around = around.parent_op()
+    return around
+
+
+def region_of(op: Operation) -> scheduled.ParallelOp:
+    around = op.parent_op()
+    while not isinstance(around, scheduled.ParallelOp):
         assert around is not None
         around = around.parent_op()
     return around

@@ -7,7 +7,7 @@ from itertools import cycle
 
 from xdsl.ir import Block, Operation, SSAValue
 
-from tests.cuda.mutant_edits import count_of, kernel_of, map_of, neighbour, role_of
+from tests.cuda.mutant_edits import count_of, kernel_of, map_of, neighbour, region_of, role_of
 from tilewright.dialects import scheduled, tensor_memory, tile
 
 # Said twice, these say nothing more.
@@ -15,6 +15,7 @@ _IDEMPOTENT = (
     *(scheduled.BarrierOp, scheduled.WaitOp, scheduled.FenceOp, scheduled.AwaitOp, scheduled.MmaWaitOp),
     tensor_memory.TensorFenceOp,
     scheduled.StoreWaitOp,
+    scheduled.SetRegistersOp,
 )
 FINDS_NOTHING = "no copy is under way"
 _FENCED_AGAIN = "fenced again before the next product"
@@ -27,6 +28,8 @@ _COUNTS_COPIES = (scheduled.CopyOp, scheduled.CommitOp, scheduled.WaitOp)
 def why_leaving_out_is_harmless(op: Operation) -> str:
     if _is_fenced_again(op):
         return _FENCED_AGAIN
+    if isinstance(op, scheduled.SetRegistersOp) and _takes_more(op):
+        return "goes on with the registers that it has"
     return FINDS_NOTHING if finds_nothing(op) else ""
 
 
@@ -58,6 +61,12 @@ def why_moving_is_harmless(op: Operation, other: Operation, forwards: bool) -> s
         if isinstance(moved, scheduled.CommitOp) and isinstance(passed, scheduled.CopyOp) and down:
             return "waits for more"
     return ""
+
+
+def _takes_more(op: scheduled.SetRegistersOp) -> bool:
+    """Whether there are more registers then than at the beginning."""
+    begin = region_of(op).registers
+    return begin is not None and op.count.value.data > begin.value.data
 
 
 def finds_nothing(op: Operation) -> bool:
@@ -130,9 +139,12 @@ def why_moving_only_waits(op: Operation, other: Operation, forwards: bool) -> st
 
     Of two neighbours the second comes first then. What was behind both, or before both, still is. Only that the first
     was before the second is lost: nobody else sees that where the second waits, which touches no memory and tells
-    nobody anything. For products waits count: it means others where one is begun between.
+    nobody anything, and where one of the two sets registers, which may wait and is in nobody's way. For products waits
+    count: it means others where one is begun between.
     """
     first, second = (op, other) if forwards else (other, op)
+    if isinstance(first, scheduled.SetRegistersOp) or isinstance(second, scheduled.SetRegistersOp):
+        return "its registers are nobody else's"
     begins = any(isinstance(each, scheduled.MmaOp) for each in first.walk())
     is_wait = isinstance(second, scheduled.AwaitOp) or (isinstance(second, scheduled.MmaWaitOp) and not begins)
     return "waits sooner" if is_wait else ""
@@ -156,7 +168,7 @@ def _arrive_in_turn(barriers: SSAValue) -> bool:
     if len(roles) > 1:
         return False
     (role,) = roles
-    block = _region(users[0]).body.block if role is None else role.regions[0].block
+    block = region_of(users[0]).body.block if role is None else role.regions[0].block
     numbers = list(_numbers_of_arrivals(block, barriers, {}))
     turns = cycle(range(count_of(users[0])))
     return None not in numbers and all(number == turn for number, turn in zip(numbers, turns, strict=False))
@@ -182,14 +194,6 @@ def _numbers_of_arrivals(block: Block, barriers: SSAValue, trips: Mapping[SSAVal
                 yield None
             case _:
                 pass
-
-
-def _region(op: Operation) -> scheduled.ParallelOp:
-    around = op.parent_op()
-    while not isinstance(around, scheduled.ParallelOp):
-        assert around is not None
-        around = around.parent_op()
-    return around
 
 
 def _barrier(op: Operation) -> SSAValue:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,11 +17,13 @@ from tests.cuda.fake_driver import tensor_maps
 from tests.cuda.mutant_edits import SYNCHRONISES
 from tests.cuda.role_kernels import RoleProduct
 from tests.numerics.test_phases import expected_of
+from tests.passes.pass_support import parse
 from tests.programs import causal_attention
 from tests.ptx.emulator import run as execute
 from tilewright.dialects import scheduled, tile
 from tilewright.frontend.build import build_module
 from tilewright.machines.machine import Machine
+from tilewright.passes import scheduled_share_registers
 from tilewright.pipelines import compile_module
 from tilewright.semantics.array import Interpreter
 from tilewright.semantics.scheduled import run_call
@@ -174,9 +178,19 @@ def chain_subjects(function: Callable[..., Any] = of_heads) -> list[Subject]:
     return subjects_of(program, [q, k, v], f"{function.__name__} on sm_90a")
 
 
+def shared_registers_subjects() -> list[Subject]:
+    """A product whose warps take registers that others gave back: the example of the pass."""
+    text = (inspect.getdoc(scheduled_share_registers) or "").partition("After:\n")[2]
+    (kernel,) = (op for op in parse(textwrap.dedent(text)).walk() if isinstance(op, tile.KernelOp))
+    generator = np.random.default_rng(0)
+    arrays = [generator.integers(-4, 5, shape).astype(np.float16) for shape in ((128, 16), (16, 256))]
+    return [Subject("shared registers", kernel, arrays)]
+
+
 def all_subjects(chips: Sequence[str]) -> Iterator[Subject]:
     """Those that `main` judges."""
     yield from role_subjects()
+    yield from shared_registers_subjects()
     yield from tensor_memory_subjects("sm_100a")
     yield from chain_subjects()
     yield from chain_subjects(causal_of_heads)

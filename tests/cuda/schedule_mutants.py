@@ -63,6 +63,8 @@ from tilewright.errors import CompilerBug
 from tilewright.semantics.hazards import DeadlockError, PhaseError
 
 _SWAPPED = (scheduled.ArriveOp, scheduled.ExpectOp, scheduled.AwaitOp, tensor_memory.MmaCommitOp)
+# PTX ISA, setmaxnreg.
+_FEWEST_REGISTERS = 24
 _NEXT = "the next barrier"
 
 
@@ -159,6 +161,10 @@ def _numbers(op: Operation) -> Iterator[tuple[str, Edit, str]]:
             yield "the last stage is the first", share_a_stage, ""
             if op.count > 2:
                 yield "one stage fewer", added("stages", -1), ""
+        case scheduled.SetRegistersOp():
+            yield "8 registers more", added("count", 8), ""
+            is_less = op.count.value.data > _FEWEST_REGISTERS
+            yield "8 registers fewer", added("count", -8), "asks for less than there is" if is_less else ""
         case scheduled.MbarrierOp():
             yield from ((rule, edit, "") for rule, edit in _numbers_of_barriers(op))
         case tensor_memory.TensorMmaOp():

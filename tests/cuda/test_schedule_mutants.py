@@ -15,6 +15,7 @@ from tests.cuda.mutant_subjects import (
     product,
     program_subjects,
     role_subjects,
+    shared_registers_subjects,
     softmax,
 )
 from tests.cuda.schedule_mutants import mutants_of, verdicts
@@ -26,6 +27,7 @@ from tilewright.semantics.hazards import RaceError
 # The rest is left to `python -m tests.cuda.schedule_mutants`.
 KERNELS: dict[str, Callable[[], list[Subject]]] = {
     "roles": role_subjects,
+    "shared registers": shared_registers_subjects,
     "product on sm_80": lambda: program_subjects(product, "sm_80"),
     "softmax on sm_90a": lambda: program_subjects(softmax, "sm_90a"),
     "layer norm on sm_90a": lambda: program_subjects(layer_norm, "sm_90a"),
