@@ -66,6 +66,7 @@ def tile_to_warps() -> Sequence[Pass]:
     from tilewright.passes.scheduled_order_tiles import ScheduledOrderTilesPass
     from tilewright.passes.scheduled_pipeline_copies import ScheduledPipelineCopiesPass
     from tilewright.passes.scheduled_plan_block_memory import ScheduledPlanBlockMemoryPass
+    from tilewright.passes.scheduled_share_registers import ScheduledShareRegistersPass
     from tilewright.passes.scheduled_specialize_chains import ScheduledSpecializeChainsPass
     from tilewright.passes.scheduled_specialize_warps import ScheduledSpecializeWarpsPass
     from tilewright.passes.scheduled_store_tensors import ScheduledStoreTensorsPass
@@ -80,6 +81,7 @@ def tile_to_warps() -> Sequence[Pass]:
         ScheduledMultiplyInTensorMemoryPass(),  # those products: a warp has the machine copy, another one multiply
         ScheduledSpecializeChainsPass(),  # the same for chains of products, each array in stages of its own
         ScheduledSpecializeWarpsPass(),  # windows that warpgroups multiply: a warp has the machine copy them
+        ScheduledShareRegistersPass(),  # where products need what the threads that copy do not
         ScheduledPipelineCopiesPass(),  # windows that other loops multiply, in stages, around registers
         ScheduledStoreTensorsPass(),  # results that go through a buffer anyway, where the machine copies
         ScheduledOrderTilesPass(),  # when what blocks copy is known, and before anything is planned by its place

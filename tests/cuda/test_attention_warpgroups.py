@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from xdsl.dialects.builtin import IndexType, IntegerAttr
+from xdsl.utils.exceptions import VerifyException
 
 import tilewright as tw
 from tests.cuda.chips import Tensor, built, emulated
@@ -24,8 +26,11 @@ from tilewright.machines.machine import load
 from tilewright.passes import attention_warpgroups
 from tilewright.passes.base import Unit
 from tilewright.passes.scheduled_pipeline_copies import ScheduledPipelineCopiesPass
+from tilewright.passes.scheduled_share_registers import ScheduledShareRegistersPass
 from tilewright.passes.scheduled_specialize_chains import ScheduledSpecializeChainsPass
 from tilewright.passes.tile_lower_to_warps import TileLowerToWarpsPass
+from tilewright.semantics.hazards import DeadlockError
+from tilewright.semantics.scheduled import run_call
 from tilewright.targets.cuda.target import CudaProgram
 
 Make = Callable[..., CudaProgram]
@@ -147,6 +152,8 @@ class Chain:
     on_the_way: str = ""
     end: str = ""
     source_behind: str = "%z"
+    ahead: str = ""
+    behind: str = ""
 
     def unit(self) -> Unit:
         """Lowered to warps."""
@@ -166,6 +173,7 @@ tile.kernel() {{sym_name = "chain", grid = array<i64: 2>, effects = ["in", "in",
   %b0 = tile.load(%y) {{map = affine_map<(d0, d1) -> (d1, d0)>}} : tensor<16x16xf16>
   %s0 = tile.dot(%a, %b0, %zero) {{atom = "wgmma, 1 warpgroup"}} : tensor<64x16xf32>
   %w0 = tile.cast(%s0) : tensor<64x16xf16>
+  {self.ahead}
   %w, %sum = tile.for({"%i, " if self.end else ""}%w0, %zero) {{trips = 2 : index{self.end}}} do {{
   ^bb1(%t: index, %w1: tensor<64x16xf16>, %sum1: tensor<64x16xf32>):
     %b = tile.load(%y, %t) {{map = affine_map<(d0, d1)[s0] -> (d1 + s0 * 16 + 16, d0)>}} : tensor<16x16xf16>
@@ -178,6 +186,7 @@ tile.kernel() {{sym_name = "chain", grid = array<i64: 2>, effects = ["in", "in",
   }} : tensor<64x16xf16>, tensor<64x16xf32>
   %c2 = tile.load({self.source_behind}) {{map = affine_map<(d0, d1) -> (d0, d1)>}} : tensor<16x16xf16>
   %last = tile.dot(%w, %c2, %sum) {{atom = "wgmma, left in registers"}} : tensor<64x16xf32>
+  {self.behind}
   tile.store(%last, %out) {{map = affine_map<(d0, d1) -> (d0, d1)>}}
   tile.yield()
 }}
@@ -190,7 +199,42 @@ tile.kernel() {{sym_name = "chain", grid = array<i64: 2>, effects = ["in", "in",
 
 
 NEGATED = '%bn = tile.map(%b) {fn = "negative"} : tensor<16x16xf16>'
+
+
+def product_of(source: str, name: str, row: int, left: str, sum: str) -> str:
+    """One more product, beside the loop."""
+    rows = "d1, d0" if source == "%y" else "d0, d1"
+    place = rows.replace("d1" if source == "%y" else "d0", f"{'d1' if source == '%y' else 'd0'} + {row}")
+    atom = "wgmma, 1 warpgroup" if source == "%y" else "wgmma, left in registers"
+    return f"""
+  %in_{name} = tile.load({source}) {{map = affine_map<(d0, d1) -> ({place})>}} : tensor<16x16xf16>
+  %{name} = tile.dot({left}, %in_{name}, {sum}) {{atom = "{atom}"}} : tensor<64x16xf32>
+"""
+
+
+def stored(*names: str) -> str:
+    return "".join(f"  tile.store(%{name}, %out) {{map = affine_map<(d0, d1) -> (d0, d1)>}}\n" for name in names)
+
+
+LATE = "a product's result is used first when its window's stage has to be empty"
 REFUSED = {
+    "unused": (Chain(behind=product_of("%z", "u", 0, "%w", "%sum")), "nothing uses what a product gives"),
+    "used behind the loop": (Chain(ahead=product_of("%y", "u", 0, "%a", "%zero"), behind=stored("u")), LATE),
+    "begun too early": (
+        Chain(
+            ahead=product_of("%y", "u", 0, "%a", "%zero")
+            + product_of("%y", "v", 16, "%a", "%zero")
+            + product_of("%y", "late", 32, "%a", "%zero")
+            + stored("u", "v", "late")
+        ),
+        LATE,
+    ),
+    "too many behind the loop": (
+        Chain(
+            behind=product_of("%z", "u", 0, "%w", "%last") + product_of("%z", "v", 16, "%w", "%u") + stored("u", "v")
+        ),
+        "behind the loop 3 windows share 2 stages",
+    ),
     "computed": (Chain(on_the_way=NEGATED), "`map` stands between the window of the right operand and the product"),
     "another array": (Chain(source_behind="%x"), "a product beside the loop reads an array that those in it do not"),
     "too far": (
@@ -212,6 +256,23 @@ def test_what_a_warp_does_not_copy_stays_as_it_is_and_says_why(name: str) -> Non
     ScheduledSpecializeChainsPass().apply(unit)
     assert [remark.reason for remark in unit.remarks] == [reason]
     assert str(unit.module) == before
+
+
+def test_products_beside_the_loop_in_turn() -> None:
+    """As many as there are stages behind it, and three before it, whose results are used in time."""
+    ahead = "".join(product_of("%y", name, row, "%a", "%zero") + stored(name) for name, row in (("u", 0), ("v", 16)))
+    chain = Chain(ahead=ahead, behind=product_of("%z", "next", 16, "%w", "%last") + stored("next"))
+    unit = chain.unit()
+    ScheduledSpecializeChainsPass().apply(unit)
+    unit.module.verify()
+    assert len(of_kind(unit, scheduled.TensorCopyOp)) == 8
+    (kernel,) = unit.kernels()
+    rng = np.random.default_rng(3)
+    x, y, z = (rng.integers(-2, 3, shape).astype(np.float16) for shape in ((64, 16), (48, 16), (48, 16)))
+    (got,) = run_call(kernel, [x, y, z], 0)
+    weights = [x.astype(np.float64) @ y[at : at + 16].T for at in (0, 16, 32)]
+    wanted = sum(w @ z[16 * n : 16 * n + 16] for n, w in enumerate(weights[:2])) + weights[2] @ z[:16]
+    np.testing.assert_array_equal(got, wanted)
 
 
 def test_a_loop_that_ends_sooner_in_some_blocks() -> None:
@@ -260,3 +321,72 @@ def test_large_attention_is_clean(width: int, groups: int) -> None:
     ((_, taken),) = program.cost()["kernels"].items()
     assert taken["threads"] == 128 * groups + 32
     assert "wgmma.wait_group.sync.aligned 1" in "".join(program.ptx.values())
+
+
+# ---- registers ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def by_128_keys(by_groups: Make, monkeypatch: pytest.MonkeyPatch) -> Callable[..., CudaProgram]:
+    """Compiles attention by two warpgroups in steps of 128 keys, for heads of 128: more than the registers that each
+    thread of a block may begin with."""
+    monkeypatch.setattr(attention_warpgroups, "_KEYS", 128)
+    return lambda function, *arrays: by_groups(2, function, *arrays)
+
+
+def many_registers(by_128_keys: Callable[..., CudaProgram]) -> tuple[CudaProgram, list[Tensor]]:
+    arrays = random("f16", (1, 1, 128, 128), (1, 1, 384, 128), (1, 1, 384, 128))
+    return by_128_keys(attention, *arrays), arrays
+
+
+def test_masks_in_steps_of_128_keys(by_128_keys: Callable[..., CudaProgram]) -> None:
+    arrays = random("f16", *[(1, 1, 264, 128)] * 3)
+    check(by_128_keys(causal, *arrays), arrays, expected(*arrays, True))
+
+
+def test_registers_of_those_that_copy_go_to_those_that_multiply(by_128_keys: Callable[..., CudaProgram]) -> None:
+    program, arrays = many_registers(by_128_keys)
+    (said,) = remarks(program, ScheduledShareRegistersPass)
+    assert said.startswith("threads that multiply have 240 registers: products take 160")
+    assert [int(op.count.value.data) for op in ops_of(program, scheduled.SetRegistersOp)] == [24, 240]
+    check(program, arrays, expected(*arrays, False))
+
+
+def test_registers_are_not_asked_for_beyond_those_that_there_are(by_128_keys: Callable[..., CudaProgram]) -> None:
+    program, arrays = many_registers(by_128_keys)
+    (kernel,) = program.unit.kernels()
+    for number, count, complaint in ((0, 32, DeadlockError), (1, 248, DeadlockError), (1, 232, None), (0, 20, None)):
+        clone = kernel.clone()
+        op = [each for each in clone.walk() if isinstance(each, scheduled.SetRegistersOp)][number]
+        op.properties["count"] = IntegerAttr(count, IndexType())
+        if count == 20:
+            with pytest.raises(VerifyException, match="not 24 to 256 in steps of 8"):
+                clone.verify()
+        elif complaint is None:
+            run_call(clone, arrays, 0)
+        else:
+            with pytest.raises(complaint, match=r"registers in `scheduled\.set_registers"):
+                run_call(clone, arrays, 0)
+    ((name, text),) = program.ptx.items()
+    for more in (("\t24;", "\t32;"), ("\t240;", "\t248;")):
+        assert more[0] in text
+        program.ptx[name] = text.replace(*more)
+        with pytest.raises(Deadlock, match="registers"):
+            emulated(program, arrays)
+
+
+def test_steps_of_128_keys_are_clean(by_128_keys: Callable[..., CudaProgram]) -> None:
+    heads = tw.ShapeDtype((2, 8, 2048, 128), tw.bf16)
+    program = by_128_keys(attention, heads, heads, heads)
+    counts = check_clean(program)
+    assert counts["USETMAXREG"] == 2
+    assert counts["HGMMA"] == 2 * (128 // 16 + 128 // 16)
+    ((_, taken),) = program.cost()["kernels"].items()
+    assert (taken["threads"], taken["registers"], taken["resident_blocks"]) == (384, 168, 1)
+
+
+@pytest.mark.parametrize("width", [64, 128])
+def test_registers_that_are_enough_are_left_alone(by_groups: Make, width: int) -> None:
+    program = by_groups(2, attention, *(tw.ShapeDtype((2, 8, 2048, width), tw.bf16) for _ in range(3)))
+    assert ops_of(program, scheduled.SetRegistersOp) == []
+    assert remarks(program, ScheduledShareRegistersPass) == []

@@ -14,7 +14,7 @@ import tilewright as tw
 from tilewright.errors import TargetError, ToolFailure, UnsupportedOnTargetError
 from tilewright.machines.machine import load
 from tilewright.targets.cuda import device_code, toolchain
-from tilewright.targets.cuda.toolchain import DeviceCompiler, ptx_feature, usage_of
+from tilewright.targets.cuda.toolchain import DeviceCompiler, instructions_of, ptx_feature, usage_of
 
 X = tw.ShapeDtype((8, 8), tw.f32)
 TINY = "define ptx_kernel void @k() {\n  ret void\n}"
@@ -121,6 +121,24 @@ def test_without_the_extra_the_tools_are_named(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(toolchain.shutil, "which", lambda name: None)
     with pytest.raises(ToolFailure, match="no nvdisasm") as found:
         toolchain.sass_of(b"")
+    assert "tilewright[cuda]" in str(found.value.help)
+
+
+def test_kernels_that_share_registers_are_assembled_by_ptxas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """nvJitLink would leave the instruction out."""
+    tools, machine = DeviceCompiler(), load("sm_90a")
+    ptx = tools.ptx("k", TINY, machine)
+    tools.close()
+    shares = ptx.replace("{", ".maxnreg 168\n{\n\tsetmaxnreg.dec.sync.aligned.u32 24;", 1)
+    cubin = tools.cubin("k", shares, machine)
+    assert instructions_of(toolchain.sass_of(cubin.content))["USETMAXREG"] == 1
+    assert (cubin.usage.registers, cubin.usage.spill_bytes) == (168, 0)
+    with pytest.raises(ToolFailure, match="ptxas fails for `k`"):
+        tools.cubin("k", shares.replace("u32 24", "u32 25"), machine)
+    monkeypatch.setattr(toolchain.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(toolchain.shutil, "which", lambda name: None)
+    with pytest.raises(ToolFailure, match="there is no ptxas") as found:
+        tools.cubin("k", shares, machine)
     assert "tilewright[cuda]" in str(found.value.help)
 
 

@@ -454,7 +454,10 @@ def test_large_products_are_clean(chip: str, dtype: str) -> None:
     assert counts["BAR"] <= 4
     ((kernel, taken),) = program.cost()["kernels"].items()
     assert taken["shared_bytes"] <= load(chip).memories[0].bytes + 1024, kernel  # the system takes 1 KiB
-    assert "windows copied ahead, " in program.explain()
+    explained = program.explain()
+    assert "windows copied ahead, " in explained
+    assert f"{taken['resident_blocks']} resident blocks, {taken['resident_warps']} resident warps\n" in explained
+    assert f"  no more blocks at once for want of {' and '.join(taken['limited_by'])}\n" in explained
 
 
 @pytest.mark.parametrize("chip", BY_WARPS)

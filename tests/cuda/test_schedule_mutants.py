@@ -7,17 +7,18 @@ from collections.abc import Callable
 import pytest
 from xdsl.ir import Operation
 
-from tests.cuda.schedule_mutants import (
+from tests.cuda.mutant_subjects import (
     Subject,
     attention,
+    chain_subjects,
     layer_norm,
-    mutants_of,
     product,
     program_subjects,
     role_subjects,
+    shared_registers_subjects,
     softmax,
-    verdicts,
 )
+from tests.cuda.schedule_mutants import mutants_of, verdicts
 from tests.cuda.test_pipeline import Given
 from tests.ptx.errors import SharedRace
 from tilewright.dialects import scheduled, tile
@@ -26,9 +27,11 @@ from tilewright.semantics.hazards import RaceError
 # The rest is left to `python -m tests.cuda.schedule_mutants`.
 KERNELS: dict[str, Callable[[], list[Subject]]] = {
     "roles": role_subjects,
+    "shared registers": shared_registers_subjects,
     "product on sm_80": lambda: program_subjects(product, "sm_80"),
     "softmax on sm_90a": lambda: program_subjects(softmax, "sm_90a"),
     "layer norm on sm_90a": lambda: program_subjects(layer_norm, "sm_90a"),
+    "attention by warpgroups": chain_subjects,
     "attention on sm_90a": lambda: program_subjects(attention, "sm_90a"),
 }
 

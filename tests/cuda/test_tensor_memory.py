@@ -15,7 +15,8 @@ from xdsl.dialects.builtin import FloatAttr, f64
 import tilewright as tw
 from tests.cuda.chips import Tensor, built, emulated
 from tests.cuda.fake_driver import tensor_maps
-from tests.cuda.schedule_mutants import subjects_of, verdicts
+from tests.cuda.mutant_subjects import subjects_of
+from tests.cuda.schedule_mutants import verdicts
 from tests.cuda.test_machine_code import check_clean
 from tests.cuda.test_pipeline import Given, emulated_unit, executed, interpreted, numbers, operands, product
 from tests.cuda.test_tf32 import check as check_tf32

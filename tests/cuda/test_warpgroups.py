@@ -17,7 +17,8 @@ from xdsl.rewriter import InsertPoint, Rewriter
 import tilewright as tw
 from tests.cuda.chips import Tensor, built
 from tests.cuda.fake_driver import tensor_maps
-from tests.cuda.schedule_mutants import subjects_of, verdicts
+from tests.cuda.mutant_subjects import subjects_of
+from tests.cuda.schedule_mutants import verdicts
 from tests.cuda.test_machine_code import check_clean
 from tests.cuda.test_pipeline import Given, emulated_unit, executed, interpreted, numbers, operands, product
 from tests.ptx.emulator import run

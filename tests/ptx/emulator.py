@@ -27,6 +27,9 @@ from tests.ptx.warpgroups import WarpGroups
 # Of a tensor map, as a parameter (CUDA Driver API, CUtensorMap).
 _MAP_BYTES, _MAP_ALIGNMENT = 128, 64
 
+# Of a block: CUDA C++ Programming Guide, table of technical specifications.
+_REGISTERS = 65536
+
 
 def run(
     ptx: str,
@@ -47,6 +50,9 @@ def run(
     required = program.entry.required_threads
     if required is not None and (*required, 1, 1)[:3] != (threads, 1, 1):
         raise ValueError(f"{name} needs blocks of {required} threads, not {threads}")
+    registers = threads * (program.entry.most_registers or 0)
+    if registers > _REGISTERS:
+        raise ValueError(f"{name} needs {registers} registers for a block, of {_REGISTERS}")
     if len(arrays) != len(program.entry.parameters):
         raise ValueError(f"{name} has {len(program.entry.parameters)} parameters, not {len(arrays)}")
     memory = GlobalMemory([each for each in arrays if isinstance(each, np.ndarray)])

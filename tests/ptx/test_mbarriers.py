@@ -321,3 +321,5 @@ def test_elections_and_registers_of_warpgroups() -> None:
     run(limited, "test", 1, 256, [output], 8192, random.Random(1))
     with pytest.raises(Deadlock, match="registers"):
         run(limited.replace("inc.sync.aligned.u32 200", "inc.sync.aligned.u32 224"), "test", 1, 256, [output], 8192)
+    with pytest.raises(ValueError, match="needs 67584 registers for a block, of 65536"):
+        run(limited.replace(".maxnreg 128", ".maxnreg 264"), "test", 1, 256, [output], 8192)

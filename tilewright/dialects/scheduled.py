@@ -25,6 +25,7 @@
     store_wait    buffers that move so have been read
     fence         what was written to memory is seen by what works asynchronously
     mma_wait      the newest asynchronous products may be under way, those before have been done
+    set_registers each thread of some warps has so many registers from now on
 
 those on tensor memory, of `tensor_memory.py`, and the points of a grid in an order, of `tile_order.py`.
 
@@ -215,18 +216,47 @@ def _verify_mbarrier(op: str, mbarrier: SSAValue) -> None:
 @irdl_op_definition
 class RoleOp(PlainOp):
     """Run the body by `warps` warps of their own, while the block's other warps go on with what follows. Buffers and
-    indices from before it are seen in it; the block ends when all have ended."""
+    indices from before it are seen in it; the block ends when all have ended. The last `leaving` of the warps only set
+    their registers, and end."""
 
     name = "scheduled.role"
     role = prop_def(StringAttr)
     warps = prop_def(IntegerAttr)
+    leaving = opt_prop_def(IntegerAttr)
     body = region_def("single_block")
 
+    @property
+    def working(self) -> int:
+        """How many warps run all of the body."""
+        return int(self.warps.value.data) - (0 if self.leaving is None else int(self.leaving.value.data))
+
     def verify_(self) -> None:
-        if self.warps.value.data < 1 or self.body.block.args:
+        if self.working < 1 or self.body.block.args:
             raise VerifyException("scheduled.role: a role has one warp or more, and no arguments")
         if not isinstance(self.parent_op(), ParallelOp):
             raise VerifyException("scheduled.role: not directly in a region of blocks")
+
+
+@irdl_op_definition
+class SetRegistersOp(PlainOp):
+    """Each thread of the warps that come here has `count` registers from now on. More wait until others of the block
+    have given back as many. All warps of a warpgroup come here. PTX ISA, setmaxnreg."""
+
+    name = "scheduled.set_registers"
+    count = prop_def(IntegerAttr)
+
+    def verify_(self) -> None:
+        count = self.count.value.data
+        if not 24 <= count <= 256 or count % 8:
+            raise VerifyException(f"scheduled.set_registers: {count} registers, not 24 to 256 in steps of 8")
+        parent = self.parent_op()
+        role = parent if isinstance(parent, RoleOp) else None
+        region = parent if role is None else role.parent_op()
+        if not isinstance(region, ParallelOp) or region.registers is None:
+            raise VerifyException("scheduled.set_registers: not in a region whose threads begin with some number")
+        warps = role.warps if role is not None else region.warps
+        if warps is None or warps.value.data % 4:
+            raise VerifyException("scheduled.set_registers: by warps that are no whole warpgroups")
 
 
 @irdl_op_definition
@@ -375,13 +405,16 @@ class FenceOp(PlainOp):
 class ParallelOp(PlainOp):
     """Run the body for each point of `extents` (its arguments), `grain` consecutive points at a time on one thread.
     With `in_order`, the nests of a point that load an array which the region stores too come after those of the point
-    before it along the last dimension that store it. With `warps`, a point is a block of so many warps."""
+    before it along the last dimension that store it. With `warps`, a point is a block of so many warps, besides those
+    of roles. With `registers`, each thread of a block begins with so many: all together are what there is to give back
+    and to take by `set_registers`."""
 
     name = "scheduled.parallel"
     extents = prop_def(DenseArrayBase)
     grain = prop_def(IntegerAttr)
     in_order = opt_prop_def(BoolAttr)
     warps = opt_prop_def(IntegerAttr)
+    registers = opt_prop_def(IntegerAttr)
     body = region_def("single_block")
 
     @property
@@ -580,7 +613,7 @@ Scheduled = Dialect(
     [
         *(AllocOp, StageOp, CopyOp, CommitOp, WaitOp),
         *(RoleOp, MbarrierOp, ExpectOp, ArriveOp, AwaitOp, TensorCopyOp, FenceOp, MmaWaitOp),
-        *(TensorStoreOp, StoreWaitOp),
+        *(TensorStoreOp, StoreWaitOp, SetRegistersOp),
         *(ParallelOp, NestOp, EndOp, BarrierOp, TermsOp, MmaOp, DotOp),
         *tensor_memory.OPERATIONS,
         *tile_order.OPERATIONS,

@@ -105,6 +105,29 @@ class MatrixAtom:
         return self.parts * (self.parts + 1) // 2
 
 
+@dataclass(frozen=True)
+class Residency:
+    """What the blocks share that one core of a GPU runs at once.
+
+    Attributes:
+        blocks: how many there are at most.
+        registers: those of all threads, of 32 bits.
+        register_unit: a warp has a multiple of so many registers.
+        partitions: parts of the core, each with its share of the warps and registers.
+        shared_bytes: the shared memory of all blocks.
+        shared_unit_bytes: a block has a multiple of so many bytes of it.
+        reserved_shared_bytes: what the system takes of it for each block.
+    """
+
+    blocks: int
+    registers: int
+    register_unit: int
+    partitions: int
+    shared_bytes: int
+    shared_unit_bytes: int
+    reserved_shared_bytes: int
+
+
 @dataclass(frozen=True, eq=False)
 class Machine:
     """One machine as the compiler sees it.
@@ -114,6 +137,7 @@ class Machine:
         default_memory: the memory that the axis `mem` counts addresses of; `mem.NAME` is the memory NAME.
         cycles: cycles of one core per vector operation, by cost class.
         converts: types of 8 bits that one instruction converts from and to.
+        residency: what blocks share, where a core runs several at once.
         cores: how many cores a chip has, where the file is about a chip; the threads to use are an option elsewhere.
     """
 
@@ -134,6 +158,7 @@ class Machine:
     matrix_atoms: tuple[MatrixAtom, ...] = ()
     cores: int = 1
     converts: tuple[str, ...] = ()
+    residency: Residency | None = None
 
     def matrix_atom(self, left: DType, right: DType, accumulator: DType, depth: int) -> MatrixAtom | None:
         """The instruction that multiplies matrices of these types, where there is one and the depth is made of its
@@ -212,6 +237,7 @@ def _parse(text: str) -> Machine:
         matrix_atoms=tuple(MatrixAtom(**atom) for atom in data.get("matrix_atom", ())),
         cores=data.get("cores", 1),
         converts=tuple(data.get("converts", ())),
+        residency=Residency(**data["residency"]) if "residency" in data else None,
     )
 
 

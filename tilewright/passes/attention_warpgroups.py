@@ -36,6 +36,7 @@ class Chain:
     for each tile of the same head before it; at most `most_blocks`."""
 
     groups: int
+    keys: int
     first: int
     per_tile: int
     most_blocks: int
@@ -43,10 +44,6 @@ class Chain:
     @property
     def rows(self) -> int:
         return _ROWS * self.groups
-
-    @property
-    def keys(self) -> int:
-        return _KEYS
 
     @property
     def atoms(self) -> tuple[str, str]:
@@ -81,14 +78,14 @@ def chain_of(
     if atom is None or not lines or not all(_is_copied(value) for value in windows):
         return None
     groups = _groups(shape, row_dim, machine) if widths[1] <= _MOST_COLUMNS[2] else 1
-    rows, tiles = _ROWS * groups, -(-shape[row_dim] // (_ROWS * groups))
+    rows, tiles, keys = _ROWS * groups, -(-shape[row_dim] // (_ROWS * groups)), _keys(groups)
     if offset is not None and shape[row_dim] + offset > shape[-1]:
         return None  # blocks beyond the keys would not be hidden from the last rows
     if offset is None:
-        chain = Chain(groups, -(-shape[-1] // _KEYS), 0, -(-shape[-1] // _KEYS))
+        chain = Chain(groups, keys, -(-shape[-1] // keys), 0, -(-shape[-1] // keys))
     else:
-        first, per_tile = -(-(rows + offset) // _KEYS), rows // _KEYS
-        chain = Chain(groups, first, per_tile, first + (tiles - 1) * per_tile)
+        first, per_tile = -(-(rows + offset) // keys), rows // keys
+        chain = Chain(groups, keys, first, per_tile, first + (tiles - 1) * per_tile)
     return chain if chain.first > 0 and chain.most_blocks > 1 else None
 
 
@@ -105,3 +102,9 @@ def _groups(shape: Sequence[int], row_dim: int, machine: Machine) -> int:
     """Two warpgroups share what is copied, unless that leaves multiprocessors without a tile."""
     others = prod(shape[:-1]) // shape[row_dim]
     return 2 if others * (shape[row_dim] // (2 * _ROWS)) >= machine.cores else 1
+
+
+def _keys(groups: int) -> int:
+    """How many keys a step has; not more than tiles of so many warpgroups have queries, so that what a causal mask
+    leaves is whole steps more from tile to tile."""
+    return min(_KEYS, _ROWS * groups)

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from xdsl.ir import BlockArgument, Operation, SSAValue
+from xdsl.ir import Block, Operation, SSAValue
 from xdsl.ir.affine import AffineExpr
 
 from tilewright.dialects import scheduled, tile
 from tilewright.passes.affine_access import linear_form
 from tilewright.passes.copied_windows import Refused
-from tilewright.passes.copying_role import copied_operand, is_of_the_block
+from tilewright.passes.copying_role import copied_operand
 from tilewright.passes.operand_rings import Operand
 
 
@@ -60,10 +60,28 @@ def loop_of(products: Sequence[scheduled.MmaOp], region: scheduled.ParallelOp) -
     loops = list(dict.fromkeys(op.parent_op() for op in products if op.parent_op() is not region))
     if len(loops) != 1 or not isinstance(loop := loops[0], tile.ForOp) or loop.parent_op() is not region:
         raise Refused("the products are not in and around one loop")
-    if any(not isinstance(user, scheduled.MmaWaitOp) for op in products for user in users_of(op.result)):
-        raise Refused("a product is not waited for where it is begun")
+    for product in products:
+        wait_of(product)
     _check_trips(loop, region)
     return loop
+
+
+def wait_of(product: scheduled.MmaOp) -> scheduled.MmaWaitOp:
+    """The one wait for a product, beside it.
+
+    Raises:
+        Refused: there is none, or nothing uses what it gives.
+    """
+    users = users_of(product.result)
+    if len(users) != 1 or not isinstance(wait := users[0], scheduled.MmaWaitOp) or not _are_beside(product, wait):
+        raise Refused("a product is not waited for where it is begun")
+    if not users_of(wait.result):
+        raise Refused("nothing uses what a product gives")
+    return wait
+
+
+def _are_beside(op: Operation, other: Operation) -> bool:
+    return op.parent_block() is other.parent_block()
 
 
 def users_of(value: SSAValue) -> list[Operation]:
@@ -71,22 +89,57 @@ def users_of(value: SSAValue) -> list[Operation]:
     return [use.operation for use in value.uses]
 
 
+def first_use(wait: scheduled.MmaWaitOp) -> Operation:
+    """The first operation beside a wait that uses what it gives, or has one inside that does."""
+    block = wait.parent_block()
+    assert block is not None
+    return min((_beside(user, block) for user in users_of(wait.result)), key=block.get_operation_index)
+
+
+def _beside(op: Operation, block: Block) -> Operation:
+    """The operation of a block that one is in."""
+    while op.parent_block() is not block:
+        around = op.parent_op()
+        assert around is not None
+        op = around
+    return op
+
+
+def check_turns(feeds: Sequence[Feed], loop: tile.ForOp, stages: int) -> None:
+    """A window is no longer needed when the one that takes its stage is: a product is waited for where its result is
+    used first, and then its stage is empty. Behind the loop nobody says so.
+
+    Raises:
+        Refused: two wait for each other.
+    """
+    block = loop.parent_block()
+    assert block is not None
+    at = block.get_operation_index
+    for feed in (feed for feed in feeds if not feed.is_resident):
+        products = [fill.operand.product for fill in feed.fills if fill.operand.product.parent_block() is block]
+        before = [product for product in products if at(product) < at(loop)]
+        if len(products) - len(before) > stages:
+            raise Refused(f"behind the loop {len(products) - len(before)} windows share {stages} stages")
+        for number, product in enumerate(before):
+            used = at(first_use(wait_of(product)))
+            later = before[number + stages :]
+            if used > at(loop) or (later and used >= at(later[0])):
+                raise Refused("a product's result is used first when its window's stage has to be empty")
+
+
 def _check_trips(loop: tile.ForOp, region: scheduled.ParallelOp) -> None:
     """The end of a loop is how many trips it has, in any block."""
     if loop.end is None:
         return
     form = linear_form(loop.end.data.results[0], ())
-    if form is None or not all(is_of_the_block(symbol) for symbol in loop.symbols):
+    if form is None or any(symbol not in region.body.block.args for symbol in loop.symbols):
         raise Refused("how many trips the loop has is not known when a block begins")
-    last = [step * (region.shape[_index_of(loop.symbols[number])] - 1) for number, step in form.symbols]
+    coordinates = region.body.block.args
+    extents = [region.shape[coordinates.index(symbol)] for symbol in loop.symbols]
+    last = [step * (extents[number] - 1) for number, step in form.symbols]
     least, most = (form.constant + sum(pick(0, each) for each in last) for pick in (min, max))
     if least < 0 or most > int(loop.trips.value.data):
         raise Refused("how many trips the loop has is not its end in all blocks")
-
-
-def _index_of(symbol: SSAValue) -> int:
-    assert isinstance(symbol, BlockArgument)
-    return symbol.index
 
 
 def feeds_of(products: Sequence[scheduled.MmaOp], loop: tile.ForOp, region: scheduled.ParallelOp) -> list[Feed]:

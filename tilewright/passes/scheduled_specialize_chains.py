@@ -215,7 +215,7 @@ from tilewright.dialects import scheduled, tile
 from tilewright.dialects.base import decode
 from tilewright.machines.machine import Machine
 from tilewright.passes.base import Remark, Unit
-from tilewright.passes.chain_feeds import Feed, Fill, feeds_of, loop_of, users_of
+from tilewright.passes.chain_feeds import Feed, Fill, check_turns, feeds_of, first_use, loop_of, wait_of
 from tilewright.passes.copied_windows import Refused
 from tilewright.passes.copying_role import COPIES, barriers
 from tilewright.passes.layout_spaces import SHARED
@@ -246,6 +246,7 @@ class ScheduledSpecializeChainsPass:
             loop = loop_of(products, region)
             feeds = feeds_of(products, loop, region)
             stages = _stages(loop, feeds, wanted, unit.machine)
+            check_turns(feeds, loop, stages)
         except Refused as reason:
             unit.remarks.append(Remark(self.name, kernel.sym_name.data, "no warp that copies", str(reason)))
             return
@@ -450,11 +451,9 @@ class _Writer:
     def _wait_late(self, product: scheduled.MmaOp) -> None:
         """Wait for a product where its result is used first; others may be under way that were begun since. Then its
         stages are empty, if a later window comes there."""
-        (wait,) = users_of(product.result)
-        assert isinstance(wait, scheduled.MmaWaitOp)
-        block = product.parent_block()
+        wait, block = wait_of(product), product.parent_block()
         assert block is not None
-        target = _first_use(wait, block)
+        target = first_use(wait)
         wait.detach()
         block.insert_op_before(wait, target)
         begun = list(block.ops)[block.get_operation_index(product) + 1 : block.get_operation_index(wait)]
@@ -471,20 +470,3 @@ def _insert_before(ops: Sequence[Operation], target: Operation) -> None:
     block = target.parent_block()
     assert block is not None
     block.insert_ops_before(ops, target)
-
-
-def _first_use(op: Operation, block: Block) -> Operation:
-    """The first operation of a block that uses a result of one of its operations, or has one inside that does."""
-    users: set[Operation] = set()
-    for user in users_of(op.results[0]):
-        at = user
-        while at.parent_block() is not block:
-            parent = at.parent_op()
-            assert parent is not None
-            at = parent
-        users.add(at)
-    at = op.next_op
-    while at is not None and at not in users:
-        at = at.next_op
-    assert at is not None
-    return at

@@ -83,6 +83,7 @@ class BlockPlan:
     def __init__(self, region: scheduled.ParallelOp) -> None:
         self.memory = Plan.of(region)
         self.warps = 1 if region.warps is None else int(region.warps.value.data)
+        self.registers = 0 if region.registers is None else int(region.registers.value.data)
         self.roles = [op for op in region.body.block.ops if isinstance(op, scheduled.RoleOp)]
         self.barriers: dict[scheduled.MbarrierOp, int] = {}
         self.barrier_count = 0
@@ -94,8 +95,13 @@ class BlockPlan:
     def agents(self) -> list[Agent]:
         agents = [Agent(_MAIN, 0, self.warps)]
         for op in self.roles:
-            agents.append(Agent(f"role {op.role.data}", agents[-1].rows[-1] + 1, int(op.warps.value.data)))
+            agents.append(Agent(f"role {op.role.data}", agents[-1].rows[-1] + 1, op.working))
         return agents
+
+    @property
+    def all_warps(self) -> list[int]:
+        """How many warps each agent has, those included that leave."""
+        return [self.warps, *(int(op.warps.value.data) for op in self.roles)]
 
 
 class BlockRun:
@@ -118,6 +124,9 @@ class BlockRun:
         self._begun = {agent.name: 0 for agent in agents}
         # What tensor stores of an agent read, and their names.
         self._stores: dict[str, list[tuple[tuple[Tensor, int], str]]] = {agent.name: [] for agent in agents}
+        # Of each agent the registers of a thread; and of those, times the warps that gave them back, what nobody has.
+        self._registers = {agent.name: plan.registers for agent in agents}
+        self._spare_registers = 0
         # Who came to the barrier of all roles, and how often all did.
         self._came: list[Agent] = []
         self._met = 0
@@ -232,6 +241,16 @@ class BlockRun:
         mbarrier.check_waits(agent.said_rows, phase, who)
         self.team.wait(lambda: mbarrier.is_complete(phase, who), lambda: f"phase {phase} of {mbarrier} in {who}")
         mbarrier.go_on(agent, phase, who)
+
+    def set_registers(self, count: int, who: str) -> None:
+        """The agent's warps give registers back, or take some when there are enough, each as many."""
+        agent = self.agent
+        warps = self._plan.all_warps[self.team.agents.index(agent)]
+        more = (count - self._registers[agent.name]) * warps
+        self.team.wait(lambda: self._spare_registers >= more, lambda: f"registers in {who}")
+        self._spare_registers -= more
+        self._registers[agent.name] = count
+        self.team.pause()
 
     def fence(self) -> None:
         """What the warps of the agent wrote is seen by what works asynchronously behind a barrier."""

@@ -160,6 +160,8 @@ def _run_order(op: Operation, values: Values, block: BlockRun) -> bool:
             _write(values[op.destination], op.map.data, held, [values[s] for s in op.symbols])
         case scheduled.StoreWaitOp():
             block.wait_for_stores()
+        case scheduled.SetRegistersOp():
+            block.set_registers(int(op.count.value.data), named(op, values))
         case _:
             return _run_on_tensor_memory(op, values, block)
     return True

@@ -112,7 +112,7 @@ class _Emitter(TileEmitter):
     _is_over_tiles: bool = False
 
     def __post_init__(self) -> None:
-        self.roles = Roles(self.kernel, self.warps, self.machine.axes["lane"])
+        self.roles = Roles(self.kernel, self.region, self.warps, self.machine.axes["lane"])
         self.tensor_memory = TensorMemory()
 
     def emit(self) -> None:
@@ -186,6 +186,8 @@ class _Emitter(TileEmitter):
             self._store_by_the_machine(op)
         elif isinstance(op, scheduled.RoleOp):
             self.roles.run(self.threads, op, lambda: self._block(op.body.block))
+        elif isinstance(op, scheduled.SetRegistersOp):
+            self.roles.set_registers(self.builder, op)
         elif isinstance(op, scheduled.MbarrierOp):
             self._mbarriers(op)
         elif isinstance(op, UseOp):

@@ -33,6 +33,7 @@ _OF_ONE_LANE = (
     *(tensor_memory.TensorMmaOp, tensor_memory.MmaCommitOp),
     *(tensor_memory.TensorStageOp, tensor_memory.TensorFenceOp),
     *(tile.ForOp, tile.YieldOp, tile_order.PointOp),
+    scheduled.SetRegistersOp,
 )
 # Of a block's barriers, the one of the warps that have no role (PTX ISA, bar: 16 of them); number 0 is of all.
 _WITHOUT_ROLES = 1
@@ -48,6 +49,7 @@ class Roles:
     are parameters behind its refs."""
 
     kernel: tile.KernelOp
+    region: scheduled.ParallelOp
     warps: int
     lanes: int
     tensor_maps: tuple[TensorMap, ...] = field(init=False)
@@ -71,8 +73,9 @@ class Roles:
         with roles its share of the registers: it is told how many there are."""
         self._maps = [hopper.tensor_map(argument) for argument in function.args[len(self.kernel.refs) :]]
         if self._of_roles:
-            entry = ir.FormattedConstant(ir.PointerType(), function.get_reference())
-            function.module.add_named_metadata("nvvm.annotations", [entry, "maxntidx", i32(self.threads)])
+            _annotate(function, "maxntidx", self.threads)
+        if self.region.registers is not None:
+            _annotate(function, "maxnreg", int(decode(self.region.registers)))
 
     def barrier(self, builder: Builder, op: scheduled.BarrierOp) -> None:
         """A barrier of a block leaves out the warps of roles."""
@@ -82,23 +85,39 @@ class Roles:
             emit_barrier(builder, op.scope.data)
 
     def run(self, threads: Threads, op: scheduled.RoleOp, emit: Callable[[], None]) -> None:
-        """Branch to a role by the number of the warp; `emit` writes what its elected lane does. The others go on.
+        """Branch to a role by the number of the warp; `emit` writes what an elected lane of its first warp does, when
+        all have set their registers. The others of the role end there, those without one go on.
 
         Raises:
             CompilerBug: one lane cannot do what the role does.
         """
         unfit = [each.name for each in op.body.block.walk() if not isinstance(each, _OF_ONE_LANE)]
-        if unfit or decode(op.warps) != 1:
-            raise CompilerBug(f"a role of {decode(op.warps)} warps with {', '.join(unfit) or 'nothing unusual'}")
-        builder = threads.builder
+        if unfit or op.working != 1:
+            raise CompilerBug(f"a role of {op.working} warps with {', '.join(unfit) or 'nothing unusual'}")
+        builder, warp = threads.builder, threads.numbers["warp"]
+        first, count = self._next_warp, int(decode(op.warps))
+        self._next_warp += count
         own, others = builder.append_basic_block(op.role.data), builder.append_basic_block("without_role")
-        builder.cbranch(builder.icmp_unsigned("==", threads.numbers["warp"], i32(self._next_warp)), own, others)
-        self._next_warp += 1
+        builder.cbranch(builder.icmp_unsigned("<", builder.sub(warp, i32(first)), i32(count)), own, others)
         builder.position_at_end(own)
-        with builder.if_then(hopper.elect_one(builder)):
+        for each in op.body.block.ops:
+            if isinstance(each, scheduled.SetRegistersOp):
+                self._give_or_take(builder, each)
+        with builder.if_then(builder.icmp_unsigned("==", warp, i32(first))), builder.if_then(hopper.elect_one(builder)):
             emit()
         builder.ret_void()
         builder.position_at_end(others)
+
+    def set_registers(self, builder: Builder, op: scheduled.SetRegistersOp) -> None:
+        """Outside of roles; in one it has been done by whole warps, before a lane is elected."""
+        if not isinstance(op.parent_op(), scheduled.RoleOp):
+            self._give_or_take(builder, op)
+
+    def _give_or_take(self, builder: Builder, op: scheduled.SetRegistersOp) -> None:
+        if self.region.registers is None:
+            raise CompilerBug("registers are given back that nobody counted")
+        count = int(decode(op.count))
+        hopper.set_most_registers(builder, count, grows=count > decode(self.region.registers))
 
     def make(self, threads: Threads, op: scheduled.MbarrierOp, start: Value) -> None:
         """The first thread begins the first phases of barriers in memory."""
@@ -153,6 +172,11 @@ class Roles:
             case scheduled.TensorCopyOp():
                 tensor_map = self._maps[self._numbers[op]]
                 _copy(builder, op, tensor_map, memories[op.destination].pointer, barrier, symbols)
+
+
+def _annotate(function: Any, name: str, value: int) -> None:
+    entry = ir.FormattedConstant(ir.PointerType(), function.get_reference())
+    function.module.add_named_metadata("nvvm.annotations", [entry, name, i32(value)])
 
 
 def _is_first(threads: Threads) -> Value:

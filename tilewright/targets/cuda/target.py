@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from tilewright import events
+from tilewright.cost.occupancy import occupancy
 from tilewright.dialects.base import array_type
 from tilewright.errors import UnsupportedOnTargetError
 from tilewright.options import current
@@ -132,24 +133,35 @@ class CudaProgram:
         return _joined(self.sass)
 
     def cost(self) -> dict[str, Any]:
-        """Per kernel the blocks, threads of each, registers of a thread, bytes spilled and bytes of shared memory."""
-        kernels = {
-            name: {
-                "blocks": code.blocks,
-                "threads": code.threads,
-                "registers": self.cubins[name].usage.registers,
-                "spill_bytes": self.cubins[name].usage.spill_bytes,
-                "shared_bytes": code.shared_bytes + self.cubins[name].usage.shared_bytes,
-            }
-            for name, code in self.kernels.items()
-        }
+        """Per kernel the blocks, threads of each, registers of a thread, bytes spilled and bytes of shared memory, and
+        how many blocks and warps a multiprocessor has at once, and why there are no more."""
+        kernels = {name: self._cost_of(name) for name in self.kernels}
         return {"machine": self.unit.machine.name, "kernels": kernels}
+
+    def _cost_of(self, name: str) -> dict[str, Any]:
+        code, usage = self.kernels[name], self.cubins[name].usage
+        # Kernels declare no shared memory: what the assembler finds is what the system reserves.
+        resident = occupancy(self.unit.machine, code.threads, usage.registers, code.shared_bytes)
+        return {
+            "blocks": code.blocks,
+            "threads": code.threads,
+            "registers": usage.registers,
+            "spill_bytes": usage.spill_bytes,
+            "shared_bytes": code.shared_bytes + usage.shared_bytes,
+            "resident_blocks": resident.blocks,
+            "resident_warps": resident.warps,
+            "limited_by": list(resident.limits),
+        }
 
     def explain(self) -> str:
         """What was decided, and what each kernel takes and is made of."""
         lines = [f"{text} [{n} times]" if n > 1 else text for text, n in Counter(map(str, self.unit.remarks)).items()]
         for name, taken in self.cost()["kernels"].items():
-            lines.append(f"{name}: " + ", ".join(f"{value} {what.replace('_', ' ')}" for what, value in taken.items()))
+            numbers = {what: value for what, value in taken.items() if isinstance(value, int)}
+            lines.append(
+                f"{name}: " + ", ".join(f"{value} {what.replace('_', ' ')}" for what, value in numbers.items())
+            )
+            lines.append(f"  no more blocks at once for want of {' and '.join(taken['limited_by'])}")
             counts = sorted(instructions_of(self.sass[name]).items(), key=lambda each: -each[1])
             lines.append("  " + ", ".join(f"{count} {what}" for what, count in counts))
         return "\n".join(lines)

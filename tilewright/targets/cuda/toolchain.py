@@ -34,6 +34,8 @@ _LEAST_PTX = {
 }
 _KNOWN_PTX = frozenset({70, 71, 72, 73, 74, 75, 76, 77, 78, 80, 81, 82, 83, 84, 85, 86, 87, 88, 90})
 _SERIALIZED = "wgmma.mma_async instructions are serialized"
+# nvJitLink assembles what may be linked with other code, and leaves this instruction out then.
+_SHARES_REGISTERS = "setmaxnreg"
 INSTALL = "install the tools with `pip install 'tilewright[cuda]'`"
 
 
@@ -82,6 +84,8 @@ class DeviceCompiler:
         Raises:
             ToolFailure: the assembler rejects it or crashes, or is not there.
         """
+        if _SHARES_REGISTERS in ptx:
+            return _assembled_whole(name, ptx, machine.llvm_cpu)
         content = self._ask(name, "nvJitLink", {"step": "cubin", "chip": machine.llvm_cpu}, ptx)
         (size,) = device_code.REPORT.unpack_from(content)
         start = device_code.REPORT.size
@@ -138,6 +142,34 @@ def ptx_feature(machine: Machine) -> str:
     return f"+ptx{versions[0]}"
 
 
+def _assembled_whole(name: str, ptx: str, chip: str) -> Cubin:
+    """A kernel that is linked with nothing.
+
+    Raises:
+        ToolFailure: ptxas is not there, or rejects the text.
+    """
+    tool = _tool("ptxas")
+    with tempfile.TemporaryDirectory(prefix="tilewright-") as folder:
+        text, cubin = Path(folder) / "kernel.ptx", Path(folder) / "kernel.cubin"
+        text.write_text(ptx)
+        command = [tool, f"-arch={chip}", "-O3", "-v", str(text), "-o", str(cubin)]
+        run = subprocess.run(command, capture_output=True, text=True, check=False)
+        if run.returncode:
+            raise ToolFailure(f"ptxas fails for `{name}`: {run.stderr.strip()}", help="report it")
+        return Cubin(cubin.read_bytes(), _usage_of_whole(run.stderr))
+
+
+def _usage_of_whole(report: str) -> Usage:
+    """What ptxas says of a kernel. Raises ToolFailure where it says nothing."""
+    registers = re.search(r"Used (\d+) registers", report)
+    frame = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", report)
+    if registers is None or frame is None:
+        raise ToolFailure(f"ptxas reports no registers: {report}", help="report it")
+    shared = re.search(r"(\d+) bytes smem", report)
+    stack, stores, loads = map(int, frame.groups())
+    return Usage(int(registers[1]), stores + loads, stack, int(shared[1]) if shared else 0, _SERIALIZED in report)
+
+
 def usage_of(report: str) -> Usage:
     """What the assembler says of a kernel. Raises ToolFailure where it says nothing."""
     found = re.search(r"used (\d+) registers.*?, (\d+) stack, (\d+) bytes smem", report)
@@ -154,7 +186,7 @@ def sass_of(cubin: bytes) -> str:
     Raises:
         ToolFailure: nvdisasm is not there, or fails.
     """
-    tool = _nvdisasm()
+    tool = _tool("nvdisasm")
     with tempfile.TemporaryDirectory(prefix="tilewright-") as folder:
         path = Path(folder) / "kernel.cubin"
         path.write_bytes(cubin)
@@ -164,14 +196,15 @@ def sass_of(cubin: bytes) -> str:
     return run.stdout
 
 
-def _nvdisasm() -> str:
+def _tool(name: str) -> str:
+    """Where a tool of NVIDIA's is: in one of its packages, or on the path."""
     spec = importlib.util.find_spec("nvidia")
     for folder in spec.submodule_search_locations if spec is not None and spec.submodule_search_locations else ():
-        for path in sorted(Path(folder).glob("*/bin/nvdisasm")):
+        for path in sorted(Path(folder).glob(f"*/bin/{name}")):
             return str(path)
-    found = shutil.which("nvdisasm")
+    found = shutil.which(name)
     if found is None:
-        raise ToolFailure("there is no nvdisasm", help=INSTALL)
+        raise ToolFailure(f"there is no {name}", help=INSTALL)
     return found
 
 

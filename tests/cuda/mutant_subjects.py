@@ -1,0 +1,200 @@
+"""The kernels in which mistakes are planted, and what they are called with."""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from xdsl.dialects.builtin import DenseArrayBase, i64
+
+import tilewright as tw
+from tests.cuda.chips import built
+from tests.cuda.fake_driver import tensor_maps
+from tests.cuda.mutant_edits import SYNCHRONISES
+from tests.cuda.role_kernels import RoleProduct
+from tests.numerics.test_phases import expected_of
+from tests.passes.pass_support import parse
+from tests.programs import causal_attention
+from tests.ptx.emulator import run as execute
+from tilewright.dialects import scheduled, tile
+from tilewright.frontend.build import build_module
+from tilewright.machines.machine import Machine
+from tilewright.passes import scheduled_share_registers
+from tilewright.pipelines import compile_module
+from tilewright.semantics.array import Interpreter
+from tilewright.semantics.scheduled import run_call
+from tilewright.targets.cuda.emit import emit_kernel
+from tilewright.targets.cuda.target import CudaProgram
+from tilewright.targets.cuda.toolchain import COMPILER
+
+Tensor = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A kernel and what it is called with; the machine, where code is made of it, too."""
+
+    name: str
+    kernel: tile.KernelOp
+    arrays: Sequence[Tensor]
+    machine: Machine | None = None
+
+    def run(self, kernel: tile.KernelOp, seed: int) -> list[Tensor]:
+        """The results by the executor of schedules."""
+        return run_call(kernel, self.arrays, seed)
+
+    def emulate(self, kernel: tile.KernelOp, machine: Machine) -> None:
+        """Run the code, on the emulator of PTX.
+
+        Raises:
+            SharedRace: it sees one.
+        """
+        code = emit_kernel(kernel, machine)
+        ptx = COMPILER.ptx(code.name, code.text, machine)
+        pending = iter(self.arrays)
+        given: list[Tensor] = []
+        for ref, effect in zip(kernel.refs, kernel.effect_names, strict=True):
+            type = tile.ref_type(ref)
+            given.append(np.zeros(type.shape, type.dtype.numpy) if effect == tile.OUT else next(pending).copy())
+        parameters = [*given, *tensor_maps(code.tensor_maps, given)]
+        execute(ptx, code.name, code.blocks, code.threads, parameters, code.shared_bytes)
+
+
+def few_blocks(kernel: tile.KernelOp) -> tile.KernelOp:
+    """The same with at most four blocks, along the last dims of the grid."""
+    clone = kernel.clone()
+    for op in clone.walk():
+        if isinstance(op, scheduled.ParallelOp):
+            left, extents = 4, list(op.shape)
+            for dim in reversed(range(len(extents))):
+                extents[dim] = min(extents[dim], left)
+                left //= extents[dim]
+            op.extents = DenseArrayBase.from_list(i64, extents)
+    return clone
+
+
+def subjects_of(program: CudaProgram, arrays: Sequence[Tensor], name: str) -> list[Subject]:
+    """The kernels of a program, a few blocks of each."""
+    unit = program.unit
+    found: list[Subject] = []
+
+    def call(callee: str, given: list[Tensor]) -> list[Tensor]:
+        kernel = unit.kernel(callee)
+        found.append(Subject(f"{name}, {callee}", few_blocks(kernel), [np.array(a) for a in given], unit.machine))
+        return run_call(kernel, given)
+
+    Interpreter(unit.constants, call).run(unit.main.body.block, list(arrays))
+    return [each for each in found if any(isinstance(op, SYNCHRONISES) for op in each.kernel.walk())]
+
+
+def role_subjects() -> list[Subject]:
+    """Products that a role feeds, or that fence what they copied."""
+    product = RoleProduct(m=100, n=40, k=150)
+    modules = {
+        "copied by a role": product.copied_by_a_role(),
+        "multiplied by two": product.multiplied_twice(),
+        "copied by itself": product.copied_by_itself(),
+    }
+    return [
+        Subject(name, op, product.arrays())
+        for name, module in modules.items()
+        for op in module.walk()
+        if isinstance(op, tile.KernelOp)
+    ]
+
+
+def product(x: Any) -> Any:
+    return x @ x.T
+
+
+def softmax(x: Any) -> Any:
+    return tw.nn.softmax(x, axis=0)
+
+
+def layer_norm(x: Any) -> Any:
+    centred = x - tw.mean(x, axis=-1, keepdims=True)
+    return centred / tw.sqrt(tw.mean(centred * centred, axis=-1, keepdims=True) + 1e-5)
+
+
+def transposed(x: Any) -> Any:
+    return x.T.astype(tw.f32)
+
+
+def attention(x: Any) -> Any:
+    return tw.nn.softmax(x @ x.T, axis=-1) @ x
+
+
+# With shapes for which loops have more trips than stages, and warps depend on each other.
+PROGRAMS: dict[Callable[[Any], Any], tuple[int, int]] = {
+    product: (64, 608),
+    softmax: (64, 96),
+    layer_norm: (64, 96),
+    transposed: (128, 96),
+    attention: (288, 288),
+}
+
+
+def program_subjects(function: Callable[[Any], Any], chip: str) -> list[Subject]:
+    """The kernels of one of `PROGRAMS`."""
+    # So small that attention depends on all rows.
+    x = (0.1 * np.random.default_rng(0).standard_normal(PROGRAMS[function])).astype(np.float16)
+    program = built(tw.jit(function).lower(x), f"cuda:{chip}")
+    return subjects_of(program, [x], f"{function.__name__} on {chip}")
+
+
+def fused_subjects(chip: str) -> list[Subject]:
+    """Attention as one kernel."""
+    program, arrays, _ = expected_of(causal_attention)
+    compiled = compile_module(build_module(program), program.constants, f"cuda:{chip}")
+    return subjects_of(compiled, arrays, f"causal attention on {chip}")
+
+
+def tensor_memory_subjects(chip: str) -> list[Subject]:
+    """A product that is so large that it is done in tensor memory, where there is some."""
+    x = np.random.default_rng(0).integers(-4, 5, (512, 608)).astype(np.float16)
+    program = built(tw.jit(product).lower(x), f"cuda:{chip}")
+    return subjects_of(program, [x], f"a large product on {chip}")
+
+
+def of_heads(q: Any, k: Any, v: Any) -> Any:
+    return tw.nn.attention(q, k, v)
+
+
+def causal_of_heads(q: Any, k: Any, v: Any) -> Any:
+    return tw.nn.attention(q, k, v, causal=True)
+
+
+def chain_subjects(function: Callable[..., Any] = of_heads) -> list[Subject]:
+    """Attention whose products are a chain that a warp copies for, of more steps than stages."""
+    shape = (1, 1, 320, 16)
+    generator = np.random.default_rng(0)
+    q, k, v = (generator.standard_normal(shape).astype(np.float16) for _ in range(3))
+    q = q if function is causal_of_heads else q[:, :, :64]
+    program = built(tw.jit(function).lower(q, k, v), "cuda:sm_90a")
+    return subjects_of(program, [q, k, v], f"{function.__name__} on sm_90a")
+
+
+def shared_registers_subjects() -> list[Subject]:
+    """A product whose warps take registers that others gave back: the example of the pass."""
+    text = (inspect.getdoc(scheduled_share_registers) or "").partition("After:\n")[2]
+    (kernel,) = (op for op in parse(textwrap.dedent(text)).walk() if isinstance(op, tile.KernelOp))
+    generator = np.random.default_rng(0)
+    arrays = [generator.integers(-4, 5, shape).astype(np.float16) for shape in ((128, 16), (16, 256))]
+    return [Subject("shared registers", kernel, arrays)]
+
+
+def all_subjects(chips: Sequence[str]) -> Iterator[Subject]:
+    """Those that `main` judges."""
+    yield from role_subjects()
+    yield from shared_registers_subjects()
+    yield from tensor_memory_subjects("sm_100a")
+    yield from chain_subjects()
+    yield from chain_subjects(causal_of_heads)
+    for chip in chips:
+        for function in PROGRAMS:
+            yield from program_subjects(function, chip)
+        yield from fused_subjects(chip)
