@@ -21,7 +21,8 @@ from tilewright.machines.machine import Machine
 from tilewright.passes.indexing import Axis, Linear
 from tilewright.passes.tensor_windows import MOST_DIMS
 
-# Keys of a step: the exponentials of all are written out, and more of them take longer to compile.
+# Keys of a step. With 128, too, two warpgroups have registers for heads of 128, if `scheduled-share-registers` gives
+# them: what is faster has not been measured.
 _KEYS = 64
 # A warpgroup's rows, and the widest results for which its threads have registers beside scores and weights: those of
 # two share the registers of a multiprocessor with a warp that copies (168 each), one alone has all that there are.
