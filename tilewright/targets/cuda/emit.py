@@ -184,14 +184,8 @@ class _Emitter(TileEmitter):
             self._order(op)
         elif isinstance(op, scheduled.TensorStoreOp | scheduled.StoreWaitOp):
             self._store_by_the_machine(op)
-        elif isinstance(op, scheduled.RoleOp):
-            self.roles.run(self.threads, op, lambda: self._block(op.body.block))
-        elif isinstance(op, scheduled.SetRegistersOp):
-            self.roles.set_registers(self.builder, op)
-        elif isinstance(op, scheduled.MbarrierOp):
-            self._mbarriers(op)
-        elif isinstance(op, UseOp):
-            self.roles.use(self.threads, op, self.memories, self.indices)
+        elif isinstance(op, scheduled.RoleOp | scheduled.SetRegistersOp | scheduled.MbarrierOp | UseOp):
+            self._by_roles(op)
         elif isinstance(op, TensorOp):
             self.tensor_memory.emit(self.threads, op, self.memories, self.indices, self._place)
         elif isinstance(op, tile.StoreOp):
@@ -202,6 +196,17 @@ class _Emitter(TileEmitter):
             self._if(op)
         else:
             self.tiles[op.results[0]] = self._tile(op)
+
+    def _by_roles(self, op: scheduled.RoleOp | scheduled.SetRegistersOp | scheduled.MbarrierOp | UseOp) -> None:
+        """Roles, and what they wait for and share."""
+        if isinstance(op, scheduled.RoleOp):
+            self.roles.run(self.threads, op, lambda: self._block(op.body.block))
+        elif isinstance(op, scheduled.SetRegistersOp):
+            self.roles.set_registers(self.builder, op)
+        elif isinstance(op, scheduled.MbarrierOp):
+            self._mbarriers(op)
+        else:
+            self.roles.use(self.threads, op, self.memories, self.indices)
 
     def _point(self, op: tile_order.PointOp) -> None:
         for result, value, extent in zip(
