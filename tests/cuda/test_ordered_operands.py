@@ -177,5 +177,5 @@ def test_registers_are_counted() -> None:
         lanes = 32 * schedule.warps
         own = schedule.tile.rows * schedule.tile.columns / lanes
         own += (schedule.tile.rows + schedule.tile.columns) * schedule.tile.depth / lanes
-        assert own < 255 - warp_products._REGISTERS_BESIDE
+        assert own < 255 - warp_products.REGISTERS_BESIDE
     assert warp_product_seconds(aligned, machine) < warp_product_seconds(scattered, machine)

@@ -33,6 +33,7 @@ from tilewright.passes.scheduled_multiply_in_tensor_memory import ScheduledMulti
 from tilewright.passes.scheduled_order_tiles import ScheduledOrderTilesPass
 from tilewright.passes.scheduled_pipeline_copies import ScheduledPipelineCopiesPass
 from tilewright.passes.scheduled_plan_block_memory import ScheduledPlanBlockMemoryPass
+from tilewright.passes.scheduled_share_registers import ScheduledShareRegistersPass
 from tilewright.passes.scheduled_specialize_chains import ScheduledSpecializeChainsPass
 from tilewright.passes.scheduled_specialize_warps import ScheduledSpecializeWarpsPass
 from tilewright.passes.scheduled_store_tensors import ScheduledStoreTensorsPass
@@ -476,6 +477,7 @@ def test_the_order_of_the_passes_is_that_of_these_tests() -> None:
         ScheduledMultiplyInTensorMemoryPass,
         ScheduledSpecializeChainsPass,
         ScheduledSpecializeWarpsPass,
+        ScheduledShareRegistersPass,
         ScheduledPipelineCopiesPass,
         ScheduledStoreTensorsPass,
         ScheduledOrderTilesPass,

@@ -14,7 +14,8 @@ from xdsl.dialects.builtin import IntegerAttr
 
 import tilewright as tw
 from tests.cuda.chips import built
-from tests.cuda.schedule_mutants import subjects_of, verdicts
+from tests.cuda.mutant_subjects import subjects_of
+from tests.cuda.schedule_mutants import verdicts
 from tests.cuda.test_machine_code import check_clean
 from tests.cuda.test_pipeline import executed, numbers, operands, product
 from tests.cuda.test_warpgroups import Make, defined, ops_of, remarks

@@ -6,7 +6,7 @@ import pytest
 
 from tests.cuda.whole_tiles import check, products
 
-FEW = [("gemm i8", "sm_80"), ("gemm i8", "sm_90a"), ("gemm bf16, gelu", "sm_100a"), ("gemm i8, b.T", "sm_120a")]
+FEW = [("gemm bf16", "sm_80"), ("gemm bf16", "sm_90a"), ("gemm bf16, gelu", "sm_100a"), ("gemm i8, b.T", "sm_120a")]
 
 
 @pytest.mark.parametrize(("name", "chip"), FEW)

@@ -1,7 +1,7 @@
 """Products of the sizes of the instruction page, the first block of each on the emulator: with the tiles, stages and
 layouts that a size of 4096 gets, its numbers are right and no access to shared memory meets another in a bank.
 
-    python -m tests.cuda.whole_tiles            all of them, a few minutes
+    python -m tests.cuda.whole_tiles            all of them, many minutes: kernels that lay operands out run whole
     python -m tests.cuda.whole_tiles tf32       those whose names say so
 """
 
@@ -20,7 +20,7 @@ from tests.cuda.fake_driver import tensor_maps
 from tests.ptx.emulator import run
 from tilewright import dtypes
 from tilewright.cli.bench_suites.cuda_static import CHIPS, programs
-from tilewright.dialects import tile
+from tilewright.dialects import scheduled, tensor_memory, tile
 from tilewright.semantics.array import Interpreter
 from tilewright.semantics.tile import poison
 
@@ -51,8 +51,13 @@ def check(name: str, function: Callable[..., Any], types: Sequence[tw.ShapeDtype
         refs = zip(map(tile.ref_type, kernel.refs), kernel.effect_names, strict=True)
         bound = [poison(type.shape, type.dtype) if effect == tile.OUT else next(given) for type, effect in refs]
         maps = tensor_maps(code.tensor_maps, bound)
-        counts = run(program.ptx[callee], callee, 1, code.threads, [*bound, *maps], code.shared_bytes)
-        conflicts.append(counts.shared_conflicts)
+        multiplies = any(
+            isinstance(op, scheduled.MmaOp | tensor_memory.TensorMmaOp | tile.DotOp) for op in kernel.walk()
+        )
+        blocks = 1 if multiplies else code.blocks
+        counts = run(program.ptx[callee], callee, blocks, code.threads, [*bound, *maps], code.shared_bytes)
+        if multiplies:
+            conflicts.append(counts.shared_conflicts)
         return [bound[-1]]
 
     (result,) = Interpreter(program.unit.constants, first_block).run(program.unit.main.body.block, arrays)

@@ -225,6 +225,8 @@ def _parts_of(region: scheduled.ParallelOp) -> Parts:
         raise Refused(f"there are the roles {', '.join(names)}")
     if any(isinstance(op, scheduled.CopyOp) for op in region.walk()):
         raise Refused("the threads copy, too")
+    if region.registers is not None:
+        raise Refused("the role that copies gives registers away once")
     if len({loop.trips for loop in parts.loops}) > 1 or any(loop.end is not None for loop in parts.loops):
         raise Refused("tiles do not take the same trips")
     return parts
