@@ -1,7 +1,8 @@
 """How long a product in parts takes: of f32 by instructions that multiply narrower numbers, and its tiles.
 
-A tile takes its rows of the left operand apart for itself; all threads take the right one apart first. Then it is
-multiplied block by block of the instruction's accumulators, panel by panel.
+A tile takes its rows of the left operand apart for itself, between the instructions where it can; all threads take the
+right one apart first, or each tile does so with its columns. Then it is multiplied block by block of the instruction's
+accumulators, panel by panel.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from functools import cache
 from tilewright.cost.given import given
 from tilewright.cost.products import (
     TILE_S,
-    TOGETHER_S,
     UNEVEN,
     MatmulTile,
     Product,
@@ -30,15 +30,16 @@ from tilewright.machines.machine import Machine, MatrixAtom
 # element of either operand apart; adding a block of accumulators to the tile; reading the result again, of the time
 # that its bytes take at a cache's bandwidth.
 SLOWER = 2.0
-LEFT_S, RIGHT_S = 0.7e-9, 1.3e-9
-BLOCK_S = 0.2e-6
-CHECKED = 1.6
+LEFT_S, BESIDE_S, RIGHT_S, OWN_S = 0.52e-9, 0.2e-9, 1.45e-9, 0.55e-9
+BLOCK_S = 0.35e-6
+CHECKED = 2.0
+JOIN_S = 4.2e-6
 # Of the time that bytes take at the third-level cache's bandwidth: the right operand's, which each tile reads there
 # where it is too large for the second-level one, and the left one's, which are read again for each panel.
-RIGHT_AFAR, LEFT_AFAR = 0.5, 0.4
+RIGHT_AFAR, LEFT_AFAR = 0.78, 0.47
 
-ROW_TARGETS = (256, 128, 64, 32)
-COLUMN_TARGETS = (2048, 1024, 512, 256, 128)
+ROW_TARGETS = (512, 256, 128, 64, 32)
+COLUMN_TARGETS = (2048, 1024, 512, 256, 128, 64)
 # How much of the depth is taken apart at a time: all of it up to some size, so that no sum is read again, else less, so
 # that more rows have room. Sums do not depend on the number of threads, nor does this.
 WHOLE_DEPTH, DEPTH = 1024, 512
@@ -81,14 +82,51 @@ def split_seconds(product: Product, tile: MatmulTile, atom: MatrixAtom, machine:
     blocks = -(-tile.rows // (2 * atom.rows)) * -(-tile.columns // (2 * atom.columns))
     instructions = 4 * blocks * steps * -(-tile.depth // atom.depth)
     one = instructions * atom.cycles * SLOWER / machine.clock_hertz + blocks * steps * BLOCK_S
-    one += tile.rows * steps * tile.depth * LEFT_S + TILE_S
+    one += steps * tile.depth * _row_seconds(product, tile, atom, machine) + TILE_S
     result = tile.rows * tile.columns * by_name(atom.accumulator).itemsize
     memory = machine.memory("l2" if result <= machine.memory("l2").bytes // 2 else "l3")
     one += result * CHECKED / memory.bytes_per_second
     one += steps * _afar_seconds(product, tile, atom, machine)
-    right = product.batches * product.depth * product.columns * RIGHT_S / threads
+    together = 0.0
+    if _has_own_columns(product, tile):
+        one += tile.columns * steps * tile.depth * OWN_S
+    else:
+        together = _right_seconds(product, tile, atom, threads)
     last = UNEVEN * one if min(tiles, threads) > 1 else 0.0
-    return -(-tiles // threads) * one + last + right + (TOGETHER_S if threads > 1 else 0.0)
+    return -(-tiles // threads) * one + last + together
+
+
+def _row_seconds(product: Product, tile: MatmulTile, atom: MatrixAtom, machine: Machine) -> float:
+    """Taking a column of the left operand apart."""
+    if not _is_split_beside(product, tile, atom, machine):
+        return tile.rows * LEFT_S
+    return 2 * atom.rows * LEFT_S + (tile.rows - 2 * atom.rows) * BESIDE_S
+
+
+def _is_split_beside(product: Product, tile: MatmulTile, atom: MatrixAtom, machine: Machine) -> bool:
+    whole = product.depth % tile.depth == 0 and not product.copies_left
+    panels, of_tile = -(-product.columns // (2 * atom.columns)), -(-tile.columns // (2 * atom.columns))
+    even = _has_own_columns(product, tile) or panels % of_tile == 0
+    parts_bytes = tile.columns * tile.depth * atom.parts * by_name(atom.part).itemsize
+    return whole and even and can_split_beside(-(-tile.rows // (2 * atom.rows)), parts_bytes, machine)
+
+
+def can_split_beside(blocks: int, right_bytes: int, machine: Machine) -> bool:
+    """Whether the instructions are to take a block of rows apart while they multiply the one before. Blocks of rows are
+    outside then, so that parts of all columns of the tile, of `right_bytes`, should stay in the second-level cache."""
+    return blocks > 1 and right_bytes <= machine.memory("l2").bytes // 2
+
+
+def _has_own_columns(product: Product, tile: MatmulTile) -> bool:
+    """Whether a tile takes its columns of the right operand apart for itself, as no other tile reads them."""
+    return product.rows <= tile.rows
+
+
+def _right_seconds(product: Product, tile: MatmulTile, atom: MatrixAtom, threads: int) -> float:
+    """Taking the right operand apart, panel by panel, and waiting for the last one."""
+    panels = product.batches * -(-product.columns // (2 * atom.columns))
+    numbers = 2 * atom.columns * -(-product.depth // tile.depth) * tile.depth
+    return -(-panels // threads) * numbers * RIGHT_S + (JOIN_S if threads > 1 else 0.0)
 
 
 def _afar_seconds(product: Product, tile: MatmulTile, atom: MatrixAtom, machine: Machine) -> float:
@@ -97,8 +135,14 @@ def _afar_seconds(product: Product, tile: MatmulTile, atom: MatrixAtom, machine:
     item = atom.parts * by_name(atom.part).itemsize
     l2, l3, dram = (machine.memory(name) for name in ("l2", "l3", "dram"))
     left, panel = tile.rows * tile.depth * item, 2 * atom.columns * tile.depth * item
-    whole = product.depth * product.columns * item
     again = -(-tile.columns // (2 * atom.columns)) * left * LEFT_AFAR * far_share(left + 2 * panel, machine)
-    once = tile.columns * tile.depth * item * RIGHT_AFAR if whole > l2.bytes // 2 else 0.0
-    memory = l3 if whole <= l3.bytes // 2 else dram
-    return again / l3.bytes_per_second + once / memory.bytes_per_second
+    if _is_split_beside(product, tile, atom, machine):
+        again = 0.0
+    right, memory = tile.columns * tile.depth * item * RIGHT_AFAR, l3
+    if _has_own_columns(product, tile):
+        right *= far_share(left + tile.columns * tile.depth * item, machine)
+    else:
+        whole = product.depth * product.columns * item
+        right *= whole > l2.bytes // 2
+        memory = l3 if whole <= l3.bytes // 2 else dram
+    return again / l3.bytes_per_second + right / memory.bytes_per_second

@@ -542,11 +542,13 @@ class DotOp(PlainOp):
     rows after them, and the later turns, read them; if it is false, the turns before this product kept them.
 
     With `parts` and a right operand of u32 both operands are in blocks of parts, numbers whose sum is 2^`scale` times
-    the operand's. The left one has the dims (block of rows, step of the depth, part, row, depth) and holds the bits of
-    16-bit floats, the right one (..., panel, step, part, tile, word, column) two of them in a word. `left_map` is from
-    (block, step) to the first two dims, `right_map` from (panel, step) to all but the last four; columns of panels that
-    it does not have stay as they are. Products of two parts whose numbers have a sum below `parts` are added, and the
-    sum divided by 2^(2 * `scale`). Before the parts are made the operands are what they are made from.
+    the operand's, whose upper halves hold all their bits. The left one has the dims (block of rows, step of the depth,
+    part, row, word), the right one (..., panel, step, part, tile, word, column). A word holds two upper halves, half a
+    step from each other, the first in the lower bits. `left_map` is from (block, step) to the first two dims,
+    `right_map` from (panel, step) to all but the last four; columns of panels that it does not have stay as they are.
+    A left operand of f32 is in no parts: the product takes it apart, and `left_map` is what it always is. Products of
+    two parts whose numbers have a sum below `parts` are added, and the sum divided by 2^(2 * `scale`). Before the parts
+    are made the operands are what they are made from.
     """
 
     name = "scheduled.dot"

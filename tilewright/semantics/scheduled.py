@@ -283,20 +283,39 @@ def _product_of_parts(op: scheduled.DotOp, left: Tensor, right: Tensor, symbols:
     """The sum of the products of two parts that count, each part being the upper half of an f32; of the columns, those
     whose panels are there."""
     rows, columns, depth = op.shape
-    steps, (count, scale) = depth // left.shape[-1], op.parts_and_scale
+    words, (count, scale) = right.shape[-2], op.parts_and_scale
+    steps = depth // (2 * words)
     first = int(evaluate_map(op.right_map.data, (1, 1), symbols)[-2].item())
     panels = min(-(-columns // op.micro_tile[1]), right.shape[-6] - first)
-    a = _blocks(left, op.left_map.data, (-(-rows // left.shape[-2]), steps), symbols)
+    if left.dtype == np.float32:
+        numbers = _read(left, op.left_map.data, (rows, depth), symbols) * np.float32(2.0**scale)
+        a = np.stack(_parts(numbers, count)).reshape(count, rows, steps, 2 * words)
+    else:
+        blocks = _blocks(left, op.left_map.data, (-(-rows // left.shape[-2]), steps), symbols)
+        a = np.moveaxis(_upper_halves(blocks, -1), (2, 0, 3, 1), (0, 1, 2, 3))
+        a = a.reshape(count, -1, steps, 2 * words)
     b = _blocks(right, op.right_map.data, (panels, steps), symbols)
-    b = np.moveaxis(b, 3, 4).reshape(*b.shape[:3], b.shape[4], op.micro_tile[1])
-    halves = np.stack([b & 0xFFFF, b >> 16], axis=-2).reshape(*b.shape[:-2], left.shape[-1], b.shape[-1])
-    numbers = [(bits.astype(np.uint32) << 16).view(np.float32) for bits in (a, halves)]
-    total = np.zeros((a.shape[0] * a.shape[3], b.shape[0] * b.shape[4]), np.float32)
+    b = _upper_halves(np.moveaxis(b, 3, 4).reshape(*b.shape[:3], b.shape[4], op.micro_tile[1]), -2)
+    total = np.zeros((a.shape[1], panels * op.micro_tile[1]), np.float32)
     for p, q in itertools.product(range(count), range(count)):
         if p + q < count:
-            product = np.einsum("asrk,bskc->arbc", numbers[0][:, :, p], numbers[1][:, :, q])
-            total += product.reshape(total.shape)
+            total += np.einsum("rsk,bskc->rbc", a[p], b[:, :, q]).reshape(total.shape)
     return total[:rows, :columns] * np.float32(2.0 ** (-2 * scale))
+
+
+def _parts(numbers: Tensor, count: int) -> list[Tensor]:
+    """Numbers of 8 bits whose sum is f32 ones: the first rounded to nearest, the others not rounded."""
+    found: list[Tensor] = []
+    for part in range(count):
+        bits = numbers.view(np.uint32) + np.uint32(0x8000 if part == 0 else 0)
+        found.append((bits & np.uint32(0xFFFF0000)).view(np.float32))
+        numbers = numbers - found[-1]
+    return found
+
+
+def _upper_halves(words: Tensor, axis: int) -> Tensor:
+    """The two numbers that each word holds the upper halves of, the second ones after the first ones."""
+    return np.concatenate([words << np.uint32(16), words & np.uint32(0xFFFF0000)], axis=axis).view(np.float32)
 
 
 def _blocks(operand: Tensor, map: Any, shape: tuple[int, int], symbols: Sequence[Any]) -> Tensor:

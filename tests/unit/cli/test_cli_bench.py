@@ -192,8 +192,13 @@ def test_scaling_times_calls_with_one_thread_and_with_all():
     assert not wrong["agrees"]
 
 
-def test_scaling_cases_have_much_to_compute():
+def test_scaling_cases_have_much_to_compute(monkeypatch: pytest.MonkeyPatch):
+    small, large = (made_up_case(lambda x: x, lambda numpy, x: x, flops=flops) for flops in (1e6, 1e9))
+    models = (replace(small, name="small model"), replace(large, name="large model"))
+    monkeypatch.setattr("tilewright.cli.bench_suites.models.cases", lambda quick: models)
     cases = {case.name for case in load_cases("scaling", quick=False)}
+    assert "large model" in cases
+    assert "small model" not in cases
     assert {"f32 1024x1024x1024", "f32 256x256x256", "causal 8x1024x64", "masked 32x128x32"} <= cases
     assert not {"f32 64x64x64", "f32 1x4096x4096", "decode 32/32x1x4096x128", "12x16x32"} & cases
 

@@ -11,23 +11,21 @@ that a right operand lacks.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from llvmlite import ir
 from xdsl.dialects.builtin import DenseArrayBase
-from xdsl.ir import SSAValue
-from xdsl.ir.affine import AffineMap
 
 from tilewright.dialects import scheduled, tile
 from tilewright.dialects.base import decode
 from tilewright.errors import CompilerBug
 from tilewright.machines.machine import MatrixAtom
-from tilewright.passes.affine_access import Form, Index, address_terms, linear_form
 from tilewright.targets.cpu.context import FunctionContext
 from tilewright.targets.cpu.conversions import register_form
+from tilewright.targets.cpu.dot_operands import accumulator_of, depth_of, left_of, right_of
+from tilewright.targets.cpu.emit_parts import emit_parts
 from tilewright.targets.cpu.loops import (
     I1,
     add,
@@ -40,49 +38,11 @@ from tilewright.targets.cpu.loops import (
     static,
 )
 from tilewright.targets.cpu.micro_kernel import DEPTH_UNROLL, Ahead, MicroKernel, Walk
-from tilewright.targets.cpu.split_kernel import SplitKernel, SplitTarget
 from tilewright.targets.cpu.tile_kernel import TileKernel, configure_tiles, release_tiles
 from tilewright.targets.cpu.vector_math_common import Builder, Value, splat
 
 # Heights of the last block of rows that get code of their own; with more, rows are taken one by one.
 MOST_HEIGHTS = 2
-
-
-@dataclass(frozen=True)
-class Left:
-    """The left operand from the tile's origin on, in elements. `rows` of the tile exist, which is one of `counts`."""
-
-    pointer: Value
-    row_stride: int
-    depth_stride: int
-    rows: Value
-    counts: frozenset[int]
-
-
-@dataclass(frozen=True)
-class _Right:
-    """The right operand from the tile's origin on, in elements. It has `panels` from there; the last of them has only
-    `tail` columns if `tail` is not 0."""
-
-    pointer: Value
-    panel_stride: int
-    depth_stride: int
-    panels: Value
-    tail: int
-
-
-@dataclass(frozen=True)
-class Accumulator:
-    """The accumulator from the tile's origin on, in elements: a buffer, which has room for whole register blocks, or a
-    window of an array, which has `rows` (one of `counts`) and `columns`, in `panels`, the last of them with `tail`."""
-
-    pointer: Value
-    pitch: int
-    rows: Value | None = None
-    counts: frozenset[int] = frozenset()
-    columns: Value | None = None
-    panels: Value | None = None
-    tail: int = 0
 
 
 @dataclass(frozen=True)
@@ -102,7 +62,7 @@ def emit_dot(context: FunctionContext, op: scheduled.DotOp) -> None:
     types = (tile.ref_type(ref).dtype for ref in (op.left, op.right, op.accumulator))
     instruction = context.machine.matrix_atom_of_words(*types, depth=op.shape[2])
     if op.is_split:
-        _emit_parts(context, op)
+        emit_parts(context, op)
     elif instruction is not None:
         _emit_tiles(context, op, instruction)
     else:
@@ -115,7 +75,7 @@ def _emit_tiles(context: FunctionContext, op: scheduled.DotOp, instruction: Matr
     builder = context.builder
     rows, columns, depth = op.shape
     height, width = op.micro_tile
-    left, right = left_of(context, op), _right(context, op)
+    left, right = left_of(context, op), right_of(context, op)
     extent = depth_of(context, op, depth)
     accumulate = bool(op.accumulate.value.data)
     left_item, word = tile.ref_type(op.left).dtype.itemsize, tile.ref_type(op.right).dtype.itemsize
@@ -149,52 +109,6 @@ def _emit_tiles(context: FunctionContext, op: scheduled.DotOp, instruction: Matr
     release_tiles(builder)
 
 
-def _emit_parts(context: FunctionContext, op: scheduled.DotOp) -> None:
-    """All blocks of a product in parts, which are whole, but for panels beyond the right operand's last one. While the
-    rows meet a panel, each block of them asks for its share of the next one."""
-    builder, (rows, columns, depth), (height, width) = context.builder, op.shape, op.micro_tile
-    instruction = context.machine.atom_of_part(tile.ref_type(op.accumulator).dtype)
-    left, left_stride, _ = _blocks_of(context, op, op.left, op.left_map.data)
-    right, right_stride, present = _blocks_of(context, op, op.right, op.right_map.data)
-    acc, item = accumulator_of(context, op), tile.ref_type(op.accumulator).dtype.itemsize
-    spare = context.temporary(height * width * item)
-    kernel = SplitKernel(builder, instruction, *op.parts_and_scale)
-    panels = minimum(builder, i64(-(-columns // width)), present)
-    blocks, steps = -(-rows // height), depth // instruction.depth
-    line = context.machine.memory("l1").line_bytes
-    lines = -(-kernel.step_bytes // (blocks * line))
-    configure_tiles(builder, instruction)
-    with loop(builder, i64(0), panels, 1, "panel") as panel, loop(builder, i64(0), i64(blocks), 1) as block:
-        row, column = multiply(builder, block, height * acc.pitch), multiply(builder, panel, width)
-        b = offset_pointer(builder, right, multiply(builder, panel, right_stride), 1)
-        share = add(builder, i64(right_stride), multiply(builder, block, lines * line * steps))
-        asked = tuple(offset_pointer(builder, b, add(builder, share, i64(n * line)), 1) for n in range(lines))
-        kernel.emit(
-            offset_pointer(builder, left, multiply(builder, block, left_stride), 1),
-            b,
-            SplitTarget(offset_pointer(builder, acc.pointer, add(builder, row, column), item), acc.pitch * item, spare),
-            i64(steps),
-            Ahead(asked, i64(lines * line)),
-            accumulate=bool(op.accumulate.value.data),
-        )
-    release_tiles(builder)
-
-
-def _blocks_of(
-    context: FunctionContext, op: scheduled.DotOp, ref: SSAValue, map: AffineMap
-) -> tuple[Value, int, Value]:
-    """Where an operand in parts begins, how many bytes its blocks of rows or columns are apart, and how many of them
-    there are from there on."""
-    type, dim = tile.ref_type(ref), len(map.results) - 2
-    strides = [math.prod(type.shape[d + 1 :]) * type.dtype.itemsize for d in range(len(type.shape))]
-    starts = [_form(context, form, list(op.symbols)) for form in _forms(map)]
-    offset: Value = i64(0)
-    for start, stride in zip(starts, strides, strict=False):
-        offset = add(context.builder, offset, multiply(context.builder, start, stride))
-    present = add(context.builder, i64(type.shape[dim]), multiply(context.builder, starts[dim], -1))
-    return offset_pointer(context.builder, context.pointers[ref], offset, 1), strides[dim], present
-
-
 class _Product:
     def __init__(self, context: FunctionContext, op: scheduled.DotOp) -> None:
         self.context, self.op = context, op
@@ -204,7 +118,7 @@ class _Product:
         self.type = tile.ref_type(op.accumulator)
         self.lanes = context.machine.lanes(self.type.dtype)
         self.accumulate = bool(op.accumulate.value.data)
-        self.left, self.right = left_of(context, op), _right(context, op)
+        self.left, self.right = left_of(context, op), right_of(context, op)
         self.acc = accumulator_of(context, op)
         self.depth = depth_of(context, op, op.shape[2])
         self.kept = self._kept_panel()
@@ -392,128 +306,3 @@ def _when(builder: Builder, left: Value, comparison: str, right: Value) -> Gener
     condition = builder.icmp_signed(comparison, left, right)
     with builder.if_then(ir.Constant(I1, 0) if a is not None and b is not None else condition):
         yield
-
-
-def depth_of(context: FunctionContext, op: scheduled.DotOp, depth: int) -> Value:
-    if op.depth_map is None or op.depth_limit is None:
-        return i64(depth)
-    form = linear_form(op.depth_map.data.results[0], ())
-    if form is None:
-        raise CompilerBug("the depth of a product is not linear")
-    room = context.room(int(op.depth_limit.value.data), form, op.symbols)
-    return minimum(context.builder, i64(depth), room)
-
-
-def _form(context: FunctionContext, form: Form, symbols: list[SSAValue]) -> Value:
-    total: Value = i64(form.constant)
-    for position, coefficient in form.symbols:
-        total = add(context.builder, total, multiply(context.builder, context.scalars[symbols[position]], coefficient))
-    return total
-
-
-def _forms(map: AffineMap) -> list[Form]:
-    at = (Index(0), Index(1))
-    forms = [linear_form(e, at) for e in map.results]
-    if any(f is None for f in forms):
-        raise CompilerBug(f"operand map {map} is not linear")
-    return [f for f in forms if f is not None]
-
-
-def left_of(context: FunctionContext, op: scheduled.DotOp) -> Left:
-    """A strided operand."""
-    type = tile.ref_type(op.left)
-    forms = _forms(op.left_map.data)
-    row_stride = depth_stride = 0
-    offset: Value = i64(0)
-    rows: Value = i64(op.shape[0])
-    counts = frozenset({op.shape[0]})
-    for term in address_terms(type):
-        if term.divisor != 1 or term.modulus is not None:
-            raise CompilerBug("the left operand of a product is not strided")
-        form = forms[term.dim]
-        row_stride += term.stride * form.coefficient(0)
-        depth_stride += term.stride * form.coefficient(1)
-        start = _form(context, form, list(op.symbols))
-        offset = add(context.builder, offset, multiply(context.builder, start, term.stride))
-        if form.coefficient(0):
-            size = type.shape[term.dim]
-            rows = minimum(context.builder, rows, context.room(size, form, op.symbols))
-            counts = _counts(context, form, op.symbols, size, op.shape[0])
-    pointer = offset_pointer(context.builder, context.pointers[op.left], offset, type.dtype.itemsize)
-    return Left(pointer, row_stride, depth_stride, rows, counts)
-
-
-def accumulator_of(context: FunctionContext, op: scheduled.DotOp) -> Accumulator:
-    type = tile.ref_type(op.accumulator)
-    if op.accumulator_map is None:
-        return Accumulator(context.pointers[op.accumulator], type.shape[1])
-    builder, width = context.builder, op.micro_tile[1]
-    offset, rows, columns, panels = i64(0), i64(op.shape[0]), i64(op.shape[1]), i64(-(-op.shape[1] // width))
-    pitch = tail = 0
-    counts = frozenset({op.shape[0]})
-    for term, form in zip(address_terms(type), _forms(op.accumulator_map.data), strict=True):
-        start = _form(context, form, list(op.symbols))
-        offset = add(builder, offset, multiply(builder, start, term.stride))
-        size = type.shape[term.dim]
-        if form.coefficient(0):
-            pitch = term.stride
-            rows = minimum(builder, rows, context.room(size, form, op.symbols))
-            counts = _counts(context, form, op.symbols, size, op.shape[0])
-        if form.coefficient(1):
-            tail = size % width
-            columns = minimum(builder, columns, context.room(size, form, op.symbols))
-            room = add(builder, context.room(size, form, op.symbols), i64(width - 1))
-            known = static(room)
-            panels = i64(known // width) if known is not None else builder.udiv(room, i64(width))
-    pointer = offset_pointer(builder, context.pointers[op.accumulator], offset, type.dtype.itemsize)
-    return Accumulator(pointer, pitch, rows, counts, columns, panels, tail)
-
-
-def _counts(context: FunctionContext, start: Form, symbols: Sequence[SSAValue], size: int, most: int) -> frozenset[int]:
-    """How many of `most` positions from a start on may lie below `size`, for every value of the index scalars."""
-    starts = {start.constant}
-    for position, coefficient in start.symbols:
-        steps = [coefficient * value for value in range(context.bound(symbols[position]))]
-        starts = {low + step for low in starts for step in steps}
-    return frozenset(max(0, min(most, size - low)) for low in starts)
-
-
-def _right(context: FunctionContext, op: scheduled.DotOp) -> _Right:
-    """An operand in panels, or one whose columns follow each other in memory."""
-    type = tile.ref_type(op.right)
-    forms = _forms(op.right_map.data)
-    width = op.micro_tile[1]
-    panel = depth = tail = 0
-    offset: Value = i64(0)
-    remaining: Value = i64(-(-op.shape[1] // width))
-    builder = context.builder
-    for term in address_terms(type):
-        form = forms[term.dim]
-        start = _form(context, form, list(op.symbols))
-        if form.coefficient(1):
-            # The tile starts at a whole panel, so only the panel number moves the start. Where the depth is 1, panels
-            # follow each other without a gap and the layout is one run of columns too.
-            whole = term.divisor == 1 and term.modulus is None
-            if term.divisor == width or whole:
-                step = term.stride * (width if whole else 1)
-                panel += step
-                known = static(start)
-                number = i64(known // width) if known is not None else builder.sdiv(start, i64(width))
-                offset = add(builder, offset, multiply(builder, number, step))
-                size = type.shape[term.dim]
-                total = -(-size // width)
-                # What has a layout is padded to whole panels.
-                tail = 0 if type.layout.data else size % width
-                moves = static(number) is None
-                remaining = builder.sub(i64(total), number) if moves else i64(total - int(static(number) or 0))
-                if context.highest(form, op.symbols) // width > total:
-                    remaining = maximum(builder, remaining, i64(0))
-            elif term.divisor != 1 or term.stride != 1:
-                raise CompilerBug("the right operand of a product is not in panels of the register block's width")
-            continue
-        if term.divisor != 1 or term.modulus is not None:
-            raise CompilerBug("the right operand of a product is split along its depth")
-        depth += term.stride * form.coefficient(0)
-        offset = add(builder, offset, multiply(builder, start, term.stride))
-    pointer = offset_pointer(builder, context.pointers[op.right], offset, type.dtype.itemsize)
-    return _Right(pointer, panel, depth, remaining, tail)

@@ -13,7 +13,7 @@ from tilewright.errors import CompilerBug
 from tilewright.passes.affine_access import Index, address_terms, linear_form
 from tilewright.targets.cpu.context import FunctionContext
 from tilewright.targets.cpu.conversions import register_form
-from tilewright.targets.cpu.emit_dot import accumulator_of, depth_of, left_of
+from tilewright.targets.cpu.dot_operands import accumulator_of, depth_of, left_of
 from tilewright.targets.cpu.loops import (
     I32,
     add,

@@ -1,12 +1,13 @@
 """Print the middle of a matrix product in parts with AMX.
 
 Products of parts share what they load: each after the first changes the parts of one side only. Sums start from zero,
-and are scaled when they are added to the result.
+and are scaled when they are added to the result. Between the instructions, which leave the vector units idle, rows of
+the left operand may be taken apart for the next block.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from llvmlite import ir
@@ -28,6 +29,9 @@ def snake(parts: int) -> Iterator[tuple[int, int]]:
         kept = rights[-1]
 
 
+NOTHING_AHEAD = Ahead((), i64(0))
+
+
 @dataclass(frozen=True)
 class SplitTarget:
     """Where a block is added, its rows `stride` bytes apart, and spare memory that has room for it."""
@@ -35,6 +39,14 @@ class SplitTarget:
     pointer: Value
     stride: int
     spare: Value
+
+
+@dataclass(frozen=True)
+class RowApart:
+    """A row of f32 to take apart, and where its words of the first step go."""
+
+    source: Value
+    target: Value
 
 
 @dataclass(frozen=True)
@@ -57,9 +69,17 @@ class SplitKernel:
         return self.parts * 2 * self.tile_bytes
 
     def emit(
-        self, left: Value, right: Value, target: SplitTarget, steps: Value, ahead: Ahead, *, accumulate: bool
+        self,
+        left: Value,
+        right: Value,
+        target: SplitTarget,
+        steps: Value,
+        ahead: Ahead,
+        beside: Sequence[RowApart] = (),
+        *,
+        accumulate: bool,
     ) -> None:
-        """Each step asks for what `ahead` says."""
+        """Each step asks for what `ahead` says, and takes a step of each row of `beside` apart."""
         builder, registers = self.builder, TileRegisters(self.builder, self.instruction)
         row_bytes = self.instruction.columns * WORD_BYTES
         for tile in range(4):
@@ -75,11 +95,35 @@ class SplitKernel:
                         self._load_part(registers, side, at[side], pair[side])
                 for pointer in ahead.pointers[number :: len(pairs)]:
                     prefetch(builder, offset_pointer(builder, pointer, builder.mul(step, ahead.step_bytes), 1))
+                for row in beside[number :: len(pairs)]:
+                    self.take_apart(row, step)
                 registers.multiply_block()
         for tile in range(4):
             place = (tile // 2 * self.instruction.rows * 2 + tile % 2) * row_bytes
             registers.store(tile, offset_pointer(builder, target.spare, i64(place), 1), 2 * row_bytes)
         self._flush(target, accumulate)
+
+    def take_apart(self, row: RowApart, step: Value) -> None:
+        """One step of a row: words of two numbers half a step from each other. As `scheduled_split_operands.py` does
+        it, with the same bits."""
+        builder, lanes = self.builder, self.instruction.columns
+        numbers, words = ir.VectorType(ir.FloatType(), lanes), ir.VectorType(ir.IntType(32), lanes)
+        source = offset_pointer(builder, row.source, multiply(builder, step, 2 * lanes * WORD_BYTES), 1)
+        target = offset_pointer(builder, row.target, multiply(builder, step, self.step_bytes), 1)
+        upper, half = splat(words, 0xFFFF0000), splat(words, 16)
+        rests: list[Value] = []
+        for at in (0, lanes * WORD_BYTES):
+            loaded = builder.load(offset_pointer(builder, source, i64(at), 1), typ=numbers, align=WORD_BYTES)
+            rests.append(builder.fmul(loaded, splat(numbers, 2.0**self.scale)))
+        for part in range(self.parts):
+            bits = [builder.bitcast(rest, words) for rest in rests]
+            if part == 0:
+                bits = [builder.add(each, splat(words, 1 << 15)) for each in bits]
+            kept = [builder.and_(each, upper) for each in bits]
+            rests = [builder.fsub(r, builder.bitcast(k, numbers)) for r, k in zip(rests, kept, strict=True)]
+            word = builder.or_(builder.lshr(bits[0], half), kept[1])
+            place = offset_pointer(builder, target, i64(2 * part * self.tile_bytes), 1)
+            builder.store(word, place, align=WORD_BYTES)
 
     def _load_part(self, registers: TileRegisters, side: int, start: Value, part: int) -> None:
         """Both tiles of a part of one operand."""
