@@ -13,9 +13,11 @@ import pytest
 import tilewright as tw
 from tests.passes.pass_support import run, unit_of
 from tests.programs import Program, build
+from tilewright import dtypes
 from tilewright.cost.given import Given, schedules_given
 from tilewright.cost.products import MatmulTile
 from tilewright.dialects import scheduled, tile
+from tilewright.dialects.tile import ref_type as tile_ref_type
 from tilewright.frontend.build import build_module
 from tilewright.machines.machine import load
 from tilewright.passes.base import Unit
@@ -25,6 +27,7 @@ from tilewright.targets.cpu.split_kernel import snake
 Tensor = np.ndarray[Any, Any]
 
 TILES = (MatmulTile(32, 32, 32), MatmulTile(64, 96, 64), MatmulTile(32, 160, 128))
+SCHEDULED_TILE = MatmulTile(64, 64, 64)
 # What parts leave out of a product, and one rounding in 32 steps of sums that begin with 16 steps: of the sum of the
 # products' magnitudes, in the steps of f32 at 1.
 PRODUCT_ULPS, STEP_ULPS = 1.0, 1 / 16
@@ -56,7 +59,17 @@ def numbers(shape: tuple[int, ...], seed: int) -> Tensor:
 
 @pytest.mark.parametrize("tile", TILES, ids=str)
 @pytest.mark.parametrize(
-    ("rows", "columns", "depth"), [(2, 2, 2), (32, 32, 32), (33, 31, 65), (100, 170, 130), (65, 257, 1000)]
+    ("rows", "columns", "depth"),
+    [
+        (2, 2, 2),
+        (32, 32, 32),
+        (33, 31, 65),
+        (100, 170, 130),
+        (65, 257, 1000),
+        (64, 96, 128),
+        (161, 90, 384),
+        (50, 300, 256),
+    ],
 )
 def test_products_of_every_size_are_as_near_as_in_f32(rows: int, columns: int, depth: int, tile: MatmulTile) -> None:
     a, b = numbers((rows, depth), 1), numbers((depth, columns), 2)
@@ -149,7 +162,7 @@ def test_bits_do_not_depend_on_threads_or_tiles(special: float) -> None:
 # ---- how they are made ----------------------------------------------------------------------------------------------
 
 
-def scheduled_product(rows: int, columns: int, depth: int, turned: bool) -> Unit:
+def scheduled_product(rows: int, columns: int, depth: int, turned: bool, given: MatmulTile = SCHEDULED_TILE) -> Unit:
     def make(p: Program) -> list[Any]:
         left = p.array(depth, rows) if turned else p.array(rows, depth)
         return [p.dot(left, p.array(depth, columns), 0, 0 if turned else 1, 0)]
@@ -157,7 +170,7 @@ def scheduled_product(rows: int, columns: int, depth: int, turned: bool) -> Unit
     program = build(make)
     unit = unit_of(build_module(program), dict(program.constants))
     unit.machine = load("x86-64-amx")
-    with schedules_given(Given(split=MatmulTile(64, 64, 64))):
+    with schedules_given(Given(split=given)):
         for each in (*array_to_tile(), *tile_to_scheduled()):
             each.apply(unit)
             unit.module.verify()
@@ -165,7 +178,9 @@ def scheduled_product(rows: int, columns: int, depth: int, turned: bool) -> Unit
 
 
 @pytest.mark.parametrize("turned", [False, True])
-@pytest.mark.parametrize("size", [(64, 64, 64), (70, 100, 130), (70, 70, 40), (33, 129, 64), (20, 20, 20)], ids=str)
+@pytest.mark.parametrize(
+    "size", [(64, 64, 64), (70, 100, 130), (70, 70, 40), (33, 129, 64), (20, 20, 20), (130, 64, 128)], ids=str
+)
 @pytest.mark.parametrize("special", [1.0, np.inf])
 def test_scheduled_products_in_parts_mean_products(size: tuple[int, int, int], turned: bool, special: float) -> None:
     rows, columns, depth = size
@@ -175,6 +190,33 @@ def test_scheduled_products_in_parts_mean_products(size: tuple[int, int, int], t
     (got,) = run(unit, [np.ascontiguousarray(a.T) if turned else a, b])
     with np.errstate(invalid="ignore"):
         np.testing.assert_allclose(got, a.astype("f8") @ b.astype("f8"), rtol=1e-5, atol=1e-4)
+
+
+def split_product(rows: int, columns: int, depth: int, given: MatmulTile, turned: bool = False) -> scheduled.DotOp:
+    (kernel,) = scheduled_product(rows, columns, depth, turned, given).timed_kernels("test")
+    (found,) = (op for op in kernel.walk() if isinstance(op, scheduled.DotOp) and op.is_split)
+    return found
+
+
+def test_rows_are_taken_apart_between_the_instructions_where_they_can_be() -> None:
+    def beside(*sizes: int, tile: MatmulTile, turned: bool = False) -> bool:
+        return tile_ref_type(split_product(*sizes, tile, turned).left).dtype == dtypes.f32
+
+    assert beside(200, 64, 128, tile=MatmulTile(64, 64, 64))
+    assert beside(64, 100, 128, tile=MatmulTile(64, 64, 64))
+    assert not beside(200, 64, 128, tile=MatmulTile(64, 64, 64), turned=True), "numbers of a row are apart"
+    assert not beside(200, 64, 100, tile=MatmulTile(64, 64, 64)), "the last step is not whole"
+    assert not beside(200, 160, 64, tile=MatmulTile(64, 128, 64)), "the last tile has less panels"
+    assert not beside(200, 64, 64, tile=MatmulTile(32, 64, 64)), "one block of rows"
+    assert not beside(2048, 2048, 512, tile=MatmulTile(64, 2048, 512)), "parts of the columns are too many bytes"
+
+
+def test_a_tile_takes_columns_apart_that_no_other_reads() -> None:
+    def memory(*sizes: int) -> str:
+        return tile_ref_type(split_product(*sizes, SCHEDULED_TILE).right).space.data
+
+    assert memory(64, 200, 64) == scheduled.WORKER
+    assert memory(65, 200, 64) == scheduled.SHARED
 
 
 def test_a_product_in_parts_has_a_branch_for_what_is_not_finite() -> None:

@@ -25,10 +25,11 @@ from tilewright.cost.register_blocks import even_split
 from tilewright.dtypes import by_name
 from tilewright.machines.machine import Machine, MatrixAtom
 
-# Measured on two cores of an AMX server beside the products of `cost/products.py`, in the time of those: how much
-# longer the instructions take than one after the other from registers, with numbers that are not zeros; taking an
-# element of either operand apart; adding a block of accumulators to the tile; reading the result again, of the time
-# that its bytes take at a cache's bandwidth.
+# Fitted to 500 times of 70 products on two cores of an AMX server, in the time of `cost/products.py`, which is 1.7 times
+# that of the server: how much longer the instructions take than one after the other from registers; taking an element
+# apart, of the left operand by itself or between the instructions, of the right one by all threads or by a tile; adding
+# a block of accumulators to the tile; reading the result again, of the time that its bytes take at a cache's bandwidth;
+# waiting for the other threads.
 SLOWER = 2.0
 LEFT_S, BESIDE_S, RIGHT_S, OWN_S = 0.52e-9, 0.2e-9, 1.45e-9, 0.55e-9
 BLOCK_S = 0.35e-6
@@ -37,6 +38,8 @@ JOIN_S = 4.2e-6
 # Of the time that bytes take at the third-level cache's bandwidth: the right operand's, which each tile reads there
 # where it is too large for the second-level one, and the left one's, which are read again for each panel.
 RIGHT_AFAR, LEFT_AFAR = 0.78, 0.47
+# Of the predicted time of the usual product: one in parts needs memory for them, and predictions are no better.
+SURE = 0.95
 
 ROW_TARGETS = (512, 256, 128, 64, 32)
 COLUMN_TARGETS = (2048, 1024, 512, 256, 128, 64)
@@ -56,7 +59,7 @@ def split_tile(product: Product, atom: MatrixAtom, machine: Machine, threads: in
 @cache
 def _is_quicker(product: Product, atom: MatrixAtom, machine: Machine) -> bool:
     tile = _best_tile(product, atom, machine, 1)
-    return split_seconds(product, tile, atom, machine, 1) < best_schedule(product, machine, 1).seconds
+    return split_seconds(product, tile, atom, machine, 1) < SURE * best_schedule(product, machine, 1).seconds
 
 
 @cache
