@@ -108,7 +108,13 @@ class CompiledGraph:
         return self._compiled().explain()
 
     def save(self, path: str) -> None:
-        self.program.save(path)
+        """Saved programs record no zones."""
+        device = self.program.manifest.device
+        if device is None or not device.records_zones:
+            self.program.save(path)
+            return
+        with options(threads=self._threads, trace_file=None):
+            build_executable(self._graph, self._target, self._donate, keep_stages=False).save(path)
 
     def _compiled(self) -> Any:
         if self._full is None:
@@ -189,6 +195,7 @@ class CompiledGraph:
             repr(self._donate),
             repr(manifest.machine_named(machine_name)),
             str(self._threads),
+            "with zones" if current().trace_file is not None else "without zones",
             source_digest(cache.directory),
         )
         return hashlib.blake2b("\n".join(parts).encode(), digest_size=20).hexdigest()
