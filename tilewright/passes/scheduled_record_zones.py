@@ -98,10 +98,10 @@ class ScheduledRecordZonesPass:
         records = _add_records(unit, kernel, (prod(region.shape), len(parts), HEADER_WORDS + EDGE_WORDS * edges))
         labels = list(dict.fromkeys(label for part in parts for label in part.labels))
         for section, part in enumerate(parts):
-            part.record(records, section, labels)
             lost = f", of {part.edges} at most" if part.edges > edges else ""
             zones = ", ".join(f"`{label}`" for label in part.labels)
             remark(f"`{part.role}` records {zones}", f"room for {edges} edges of zones a block{lost}")
+            part.record(records, section, labels)
 
 
 @dataclass
