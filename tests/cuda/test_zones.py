@@ -13,9 +13,9 @@ import pytest
 
 import tilewright as tw
 from tests.cuda.fake_driver import FakeDriver
+from tilewright.dialects.scheduled import RecordOp, RoleOp
 from tilewright.errors import OptionError
 from tilewright.passes import scheduled_record_zones
-from tilewright.runtime import cuda_driver
 from tilewright.runtime.program import load
 
 Tensor = np.ndarray[Any, Any]
@@ -80,11 +80,22 @@ def depth_of(event: dict[str, Any], others: list[dict[str, Any]]) -> int:
     return depth
 
 
+def compiled(kernel: Any, *arrays: Tensor, target: str = "cuda:sm_90a", **sizes: int) -> Any:
+    return kernel.lower(*arrays, **sizes).compile(target)
+
+
+def remarks_of(program: Any) -> list[str]:
+    """What the pass that records says, after the name of the kernel."""
+    found = [each for each in program.executable.unit.remarks if each.pass_name == "scheduled-record-zones"]
+    return [f"{each.decision} ({each.reason})" for each in found]
+
+
 def test_roles_record_their_zones_one_in_another(driver: FakeDriver, tmp_path: Path) -> None:
     a, b = operands()
+    c = np.empty((ROWS, ROWS), np.float16)
     path = tmp_path / "trace.json"
-    with tw.options(trace_file=path, target="cuda:sm_90a"):
-        c = product(a, b)
+    with tw.options(trace_file=path):
+        compiled(product, a, b, c)(a, b, c)
     np.testing.assert_array_equal(c, (a.astype(np.float64) @ b.astype(np.float64)).astype(np.float16))
     found = slices(path)
     assert sorted(found) == sorted(f"SM {n} {role}" for n in range(4) for role in ("copies", "computes"))
@@ -100,14 +111,131 @@ def test_roles_record_their_zones_one_in_another(driver: FakeDriver, tmp_path: P
         starts = [event["ts"] for event in events]
         assert starts == sorted(starts)
         assert {event["args"]["block"] for event in events} == {int(thread.split()[1])}
+    (process,) = [event for event in events_in(path) if event["name"] == "process_name"]
+    assert process["args"]["name"].startswith("cuda:0 ")
 
 
-def test_blocks_of_several_tiles_and_loops_without_roles(driver: FakeDriver, tmp_path: Path) -> None:
-    """Copies ahead of `mma.sync`: the loads are done by nobody else, and the zone of them is left out."""
+def test_what_has_no_room_is_counted(driver: FakeDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six edges are noted of eight of the threads that compute, and all six of the copying warp."""
+    monkeypatch.setattr(scheduled_record_zones, "MOST_EDGES", 6)
     a, b = operands()
+    c = np.empty((ROWS, ROWS), np.float16)
     path = tmp_path / "trace.json"
-    with tw.options(trace_file=path, verify=2):
-        compiled = product.lower(a, b, np.empty((ROWS, ROWS), np.float16)).compile("cuda:sm_80")
-    text = compiled.explain() if False else compiled.ir("scheduled")
-    assert text.count('label = "load"') == 0
-    assert text.count('label = "multiply"') == 2
+    with tw.options(trace_file=path):
+        program = compiled(product, a, b, c)
+        program(a, b, c)
+    np.testing.assert_array_equal(c, (a.astype(np.float64) @ b.astype(np.float64)).astype(np.float16))
+    for thread, events in slices(path).items():
+        (whole,) = (event for event in events if event["cat"] == "kernel")
+        is_copying = thread.endswith("copies")
+        assert whole["args"].get("lost_edges") == (None if is_copying else 2)
+        names = [event["name"] for event in events[1:]]
+        assert names == (["steps", "load", "load"] if is_copying else ["steps", "multiply", "multiply"])
+        assert not any("cut" in event["args"] for event in events)
+
+
+def test_a_zone_whose_end_is_lost_ends_with_its_role(
+    driver: FakeDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduled_record_zones, "MOST_EDGES", 3)
+    x, y = np.arange(32, dtype=np.float32).reshape(4, 8), np.empty((4, 8), np.float32)
+    path = tmp_path / "trace.json"
+    with tw.options(trace_file=path):
+        compiled(doubled, x, y)(x, y)
+    np.testing.assert_array_equal(y, 2 * x)
+    (events,) = slices(path).values()
+    whole, outer, inner = events
+    assert whole["args"]["lost_edges"] == 1
+    assert (outer["name"], outer["args"].get("cut"), inner["name"], inner["args"].get("cut")) == (
+        *("outer", True),
+        *("inner", None),
+    )
+    assert outer["ts"] + outer["dur"] == pytest.approx(whole["ts"] + whole["dur"])
+
+
+def test_zones_are_nothing_without_a_trace(no_assembler: None, tmp_path: Path) -> None:
+    a, b = operands()
+    arrays = (a, b, np.empty((ROWS, ROWS), np.float16))
+    plain = compiled(product, *arrays)
+    ptx, scheduled = plain.ir("ptx"), plain.ir("scheduled")
+    assert not any(word in ptx for word in ("clock64", "globaltimer", "smid"))
+    assert "scheduled.record" not in scheduled
+    assert "zone" not in scheduled
+    with tw.options(trace_file=tmp_path / "trace.json"):
+        traced = compiled(product, *arrays)
+    assert all(word in traced.ir("ptx") for word in ("clock64", "globaltimer", "smid"))
+    assert not (tmp_path / "trace.json").exists()
+
+
+def test_one_function_has_a_program_with_zones_and_one_without(driver: FakeDriver, tmp_path: Path) -> None:
+    """A call in a trace, one outside, in a trace of another file, and two kernels of one program."""
+
+    @tw.jit(target="cuda:sm_90a")
+    def twice(x: Any) -> Any:
+        return doubled(doubled(x))
+
+    x = np.arange(32, dtype=np.float32).reshape(4, 8)
+    first, second = tmp_path / "first.json", tmp_path / "second.json"
+    for path in (None, first, None, second):
+        with tw.options(trace_file=path):
+            np.testing.assert_array_equal(twice(x), 4 * x)
+    for path in (first, second):
+        assert Counter(event["name"] for event in events_in(path) if event.get("cat") == "zone") == {
+            "outer": 2,
+            "inner": 2,
+        }
+
+
+def test_saved_programs_record_nothing(driver: FakeDriver, tmp_path: Path) -> None:
+    x, y = np.arange(32, dtype=np.float32).reshape(4, 8), np.empty((4, 8), np.float32)
+    trace, file = tmp_path / "trace.json", tmp_path / "doubled.twp"
+    with tw.options(trace_file=trace):
+        program = compiled(doubled, x, y)
+        assert program.executable.program.manifest.device.records_zones
+        program.executable.save(str(file))
+        saved = load(file)
+        assert not saved.manifest.device.records_zones
+        np.testing.assert_array_equal(saved(x), 2 * x)
+    assert not trace.exists()
+
+
+def test_a_trace_that_cannot_be_written(driver: FakeDriver, tmp_path: Path) -> None:
+    x, y = np.ones((4, 8), np.float32), np.empty((4, 8), np.float32)
+    with tw.options(trace_file=tmp_path / "no" / "trace.json"):
+        program = compiled(doubled, x, y)
+        with pytest.raises(OptionError, match="trace_file"):
+            program(x, y)
+
+
+def records_in(program: Any) -> list[tuple[str, str]]:
+    """Beginnings of zones and who records them, in the order of the text."""
+    found: list[tuple[str, str]] = []
+    for kernel in program.executable.unit.kernels():
+        for op in kernel.walk():
+            if isinstance(op, RecordOp) and op.what.data == "begin":
+                around = op.parent_op()
+                while around is not None and not isinstance(around, RoleOp):
+                    around = around.parent_op()
+                found.append((op.label.data, "computes" if around is None else around.role.data))
+    return found
+
+
+def test_copies_ahead_by_all_threads_take_loads_out_of_their_zone(tmp_path: Path) -> None:
+    a, b = operands()
+    with tw.options(trace_file=tmp_path / "trace.json", verify=2):
+        program = compiled(product, a, b, np.empty((ROWS, ROWS), np.float16), target="cuda:sm_80")
+    assert records_in(program) == [(label, "computes") for label in ("steps", "multiply", "store")]
+    first, second = remarks_of(program)
+    assert first == "zone `load` of `computes` is empty (its copies are made ahead)"
+    assert second == "`computes` records `steps`, `multiply`, `store` (room for 8 edges of zones a block)"
+
+
+def test_roles_of_tensor_memory_record_what_is_theirs(tmp_path: Path) -> None:
+    a, b = operands()
+    with tw.options(trace_file=tmp_path / "trace.json", verify=2):
+        program = compiled(product, a, b, np.empty((ROWS, ROWS), np.float16), target="cuda:sm_100a", bm=128)
+    assert records_in(program) == [
+        *(("steps", "copies"), ("load", "copies")),
+        *(("steps", "multiplies"), ("multiply", "multiplies")),
+        *(("steps", "computes"), ("store", "computes")),
+    ]

@@ -67,6 +67,7 @@ class CompiledGraph:
         self._target = target
         self._donate = donate
         self._threads = current().threads or default_threads()
+        self._trace_file = current().trace_file
         self._full: Any = None
         self.cache_state = "off"
         self._program: AnyProgram | None = self._obtain()
@@ -118,7 +119,7 @@ class CompiledGraph:
 
     def _compiled(self) -> Any:
         if self._full is None:
-            with options(threads=self._threads):
+            with options(threads=self._threads, trace_file=self._trace_file):
                 self._full = build_executable(self._graph, self._target, self._donate)
         return self._full
 
@@ -195,7 +196,7 @@ class CompiledGraph:
             repr(self._donate),
             repr(manifest.machine_named(machine_name)),
             str(self._threads),
-            "with zones" if current().trace_file is not None else "without zones",
+            "with zones" if self._trace_file is not None else "without zones",
             source_digest(cache.directory),
         )
         return hashlib.blake2b("\n".join(parts).encode(), digest_size=20).hexdigest()

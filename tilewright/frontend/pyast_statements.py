@@ -109,9 +109,10 @@ class Compiler(Expressions):
         if self.grid is not None and not self.in_grid and not _is_idle(node):
             self.unsupported(node, "statements after its `tw.grid` loop", "move them into the loop, or before it")
         match node:
+            case ast.Expr(value=ast.Constant()) | ast.Pass():
+                pass
             case ast.Expr():
-                if not isinstance(node.value, ast.Constant):
-                    self.evaluate(node.value)
+                self.evaluate(node.value)
             case ast.Assign():
                 value = self.evaluate(node.value)
                 for target in node.targets:
@@ -132,8 +133,6 @@ class Compiler(Expressions):
             case ast.Assert():
                 message = self.evaluate(node.msg) if node.msg is not None else ast.unparse(node.test)
                 self.at(node, functions.assert_, self.b, self.evaluate(node.test), message)
-            case ast.Pass():
-                pass
             case _:
                 what, help = _UNSUPPORTED.get(type(node), (f"`{type(node).__name__}`", "leave it out"))
                 self.unsupported(node, what, help)
@@ -156,7 +155,9 @@ class Compiler(Expressions):
     def _zone_label(self, item: ast.withitem) -> str:
         call = item.context_expr
         if not isinstance(call, ast.Call) or handler_of(self.evaluate(call.func)) != "zone":
-            self.unsupported(call, "`with` for anything but `tw.zone`", 'leave it out, or write `with tw.zone("name"):`')
+            self.unsupported(
+                call, "`with` for anything but `tw.zone`", 'leave it out, or write `with tw.zone("name"):`'
+            )
         if item.optional_vars is not None:
             self.unsupported(item.optional_vars, "`as` behind a zone", "leave it out: a zone is no value")
         given = call.args[0] if len(call.args) == 1 and not call.keywords else None

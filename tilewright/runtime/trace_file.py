@@ -67,9 +67,7 @@ def add_launch(path: Path, device: tuple[int, str], kernel: str, zones: Zones, r
             ) from error
 
 
-def _events(
-    file: _File, ordinal: int, device: str, kernel: str, zones: Zones, slices: Sequence[Slice]
-) -> list[Event]:
+def _events(file: _File, ordinal: int, device: str, kernel: str, zones: Zones, slices: Sequence[Slice]) -> list[Event]:
     places = _places(slices)
     found: list[Event] = []
     if (ordinal, None) not in file.named:

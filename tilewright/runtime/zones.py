@@ -97,7 +97,5 @@ def _of_section(
             continue
         number, start = opened.pop()
         inner.append(Slice(zones.labels[number], where, block, role, ns(start), ns(clock)))
-    inner += [
-        Slice(zones.labels[number], where, block, role, ns(start), stop, is_cut=True) for number, start in opened
-    ]
+    inner += [Slice(zones.labels[number], where, block, role, ns(start), stop, is_cut=True) for number, start in opened]
     yield from sorted(inner, key=lambda each: (each.start_ns, -each.stop_ns))

@@ -173,7 +173,6 @@ class Roles:
                 tensor_map = self._maps[self._numbers[op]]
                 _copy(builder, op, tensor_map, memories[op.destination].pointer, barrier, symbols)
 
-
     def notes(self, threads: Threads, op: scheduled.RecordOp) -> Value:
         """Whether this is the thread of its role that notes the time."""
         around = op.parent_op()

@@ -42,7 +42,7 @@ class ZoneWriter:
         records = [op for op in kernel.walk() if isinstance(op, scheduled.RecordOp)]
         if not records:
             return ZoneWriter(None)
-        edges = {decode(op.number): op.label.data for op in records if op.label is not None}
+        edges = {decode(op.number): op.label.data for op in records if op.number is not None and op.label is not None}
         roles = {decode(op.section): _role_of(op) for op in records}
         words = tile.ref_type(records[0].records).shape[2]
         return ZoneWriter(
