@@ -252,7 +252,7 @@ def test_compare_and_swap() -> None:
 def test_what_is_unknown_is_refused() -> None:
     for text in (
         "mul24.lo.s32 %r1, %r2, %r3;",
-        "mov.u32 %r1, %smid;",
+        "mov.u32 %r1, %gridid;",
         "barrier.red.popc.u32 %r1, 0, %p1;",
     ):
         with pytest.raises(NotImplementedError, match=text.split()[0].split(".")[0]):
