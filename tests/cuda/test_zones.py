@@ -13,10 +13,14 @@ import pytest
 
 import tilewright as tw
 from tests.cuda.fake_driver import FakeDriver
-from tilewright.dialects.scheduled import RecordOp, RoleOp
+from tilewright.dialects.base import decode, tensor
+from tilewright.dialects.scheduled import MmaWaitOp, RecordOp, RoleOp
+from tilewright.dialects.tile import ZoneOp, ref_type
 from tilewright.errors import OptionError
 from tilewright.passes import scheduled_record_zones
+from tilewright.primitives import ArrayType
 from tilewright.runtime.program import load
+from tilewright.semantics.scheduled import Interpreter
 
 Tensor = np.ndarray[Any, Any]
 ROWS = 128
@@ -239,3 +243,51 @@ def test_roles_of_tensor_memory_record_what_is_theirs(tmp_path: Path) -> None:
         *(("steps", "multiplies"), ("multiply", "multiplies")),
         *(("steps", "computes"), ("store", "computes")),
     ]
+
+
+def test_zones_do_not_keep_products_from_being_under_way(tmp_path: Path) -> None:
+    """One product is waited for while the next one is under way, with a trace as without; all of them are done when the
+    zone around the loop ends."""
+    a, b = operands()
+    arrays = (a, b, np.empty((ROWS, ROWS), np.float16))
+    plain = compiled(product, *arrays)
+    with tw.options(trace_file=tmp_path / "trace.json", verify=2):
+        traced = compiled(product, *arrays)
+    waits = [
+        [decode(op.pending) for op in program.executable.unit.module.walk() if isinstance(op, MmaWaitOp)]
+        for program in (plain, traced)
+    ]
+    assert waits == [[1, 0], [1, 0]]
+    text = traced.ir("scheduled")
+    _, _, behind = text.partition("tile.for(%")
+    assert behind.index("pending = 0") < behind.index('label = "steps"')
+
+
+def test_the_executor_runs_what_records(tmp_path: Path) -> None:
+    a, b = operands()
+    with tw.options(trace_file=tmp_path / "trace.json"):
+        unit = compiled(product, a, b, np.empty((ROWS, ROWS), np.float16)).executable.unit
+    (kernel,) = unit.kernels()
+    c = np.zeros((ROWS, ROWS), np.float16)
+    records = np.zeros(ref_type(kernel.refs[-1]).shape, np.int64)
+    Interpreter(seed=3).run_scheduled(kernel, [a, b, c, records])
+    np.testing.assert_array_equal(c, (a.astype(np.float64) @ b.astype(np.float64)).astype(np.float16))
+
+
+def test_blocks_that_leave_no_room_record_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduled_record_zones, "MOST_BYTES", 100)
+    a, b = operands()
+    with tw.options(trace_file=tmp_path / "trace.json"):
+        program = compiled(product, a, b, np.empty((ROWS, ROWS), np.float16))
+    assert remarks_of(program)[-1] == "zones are not recorded (4 blocks leave no room in 100 bytes)"
+    assert records_in(program) == []
+    assert not any(isinstance(op, ZoneOp | RecordOp) for op in program.executable.unit.module.walk())
+    assert program.executable.unit.main.body.block.first_op.results[0].type == tensor(ArrayType((ROWS, ROWS), tw.f16))
+
+
+def test_a_grid_of_no_blocks(driver: FakeDriver, tmp_path: Path) -> None:
+    x, y = np.empty((0, 8), np.float32), np.empty((0, 8), np.float32)
+    path = tmp_path / "trace.json"
+    with tw.options(trace_file=path):
+        compiled(doubled, x, y)(x, y)
+    assert not path.exists()

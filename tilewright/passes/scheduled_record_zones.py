@@ -88,7 +88,7 @@ class ScheduledRecordZonesPass:
                 reason = f"its operations are those of `{elsewhere[0]}`" if elsewhere else "its copies are made ahead"
                 remark(f"zone `{label}` of `{part.role}` is empty", reason)
         parts = [part for part in parts if part.labels]
-        room = MOST_BYTES // (8 * prod(region.shape) * max(1, len(parts)))
+        room = MOST_BYTES // max(1, 8 * prod(region.shape) * len(parts))
         edges = min(MOST_EDGES, (room - HEADER_WORDS) // EDGE_WORDS, max((part.edges for part in parts), default=0))
         if edges < 2:
             _erase([zone for part in parts for zone in part.zones])

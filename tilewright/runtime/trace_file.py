@@ -25,11 +25,13 @@ Event = dict[str, object]
 
 
 class _File:
-    """One file of this process. `named`: processes and threads whose names are in it."""
+    """One file of this process. `named`: processes and threads whose names are in it; `roles`: their numbers, which
+    are the same for all kernels."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.named: set[tuple[int, int | None]] = set()
+        self.roles: dict[str, int] = {}
         self._is_empty = True
         path.write_bytes(_HEAD + _TAIL)
 
@@ -75,11 +77,12 @@ def _events(file: _File, ordinal: int, device: str, kernel: str, zones: Zones, s
         found.append({"ph": "M", "name": "process_name", "pid": ordinal, "args": {"name": device}})
     for each in slices:
         place = places[each.block, each.role]
-        thread = (each.multiprocessor * _MOST_PLACES + place) * _MOST_ROLES + each.role
-        # Roles of several kernels by one number may have several names.
+        role = zones.roles[each.role]
+        number = file.roles.setdefault(role, len(file.roles))
+        thread = (each.multiprocessor * _MOST_PLACES + place) * _MOST_ROLES + number
         if (ordinal, thread) not in file.named:
             file.named.add((ordinal, thread))
-            name = f"SM {each.multiprocessor}{f' block {place}' if place else ''} {zones.roles[each.role]}"
+            name = f"SM {each.multiprocessor}{f' block {place}' if place else ''} {role}"
             found.append({"ph": "M", "name": "thread_name", "pid": ordinal, "tid": thread, "args": {"name": name}})
         found.append(_event(each, ordinal, thread, kernel))
     return found

@@ -93,6 +93,16 @@ def test_blocks_that_share_a_multiprocessor_are_threads_of_their_own(tmp_path: P
     assert threads == {0: "SM 2 computes", 1: "SM 2 block 1 computes", 2: "SM 2 computes", 3: "SM 3 computes"}
 
 
+def test_a_role_has_its_thread_whatever_its_number_in_a_kernel(tmp_path: Path) -> None:
+    path, other = tmp_path / "trace.json", Zones(labels=(), roles=("copies",), words=ZONES.words, clock_hertz=2e9)
+    for kernel, zones in (("first", ZONES), ("second", other), ("third", ZONES)):
+        add_launch(path, (0, "H200"), kernel, zones, records(section(0, 0, 2, 100)))
+    trace = json.loads(path.read_text())["traceEvents"]
+    names = {event["tid"]: event["args"]["name"] for event in trace if event["name"] == "thread_name"}
+    threads = {event["name"]: names[event["tid"]] for event in trace if event["ph"] == "X"}
+    assert threads == {"first": "SM 2 computes", "second": "SM 2 copies", "third": "SM 2 computes"}
+
+
 def test_what_was_lost_is_said(tmp_path: Path) -> None:
     with events.capture() as seen:
         lost = section(0, 0, 0, 100, (0, 20), (1, 40), count=6)
