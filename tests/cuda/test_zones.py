@@ -3,7 +3,9 @@ without it."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import random
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
@@ -12,15 +14,20 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tests.cuda.fake_driver import FakeDriver
+from tests.cuda.fake_driver import FakeDriver, tensor_maps
+from tests.ptx.emulator import run
 from tilewright.dialects.base import decode, tensor
 from tilewright.dialects.scheduled import MmaWaitOp, RecordOp, RoleOp
 from tilewright.dialects.tile import ZoneOp, ref_type
 from tilewright.errors import OptionError
-from tilewright.passes import scheduled_record_zones
+from tilewright.machines import machine as machines
+from tilewright.machines.machine import load as load_machine
+from tilewright.passes import scheduled_loop_over_tiles, scheduled_order_tiles, scheduled_record_zones
 from tilewright.primitives import ArrayType
 from tilewright.runtime.program import load
+from tilewright.runtime.zones import Slice, slices_of
 from tilewright.semantics.scheduled import Interpreter
+from tilewright.semantics.tile import poison
 
 Tensor = np.ndarray[Any, Any]
 ROWS = 128
@@ -291,3 +298,115 @@ def test_a_grid_of_no_blocks(driver: FakeDriver, tmp_path: Path) -> None:
     with tw.options(trace_file=path):
         compiled(doubled, x, y)(x, y)
     assert not path.exists()
+
+
+# ---- schedules of other kinds, on the emulator -----------------------------------------------------------------------
+
+
+def recorded(program: Any, *inputs: Tensor, seed: int = 0) -> tuple[Tensor, dict[str, Counter[tuple[str, int]]]]:
+    """What the one kernel of a program gives, and for each role how many slices of a name there are on the blocks, by
+    how many others each is in."""
+    unit = program.executable.unit
+    (kernel,) = unit.kernels()
+    (code,) = program.executable.kernels.values()
+    types = [ref_type(ref) for ref in kernel.refs[len(inputs) :]]
+    result, records = (poison(type.shape, type.dtype) for type in types)
+    given = [*inputs, result, records]
+    ptx = program.executable.ptx[code.name]
+    arguments = [*given, *tensor_maps(code.tensor_maps, given)]
+    run(ptx, code.name, code.blocks, code.threads, arguments, code.shared_bytes, random.Random(seed))
+    found: dict[str, Counter[tuple[str, int]]] = defaultdict(Counter)
+    slices = slices_of(code.zones, records)
+    for each in slices:
+        inside = [one for one in slices if one is not each and _has(one, each)]
+        assert not each.lost
+        assert not each.is_cut
+        assert each.stop_ns > each.start_ns
+        found[code.zones.roles[each.role]][each.label or "", len(inside)] += 1
+    return result, found
+
+
+def _has(one: Slice, other: Slice) -> bool:
+    same = (one.block, one.role) == (other.block, other.role)
+    return same and one.start_ns <= other.start_ns and other.stop_ns <= one.stop_ns
+
+
+def expected_of(a: Tensor, b: Tensor) -> Tensor:
+    return (a.astype(np.float64) @ b.astype(np.float64)).astype(np.float16)
+
+
+def traced(kernel: Any, *arrays: Tensor, target: str, tmp_path: Path, **sizes: int) -> Any:
+    with tw.options(trace_file=tmp_path / "trace.json", verify=2):
+        return compiled(kernel, *arrays, target=target, **sizes)
+
+
+@pytest.mark.parametrize(
+    ("target", "sizes", "counts"),
+    [
+        ("cuda:sm_80", {}, {"computes": {("", 0): 4, ("steps", 1): 4, ("multiply", 2): 8, ("store", 1): 4}}),
+        (
+            "cuda:sm_100a",
+            {"bm": 128},
+            {
+                "copies": {("", 0): 2, ("steps", 1): 2, ("load", 2): 4},
+                "multiplies": {("", 0): 2, ("steps", 1): 2, ("multiply", 2): 4},
+                "computes": {("", 0): 2, ("steps", 1): 2, ("store", 1): 2},
+            },
+        ),
+    ],
+)
+def test_products_of_other_kinds(target: str, sizes: dict[str, int], counts: dict[str, Any], tmp_path: Path) -> None:
+    a, b = operands()
+    program = traced(product, a, b, np.empty((ROWS, ROWS), np.float16), target=target, tmp_path=tmp_path, **sizes)
+    c, found = recorded(program, a, b)
+    np.testing.assert_array_equal(c, expected_of(a, b))
+    assert found == counts
+
+
+@pytest.mark.parametrize(("target", "sizes"), [("cuda:sm_90a", {"bn": 32}), ("cuda:sm_100a", {"bm": 128, "bn": 16})])
+def test_blocks_of_several_tiles(
+    target: str, sizes: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight tiles by three blocks: of two blocks three, of one two."""
+    monkeypatch.setattr(machines, "load", lambda name: dataclasses.replace(load_machine(name), cores=3))
+    for module in (scheduled_loop_over_tiles, scheduled_order_tiles):
+        monkeypatch.setattr(module, "blocks_together", lambda *_: 1)
+    a, b = operands()
+    program = traced(product, a, b, np.empty((ROWS, ROWS), np.float16), target=target, tmp_path=tmp_path, **sizes)
+    c, found = recorded(program, a, b)
+    np.testing.assert_array_equal(c, expected_of(a, b))
+    assert found["computes"]["", 0] == 3
+    assert found["computes"]["store", 1] == 8
+    assert found["copies"] == {("", 0): 3, ("steps", 1): 8, ("load", 2): 16}
+
+
+@tw.kernel
+def both(a: tw.In["M K"], b: tw.In["K N"], d: tw.In["M K"], e: tw.In["K N"], c: tw.Out["M N"], *, size: int = 64):
+    """Two products in one loop, which one warp copies for as for a chain."""
+    for i, j in tw.grid(c, (size, size)):
+        first = tw.zeros((size, size), tw.f32)
+        second = tw.zeros((size, size), tw.f32)
+        with tw.zone("steps"):
+            for k in tw.steps(a, axis=1, size=size):
+                with tw.zone("first"):
+                    first = tw.dot(a[i, k], b[k, j], first)
+                with tw.zone("second"):
+                    second = tw.dot(d[i, k], e[k, j], second)
+        c[i, j] = (first * second).astype(tw.f16)
+
+
+def test_chains_of_products(tmp_path: Path) -> None:
+    """A product is waited for where its result is used: not in its zone, which a remark says."""
+    rng = np.random.default_rng(3)
+    a, d = (rng.integers(-1, 2, (64, 128)).astype(np.float16) for _ in range(2))
+    b, e = (rng.integers(-1, 2, (128, 64)).astype(np.float16) for _ in range(2))
+    program = traced(both, a, b, d, e, np.empty((64, 64), np.float16), target="cuda:sm_90a", tmp_path=tmp_path)
+    c, found = recorded(program, a, b, d, e)
+    products = [left.astype(np.float64) @ right.astype(np.float64) for left, right in ((a, b), (d, e))]
+    np.testing.assert_array_equal(c, (products[0] * products[1]).astype(np.float16))
+    assert found == {
+        "computes": {("", 0): 1, ("steps", 1): 1, ("first", 2): 2, ("second", 2): 2},
+        "copies": {("", 0): 1, ("steps", 1): 1},
+    }
+    moved = [each for each in program.executable.unit.remarks if "ends before" in each.decision]
+    assert [each.decision for each in moved] == [f"zone `{label}` ends before they do" for label in ("first", "second")]
