@@ -14,7 +14,11 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tests.cuda.chips import KINDS
 from tests.cuda.fake_driver import FakeDriver, tensor_maps
+from tests.fuzz.tile_steps import generate
+from tests.fuzz.tile_zones import with_zones
+from tests.fuzz.tiles import check
 from tests.ptx.emulator import run
 from tilewright.dialects.base import decode, tensor
 from tilewright.dialects.scheduled import MmaWaitOp, RecordOp, RoleOp
@@ -410,3 +414,14 @@ def test_chains_of_products(tmp_path: Path) -> None:
     }
     moved = [each for each in program.executable.unit.remarks if "ends before" in each.decision]
     assert [each.decision for each in moved] == [f"zone `{label}` ends before they do" for label in ("first", "second")]
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_zones_never_change_results(traced: bool, tmp_path: Path) -> None:
+    """Random kernels with random zones, on the CPU and on each kind of chip."""
+    for seed, chip in enumerate(KINDS, 200):
+        kernel = with_zones(generate(seed))
+        assert "tile.zone" in kernel.text
+        with tw.options(trace_file=tmp_path / "trace.json" if traced else None):
+            outcome = check(kernel, ("cpu", f"cuda:{chip}"))
+        assert (outcome.kind, outcome.message) == ("", ""), seed
