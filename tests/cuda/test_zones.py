@@ -201,6 +201,19 @@ def test_one_function_has_a_program_with_zones_and_one_without(driver: FakeDrive
         }
 
 
+def test_each_turn_of_a_loop_of_the_host_is_in_the_trace(driver: FakeDriver, tmp_path: Path) -> None:
+    @tw.jit(target="cuda:sm_90a")
+    def eight_times(x: Any) -> Any:
+        return tw.while_loop(lambda carried: tw.max(carried) < 200, doubled, x)
+
+    x = np.arange(32, dtype=np.float32).reshape(4, 8)
+    path = tmp_path / "trace.json"
+    with tw.options(trace_file=path):
+        np.testing.assert_array_equal(eight_times(x), 8 * x)
+    (events,) = slices(path).values()
+    assert [event["name"] for event in events if event["cat"] == "zone"] == ["outer", "inner"] * 3
+
+
 def test_saved_programs_record_nothing(driver: FakeDriver, tmp_path: Path) -> None:
     x, y = np.arange(32, dtype=np.float32).reshape(4, 8), np.empty((4, 8), np.float32)
     trace, file = tmp_path / "trace.json", tmp_path / "doubled.twp"
