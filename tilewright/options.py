@@ -138,6 +138,10 @@ class Options:
     events_file: Path | None = field(
         default=None, metadata=_about(_PATH, "Where to append the structured log, one JSON object a line")
     )
+    trace_file: Path | None = field(
+        default=None,
+        metadata=_about(_PATH, "Where to write what ran when, for Perfetto: the zones of kernels that run on GPUs"),
+    )
     color: str = field(
         default="auto", metadata=_about(_choice("auto", "always", "never"), "Colour what is printed on stderr")
     )

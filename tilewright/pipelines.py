@@ -48,9 +48,11 @@ def tile_to_scheduled() -> Sequence[Pass]:
     from tilewright.passes.scheduled_block_epilogues import ScheduledBlockEpiloguesPass
     from tilewright.passes.scheduled_pack_operands import ScheduledPackOperandsPass
     from tilewright.passes.scheduled_split_operands import ScheduledSplitOperandsPass
+    from tilewright.passes.tile_erase_zones import TileEraseZonesPass
     from tilewright.passes.tile_lower_to_scheduled import TileLowerToScheduledPass
 
     return [
+        TileEraseZonesPass(),  # nests have no place for them
         TileLowerToScheduledPass(),  # a layout (vectors, packing, register blocks) and a place for every value
         ScheduledSplitOperandsPass(),  # operands of products that narrower instructions do, in parts
         ScheduledPackOperandsPass(),  # panels for right operands: captured arrays now, others at the kernel's start
@@ -66,15 +68,18 @@ def tile_to_warps() -> Sequence[Pass]:
     from tilewright.passes.scheduled_order_tiles import ScheduledOrderTilesPass
     from tilewright.passes.scheduled_pipeline_copies import ScheduledPipelineCopiesPass
     from tilewright.passes.scheduled_plan_block_memory import ScheduledPlanBlockMemoryPass
+    from tilewright.passes.scheduled_record_zones import ScheduledRecordZonesPass
     from tilewright.passes.scheduled_share_registers import ScheduledShareRegistersPass
     from tilewright.passes.scheduled_specialize_chains import ScheduledSpecializeChainsPass
     from tilewright.passes.scheduled_specialize_warps import ScheduledSpecializeWarpsPass
     from tilewright.passes.scheduled_store_tensors import ScheduledStoreTensorsPass
+    from tilewright.passes.tile_erase_zones import TileEraseZonesPass
     from tilewright.passes.tile_expand_arg_reduce import TileExpandArgReducePass
     from tilewright.passes.tile_lower_to_warps import TileLowerToWarpsPass
     from tilewright.passes.tile_multiply_in_tensor_memory import TileMultiplyInTensorMemoryPass
 
     return [
+        TileEraseZonesPass(unless_traced=True),  # they are no code without a trace
         TileExpandArgReducePass(),  # an index of the best is two reductions
         TileMultiplyInTensorMemoryPass(),  # before layouts: which products may
         TileLowerToWarpsPass(),  # a layout for every tile; data moves within warps, or through buffers of the block
@@ -87,7 +92,8 @@ def tile_to_warps() -> Sequence[Pass]:
         ScheduledOrderTilesPass(),  # when what blocks copy is known, and before anything is planned by its place
         ScheduledLoopOverTilesPass(),  # in that order; when it is known how results are stored
         ScheduledPlanBlockMemoryPass(),  # when all buffers are there
-        ScheduledDropBarriersPass(),  # last: what buffers share decides which barriers are needed
+        ScheduledDropBarriersPass(),  # what buffers share decides which barriers are needed
+        ScheduledRecordZonesPass(),  # last: what zones hold when everything is where it stays
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import threading
@@ -156,3 +157,25 @@ def test_kernels_are_timed() -> None:
     seconds = [record["seconds"] for record in records if record["kind"] == "runtime.kernel"]
     assert seconds
     assert all(0 < each < 0.1 for each in seconds)
+
+
+@tw.kernel
+def doubled(x: tw.In["M N"], y: tw.Out["M N"], *, rows: int = 4):
+    for i in tw.grid(x, rows):
+        with tw.zone("load"):
+            tile = x[i, :]
+        y[i, :] = tile + tile
+
+
+def test_zones_are_within_their_kernels(tmp_path: Path) -> None:
+    x, path = np.arange(4096, dtype=np.float32).reshape(64, 64), tmp_path / "trace.json"
+    y = np.empty_like(x)
+    with tw.options(trace_file=path):
+        doubled.lower(x, y).compile(TARGET)(x, y)
+    np.testing.assert_array_equal(y, 2 * x)
+    slices = [event for event in json.loads(path.read_text())["traceEvents"] if event["ph"] == "X"]
+    by_block = [[each for each in slices if each["args"]["block"] == block] for block in range(16)]
+    for whole, zone in by_block:
+        assert (whole["cat"], zone["name"], zone["tid"]) == ("kernel", "load", whole["tid"])
+        assert 0 < zone["dur"] <= whole["dur"] < 1e5
+        assert whole["ts"] <= zone["ts"]

@@ -33,10 +33,12 @@ from tilewright.passes.scheduled_multiply_in_tensor_memory import ScheduledMulti
 from tilewright.passes.scheduled_order_tiles import ScheduledOrderTilesPass
 from tilewright.passes.scheduled_pipeline_copies import ScheduledPipelineCopiesPass
 from tilewright.passes.scheduled_plan_block_memory import ScheduledPlanBlockMemoryPass
+from tilewright.passes.scheduled_record_zones import ScheduledRecordZonesPass
 from tilewright.passes.scheduled_share_registers import ScheduledShareRegistersPass
 from tilewright.passes.scheduled_specialize_chains import ScheduledSpecializeChainsPass
 from tilewright.passes.scheduled_specialize_warps import ScheduledSpecializeWarpsPass
 from tilewright.passes.scheduled_store_tensors import ScheduledStoreTensorsPass
+from tilewright.passes.tile_erase_zones import TileEraseZonesPass
 from tilewright.passes.tile_expand_arg_reduce import TileExpandArgReducePass
 from tilewright.passes.tile_lower_to_warps import TileLowerToWarpsPass
 from tilewright.passes.tile_multiply_in_tensor_memory import TileMultiplyInTensorMemoryPass
@@ -471,6 +473,7 @@ def test_what_follows_large_products_has_registers(chip: str) -> None:
 def test_the_order_of_the_passes_is_that_of_these_tests() -> None:
     names = [type(each) for each in tile_to_warps()]
     assert names == [
+        TileEraseZonesPass,
         TileExpandArgReducePass,
         TileMultiplyInTensorMemoryPass,
         TileLowerToWarpsPass,
@@ -484,6 +487,7 @@ def test_the_order_of_the_passes_is_that_of_these_tests() -> None:
         ScheduledLoopOverTilesPass,
         ScheduledPlanBlockMemoryPass,
         ScheduledDropBarriersPass,
+        ScheduledRecordZonesPass,
     ]
 
 

@@ -84,7 +84,18 @@ CASES = [
     # syntax
     ("while True: pass", UnsupportedSyntaxError, "`while`", "while True: pass", "range"),
     ("try: pass\nexcept ValueError: pass", UnsupportedSyntaxError, "`try`", "try: pass", "tw.assert_"),
-    ("with open('f'): pass", UnsupportedSyntaxError, "`with`", "with open('f'): pass", "leave it out"),
+    ("with open('f'): pass", UnsupportedSyntaxError, "`with` for anything but", "open('f')", "leave it out"),
+    ("with tw.zone('a') as b: pass", UnsupportedSyntaxError, "`as` behind a zone", "b", "leave it out"),
+    ("with tw.zone(n): pass", ArgumentError, "a text that is written out", "n", 'tw.zone("load")'),
+    ("with tw.zone(' '): pass", ArgumentError, "a text that is written out", "' '", 'tw.zone("load")'),
+    ("with tw.zone(): pass", ArgumentError, "a text that is written out", "tw.zone()", 'tw.zone("load")'),
+    ("with tw.zone('a'), tw.zone(3): pass", ArgumentError, "a text that is written out", "3", 'tw.zone("load")'),
+    ("tw.zone('a')", UnsupportedSyntaxError, "`tw.zone` without `with`", "tw.zone('a')", "around statements"),
+    ("with tw.zone('a'): return", UnsupportedSyntaxError, "`return` inside a zone", "return", "behind the `with`"),
+    (
+        *("with tw.zone('a'):\n for i in tw.grid(x, 4): y[i] = x[i]", UnsupportedSyntaxError),
+        *("a zone outside its `tw.grid` loop", None, "into the loop"),
+    ),
     ("f = lambda v: v", UnsupportedSyntaxError, "a lambda", "lambda v: v", "`def`"),
     ("global z", UnsupportedSyntaxError, "`global`", "global z", "keyword parameters"),
     ("yield x[i]", UnsupportedSyntaxError, "`yield`", "yield x[i]", "Out"),
@@ -497,7 +508,7 @@ def test_mistakes_inside_a_traced_program() -> None:
 
 
 def test_kernel_functions_belong_into_kernels() -> None:
-    for call in (lambda: tw.dot(1, 2), lambda: tw.grid((3,), (1,)), lambda: tw.steps(3, size=1), lambda: tw.print(1)):
+    for call in (lambda: tw.dot(1, 2), lambda: tw.grid((3,), (1,)), lambda: tw.steps(3, size=1), lambda: tw.zone("a")):
         with pytest.raises(UnsupportedSyntaxError, match=r"belongs inside a function decorated with `@tw.kernel`"):
             call()
 

@@ -131,6 +131,12 @@ class Block:
                         f"{self.where()}"
                     )
 
+    @property
+    def number(self) -> int:
+        """Of the block in the grid, the first dim fastest."""
+        x, y, z = self.position
+        return x + self.blocks[0] * (y + self.blocks[1] * z)
+
     def special(self, name: str) -> np.ndarray:
         """A special register (PTX ISA, chapter 10) of every thread."""
         compute = _SPECIAL.get(name)
@@ -162,6 +168,9 @@ _SPECIAL: dict[str, Callable[[Block], object]] = {
     "%nwarpid": lambda block: block.lanes.size // WARP,
     "%clock": lambda block: block.steps & 0xFFFFFFFF,
     "%clock64": lambda block: block.steps,
+    # An instruction takes a nanosecond, and each block has a multiprocessor of its own.
+    "%globaltimer": lambda block: block.steps,
+    "%smid": lambda block: block.number,
     "%lanemask_eq": lambda block: 1 << (block.lanes % WARP),
     "%lanemask_lt": lambda block: (1 << (block.lanes % WARP)) - 1,
     "%lanemask_le": lambda block: (2 << (block.lanes % WARP)) - 1,

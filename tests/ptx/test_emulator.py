@@ -45,6 +45,25 @@ def test_blocks_and_special_registers() -> None:
     np.testing.assert_array_equal(output.reshape(12, 64), expected)
 
 
+def test_clocks_count_instructions_and_blocks_have_multiprocessors_of_their_own() -> None:
+    output = np.full((6, 4), -1, np.int64)
+    body = """
+    mov.u64 %d1, %clock64; mov.u64 %d2, %globaltimer;
+    mov.b32 %r0, 3;
+    $loop: sub.s32 %r0, %r0, 1; setp.ne.s32 %p1, %r0, 0;
+    @%p1 bra $loop;
+    mov.u64 %d3, %clock64;
+    mov.u32 %r2, %ctaid.x; mov.u32 %r3, %ctaid.y; mad.lo.s32 %r2, %r3, 2, %r2; mul.wide.u32 %d0, %r2, 32;
+    add.s64 %d4, %d100, %d0; mov.u32 %r1, %smid; cvt.u64.u32 %d5, %r1; sub.s64 %d3, %d3, %d1;
+    st.global.v2.u64 [%d4], {%d1, %d2}; st.global.v2.u64 [%d4+16], {%d3, %d5};"""
+    execute(body, [output], 1, (2, 3, 1), order=random.Random(1))
+    begins, nanoseconds, taken, places = output.T
+    np.testing.assert_array_equal(nanoseconds, begins + 1)
+    # The reading itself, two moves, and three times three instructions.
+    np.testing.assert_array_equal(taken, np.full(6, 12))
+    np.testing.assert_array_equal(places, np.arange(6))
+
+
 def test_branches_and_loops_of_different_lengths() -> None:
     """Each thread runs Collatz's steps from its number on: loops of any length with a branch inside."""
     output = np.zeros(96, np.int32)
@@ -252,7 +271,7 @@ def test_compare_and_swap() -> None:
 def test_what_is_unknown_is_refused() -> None:
     for text in (
         "mul24.lo.s32 %r1, %r2, %r3;",
-        "mov.u32 %r1, %smid;",
+        "mov.u32 %r1, %gridid;",
         "barrier.red.popc.u32 %r1, 0, %p1;",
     ):
         with pytest.raises(NotImplementedError, match=text.split()[0].split(".")[0]):

@@ -180,6 +180,7 @@ from tilewright.api.tile_functions import (
     steps,
     store,
     transpose,
+    zone,
 )
 from tilewright.dtypes import DType, bf16, f8e4m3fn, f8e5m2, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
 from tilewright.errors import TilewrightError
@@ -422,4 +423,5 @@ __all__ = [
     "while_loop",
     "zeros",
     "zeros_like",
+    "zone",
 ]

@@ -38,10 +38,15 @@ class _Latest(NamedTuple):
 
 
 class _Setting(NamedTuple):
-    """What a program is compiled for beside its arguments: more threads want more tiles."""
+    """What a program is compiled for beside its arguments: more threads want more tiles, a trace wants zones."""
 
     target: str
     threads: int | None
+    is_traced: bool
+
+    @staticmethod
+    def of(target: str, options: Options) -> _Setting:
+        return _Setting(target, options.threads, options.trace_file is not None)
 
 
 def _never(*_: Any) -> Any:
@@ -81,7 +86,7 @@ class JitFunction:
                 result = latest.function(*args)
                 if result is not MISMATCH:
                     return result if latest.result is LEAF else build(latest.result, result)
-            return self._look_up(args, kwargs, _Setting(self._target or options.target, options.threads))
+            return self._look_up(args, kwargs, _Setting.of(self._target or options.target, options))
         except TilewrightError as error:
             located(error)
             raise

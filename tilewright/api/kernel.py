@@ -134,6 +134,7 @@ class Kernel:
         target = self._target or current().target
         key = (
             target,
+            current().trace_file is not None,
             tuple((name, array.shape, array.dtype) for name, array in tensors.items()),
             tuple((name, type(value), value) for name, value in static.items()),
         )

@@ -110,6 +110,13 @@ def print(*values: Any) -> None:
     _only_in_kernels("print", "print arrays after the call")
 
 
+def zone(name: str, /) -> Any:
+    """`with tw.zone("load"):` in a kernel: what is inside is a slice of that name in the trace of a GPU's run, one for
+    each multiprocessor and role of its warps. The name is a text that is written out. Without the option `trace_file`
+    a zone is no code at all."""
+    _only_in_kernels("zone", "put it around statements of a kernel")
+
+
 def transpose(x: Any, /, axes: Any = None) -> Any:
     """The tile or array with its axes in another order, reversed if None."""
     if not is_tracing():
@@ -139,7 +146,7 @@ def kernel_function(function: Callable[..., Any], /) -> KernelFunction:
     return KernelFunction(function)
 
 
-_TILE_ONLY = (grid, steps, dot, load, store, cdiv, num_tiles, assert_, print, transpose, cast)
+_TILE_ONLY = (grid, steps, dot, load, store, cdiv, num_tiles, assert_, print, zone, transpose, cast)
 
 # Array functions with a handler of their own name, or of the name given.
 _ELEMENTWISE = [

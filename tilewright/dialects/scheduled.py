@@ -27,6 +27,8 @@
     mma_wait      the newest asynchronous products may be under way, those before have been done
     set_registers each thread of some warps has so many registers from now on
 
+    record        what the first thread of some warps notes of the time, in an array that the host reads
+
 those on tensor memory, of `tensor_memory.py`, and the points of a grid in an order, of `tile_order.py`.
 
 A scheduled kernel is a `tile.kernel` with an empty grid whose body holds these, `tile.for` without carried tiles, and
@@ -436,6 +438,39 @@ class NestOp(PlainOp):
     body = region_def("single_block")
 
 
+# What is recorded: that a role of a block begins or ends, and that a zone does.
+OPEN, CLOSE = "open", "close"
+_RECORDED = (OPEN, tile.BEGIN, tile.END, CLOSE)
+
+
+@irdl_op_definition
+class RecordOp(PlainOp):
+    """The first thread of the warps that come here notes the time, and at `open` the multiprocessor, in `section` of
+    its block's part of `records`, an i64 array of blocks x sections x words, whose words `runtime/zones.py` describes.
+    There is no room for more edges of zones than words are left: those that come when it is full are only counted."""
+
+    name = "scheduled.record"
+    records = operand_def(tile.RefType)
+    what = prop_def(StringAttr)
+    section = prop_def(IntegerAttr)
+    number = opt_prop_def(IntegerAttr)
+    label = opt_prop_def(StringAttr)
+
+    @property
+    def is_edge(self) -> bool:
+        """Whether it is of a zone, which then has a number and a label."""
+        return self.what.data in (tile.BEGIN, tile.END)
+
+    def verify_(self) -> None:
+        type = tile.ref_type(self.records)
+        if len(type.shape) != 3 or type.dtype != dtypes.i64:
+            raise VerifyException(f"scheduled.record: in a {type}, not in blocks x sections x words of i64")
+        if self.what.data not in _RECORDED or self.is_edge == (self.number is None or self.label is None):
+            raise VerifyException(f"scheduled.record: {self.what.data} of the zone {self.label}")
+        if not 0 <= self.section.value.data < type.shape[1]:
+            raise VerifyException(f"scheduled.record: section {self.section.value.data} of {type.shape[1]}")
+
+
 @irdl_op_definition
 class EndOp(PlainOp):
     """Ends a region without results."""
@@ -615,7 +650,7 @@ Scheduled = Dialect(
     [
         *(AllocOp, StageOp, CopyOp, CommitOp, WaitOp),
         *(RoleOp, MbarrierOp, ExpectOp, ArriveOp, AwaitOp, TensorCopyOp, FenceOp, MmaWaitOp),
-        *(TensorStoreOp, StoreWaitOp, SetRegistersOp),
+        *(TensorStoreOp, StoreWaitOp, SetRegistersOp, RecordOp),
         *(ParallelOp, NestOp, EndOp, BarrierOp, TermsOp, MmaOp, DotOp),
         *tensor_memory.OPERATIONS,
         *tile_order.OPERATIONS,

@@ -9,7 +9,7 @@
             | fill_padding                              give lanes beyond a limit a value
             | relayout                                  pin where the elements are
             | dot
-            | print assert
+            | print assert zone
 
 Tiles are tensors of static shape. A `ref` is an array argument or, once scheduled, a buffer. Every ref access has an
 affine map from tile dimensions `d0...` and symbols `s0...` (the operands after the ref: `index` scalars, or integer
@@ -33,7 +33,7 @@ from xdsl.dialects.builtin import (
     StringAttr,
     TensorType,
 )
-from xdsl.ir import Attribute, Block, Dialect, ParametrizedAttribute, Region, SSAValue, TypeAttribute
+from xdsl.ir import Attribute, Block, Dialect, Operation, ParametrizedAttribute, Region, SSAValue, TypeAttribute
 from xdsl.ir.affine import AffineExpr, AffineMap
 from xdsl.irdl import (
     irdl_attr_definition,
@@ -61,6 +61,8 @@ from tilewright.layout import Layout
 from tilewright.primitives import ArrayType
 
 IN, OUT, INOUT = "in", "out", "inout"
+# The edges of a zone.
+BEGIN, END = "begin", "end"
 
 
 @irdl_attr_definition
@@ -498,6 +500,66 @@ class AssertOp(PlainOp):
     message = prop_def(StringAttr)
 
 
+@irdl_op_definition
+class ZoneOp(PlainOp):
+    """Where a zone of the user begins or ends: what lies between the two, in one block, is recorded under `label` by
+    programs that record. Zones nest, and compute nothing.
+
+    Two markers, not an operation with a region: a loop between them stays where passes look for it, directly in the
+    block of its kernel, and its results need not be handed out. An effect keeps them in order among what is around
+    them."""
+
+    name = "tile.zone"
+    label = prop_def(StringAttr)
+    edge = prop_def(StringAttr)
+
+    @property
+    def begins(self) -> bool:
+        return self.edge.data == BEGIN
+
+    def other(self) -> ZoneOp:
+        """The marker of the other edge.
+
+        Raises:
+            VerifyException: there is none in the block, or zones are not one in another.
+        """
+        within: list[str] = []
+        op: Operation | None = self
+        while op is not None:
+            if isinstance(op, ZoneOp) and op.edge == self.edge:
+                within.append(op.label.data)
+            elif isinstance(op, ZoneOp) and within.pop() != op.label.data:
+                break
+            if not within:
+                assert isinstance(op, ZoneOp)
+                return op
+            op = op.next_op if self.begins else op.prev_op
+        raise VerifyException(f"tile.zone: the zone `{self.label.data}` does not begin and end in one block")
+
+    def verify_(self) -> None:
+        if self.edge.data not in (BEGIN, END) or not self.label.data:
+            raise VerifyException(f"tile.zone: `{self.label.data}` with the edge {self.edge.data}")
+        self.other()
+
+
+def zone(label: str, edge: str) -> ZoneOp:
+    """A marker of an edge of a zone."""
+    return ZoneOp.make([], {"label": label, "edge": edge}, [])
+
+
+def zones_around(op: Operation) -> list[ZoneOp]:
+    """The beginnings of the zones of an operation's block that it is in, the outer ones first."""
+    found: list[ZoneOp] = []
+    before = op.prev_op
+    while before is not None:
+        if isinstance(before, ZoneOp) and before.begins:
+            found.append(before)
+        elif isinstance(before, ZoneOp):
+            before = before.other()
+        before = before.prev_op
+    return found[::-1]
+
+
 TILE_OPS: tuple[type[TileOp], ...] = (
     MapOp,
     CastOp,
@@ -531,6 +593,7 @@ Tile = Dialect(
         DotOp,
         PrintOp,
         AssertOp,
+        ZoneOp,
     ],
     [RefType],
 )

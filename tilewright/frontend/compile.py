@@ -67,6 +67,7 @@ class CompiledGraph:
         self._target = target
         self._donate = donate
         self._threads = current().threads or default_threads()
+        self._trace_file = current().trace_file
         self._full: Any = None
         self.cache_state = "off"
         self._program: AnyProgram | None = self._obtain()
@@ -108,11 +109,17 @@ class CompiledGraph:
         return self._compiled().explain()
 
     def save(self, path: str) -> None:
-        self.program.save(path)
+        """Saved programs record no zones."""
+        device = self.program.manifest.device
+        if device is None or not device.records_zones:
+            self.program.save(path)
+            return
+        with options(threads=self._threads, trace_file=None):
+            build_executable(self._graph, self._target, self._donate, keep_stages=False).save(path)
 
     def _compiled(self) -> Any:
         if self._full is None:
-            with options(threads=self._threads):
+            with options(threads=self._threads, trace_file=self._trace_file):
                 self._full = build_executable(self._graph, self._target, self._donate)
         return self._full
 
@@ -189,6 +196,7 @@ class CompiledGraph:
             repr(self._donate),
             repr(manifest.machine_named(machine_name)),
             str(self._threads),
+            "with zones" if self._trace_file is not None else "without zones",
             source_digest(cache.directory),
         )
         return hashlib.blake2b("\n".join(parts).encode(), digest_size=20).hexdigest()

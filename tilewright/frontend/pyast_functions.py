@@ -11,7 +11,14 @@ from xdsl.ir import SSAValue
 from tilewright import dtypes, ops
 from tilewright.dialects import tile
 from tilewright.dtypes import DType
-from tilewright.errors import ArgumentError, DataDependentShapeError, DTypeError, LayoutError, ShapeError
+from tilewright.errors import (
+    ArgumentError,
+    DataDependentShapeError,
+    DTypeError,
+    LayoutError,
+    ShapeError,
+    UnsupportedSyntaxError,
+)
 from tilewright.frontend import pyast_indexing as indexing
 from tilewright.frontend import pyast_reductions as reductions
 from tilewright.frontend.pyast_builder import KernelBuilder, axes_of, axis_of, element_type, shape_of
@@ -509,6 +516,12 @@ def print_(b: KernelBuilder, /, *values: Any) -> None:
         else:
             shown.append(b.lift(value).value)
     b.add(tile.PrintOp.make(shown, {"label": label.strip()}, []))
+
+
+@handler("zone")
+def zone(b: KernelBuilder, /, *_: Any, **__: Any) -> None:
+    """What is in it is a matter of the `with` statement."""
+    raise UnsupportedSyntaxError("`tw.zone` without `with`", help='write `with tw.zone("load"):` around statements')
 
 
 @handler("assert_")

@@ -48,7 +48,6 @@ _UNSUPPORTED: dict[type[ast.stmt], tuple[str, str]] = {
     ast.While: ("`while`", "use `for t in range(n)` with a compile-time `n`, or `tw.steps`"),
     ast.Try: ("`try`", "check conditions with `tw.assert_`"),
     ast.TryStar: ("`try`", "check conditions with `tw.assert_`"),
-    ast.With: ("`with`", "leave it out"),
     ast.AsyncWith: ("`async with`", "leave it out"),
     ast.AsyncFor: ("`async for`", "use `for`"),
     ast.FunctionDef: ("a nested function", "define the helper outside the kernel"),
@@ -110,9 +109,10 @@ class Compiler(Expressions):
         if self.grid is not None and not self.in_grid and not _is_idle(node):
             self.unsupported(node, "statements after its `tw.grid` loop", "move them into the loop, or before it")
         match node:
+            case ast.Expr(value=ast.Constant()) | ast.Pass():
+                pass
             case ast.Expr():
-                if not isinstance(node.value, ast.Constant):
-                    self.evaluate(node.value)
+                self.evaluate(node.value)
             case ast.Assign():
                 value = self.evaluate(node.value)
                 for target in node.targets:
@@ -126,17 +126,45 @@ class Compiler(Expressions):
                 return self._for(node)
             case ast.If():
                 return self._if(node)
+            case ast.With():
+                self._with(node)
             case ast.Return():
                 return self._return(node)
             case ast.Assert():
                 message = self.evaluate(node.msg) if node.msg is not None else ast.unparse(node.test)
                 self.at(node, functions.assert_, self.b, self.evaluate(node.test), message)
-            case ast.Pass():
-                pass
             case _:
                 what, help = _UNSUPPORTED.get(type(node), (f"`{type(node).__name__}`", "leave it out"))
                 self.unsupported(node, what, help)
         return None
+
+    def _with(self, node: ast.With) -> None:
+        """Zones, one in another where there are several."""
+        if not self.in_grid:
+            self.unsupported(node, "a zone outside its `tw.grid` loop", "put it into the loop")
+        labels = [self._zone_label(item) for item in node.items]
+        for inner in (each for statement in node.body for each in ast.walk(statement)):
+            if isinstance(inner, ast.Return):
+                self.unsupported(inner, "`return` inside a zone", "return behind the `with`")
+        for label in labels:
+            self.at(node, self.b.add, tile.zone(label, tile.BEGIN))
+        self._block(node.body)
+        for label in reversed(labels):
+            self.at(node, self.b.add, tile.zone(label, tile.END))
+
+    def _zone_label(self, item: ast.withitem) -> str:
+        call = item.context_expr
+        if not isinstance(call, ast.Call) or handler_of(self.evaluate(call.func)) != "zone":
+            self.unsupported(
+                call, "`with` for anything but `tw.zone`", 'leave it out, or write `with tw.zone("name"):`'
+            )
+        if item.optional_vars is not None:
+            self.unsupported(item.optional_vars, "`as` behind a zone", "leave it out: a zone is no value")
+        given = call.args[0] if len(call.args) == 1 and not call.keywords else None
+        if not isinstance(given, ast.Constant) or not isinstance(given.value, str) or not given.value.strip():
+            message = "the name of a zone is a text that is written out"
+            self.fail(given or call, ArgumentError, message, 'write `with tw.zone("load"):`')
+        return given.value
 
     def _return(self, node: ast.Return) -> Returned:
         if self.runtime_depth > self.frame.runtime_depth:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from math import prod
 
 from xdsl.dialects.builtin import AffineMapAttr, IndexType
-from xdsl.ir import Block, BlockArgument, Region, SSAValue
+from xdsl.ir import Block, BlockArgument, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from tilewright import dtypes
@@ -67,6 +68,21 @@ def await_phase(
     return scheduled.AwaitOp.make([mbarriers.result, trip], attributes, [])
 
 
+def labels_around(op: Operation) -> list[str]:
+    """The zones of its block that an operation is in, the outer ones first."""
+    return [zone.label.data for zone in tile.zones_around(op)]
+
+
+def in_zones(labels: Sequence[str], ops: Sequence[Operation]) -> list[Operation]:
+    """Operations within zones of their own role: what it does of what zones enclose."""
+    begin = [tile.zone(label, tile.BEGIN) for label in labels]
+    return [*begin, *ops, *(tile.zone(label, tile.END) for label in reversed(labels))]
+
+
+def _zones(operand: Operand) -> list[str]:
+    return labels_around(operand.window.load)
+
+
 @dataclass(frozen=True)
 class CopyingRole:
     """Fills stages of `rings` with the operands of a loop's trips: those of barrier `empty` that are, to complete a
@@ -85,13 +101,16 @@ class CopyingRole:
         trip = body.args[0]
         uses_before = TRIP // self.stages - 1
         body.add_ops([await_phase(self.empty, trip, self._stage, uses_before), self._expect(trip)])
-        for operand, ring in zip(self.operands, self.rings, strict=True):
-            stage = stage_of(ring, [trip], self._stage)
-            body.add_ops([stage, self._copy(operand, stage, trip)])
+        for zones, fed in groupby(zip(self.operands, self.rings, strict=True), lambda each: _zones(each[0])):
+            copies: list[Operation] = []
+            for operand, ring in fed:
+                stage = stage_of(ring, [trip], self._stage)
+                copies += [stage, self._copy(operand, stage, trip)]
+            body.add_ops(in_zones(zones, copies))
         body.add_op(tile.YieldOp.make([], {}, []))
         loop = tile.ForOp.make([], {"trips": int(self.loop.trips.value.data)}, [], [Region(body)])
         block = Block()
-        block.add_ops([loop, scheduled.EndOp.make([], {}, [])])
+        block.add_ops([*in_zones(labels_around(self.loop), [loop]), scheduled.EndOp.make([], {}, [])])
         return scheduled.RoleOp.make([], {"role": COPIES, "warps": 1}, [], [Region(block)])
 
     @property

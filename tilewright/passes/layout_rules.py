@@ -186,7 +186,7 @@ COMPUTING: tuple[type[PlainOp], ...] = (
     tile.SortOp,
     tile.TopKOp,
 )
-IGNORED: tuple[type[PlainOp], ...] = (tile.YieldOp, tile.PrintOp, tile.AssertOp)
+IGNORED: tuple[type[PlainOp], ...] = (tile.YieldOp, tile.PrintOp, tile.AssertOp, tile.ZoneOp)
 
 
 def flows(op: Operation) -> Iterator[Flow]:

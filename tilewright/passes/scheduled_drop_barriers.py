@@ -169,7 +169,7 @@ def _touches_buffers(op: Operation) -> bool:
 def _is_last(op: tile.ForOp) -> bool:
     """Whether nothing behind a loop touches buffers: fewer trips are the beginning of what more trips are."""
     behind = op.next_op
-    while isinstance(behind, scheduled.StoreWaitOp | tensor_memory.TensorFreeOp):
+    while isinstance(behind, scheduled.StoreWaitOp | tensor_memory.TensorFreeOp | tile.ZoneOp):
         behind = behind.next_op
     return isinstance(behind, scheduled.EndOp)
 

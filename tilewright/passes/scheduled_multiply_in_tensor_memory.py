@@ -136,7 +136,16 @@ from tilewright.layout.catalogue import tensor_memory_accumulator
 from tilewright.machines.machine import Machine
 from tilewright.passes.base import Remark, Unit
 from tilewright.passes.copied_windows import Landing, Refused
-from tilewright.passes.copying_role import MULTIPLIES, TRIP, CopyingRole, await_phase, barriers, number
+from tilewright.passes.copying_role import (
+    MULTIPLIES,
+    TRIP,
+    CopyingRole,
+    await_phase,
+    barriers,
+    in_zones,
+    labels_around,
+    number,
+)
 from tilewright.passes.layout_spaces import SHARED
 from tilewright.passes.operand_rings import Operand, described, left_bytes, stage_of, stages_beside
 from tilewright.passes.tensor_operands import tensor_operand
@@ -252,11 +261,12 @@ class _Roles:
         product.location = self.product.location
         emptied = tensor_memory.MmaCommitOp.make([empty.result, trip], {"number": number(stage)}, [])
         wait = await_phase(full, trip, stage, TRIP // self.stages)
-        body.add_ops([wait, *tiles, product, emptied, tile.YieldOp.make([], {}, [])])
+        multiplied = in_zones(labels_around(self.product), [product])
+        body.add_ops([wait, *tiles, *multiplied, emptied, tile.YieldOp.make([], {}, [])])
         loop = tile.ForOp.make([], {"trips": int(self.loop.trips.value.data)}, [], [Region(body)])
         finished = tensor_memory.MmaCommitOp.make([done.result], {"number": _only()}, [])
         block = Block()
-        block.add_ops([loop, finished, scheduled.EndOp.make([], {}, [])])
+        block.add_ops([*in_zones(labels_around(self.loop), [loop]), finished, scheduled.EndOp.make([], {}, [])])
         return scheduled.RoleOp.make([], {"role": MULTIPLIES, "warps": 1}, [], [Region(block)])
 
     def _take_out(self, total: tensor_memory.TensorAllocOp, done: scheduled.MbarrierOp) -> None:

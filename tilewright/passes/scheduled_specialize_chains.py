@@ -217,7 +217,7 @@ from tilewright.machines.machine import Machine
 from tilewright.passes.base import Remark, Unit
 from tilewright.passes.chain_feeds import Feed, Fill, check_turns, feeds_of, first_use, loop_of, wait_of
 from tilewright.passes.copied_windows import Refused
-from tilewright.passes.copying_role import COPIES, barriers
+from tilewright.passes.copying_role import COPIES, barriers, in_zones, labels_around
 from tilewright.passes.layout_spaces import SHARED
 from tilewright.passes.operand_rings import Operand, described, remove_trips, stage_of, take_from, with_symbols
 
@@ -250,11 +250,23 @@ class ScheduledSpecializeChainsPass:
         except Refused as reason:
             unit.remarks.append(Remark(self.name, kernel.sym_name.data, "no warp that copies", str(reason)))
             return
+        for label in _zones_left(products):
+            reason = "products are waited for where their results are used"
+            unit.remarks.append(Remark(self.name, kernel.sym_name.data, f"zone `{label}` ends before they do", reason))
         _Writer(region, loop, products, feeds, stages).write()
         taken = sum(feed.bytes(stages) for feed in feeds)
         decision = f"a warp copies {len(feeds)} windows ahead, {stages} stages"
         reason = "; ".join([*dict.fromkeys(map(described, products)), f"{taken} bytes of {SHARED}"])
         unit.remarks.append(Remark(self.name, kernel.sym_name.data, decision, reason))
+
+
+def _zones_left(products: Sequence[scheduled.MmaOp]) -> list[str]:
+    """The zones of products that the waits for them do not stay in."""
+    left: dict[str, None] = {}
+    for wait in map(wait_of, products):
+        stays = labels_around(first_use(wait))
+        left |= dict.fromkeys(label for label in labels_around(wait) if label not in stays)
+    return list(left)
 
 
 # ---- whether there is room -------------------------------------------------------------------------------------------
@@ -397,7 +409,7 @@ class _Writer:
             is_inside = product.parent_op() is self.loop
             if is_inside and loop is None:
                 loop = self._loop(body)
-                block.add_op(loop)
+                block.add_ops(in_zones(labels_around(self.loop), [loop]))
             for each, fill in self._fills_of(product):
                 if not each.feed.is_resident:
                     symbols = [body.args[0]] if is_inside else list(fill.symbols)

@@ -297,7 +297,10 @@ def _sink(wait: scheduled.MmaWaitOp, spare_bytes: int) -> None:
     which there are `spare_bytes`. The assembler takes accumulators that are read before a store under a condition to be
     read while products are under way, and has each product waited for (nvJitLink's remark C7514)."""
     moved: list[Operation] = [wait]
+    edge = _zone_edge_behind(wait)
     while len(uses := list(moved[-1].results[0].uses)) == 1 and isinstance(user := uses[0].operation, tile.CastOp):
+        if edge is not None and not user.is_before_in_block(edge):
+            break
         moved.append(user)
     target, block = _first_use(moved[-1], spare_bytes), wait.parent_block()
     assert block is not None
@@ -308,13 +311,20 @@ def _sink(wait: scheduled.MmaWaitOp, spare_bytes: int) -> None:
         block.insert_op_before(op, target)
 
 
+def _zone_edge_behind(op: Operation) -> tile.ZoneOp | None:
+    at = op.next_op
+    while at is not None and not isinstance(at, tile.ZoneOp):
+        at = at.next_op
+    return at
+
+
 def _first_use(op: Operation, spare_bytes: int) -> Operation | None:
     """The operation behind another one that uses its result first, or the buffer and barrier right before it; or the
-    first buffer for which there is no room."""
+    first buffer for which there is no room, or the end of the zone that the products are in."""
     users = {use.operation for use in op.results[0].uses}
     before_use: Operation | None = None
     at = op.next_op
-    while at is not None and at not in users and not at.regions:
+    while at is not None and at not in users and not at.regions and not isinstance(at, tile.ZoneOp):
         if not isinstance(at, scheduled.BarrierOp | scheduled.AllocOp):
             before_use = None
         elif before_use is None:

@@ -158,7 +158,7 @@ def _check_operands(dot: tile.DotOp, loop: tile.ForOp, machine: Machine) -> None
             if around not in (loop, loop.parent_op()):
                 raise Refused("the place of a window is not known at the beginning of the block")
         brought.update(window.moves)
-    if any(op not in brought and not isinstance(op, tile.YieldOp) for op in loop.body.block.ops):
+    if any(op not in brought and not isinstance(op, tile.YieldOp | tile.ZoneOp) for op in loop.body.block.ops):
         raise Refused("the loop does more than to add products")
     types = [array_type(side) for side in (dot.left, dot.right)]
     needed = 2 * sum(prod(type.shape) * type.dtype.itemsize for type in types) + _BESIDE_BYTES

@@ -62,7 +62,7 @@ def _loop_in(role: scheduled.RoleOp, others: int) -> tile.ForOp:
     Raises:
         Refused: it has not.
     """
-    ops = list(role.body.block.ops)
+    ops = [op for op in role.body.block.ops if not isinstance(op, tile.ZoneOp)]
     loops = [op for op in ops if isinstance(op, tile.ForOp)]
     if len(loops) != 1 or len(ops) != others + 1:
         raise Refused(f"the role {role.role.data} does more than a loop")

@@ -12,17 +12,21 @@ import contextlib
 import threading
 from collections import OrderedDict
 from collections.abc import Generator, Sequence
+from pathlib import Path
 
 import numpy as np
 
 from tilewright.errors import DeviceError, ResourceExhausted, TilewrightError
 from tilewright.events import emit, listening
+from tilewright.options import current
 from tilewright.runtime.abi import round_up
 from tilewright.runtime.container import Bytes
 from tilewright.runtime.cuda_driver import Device, Driver, DriverFailure
 from tilewright.runtime.cuda_steps import Copy, DeviceCode, If, Kernel, Launch, Step, While
 from tilewright.runtime.cuda_stream import Stream, capturing, own_stream
 from tilewright.runtime.manifest import Manifest
+from tilewright.runtime.trace_file import add_launch
+from tilewright.runtime.zones import Zones
 
 # More dynamic shared memory than this must be asked for. CUDA C++ Programming Guide, "Shared Memory" of 8.x and 9.0.
 _USUAL_SHARED_BYTES = 48 * 1024
@@ -65,8 +69,8 @@ class Loaded:
         self._constants_at = 0
         self._places, self.staging_bytes = staging_places(manifest)
         self._check_size()
-        # A graph of one launch costs more than the launch; what the host decides is in none.
-        self._makes_graphs = len(code.steps) > 1 and not code.reads_on_host
+        # A graph of one launch costs more than the launch; what the host decides or reads is in none.
+        self._makes_graphs = len(code.steps) > 1 and not code.reads_on_host and not code.records_zones
 
     def _check_size(self) -> None:
         needed = self.code.arena_bytes + sum(constant.nbytes for constant in self.manifest.constants)
@@ -274,6 +278,16 @@ class Loaded:
                 self._launch_timed(kernel, self._functions[step.kernel], addresses, stream)
             else:
                 self.driver.launch(self._functions[step.kernel], kernel, addresses, stream)
+            path = current().trace_file
+            if kernel.zones is not None and path is not None:
+                self._trace(kernel, kernel.zones, path, addresses[-1], stream)
+
+    def _trace(self, kernel: Kernel, zones: Zones, path: Path, address: int, stream: int) -> None:
+        """Wait for a kernel, and write down what it recorded."""
+        records = np.empty(zones.nbytes(kernel.blocks) // 8, np.int64)
+        self.driver.copy_out(records.ctypes.data, address, records.nbytes, stream)
+        self.driver.synchronise(stream)
+        add_launch(path, (self.device.ordinal, self.device.name), kernel.name, zones, records)
 
     def _launch_timed(self, kernel: Kernel, function: int, addresses: Sequence[int], stream: int) -> None:
         """Launch a kernel and wait for it, so that what fails is known."""

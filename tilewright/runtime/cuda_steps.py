@@ -11,6 +11,7 @@ from typing import TypeAlias
 import msgspec
 
 from tilewright.errors import CompilerBug
+from tilewright.runtime.zones import Zones
 
 MOST_BLOCKS = 2**31 - 1
 """Of a grid of one dimension. CUDA C++ Programming Guide, "Compute Capabilities", technical specifications."""
@@ -41,7 +42,7 @@ class TensorMap(msgspec.Struct, frozen=True, kw_only=True):
 class Kernel(msgspec.Struct, frozen=True, kw_only=True):
     """The entry of one module, and how it is launched: blocks, threads of each, bytes of dynamic shared memory, and
     blocks of a cluster. Each of its `parameters` is the address of a buffer of at least as many bytes; `tensor_maps`
-    are parameters behind them."""
+    are parameters behind them. With `zones`, the last of its buffers is for their records."""
 
     name: str
     blocks: int
@@ -50,6 +51,7 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
     parameters: tuple[int, ...]
     cluster: int = 1
     tensor_maps: tuple[TensorMap, ...] = ()
+    zones: Zones | None = None
 
 
 class Launch(msgspec.Struct, frozen=True, tag="launch"):
@@ -111,6 +113,11 @@ class DeviceCode(msgspec.Struct, frozen=True, kw_only=True):
         """Whether what a call does depends on what its kernels compute."""
         return any(isinstance(step, While | If) for step in self.steps)
 
+    @property
+    def records_zones(self) -> bool:
+        """Whether kernels record when zones begin and end."""
+        return any(kernel.zones is not None for kernel in self.kernels)
+
 
 def all_steps(steps: Sequence[Step]) -> Iterator[Step]:
     """The steps and those inside them."""
@@ -136,6 +143,8 @@ def check_device(name: str, code: DeviceCode, array_bytes: Sequence[int]) -> Non
         extents = (kernel.blocks, kernel.threads, kernel.cluster)
         if min(extents) < 1 or kernel.blocks > MOST_BLOCKS or kernel.shared_bytes < 0:
             raise CompilerBug(f"`{name}` launches `{kernel.name}` with {kernel}")
+        if kernel.zones is not None and kernel.parameters[-1:] != (kernel.zones.nbytes(kernel.blocks),):
+            raise CompilerBug(f"`{name}` records {kernel.zones} of `{kernel.name}` in {kernel.parameters}")
         for each in kernel.tensor_maps:
             if not 0 <= each.parameter < len(kernel.parameters) or each.nbytes > kernel.parameters[each.parameter]:
                 raise CompilerBug(f"`{name}` launches `{kernel.name}` with {each} of {kernel.parameters}")

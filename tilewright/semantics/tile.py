@@ -135,6 +135,8 @@ class Interpreter:
             return [fill_padding(op, operands)]
         if isinstance(op, tile.RelayoutOp):
             return operands
+        if isinstance(op, tile.ZoneOp):
+            return []
         return self._run_control(op, operands, values)
 
     def _run_control(self, op: Operation, operands: list[Any], values: Values) -> Sequence[Any]:

@@ -24,6 +24,7 @@ GOOD = {
     "memory_limit_bytes": ("4GiB", 4 * 1024**3),
     "dump_dir": ("out", Path("out")),
     "events_file": ("events.jsonl", Path("events.jsonl")),
+    "trace_file": ("trace.json", Path("trace.json")),
     "color": ("never", "never"),
 }
 BAD = {

@@ -24,6 +24,7 @@ from tilewright.machines.machine import Machine
 from tilewright.passes.nest_segments import round_up
 from tilewright.passes.tile_lower_to_warps import layout_of, parsed
 from tilewright.runtime.cuda_steps import TensorMap
+from tilewright.runtime.zones import Zones
 from tilewright.targets.cpu.conversions import load_form, narrow, widen
 from tilewright.targets.cpu.vector_math_common import declare_features
 from tilewright.targets.cuda.emit_copies import emit_commit, emit_copy, emit_wait
@@ -44,6 +45,7 @@ from tilewright.targets.cuda.emit_roles import Roles, UseOp
 from tilewright.targets.cuda.emit_tensor_memory import TensorMemory, TensorOp
 from tilewright.targets.cuda.emit_tiles import Held, Lazy, TileEmitter, numbers_of, row_major
 from tilewright.targets.cuda.emit_wgmma import emit_wgmma, emit_wgmma_wait
+from tilewright.targets.cuda.emit_zones import ZoneWriter
 from tilewright.targets.cuda.fragments import (
     I32,
     Coordinates,
@@ -67,7 +69,7 @@ MOST_ELEMENTS = 1 << 31
 @dataclass(frozen=True)
 class KernelCode:
     """A kernel as LLVM text, and what launching it takes: blocks, threads of each, bytes of shared memory, in whole
-    vectors, as LLVM reads them, and the tensor maps that are parameters behind its refs."""
+    vectors, as LLVM reads them, the tensor maps that are parameters behind its refs, and what it records."""
 
     name: str
     text: str
@@ -75,6 +77,7 @@ class KernelCode:
     threads: int
     shared_bytes: int
     tensor_maps: tuple[TensorMap, ...] = ()
+    zones: Zones | None = None
 
 
 def emit_kernel(kernel: tile.KernelOp, machine: Machine) -> KernelCode:
@@ -94,6 +97,7 @@ def emit_kernel(kernel: tile.KernelOp, machine: Machine) -> KernelCode:
         emitter.roles.threads,
         round_up(emitter.shared_bytes, WIDEST_BYTES),
         emitter.roles.tensor_maps,
+        emitter.zones.zones,
     )
 
 
@@ -114,6 +118,7 @@ class _Emitter(TileEmitter):
     def __post_init__(self) -> None:
         self.roles = Roles(self.kernel, self.region, self.warps, self.machine.axes["lane"])
         self.tensor_memory = TensorMemory()
+        self.zones = ZoneWriter.of(self.kernel, self.machine.clock_hertz)
 
     def emit(self) -> None:
         self._begin()
@@ -188,6 +193,8 @@ class _Emitter(TileEmitter):
             self._by_roles(op)
         elif isinstance(op, TensorOp):
             self.tensor_memory.emit(self.threads, op, self.memories, self.indices, self._place)
+        elif isinstance(op, scheduled.RecordOp):
+            self._record(op)
         elif isinstance(op, tile.StoreOp):
             self._store(op)
         elif isinstance(op, tile.ForOp):
@@ -207,6 +214,10 @@ class _Emitter(TileEmitter):
             self._mbarriers(op)
         else:
             self.roles.use(self.threads, op, self.memories, self.indices)
+
+    def _record(self, op: scheduled.RecordOp) -> None:
+        is_first = self.roles.notes(self.threads, op)
+        self.zones.emit(self.builder, op, self.memories[op.records].pointer, is_first)
 
     def _point(self, op: tile_order.PointOp) -> None:
         for result, value, extent in zip(

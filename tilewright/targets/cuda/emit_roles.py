@@ -33,7 +33,7 @@ _OF_ONE_LANE = (
     *(tensor_memory.TensorMmaOp, tensor_memory.MmaCommitOp),
     *(tensor_memory.TensorStageOp, tensor_memory.TensorFenceOp),
     *(tile.ForOp, tile.YieldOp, tile_order.PointOp),
-    scheduled.SetRegistersOp,
+    *(scheduled.SetRegistersOp, scheduled.RecordOp),
 )
 # Of a block's barriers, the one of the warps that have no role (PTX ISA, bar: 16 of them); number 0 is of all.
 _WITHOUT_ROLES = 1
@@ -172,6 +172,13 @@ class Roles:
             case scheduled.TensorCopyOp():
                 tensor_map = self._maps[self._numbers[op]]
                 _copy(builder, op, tensor_map, memories[op.destination].pointer, barrier, symbols)
+
+    def notes(self, threads: Threads, op: scheduled.RecordOp) -> Value:
+        """Whether this is the thread of its role that notes the time."""
+        around = op.parent_op()
+        while around is not None and not isinstance(around, scheduled.RoleOp):
+            around = around.parent_op()
+        return _is_first(threads) if around is None else ir.Constant(hopper.I1, 1)
 
 
 def _annotate(function: Any, name: str, value: int) -> None:

@@ -87,6 +87,7 @@ class _Writer:
             shared_bytes=code.shared_bytes,
             parameters=sizes,
             tensor_maps=code.tensor_maps,
+            zones=code.zones,
         )
 
     # ---- buffers --------------------------------------------------------------------------------------------------
