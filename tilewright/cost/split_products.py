@@ -39,7 +39,7 @@ JOIN_S = 4.2e-6
 # where it is too large for the second-level one, and the left one's, which are read again for each panel.
 RIGHT_AFAR, LEFT_AFAR = 0.78, 0.47
 # Of the predicted time of the usual product: one in parts needs memory for them, and predictions are no better.
-SURE = 0.95
+SURE = 0.92
 
 ROW_TARGETS = (512, 256, 128, 64, 32)
 COLUMN_TARGETS = (2048, 1024, 512, 256, 128, 64)
@@ -50,16 +50,18 @@ WHOLE_DEPTH, DEPTH = 1024, 512
 
 def split_tile(product: Product, atom: MatrixAtom, machine: Machine, threads: int) -> MatmulTile | None:
     """The tile of the least predicted time; None for a product that is not quicker in parts. That is decided for one
-    thread, so that results do not depend on how many there are."""
+    thread and for two, however many there are, so that results do not depend on that."""
     if given().split is not None or given().product is not None:
         return given().split
-    return _best_tile(product, atom, machine, threads) if _is_quicker(product, atom, machine) else None
+    quicker = all(_is_quicker(product, atom, machine, each) for each in (1, 2))
+    return _best_tile(product, atom, machine, threads) if quicker else None
 
 
 @cache
-def _is_quicker(product: Product, atom: MatrixAtom, machine: Machine) -> bool:
-    tile = _best_tile(product, atom, machine, 1)
-    return split_seconds(product, tile, atom, machine, 1) < SURE * best_schedule(product, machine, 1).seconds
+def _is_quicker(product: Product, atom: MatrixAtom, machine: Machine, threads: int) -> bool:
+    tile = _best_tile(product, atom, machine, threads)
+    seconds = split_seconds(product, tile, atom, machine, threads)
+    return seconds < SURE * best_schedule(product, machine, threads).seconds
 
 
 @cache
