@@ -25,11 +25,11 @@ from tilewright.cost.register_blocks import even_split
 from tilewright.dtypes import by_name
 from tilewright.machines.machine import Machine, MatrixAtom
 
-# Fitted to 500 times of 70 products on two cores of an AMX server, in the time of `cost/products.py`, which is 1.7 times
-# that of the server: how much longer the instructions take than one after the other from registers; taking an element
-# apart, of the left operand by itself or between the instructions, of the right one by all threads or by a tile; adding
-# a block of accumulators to the tile; reading the result again, of the time that its bytes take at a cache's bandwidth;
-# waiting for the other threads.
+# Fitted to 500 times of 70 products on two cores of an AMX server, in the time of `cost/products.py`, which is 1.7
+# times that of the server: how much longer the instructions take than one after the other from registers; taking an
+# element apart, of the left operand by itself or between the instructions, of the right one by all threads or by a
+# tile; adding a block of accumulators to the tile; reading the result again, of the time that its bytes take at a
+# cache's bandwidth; waiting for the other threads.
 SLOWER = 2.0
 LEFT_S, BESIDE_S, RIGHT_S, OWN_S = 0.52e-9, 0.2e-9, 1.45e-9, 0.55e-9
 BLOCK_S = 0.35e-6
