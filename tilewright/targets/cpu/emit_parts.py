@@ -48,10 +48,10 @@ def _emit_rows_apart(context: FunctionContext, op: scheduled.DotOp) -> None:
     one is taken apart, a share of it with each panel. Rows that the operand lacks are its last one."""
     builder, product = context.builder, _Parts.of(context, op)
     kernel, left = product.kernel, left_of(context, op)
-    height, row_bytes = op.micro_tile[0], kernel.instruction.columns * WORD_BYTES
+    (height, width), row_bytes = op.micro_tile, kernel.instruction.columns * WORD_BYTES
     block_bytes = product.steps * kernel.step_bytes
     words, item = context.temporary(2 * block_bytes), tile.ref_type(op.left).dtype.itemsize
-    share = -(-height * op.micro_tile[1] // op.shape[1])
+    share = -(-height // -(-op.shape[1] // width))
     last = add(builder, left.rows, i64(-1))
 
     def row_of(block: Value, number: Value) -> RowApart:
