@@ -106,3 +106,16 @@ def test_kernel_is_compiled_correctly(body: str, seed: int) -> None:
     outcome = check(Kernel(seed, module_text(ROWS, COLUMNS, POINTS, body.strip("\n").split("\n"))))
     assert not outcome.kind, outcome.message
     assert outcome.unknown < outcome.elements
+
+
+def test_a_reshape_does_not_store_the_padding_of_a_warp() -> None:
+    """Lanes of 8, of which 5 hold elements: the other three must not store what they have."""
+    body = """
+        %first = tile.load(%b, %p) {map = affine_map<(d0, d1)[s0] -> (d1 + s0 * 20 + 2, d0)>} : tensor<20x20xf32>
+        %flat = tile.reshape(%first) : tensor<400xf32>
+        %again = tile.reshape(%flat) : tensor<20x20xf32>
+        tile.store(%again, %out, %p) {map = affine_map<(d0, d1)[s0] -> (d0 + s0 * 20, d1)>}
+        """
+    outcome = check(Kernel(0, module_text(39, 20, 2, body.strip("\n").split("\n"))), ("cuda:sm_90a",))
+    assert not outcome.kind, outcome.message
+    assert outcome.unknown < outcome.elements

@@ -217,10 +217,19 @@ def _is_free(source: Layout, target: Layout, dtype: DType, machine: Machine) -> 
 
 @lru_cache(maxsize=16384)
 def image(view: View, layout: Layout) -> Layout | None:
+    """Where a view's elements are; None where no layout says it. Threads with nothing but padding, which holds
+    anything, may not be left out of it: those that a layout does not mention have what the first ones have."""
     try:
-        return view.image(layout)
+        result = view.image(layout)
     except LayoutError:
         return None
+    return result if _threads(result) >= _threads(layout) else None
+
+
+def _threads(layout: Layout) -> int:
+    """How many positions of threads a layout mentions, those of padding too."""
+    parts = [part for part in layout.all_iters if part.stride and kind_of(part.axis) in (Kind.LANE, Kind.WARP)]
+    return prod(static(part.extent) for part in parts)
 
 
 @lru_cache(maxsize=16384)
