@@ -48,12 +48,14 @@ def tile_to_scheduled() -> Sequence[Pass]:
     from tilewright.passes.scheduled_block_epilogues import ScheduledBlockEpiloguesPass
     from tilewright.passes.scheduled_pack_operands import ScheduledPackOperandsPass
     from tilewright.passes.scheduled_split_operands import ScheduledSplitOperandsPass
+    from tilewright.passes.scheduled_store_products import ScheduledStoreProductsPass
     from tilewright.passes.tile_erase_zones import TileEraseZonesPass
     from tilewright.passes.tile_lower_to_scheduled import TileLowerToScheduledPass
 
     return [
         TileEraseZonesPass(),  # nests have no place for them
         TileLowerToScheduledPass(),  # a layout (vectors, packing, register blocks) and a place for every value
+        ScheduledStoreProductsPass(),  # results of products in parts go where they belong, block by block
         ScheduledSplitOperandsPass(),  # operands of products that narrower instructions do, in parts
         ScheduledPackOperandsPass(),  # panels for right operands: captured arrays now, others at the kernel's start
         ScheduledBlockEpiloguesPass(),  # what follows a product, while a block of it is near

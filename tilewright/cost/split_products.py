@@ -13,6 +13,7 @@ from functools import cache
 
 from tilewright.cost.given import given
 from tilewright.cost.products import (
+    EDGE_S,
     TILE_S,
     UNEVEN,
     MatmulTile,
@@ -31,7 +32,7 @@ from tilewright.machines.machine import Machine, MatrixAtom
 # tile; adding a block of accumulators to the tile; reading the result again, of the time that its bytes take at a
 # cache's bandwidth; waiting for the other threads.
 SLOWER = 2.0
-LEFT_S, BESIDE_S, RIGHT_S, OWN_S = 0.52e-9, 0.2e-9, 1.45e-9, 0.55e-9
+LEFT_S, BESIDE_S, RIGHT_S, OWN_S = 0.52e-9, 0.2e-9, 1.45e-9, 0.45e-9
 BLOCK_S = 0.35e-6
 CHECKED = 2.0
 JOIN_S = 4.2e-6
@@ -87,31 +88,34 @@ def split_seconds(product: Product, tile: MatmulTile, atom: MatrixAtom, machine:
     blocks = -(-tile.rows // (2 * atom.rows)) * -(-tile.columns // (2 * atom.columns))
     instructions = 4 * blocks * steps * -(-tile.depth // atom.depth)
     one = instructions * atom.cycles * SLOWER / machine.clock_hertz + blocks * steps * BLOCK_S
-    one += steps * tile.depth * _row_seconds(product, tile, atom, machine) + TILE_S
+    one += steps * tile.depth * _row_seconds(product, tile, atom, machine, threads) + TILE_S
     result = tile.rows * tile.columns * by_name(atom.accumulator).itemsize
     memory = machine.memory("l2" if result <= machine.memory("l2").bytes // 2 else "l3")
     one += result * CHECKED / memory.bytes_per_second
-    one += steps * _afar_seconds(product, tile, atom, machine)
+    one += steps * _afar_seconds(product, tile, atom, machine, threads)
     together = 0.0
-    if _has_own_columns(product, tile):
+    if _has_own_columns(product, tile, atom, threads):
         one += tile.columns * steps * tile.depth * OWN_S
     else:
-        together = _right_seconds(product, tile, atom, threads)
+        panels, numbers = _panels(product, tile, atom)
+        together = _together_seconds(panels, numbers, threads)
+    edges = threads > 1 and tile.columns < product.columns and -(-product.rows // tile.rows) * product.batches < threads
+    one += tile.rows * EDGE_S if edges else 0.0
     last = UNEVEN * one if min(tiles, threads) > 1 else 0.0
     return -(-tiles // threads) * one + last + together
 
 
-def _row_seconds(product: Product, tile: MatmulTile, atom: MatrixAtom, machine: Machine) -> float:
+def _row_seconds(product: Product, tile: MatmulTile, atom: MatrixAtom, machine: Machine, threads: int) -> float:
     """Taking a column of the left operand apart."""
-    if not _is_split_beside(product, tile, atom, machine):
+    if not _is_split_beside(product, tile, atom, machine, threads):
         return tile.rows * LEFT_S
     return 2 * atom.rows * LEFT_S + (tile.rows - 2 * atom.rows) * BESIDE_S
 
 
-def _is_split_beside(product: Product, tile: MatmulTile, atom: MatrixAtom, machine: Machine) -> bool:
+def _is_split_beside(product: Product, tile: MatmulTile, atom: MatrixAtom, machine: Machine, threads: int) -> bool:
     whole = product.depth % tile.depth == 0 and not product.copies_left
     panels, of_tile = -(-product.columns // (2 * atom.columns)), -(-tile.columns // (2 * atom.columns))
-    even = _has_own_columns(product, tile) or panels % of_tile == 0
+    even = _has_own_columns(product, tile, atom, threads) or panels % of_tile == 0
     parts_bytes = tile.columns * tile.depth * atom.parts * by_name(atom.part).itemsize
     return whole and even and can_split_beside(-(-tile.rows // (2 * atom.rows)), parts_bytes, machine)
 
@@ -122,29 +126,44 @@ def can_split_beside(blocks: int, right_bytes: int, machine: Machine) -> bool:
     return blocks > 1 and right_bytes <= machine.memory("l2").bytes // 2
 
 
-def _has_own_columns(product: Product, tile: MatmulTile) -> bool:
-    """Whether a tile takes its columns of the right operand apart for itself, as no other tile reads them."""
-    return product.rows <= tile.rows
+def _has_own_columns(product: Product, tile: MatmulTile, atom: MatrixAtom, threads: int) -> bool:
+    panels, numbers = _panels(product, tile, atom)
+    tiles = -(-product.rows // tile.rows) * -(-product.columns // tile.columns) * product.batches
+    return takes_own_columns(tiles, -(-tile.columns // (2 * atom.columns)), panels, numbers, threads)
 
 
-def _right_seconds(product: Product, tile: MatmulTile, atom: MatrixAtom, threads: int) -> float:
-    """Taking the right operand apart, panel by panel, and waiting for the last one."""
-    panels = product.batches * -(-product.columns // (2 * atom.columns))
+def takes_own_columns(tiles: int, tile_panels: int, panels: int, numbers: int, threads: int) -> bool:
+    """Whether each of the tiles of a product takes its columns of the right operand apart for itself: where no other
+    tile reads them, or so few do that it takes less time than if all threads do it first and read what others wrote.
+    `panels`: of the whole operand, of so many `numbers` each."""
+    own = -(-tiles // threads) * tile_panels * numbers * OWN_S
+    return tiles * tile_panels <= panels or own < _together_seconds(panels, numbers, threads)
+
+
+def _panels(product: Product, tile: MatmulTile, atom: MatrixAtom) -> tuple[int, int]:
+    """How many panels the right operand has, and how many numbers each."""
     numbers = 2 * atom.columns * -(-product.depth // tile.depth) * tile.depth
-    return -(-panels // threads) * numbers * RIGHT_S + (JOIN_S if threads > 1 else 0.0)
+    return product.batches * -(-product.columns // (2 * atom.columns)), numbers
 
 
-def _afar_seconds(product: Product, tile: MatmulTile, atom: MatrixAtom, machine: Machine) -> float:
+def _together_seconds(panels: int, numbers: int, threads: int) -> float:
+    """Taking the right operand apart, and waiting for the last thread."""
+    if threads == 1:
+        return panels * numbers * OWN_S
+    return -(-panels // threads) * numbers * RIGHT_S + JOIN_S
+
+
+def _afar_seconds(product: Product, tile: MatmulTile, atom: MatrixAtom, machine: Machine, threads: int) -> float:
     """Reading the parts of one step of a tile from the third-level cache, or memory, where the second-level one has no
     room."""
     item = atom.parts * by_name(atom.part).itemsize
     l2, l3, dram = (machine.memory(name) for name in ("l2", "l3", "dram"))
     left, panel = tile.rows * tile.depth * item, 2 * atom.columns * tile.depth * item
     again = -(-tile.columns // (2 * atom.columns)) * left * LEFT_AFAR * far_share(left + 2 * panel, machine)
-    if _is_split_beside(product, tile, atom, machine):
+    if _is_split_beside(product, tile, atom, machine, threads):
         again = 0.0
     right, memory = tile.columns * tile.depth * item * RIGHT_AFAR, l3
-    if _has_own_columns(product, tile):
+    if _has_own_columns(product, tile, atom, threads):
         right *= far_share(left + tile.columns * tile.depth * item, machine)
     else:
         whole = product.depth * product.columns * item

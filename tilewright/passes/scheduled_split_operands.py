@@ -146,6 +146,7 @@ After:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -155,7 +156,8 @@ from xdsl.ir import Block, BlockArgument, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from tilewright import dtypes
-from tilewright.cost.split_products import can_split_beside
+from tilewright.cost.register_blocks import even_split
+from tilewright.cost.split_products import can_split_beside, takes_own_columns
 from tilewright.dialects import scheduled, tile
 from tilewright.dialects.base import tensor
 from tilewright.dtypes import DType
@@ -168,6 +170,8 @@ from tilewright.primitives import ArrayType
 
 # The depth and the columns of an instruction, in how many words the depth is, and the bits of a part.
 STEP, COLUMNS, WORDS, PART_BITS = 32, 16, 16, 16
+# Panels whose words one thread makes side by side, so that it reads runs of rows that the hardware follows.
+PANELS_TOGETHER = 8
 
 
 @dataclass(frozen=True)
@@ -180,7 +184,7 @@ class ScheduledSplitOperandsPass:
                 if isinstance(op, scheduled.DotOp) and op.parts is not None:
                     subject = f"operands of {kernel.sym_name.data}"
                     unit.remarks.append(Remark(self.name, subject, f"in {op.parts_and_scale[0]} parts", "quickest so"))
-                    if _is_read_once(op):
+                    if _takes_own_columns(op, unit.threads):
                         _split_right_here(op)
                     else:
                         _split_right(kernel, op)
@@ -281,17 +285,19 @@ def _split_left(dot: scheduled.DotOp) -> None:
     dot.left_map = AffineMapAttr(AffineMap(2, len(symbols), (block, step)))
 
 
-def _is_read_once(dot: scheduled.DotOp) -> bool:
-    """Whether each tile reads columns of the right operand, or matrices, that no other reads."""
-    forms = [linear_form(result, (Index(0), Index(1))) for result in dot.right_map.data.results]
-    indices = {dot.symbols[symbol] for form in forms if form is not None for symbol, _ in form.symbols}
+def _takes_own_columns(dot: scheduled.DotOp, threads: int) -> bool:
+    """Whether each tile makes the parts of its columns of the right operand for itself."""
     parallel = dot.parent_op()
     while parallel is not None and not isinstance(parallel, scheduled.ParallelOp):
         parallel = parallel.parent_op()
     if parallel is None:
         raise CompilerBug("a product in parts is in no parallel loop")
-    loops = zip(parallel.body.block.args, parallel.shape, strict=True)
-    return all(index in indices for index, extent in loops if extent > 1)
+    width, sizes = dot.micro_tile[1], tile.ref_type(dot.right).shape
+    depth_dim, column_dim = operand_dims(dot.right_map.data)
+    others = [n for d, n in enumerate(sizes) if d not in (depth_dim, column_dim)]
+    panels = math.prod(others) * -(-sizes[column_dim] // width)
+    numbers = width * -(-sizes[depth_dim] // dot.shape[2]) * dot.shape[2]
+    return takes_own_columns(math.prod(parallel.shape), -(-dot.shape[1] // width), panels, numbers, threads)
 
 
 def _split_right_here(dot: scheduled.DotOp) -> None:
@@ -305,7 +311,7 @@ def _split_right_here(dot: scheduled.DotOp) -> None:
         return tuple(e.replace_dims_and_symbols((depth, column), symbols) for e in source.results)
 
     body = Block()
-    _right_words(dot, body, alloc.result, (panels, steps), dot.symbols, window, lambda panel: (panel,))
+    _right_words(dot, body, alloc.result, (steps, panels), dot.symbols, window, lambda step, panel: (panel, step))
     body.add_op(scheduled.EndOp.make([], {}, []))
     _insert_before(dot, [alloc, scheduled.NestOp.make([], {}, [], [Region(body)])])
     dot.operands[1] = alloc.result
@@ -322,16 +328,21 @@ def _split_right(kernel: tile.KernelOp, dot: scheduled.DotOp) -> None:
     sizes = tile.ref_type(dot.right).shape
     others = [d for d in range(len(sizes)) if d not in (depth_dim, column_dim)]
     panels, steps = -(-sizes[column_dim] // width), -(-sizes[depth_dim] // depth) * (depth // STEP)
-    extents = (*(sizes[d] for d in others), panels)
-    alloc = _alloc_right(dot, extents, steps, scheduled.SHARED)
-    at = [AffineExpr.symbol(i) for i in range(len(extents))]
+    alloc = _alloc_right(dot, (*(sizes[d] for d in others), panels), steps, scheduled.SHARED)
+    group = even_split(panels, PANELS_TOGETHER)
+    extents = (*(sizes[d] for d in others), -(-panels // group), steps)
+    *batch, first, step = [AffineExpr.symbol(i) for i in range(len(extents))]
 
     def window(depth: AffineExpr, column: AffineExpr) -> tuple[AffineExpr, ...]:
-        batch, known = iter(at[:-1]), {depth_dim: depth, column_dim: at[-1] * width + column}
-        return tuple(known[d] if d in known else next(batch) for d in range(len(sizes)))
+        known = {depth_dim: step * STEP + depth, column_dim: first * (group * width) + column}
+        at = iter(batch)
+        return tuple(known[d] if d in known else next(at) for d in range(len(sizes)))
+
+    def place(step_of_one: AffineExpr, panel: AffineExpr) -> tuple[AffineExpr, ...]:
+        return (*batch, first * group + panel, step + step_of_one)
 
     words, body = Block(), Block(arg_types=[IndexType() for _ in extents])
-    _right_words(dot, words, alloc.result, (1, steps), body.args, window, lambda _: tuple(at))
+    _right_words(dot, words, alloc.result, (1, group), body.args, window, place)
     words.add_op(scheduled.EndOp.make([], {}, []))
     body.add_op(scheduled.NestOp.make([], {}, [], [Region(words)]))
     body.add_op(scheduled.EndOp.make([], {}, []))
@@ -354,16 +365,17 @@ def _right_words(
     dot: scheduled.DotOp,
     block: Block,
     target: SSAValue,
-    panels_and_steps: tuple[int, int],
+    steps_and_panels: tuple[int, int],
     symbols: Sequence[SSAValue],
     window: Callable[[AffineExpr, AffineExpr], tuple[AffineExpr, ...]],
-    panel_place: Callable[[AffineExpr], tuple[AffineExpr, ...]],
+    panel_place: Callable[[AffineExpr, AffineExpr], tuple[AffineExpr, ...]],
 ) -> None:
     """Append what makes the words of panels: `window` says where the operand has a step of the depth and a column,
     `panel_place` where `target` has a panel."""
     halves = dot.micro_tile[1] // COLUMNS
-    panel, step, word, half, column = (AffineExpr.dimension(d) for d in range(5))
-    values = _Values(block, (*panels_and_steps, WORDS, halves, COLUMNS))
+    panel, step, half, word, column = (AffineExpr.dimension(d) for d in range(5))
+    steps, panels = steps_and_panels
+    values = _Values(block, (panels, steps, halves, WORDS, COLUMNS))
 
     def parts_of(number: int) -> list[SSAValue]:
         depth = step * STEP + number * WORDS + word
@@ -372,7 +384,7 @@ def _right_words(
         return values.parts(loaded, *dot.parts_and_scale)
 
     for number, (first, second) in enumerate(zip(parts_of(0), parts_of(1), strict=True)):
-        place = (*panel_place(panel), step, AffineExpr.constant(number), half, word, column)
+        place = (*panel_place(step, panel), AffineExpr.constant(number), half, word, column)
         values.store(values.word(first, second), target, symbols, AffineMap(5, len(symbols), place))
 
 

@@ -265,6 +265,9 @@ def _run_dot(op: scheduled.DotOp, values: Values) -> None:
         depth = max(0, min(depth, int(op.depth_limit.value.data) - int(start)))
     if op.is_split:
         window = _product_of_parts(op, left, right, symbols)
+        if op.accumulator_map is not None:
+            _write(acc, op.accumulator_map.data, window, symbols)
+            return
         part = acc[: window.shape[0], : window.shape[1]]
         part[...] = part + window if op.accumulate.value.data else window
         return

@@ -1,0 +1,167 @@
+"""Let products in parts write their results where they go.
+
+A product in parts is looked at before it is used: where it is not all finite it is computed again. So its result is in a
+buffer, which is copied to an array at the end. Where nothing else is done with it and all blocks of the product are
+whole and lie within the array, the product writes the array, block by block, and what looked at the buffer looks there.
+
+Before:
+    func.func @main(%x: tensor<64x32xf32>, %w: tensor<32x32xf32>) -> tensor<64x32xf32> {
+      %y = array.call(%x, %w) {callee = "contract_0"} : tensor<64x32xf32>
+      func.return %y : tensor<64x32xf32>
+    }
+    tile.kernel() {sym_name = "contract_0", grid = array<i64>, effects = ["in", "in", "out"]} do {
+    ^bb0(%x: !tile.ref<tensor<64x32xf32>>, %w: !tile.ref<tensor<32x32xf32>>, %out: !tile.ref<tensor<64x32xf32>>):
+      scheduled.parallel() {extents = array<i64: 2>, grain = 1 : index} do {
+      ^bb0(%i: index):
+        %total = scheduled.alloc() : !tile.ref<tensor<32x32xf32>, "worker">
+        %sum = scheduled.alloc() : !tile.ref<tensor<f32>, "worker">
+        scheduled.dot(%x, %w, %total, %i) {extents = array<i64: 32, 32, 32>, block = "(32, 32) : [32@reg*2 | 2@reg 16@simd]",
+          left_map = affine_map<(d0, d1)[s0] -> (d0 + s0 * 32, d1)>, right_map = affine_map<(d0, d1)[s0] -> (d0, d1)>,
+          accumulate = false, parts = 3 : index, scale = 24 : index}
+        scheduled.nest() do {
+          %t = tile.load(%total) {map = affine_map<(d0, d1) -> (d0, d1)>} : tensor<32x32xf32>
+          %d = tile.map(%t, %t) {fn = "subtract"} : tensor<32x32xf32>
+          %s = tile.reduce(%d) {fn = "add", axes = array<i64: 0, 1>} : tensor<f32>
+          tile.store(%s, %sum) {map = affine_map<() -> ()>}
+          scheduled.end()
+        }
+        scheduled.nest() do {
+          %y = tile.load(%total) {map = affine_map<(d0, d1) -> (d0, d1)>} : tensor<32x32xf32>
+          tile.store(%y, %out, %i) {map = affine_map<(d0, d1)[s0] -> (d0 + s0 * 32, d1)>}
+          scheduled.end()
+        }
+        scheduled.end()
+      }
+      tile.yield()
+    }
+After:
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from xdsl.dialects.builtin import AffineMapAttr
+from xdsl.ir import BlockArgument, Operation
+from xdsl.ir.affine import AffineExpr, AffineMap
+
+from tilewright.dialects import scheduled, tile
+from tilewright.passes.affine_access import Index, linear_form
+from tilewright.passes.base import Remark, Unit
+
+_IDENTITY = AffineMap.identity(2)
+
+
+@dataclass(frozen=True)
+class ScheduledStoreProductsPass:
+    name: ClassVar[str] = "scheduled-store-products"
+
+    def apply(self, unit: Unit) -> None:
+        for kernel in unit.timed_kernels(self.name):
+            for op in list(kernel.walk()):
+                window = _window_of(op) if isinstance(op, scheduled.DotOp) and op.parts is not None else None
+                if window is not None:
+                    window.take_the_place()
+                    subject = f"result of {kernel.sym_name.data}"
+                    unit.remarks.append(Remark(self.name, subject, "stored by the product", "nothing else is done"))
+
+
+@dataclass(frozen=True)
+class _Window:
+    """Where the result of a product goes, by a nest that copies it from a buffer."""
+
+    dot: scheduled.DotOp
+    alloc: scheduled.AllocOp
+    nest: scheduled.NestOp
+    store: tile.StoreOp
+
+    def take_the_place(self) -> None:
+        """Of the buffer, wherever that is read or written."""
+        for user in [use.operation for use in self.alloc.result.uses]:
+            if isinstance(user, tile.LoadOp | tile.StoreOp) and user.parent_op() is not self.nest:
+                self._move(user)
+        self._write_window()
+        for op in (self.nest, self.alloc):
+            op.detach()
+            op.erase()
+
+    def _move(self, op: tile.LoadOp | tile.StoreOp) -> None:
+        map, counted = op.map.data, len(op.symbols)
+        own = [AffineExpr.symbol(counted + i) for i in range(len(self.store.symbols))]
+        results = tuple(e.replace_dims_and_symbols(map.results, own) for e in self.store.map.data.results)
+        attributes = op.plain() | {"map": AffineMapAttr(AffineMap(map.num_dims, counted + len(own), results))}
+        stored = [op.value] if isinstance(op, tile.StoreOp) else []
+        operands = [*stored, self.store.destination, *op.symbols, *self.store.symbols]
+        _replace(op, type(op).make(operands, attributes, [r.type for r in op.results]))
+
+    def _write_window(self) -> None:
+        dot, counted = self.dot, len(self.dot.symbols)
+        symbols = [*dot.symbols, *self.store.symbols]
+        own = [AffineExpr.symbol(counted + i) for i in range(len(self.store.symbols))]
+        dims = [AffineExpr.dimension(d) for d in range(2)]
+        attributes = dot.plain()
+        for name in ("left_map", "right_map"):
+            attributes[name] = AffineMapAttr(AffineMap(2, len(symbols), attributes[name].data.results))
+        results = tuple(e.replace_dims_and_symbols(dims, own) for e in self.store.map.data.results)
+        attributes["accumulator_map"] = AffineMapAttr(AffineMap(2, len(symbols), results))
+        _replace(dot, scheduled.DotOp.make([dot.left, dot.right, self.store.destination, *symbols], attributes, []))
+
+
+def _window_of(dot: scheduled.DotOp) -> _Window | None:
+    """Where the result of a product goes as it is; None where something else is done with it, or blocks reach beyond."""
+    alloc, block = dot.accumulator.owner, dot.parent_block()
+    if not isinstance(alloc, scheduled.AllocOp) or dot.accumulate.value.data or dot.depth_map is not None:
+        return None
+    users = [use.operation for use in alloc.result.uses if use.operation is not dot]
+    nests = [user.parent_op() for user in users if isinstance(user, tile.LoadOp | tile.StoreOp)]
+    if len(nests) < len(users) or any(len(user.map.data.results) != 2 for user in users):  # type: ignore[attr-defined]
+        return None
+    for user in users:
+        nest = user.parent_op()
+        store = _copied_by(nest, user) if isinstance(nest, scheduled.NestOp) and nest.parent_block() is block else None
+        if store is not None and isinstance(nest, scheduled.NestOp) and nests.count(nest) == 1 and _is_whole(dot, store):
+            return _Window(dot, alloc, nest, store)
+    return None
+
+
+def _copied_by(nest: scheduled.NestOp, load: Operation) -> tile.StoreOp | None:
+    """The store of a nest that does nothing but to copy what is loaded, to an array that nothing else touches."""
+    ops = list(nest.body.block.ops)
+    store = ops[1] if len(ops) == 3 and ops[0] is load else None
+    if not isinstance(load, tile.LoadOp) or not isinstance(store, tile.StoreOp) or store.value is not load.result:
+        return None
+    alone = isinstance(store.destination, BlockArgument) and store.destination.has_one_use()
+    return store if alone and load.map.data == _IDENTITY and not load.symbols else None
+
+
+def _is_whole(dot: scheduled.DotOp, store: tile.StoreOp) -> bool:
+    """Whether a store is of a window that begins where a block does, within the array, its columns side by side."""
+    ref, map = tile.ref_type(store.destination), store.map.data
+    if ref.layout.data or map.num_dims != 2 or any(isinstance(s.owner, tile.LoadOp) for s in store.symbols):
+        return False
+    forms = [linear_form(e, (Index(0), Index(1))) for e in map.results]
+    along: list[int] = []
+    for form, size in zip(forms, ref.shape, strict=True):
+        if form is None:
+            return False
+        for dim, stride in form.dims:
+            extent, block = dot.shape[dim], dot.micro_tile[dim]
+            steps = [form.constant, *(c for _, c in form.symbols)]
+            if stride != 1 or size % extent or extent % block or any(step % extent for step in steps):
+                return False
+            along.append(dim)
+    last = forms[-1]
+    return sorted(along) == [0, 1] and last is not None and last.coefficient(1) == 1
+
+
+def _replace(op: Operation, new: Operation) -> None:
+    block = op.parent_block()
+    if block is None:
+        return
+    block.insert_op_before(new, op)
+    for old, result in zip(op.results, new.results, strict=True):
+        old.replace_all_uses_with(result)
+    op.detach()
+    op.erase()
+
