@@ -123,8 +123,7 @@ class _Parts:
         builder, (height, width), acc = self.context.builder, self.op.micro_tile, self.acc
         item = tile.ref_type(self.op.accumulator).dtype.itemsize
         place = add(builder, multiply(builder, block, height * acc.pitch), multiply(builder, panel, width))
-        asked = 0 if acc.rows is None else -(-height // self.steps)
-        target = SplitTarget(offset_pointer(builder, acc.pointer, place, item), acc.pitch * item, self.spare, asked)
+        target = SplitTarget(offset_pointer(builder, acc.pointer, place, item), acc.pitch * item, self.spare)
         accumulate = bool(self.op.accumulate.value.data)
         self.kernel.emit(left, self.right_panel(panel), target, i64(self.steps), ahead, beside, accumulate=accumulate)
 

@@ -34,13 +34,11 @@ NOTHING_AHEAD = Ahead((), i64(0))
 
 @dataclass(frozen=True)
 class SplitTarget:
-    """Where a block is added, its rows `stride` bytes apart, and spare memory that has room for it. `rows_a_step`: how
-    many of its rows each step asks for, as other threads write their ends."""
+    """Where a block is added, its rows `stride` bytes apart, and spare memory that has room for it."""
 
     pointer: Value
     stride: int
     spare: Value
-    rows_a_step: int = 0
 
 
 @dataclass(frozen=True)
@@ -95,8 +93,6 @@ class SplitKernel:
                 for side in (0, 1):
                     if number == 0 or pair[side] != pairs[number - 1][side]:
                         self._load_part(registers, side, at[side], pair[side])
-                for n in range(target.rows_a_step)[number :: len(pairs)]:
-                    self._ask_for_row(target, add(builder, multiply(builder, step, target.rows_a_step), i64(n)))
                 for pointer in ahead.pointers[number :: len(pairs)]:
                     prefetch(builder, offset_pointer(builder, pointer, builder.mul(step, ahead.step_bytes), 1))
                 for row in beside[number :: len(pairs)]:
@@ -128,13 +124,6 @@ class SplitKernel:
             word = builder.or_(builder.lshr(bits[0], half), kept[1])
             place = offset_pointer(builder, target, i64(2 * part * self.tile_bytes), 1)
             builder.store(word, place, align=WORD_BYTES)
-
-    def _ask_for_row(self, target: SplitTarget, row: Value) -> None:
-        """Of a block, to write it."""
-        start = offset_pointer(self.builder, target.pointer, multiply(self.builder, row, target.stride), 1)
-        for half in (0, 1):
-            place = offset_pointer(self.builder, start, i64(half * self.instruction.columns * WORD_BYTES), 1)
-            prefetch(self.builder, place, 1, to_write=True)
 
     def _load_part(self, registers: TileRegisters, side: int, start: Value, part: int) -> None:
         """Both tiles of a part of one operand."""
