@@ -16,6 +16,7 @@ from tests.programs import Program, build
 from tilewright import dtypes
 from tilewright.cost.given import Given, schedules_given
 from tilewright.cost.products import MatmulTile
+from tilewright.cost.split_products import takes_own_columns
 from tilewright.dialects import scheduled, tile
 from tilewright.dialects.tile import ref_type as tile_ref_type
 from tilewright.frontend.build import build_module
@@ -211,12 +212,52 @@ def test_rows_are_taken_apart_between_the_instructions_where_they_can_be() -> No
     assert not beside(2048, 2048, 512, tile=MatmulTile(64, 2048, 512)), "parts of the columns are too many bytes"
 
 
-def test_a_tile_takes_columns_apart_that_no_other_reads() -> None:
+def test_a_tile_takes_columns_apart_that_few_others_read() -> None:
     def memory(*sizes: int) -> str:
         return tile_ref_type(split_product(*sizes, SCHEDULED_TILE).right).space.data
 
     assert memory(64, 200, 64) == scheduled.WORKER
-    assert memory(65, 200, 64) == scheduled.SHARED
+    assert memory(65, 200, 64) == scheduled.WORKER
+    assert memory(640, 200, 64) == scheduled.SHARED
+
+
+def test_each_tile_takes_columns_apart_where_that_takes_less_time_than_together() -> None:
+    assert takes_own_columns(tiles=4, tile_panels=2, panels=8, numbers=4096, threads=1), "no other tile reads them"
+    assert not takes_own_columns(tiles=8, tile_panels=2, panels=8, numbers=4096, threads=1), "nobody waits"
+    assert takes_own_columns(tiles=2, tile_panels=8, panels=8, numbers=4096, threads=2)
+    assert not takes_own_columns(tiles=20, tile_panels=8, panels=8, numbers=4096, threads=2)
+
+
+def test_a_product_stores_whole_blocks_itself() -> None:
+    def stores(*sizes: int, turned: bool = False) -> bool:
+        dot = split_product(*sizes, SCHEDULED_TILE, turned)
+        return dot.accumulator_map is not None
+
+    assert stores(128, 192, 64)
+    assert stores(128, 192, 60, turned=True)
+    assert not stores(130, 192, 64), "rows are left"
+    assert not stores(128, 160, 64), "the last tile has less columns"
+    assert not stores(128, 192, 128), "sums of two steps are added"
+
+
+def test_a_product_stored_by_itself_is_computed_again_where_it_is_not_finite() -> None:
+    a, b = numbers((128, 64), 15), numbers((64, 128), 16)
+    a[3, 7], b[9, 100] = np.inf, np.nan
+    with np.errstate(invalid="ignore"):
+        expected = a.astype("f8") @ b.astype("f8")
+    for threads in (1, 2):
+        got = in_parts(product, a, b, tile=SCHEDULED_TILE, threads=threads)
+        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-4)
+
+
+def test_a_product_does_not_take_the_memory_of_an_operand() -> None:
+    a, b = numbers((64, 64), 17), numbers((64, 64), 18)
+    expected = (a.astype("f8") @ b.astype("f8")) @ b.astype("f8")
+    got = in_parts(lambda x, y: (x @ y) @ y, a, b, tile=SCHEDULED_TILE)
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-3)
+    with schedules_given(Given(split=SCHEDULED_TILE)):
+        donated = np.asarray(tw.jit(product, target="cpu", donate=("a",))(a.copy(), b))
+    check(donated, a, b)
 
 
 def test_a_product_in_parts_has_a_branch_for_what_is_not_finite() -> None:

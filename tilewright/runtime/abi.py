@@ -14,7 +14,7 @@ workers that are awake, and only one such job in `BRIEF_JOBS_A_WAKE` that found 
 follow.
 
 The support object defines the thread pool (`tw_parallel`), one run with a leased arena (`tw_run`), the function that
-Python calls (`tw_call`) and the memory of large outputs (`tw_new_array`), over the structures below.
+Python calls (`tw_call`) and the memory of outputs (`tw_new_array`), over the structures below.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ STATUS_NO_MEMORY = -1
 
 ARENA_SLOTS = 8
 """Arenas that a program keeps between calls: as many threads run it at one time without allocating."""
+
+LEAST_ALIGNED_BYTES = 1 << 14
+"""The size from which outputs begin where lines do: threads that write halves of the same rows share no line then."""
 
 BLOCK_SLOTS = 8  # a power of two
 LEAST_BLOCK_BYTES, MOST_KEPT_BYTES = 1 << 20, 1 << 28

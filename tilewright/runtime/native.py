@@ -180,8 +180,8 @@ def _knows_arrays() -> bool:
 
 
 def _new_array_function(manifest: Manifest, support: Support) -> int:
-    """The address of what makes outputs: NumPy's function, or the support object's where some are large."""
-    if all(spec.nbytes < abi.LEAST_BLOCK_BYTES for spec in manifest.outputs):
+    """The address of what makes outputs: NumPy's function, or the support object's where some are not small."""
+    if all(spec.nbytes < abi.LEAST_ALIGNED_BYTES for spec in manifest.outputs):
         return _numpy_function(abi.NEW_ARRAY_SLOT)
     _place_handler(support)
     return support.new_array

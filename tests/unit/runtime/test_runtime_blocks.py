@@ -43,6 +43,16 @@ def test_large_outputs_own_their_memory_and_leave_numpy_as_it_was():
     assert get_handler_name(plus_one(x[:1000].copy())) == "default_allocator"
 
 
+def test_outputs_that_are_not_small_begin_where_a_line_does():
+    for elements in (abi.LEAST_ALIGNED_BYTES // 4, 5001, 100_003):
+        outputs = [plus_one(np.zeros(elements, np.float32)) for _ in range(5)]
+        assert all(y.ctypes.data % abi.ALIGNMENT_BYTES == 0 for y in outputs)
+        assert all(get_handler_name(y) == "tilewright" for y in outputs)
+    kept = state().kept_bytes
+    del outputs
+    assert state().kept_bytes == kept, "blocks below the least size are given back"
+
+
 def test_memory_is_used_again_after_the_last_reader():
     x = np.arange(LARGE, dtype=np.float32)
     first = plus_one(x)

@@ -1,4 +1,5 @@
-"""LLVM IR of the memory of large outputs: blocks that are kept when an array dies, for the next array of that size.
+"""LLVM IR of the memory of outputs: blocks that begin where lines do, of which large ones are kept when an array dies,
+for the next array of that size.
 
 Fresh memory costs a page fault every few kilobytes, several times what a kernel takes to fill it. `tw_new_array` stands
 in for NumPy's `PyArray_NewFromDescr`: it makes the array under a memory handler (NEP 49) whose `malloc` and `free` are
@@ -20,7 +21,6 @@ _IR = Template("""
 @tw_blocks = global { ptr, ptr, ptr } zeroinitializer, align 8
 
 declare i32 @posix_memalign(ptr, i64, i64)
-declare ptr @malloc(i64)
 declare ptr @calloc(i64, i64)
 declare ptr @realloc(ptr, i64)
 declare i32 @madvise(ptr, i64, i32)
@@ -77,10 +77,7 @@ define internal ptr @empty_slot(ptr %state, ptr %slot) {
 define internal ptr @block_malloc(ptr %state, i64 %size) {
 entry:
   %large = icmp uge i64 %size, $least_bytes
-  br i1 %large, label %try, label %small
-small:
-  %plain = call ptr @malloc(i64 %size)
-  ret ptr %plain
+  br i1 %large, label %try, label %fresh
 try:
   %mine = call i1 @take_slots(ptr %state)
   br i1 %mine, label %begin, label %fresh
