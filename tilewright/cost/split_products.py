@@ -26,21 +26,21 @@ from tilewright.cost.register_blocks import even_split
 from tilewright.dtypes import by_name
 from tilewright.machines.machine import Machine, MatrixAtom
 
-# Fitted to 500 times of 70 products on two cores of an AMX server, in the time of `cost/products.py`, which is 1.7
-# times that of the server: how much longer the instructions take than one after the other from registers; taking an
-# element apart, of the left operand by itself or between the instructions, of the right one by all threads or by a
-# tile; adding a block of accumulators to the tile; reading the result again, of the time that its bytes take at a
-# cache's bandwidth; waiting for the other threads.
-SLOWER = 2.0
-LEFT_S, BESIDE_S, RIGHT_S, OWN_S = 0.52e-9, 0.2e-9, 1.45e-9, 0.45e-9
-BLOCK_S = 0.35e-6
+# Fitted to 1,800 times of 280 products on two cores of an AMX server, none of them those of `tilewright bench
+# schedules`, in the time of `cost/products.py`, which is twice that of the server: how much longer the instructions take
+# than one after the other from registers; taking an element apart, of the left operand by itself or between the
+# instructions, of the right one by all threads or by a tile; adding a block of accumulators to the tile; reading the
+# result again, of the time that its bytes take at a cache's bandwidth; waiting for the other threads.
+SLOWER = 2.4
+LEFT_S, BESIDE_S, RIGHT_S, OWN_S = 0.48e-9, 0.15e-9, 2.4e-9, 0.46e-9
+BLOCK_S = 0.25e-6
 CHECKED = 2.0
-JOIN_S = 4.2e-6
+JOIN_S = 10e-6
 # Of the time that bytes take at the third-level cache's bandwidth: the right operand's, which each tile reads there
 # where it is too large for the second-level one, and the left one's, which are read again for each panel.
-RIGHT_AFAR, LEFT_AFAR = 0.78, 0.47
+RIGHT_AFAR, LEFT_AFAR = 1.05, 1.05
 # Of the predicted time of the usual product: one in parts needs memory for them, and predictions are no better.
-SURE = 0.92
+SURE = 0.95
 
 ROW_TARGETS = (512, 256, 128, 64, 32)
 COLUMN_TARGETS = (2048, 1024, 512, 256, 128, 64)

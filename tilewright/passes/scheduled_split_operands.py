@@ -1,10 +1,10 @@
 """Take the operands of products in parts apart.
 
 Each tile does so with its rows of the left operand, right before it multiplies them, and with its columns of the right
-one where no other tile reads them. Else all threads take the right operand apart, at the start of the kernel, panel by
-panel. What an operand lacks of whole blocks and steps are zeros. A word
-holds the same part of two numbers that are half a step of the depth from each other, in both operands, so that whole
-vectors of numbers become whole vectors of words.
+one where no other tile reads them, or few do. Else all threads take the right operand apart at the start of the kernel,
+a step of the depth of some panels side by side at a time. What an operand lacks of whole blocks and steps are zeros. A
+word holds the same part of two numbers that are half a step of the depth from each other, in both operands, so that
+whole vectors of numbers become whole vectors of words.
 
 Before:
     func.func @main(%x: tensor<8x32xf32>, %w: tensor<32x3xf32>) -> tensor<8x3xf32> {
@@ -41,47 +41,47 @@ After:
           %4 = scheduled.alloc() : !tile.ref<tensor<32x32xf32>, "worker">
           %5 = scheduled.alloc() : !tile.ref<tensor<1x1x3x2x16x16xui32>, "worker">
           scheduled.nest() do {
-            %6 = tile.load(%1) {map = affine_map<(d0, d1, d2, d3, d4) -> (((d1 * 32) + d2), (((d0 * 32) + (d3 * 16))
-              + d4))>, fill = 0.000000e+00 : f64} : tensor<1x1x16x2x16xf32>
-            %7 = tile.full() {value = 0x4170000000000000 : f64} : tensor<1x1x16x2x16xf32>
-            %8 = tile.map(%6, %7) {fn = "multiply"} : tensor<1x1x16x2x16xf32>
-            %9 = tile.full() {value = 4294901760 : index} : tensor<1x1x16x2x16xui32>
-            %10 = tile.bitcast(%8) : tensor<1x1x16x2x16xui32>
-            %11 = tile.full() {value = 32768 : index} : tensor<1x1x16x2x16xui32>
-            %12 = tile.map(%10, %11) {fn = "add"} : tensor<1x1x16x2x16xui32>
-            %13 = tile.map(%12, %9) {fn = "bitwise_and"} : tensor<1x1x16x2x16xui32>
-            %14 = tile.bitcast(%13) : tensor<1x1x16x2x16xf32>
-            %15 = tile.map(%8, %14) {fn = "subtract"} : tensor<1x1x16x2x16xf32>
-            %16 = tile.bitcast(%15) : tensor<1x1x16x2x16xui32>
-            %17 = tile.map(%16, %9) {fn = "bitwise_and"} : tensor<1x1x16x2x16xui32>
-            %18 = tile.bitcast(%17) : tensor<1x1x16x2x16xf32>
-            %19 = tile.map(%15, %18) {fn = "subtract"} : tensor<1x1x16x2x16xf32>
-            %20 = tile.bitcast(%19) : tensor<1x1x16x2x16xui32>
-            %21 = tile.map(%20, %9) {fn = "bitwise_and"} : tensor<1x1x16x2x16xui32>
-            %22 = tile.load(%1) {map = affine_map<(d0, d1, d2, d3, d4) -> ((((d1 * 32) + 16) + d2), (((d0 * 32) +
-              (d3 * 16)) + d4))>, fill = 0.000000e+00 : f64} : tensor<1x1x16x2x16xf32>
-            %23 = tile.map(%22, %7) {fn = "multiply"} : tensor<1x1x16x2x16xf32>
-            %24 = tile.bitcast(%23) : tensor<1x1x16x2x16xui32>
-            %25 = tile.map(%24, %11) {fn = "add"} : tensor<1x1x16x2x16xui32>
-            %26 = tile.map(%25, %9) {fn = "bitwise_and"} : tensor<1x1x16x2x16xui32>
-            %27 = tile.bitcast(%26) : tensor<1x1x16x2x16xf32>
-            %28 = tile.map(%23, %27) {fn = "subtract"} : tensor<1x1x16x2x16xf32>
-            %29 = tile.bitcast(%28) : tensor<1x1x16x2x16xui32>
-            %30 = tile.map(%29, %9) {fn = "bitwise_and"} : tensor<1x1x16x2x16xui32>
-            %31 = tile.bitcast(%30) : tensor<1x1x16x2x16xf32>
-            %32 = tile.map(%28, %31) {fn = "subtract"} : tensor<1x1x16x2x16xf32>
-            %33 = tile.bitcast(%32) : tensor<1x1x16x2x16xui32>
-            %34 = tile.map(%33, %9) {fn = "bitwise_and"} : tensor<1x1x16x2x16xui32>
-            %35 = tile.full() {value = 16 : index} : tensor<1x1x16x2x16xui32>
-            %36 = tile.map(%13, %35) {fn = "shift_right"} : tensor<1x1x16x2x16xui32>
-            %37 = tile.map(%36, %26) {fn = "bitwise_or"} : tensor<1x1x16x2x16xui32>
-            tile.store(%37, %5) {map = affine_map<(d0, d1, d2, d3, d4) -> (d0, d1, 0, d3, d2, d4)>}
-            %38 = tile.map(%17, %35) {fn = "shift_right"} : tensor<1x1x16x2x16xui32>
-            %39 = tile.map(%38, %30) {fn = "bitwise_or"} : tensor<1x1x16x2x16xui32>
-            tile.store(%39, %5) {map = affine_map<(d0, d1, d2, d3, d4) -> (d0, d1, 1, d3, d2, d4)>}
-            %40 = tile.map(%21, %35) {fn = "shift_right"} : tensor<1x1x16x2x16xui32>
-            %41 = tile.map(%40, %34) {fn = "bitwise_or"} : tensor<1x1x16x2x16xui32>
-            tile.store(%41, %5) {map = affine_map<(d0, d1, d2, d3, d4) -> (d0, d1, 2, d3, d2, d4)>}
+            %6 = tile.load(%1) {map = affine_map<(d0, d1, d2, d3, d4) -> (((d1 * 32) + d3), (((d0 * 32) + (d2 * 16))
+              + d4))>, fill = 0.000000e+00 : f64} : tensor<1x1x2x16x16xf32>
+            %7 = tile.full() {value = 0x4170000000000000 : f64} : tensor<1x1x2x16x16xf32>
+            %8 = tile.map(%6, %7) {fn = "multiply"} : tensor<1x1x2x16x16xf32>
+            %9 = tile.full() {value = 4294901760 : index} : tensor<1x1x2x16x16xui32>
+            %10 = tile.bitcast(%8) : tensor<1x1x2x16x16xui32>
+            %11 = tile.full() {value = 32768 : index} : tensor<1x1x2x16x16xui32>
+            %12 = tile.map(%10, %11) {fn = "add"} : tensor<1x1x2x16x16xui32>
+            %13 = tile.map(%12, %9) {fn = "bitwise_and"} : tensor<1x1x2x16x16xui32>
+            %14 = tile.bitcast(%13) : tensor<1x1x2x16x16xf32>
+            %15 = tile.map(%8, %14) {fn = "subtract"} : tensor<1x1x2x16x16xf32>
+            %16 = tile.bitcast(%15) : tensor<1x1x2x16x16xui32>
+            %17 = tile.map(%16, %9) {fn = "bitwise_and"} : tensor<1x1x2x16x16xui32>
+            %18 = tile.bitcast(%17) : tensor<1x1x2x16x16xf32>
+            %19 = tile.map(%15, %18) {fn = "subtract"} : tensor<1x1x2x16x16xf32>
+            %20 = tile.bitcast(%19) : tensor<1x1x2x16x16xui32>
+            %21 = tile.map(%20, %9) {fn = "bitwise_and"} : tensor<1x1x2x16x16xui32>
+            %22 = tile.load(%1) {map = affine_map<(d0, d1, d2, d3, d4) -> ((((d1 * 32) + 16) + d3), (((d0 * 32) +
+              (d2 * 16)) + d4))>, fill = 0.000000e+00 : f64} : tensor<1x1x2x16x16xf32>
+            %23 = tile.map(%22, %7) {fn = "multiply"} : tensor<1x1x2x16x16xf32>
+            %24 = tile.bitcast(%23) : tensor<1x1x2x16x16xui32>
+            %25 = tile.map(%24, %11) {fn = "add"} : tensor<1x1x2x16x16xui32>
+            %26 = tile.map(%25, %9) {fn = "bitwise_and"} : tensor<1x1x2x16x16xui32>
+            %27 = tile.bitcast(%26) : tensor<1x1x2x16x16xf32>
+            %28 = tile.map(%23, %27) {fn = "subtract"} : tensor<1x1x2x16x16xf32>
+            %29 = tile.bitcast(%28) : tensor<1x1x2x16x16xui32>
+            %30 = tile.map(%29, %9) {fn = "bitwise_and"} : tensor<1x1x2x16x16xui32>
+            %31 = tile.bitcast(%30) : tensor<1x1x2x16x16xf32>
+            %32 = tile.map(%28, %31) {fn = "subtract"} : tensor<1x1x2x16x16xf32>
+            %33 = tile.bitcast(%32) : tensor<1x1x2x16x16xui32>
+            %34 = tile.map(%33, %9) {fn = "bitwise_and"} : tensor<1x1x2x16x16xui32>
+            %35 = tile.full() {value = 16 : index} : tensor<1x1x2x16x16xui32>
+            %36 = tile.map(%13, %35) {fn = "shift_right"} : tensor<1x1x2x16x16xui32>
+            %37 = tile.map(%36, %26) {fn = "bitwise_or"} : tensor<1x1x2x16x16xui32>
+            tile.store(%37, %5) {map = affine_map<(d0, d1, d2, d3, d4) -> (d0, d1, 0, d2, d3, d4)>}
+            %38 = tile.map(%17, %35) {fn = "shift_right"} : tensor<1x1x2x16x16xui32>
+            %39 = tile.map(%38, %30) {fn = "bitwise_or"} : tensor<1x1x2x16x16xui32>
+            tile.store(%39, %5) {map = affine_map<(d0, d1, d2, d3, d4) -> (d0, d1, 1, d2, d3, d4)>}
+            %40 = tile.map(%21, %35) {fn = "shift_right"} : tensor<1x1x2x16x16xui32>
+            %41 = tile.map(%40, %34) {fn = "bitwise_or"} : tensor<1x1x2x16x16xui32>
+            tile.store(%41, %5) {map = affine_map<(d0, d1, d2, d3, d4) -> (d0, d1, 2, d2, d3, d4)>}
             scheduled.end()
           }
           %42 = scheduled.alloc() : !tile.ref<tensor<1x1x3x32x16xui32>, "worker">

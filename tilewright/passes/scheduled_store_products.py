@@ -1,7 +1,7 @@
 """Let products in parts write their results where they go.
 
-A product in parts is looked at before it is used: where it is not all finite it is computed again. So its result is in a
-buffer, which is copied to an array at the end. Where nothing else is done with it and all blocks of the product are
+A product in parts is looked at before it is used: where it is not all finite it is computed again. So its result is in
+a buffer, which is copied to an array at the end. Where nothing else is done with it and all blocks of the product are
 whole and lie within the array, the product writes the array, block by block, and what looked at the buffer looks there.
 
 Before:
@@ -15,7 +15,8 @@ Before:
       ^bb0(%i: index):
         %total = scheduled.alloc() : !tile.ref<tensor<32x32xf32>, "worker">
         %sum = scheduled.alloc() : !tile.ref<tensor<f32>, "worker">
-        scheduled.dot(%x, %w, %total, %i) {extents = array<i64: 32, 32, 32>, block = "(32, 32) : [32@reg*2 | 2@reg 16@simd]",
+        scheduled.dot(%x, %w, %total, %i) {extents = array<i64: 32, 32, 32>,
+          block = "(32, 32) : [32@reg*2 | 2@reg 16@simd]",
           left_map = affine_map<(d0, d1)[s0] -> (d0 + s0 * 32, d1)>, right_map = affine_map<(d0, d1)[s0] -> (d0, d1)>,
           accumulate = false, parts = 3 : index, scale = 24 : index}
         scheduled.nest() do {
@@ -35,6 +36,32 @@ Before:
       tile.yield()
     }
 After:
+    builtin.module {
+      func.func @main(%0: tensor<64x32xf32>, %1: tensor<32x32xf32>) -> tensor<64x32xf32> {
+        %2 = array.call(%0, %1) {callee = "contract_0"} : tensor<64x32xf32>
+        func.return %2 : tensor<64x32xf32>
+      }
+      tile.kernel() {sym_name = "contract_0", grid = array<i64>, effects = ["in", "in", "out"]} do {
+      ^bb0(%0: !tile.ref<tensor<64x32xf32>>, %1: !tile.ref<tensor<32x32xf32>>, %2: !tile.ref<tensor<64x32xf32>>):
+        scheduled.parallel() {extents = array<i64: 2>, grain = 1 : index} do {
+        ^bb0(%3: index):
+          %4 = scheduled.alloc() : !tile.ref<tensor<f32>, "worker">
+          scheduled.dot(%0, %1, %2, %3, %3) {extents = array<i64: 32, 32, 32>, block =
+            "(32, 32) : [32@reg*2 | 2@reg 16@simd]", left_map = affine_map<(d0, d1)[s0, s1] -> ((d0 + (s0 * 32)),
+            d1)>, right_map = affine_map<(d0, d1)[s0, s1] -> (d0, d1)>, accumulate = false, parts = 3 : index, scale
+            = 24 : index, accumulator_map = affine_map<(d0, d1)[s0, s1] -> ((d0 + (s1 * 32)), d1)>}
+          scheduled.nest() do {
+            %5 = tile.load(%2, %3) {map = affine_map<(d0, d1)[s0] -> ((d0 + (s0 * 32)), d1)>} : tensor<32x32xf32>
+            %6 = tile.map(%5, %5) {fn = "subtract"} : tensor<32x32xf32>
+            %7 = tile.reduce(%6) {fn = "add", axes = array<i64: 0, 1>} : tensor<f32>
+            tile.store(%7, %4) {map = affine_map<() -> ()>}
+            scheduled.end()
+          }
+          scheduled.end()
+        }
+        tile.yield()
+      }
+    }
 """
 
 from __future__ import annotations
@@ -109,19 +136,19 @@ class _Window:
 
 
 def _window_of(dot: scheduled.DotOp) -> _Window | None:
-    """Where the result of a product goes as it is; None where something else is done with it, or blocks reach beyond."""
-    alloc, block = dot.accumulator.owner, dot.parent_block()
+    """Where the result of a product goes as it is; None where more is done with it, or blocks reach beyond."""
+    alloc = dot.accumulator.owner
     if not isinstance(alloc, scheduled.AllocOp) or dot.accumulate.value.data or dot.depth_map is not None:
         return None
     users = [use.operation for use in alloc.result.uses if use.operation is not dot]
-    nests = [user.parent_op() for user in users if isinstance(user, tile.LoadOp | tile.StoreOp)]
-    if len(nests) < len(users) or any(len(user.map.data.results) != 2 for user in users):  # type: ignore[attr-defined]
+    if not all(isinstance(user, tile.LoadOp | tile.StoreOp) for user in users):
         return None
     for user in users:
         nest = user.parent_op()
-        store = _copied_by(nest, user) if isinstance(nest, scheduled.NestOp) and nest.parent_block() is block else None
-        if store is not None and isinstance(nest, scheduled.NestOp) and nests.count(nest) == 1 and _is_whole(dot, store):
-            return _Window(dot, alloc, nest, store)
+        if isinstance(nest, scheduled.NestOp) and nest.parent_block() is dot.parent_block():
+            store = _copied_by(nest, user)
+            if store is not None and _is_whole(dot, store):
+                return _Window(dot, alloc, nest, store)
     return None
 
 
@@ -164,4 +191,3 @@ def _replace(op: Operation, new: Operation) -> None:
         old.replace_all_uses_with(result)
     op.detach()
     op.erase()
-
