@@ -214,7 +214,9 @@ def tiled_product(a: tw.In["M K"], b: tw.In["K N"], c: tw.Out["M N"], *, bn: int
         c[i, j] = tw.dot(a[i, 0:40], b[0:40, j], tw.zeros((64, bn), tw.f32))
 
 
-@pytest.mark.parametrize(("bn", "columns"), [(8, 8), (16, 16), (24, 8), (40, 8), (48, 16), (56, 8), (72, 8), (64, 16)])
+@pytest.mark.parametrize(
+    ("bn", "columns"), [(8, 8), (16, 16), (24, 24), (40, 8), (48, 16), (56, 8), (72, 24), (64, 16)]
+)
 def test_the_block_divides_the_tile_so_that_the_array_is_packed_once(bn: int, columns: int) -> None:
     """On eight lanes: a wider block would have fewer panels, but tiles would begin inside one and be packed each."""
     shapes = (

@@ -255,7 +255,8 @@ def right_seconds(
     if right == Right.ALONE:
         return afar + taken * (own * PACKED_ALONE / l3 + _pages_seconds(product, machine))
     if right == Right.TOGETHER:
-        packed = product.batches * whole / max(1, min(threads, tiles)) * PACKED_TOGETHER / l3
+        panels_made = product.batches * -(-product.columns // block.columns)
+        packed = product.batches * whole / min(threads, panels_made) * PACKED_TOGETHER / l3
         return afar + packed + (TOGETHER_S if threads > 1 else 0.0)
     return taken * _in_place_seconds(product, tile, block, machine)
 

@@ -27,8 +27,8 @@ from tilewright.dtypes import by_name
 from tilewright.machines.machine import Machine, MatrixAtom
 
 # Fitted to 1,800 times of 280 products on two cores of an AMX server, none of them those of `tilewright bench
-# schedules`, in the time of `cost/products.py`, which is twice that of the server: how much longer the instructions take
-# than one after the other from registers; taking an element apart, of the left operand by itself or between the
+# schedules`, in the time of `cost/products.py`, which is twice that of the server: how much longer the instructions
+# take than one after the other from registers; taking an element apart, of the left operand by itself or between the
 # instructions, of the right one by all threads or by a tile; adding a block of accumulators to the tile; reading the
 # result again, of the time that its bytes take at a cache's bandwidth; waiting for the other threads.
 SLOWER = 2.4
