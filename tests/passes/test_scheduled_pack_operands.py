@@ -133,7 +133,7 @@ def test_panels_hold_the_type_that_is_multiplied() -> None:
         packed(program),
         """
         CHECK: scheduled.alloc() : !tile.ref<tensor<4x32xf32>, "shared"
-        CHECK: tile.load(%1{{.*}} : tensor<4x24xbf16>
+        CHECK: tile.load(%1{{.*}} : tensor<4x16xbf16>
         CHECK-NEXT: tile.cast(%{{[0-9]+}}) : tensor<4x16xf32>
         CHECK-NEXT: tile.store
         """,
