@@ -77,6 +77,14 @@ def test_products_of_every_size_are_as_near_as_in_f32(rows: int, columns: int, d
     check(in_parts(product, a, b, tile=tile), a, b)
 
 
+@pytest.mark.parametrize("batch", [(), (2,)], ids=str)
+@pytest.mark.parametrize(("columns", "depth"), [(257, 70), (300, 130), (600, 64)])
+def test_columns_that_all_threads_take_apart(columns: int, depth: int, batch: tuple[int, ...]) -> None:
+    """Many tiles read the same columns, whose panels are no whole groups."""
+    a, b = numbers((*batch, 900, depth), 1), numbers((*batch, depth, columns), 2)
+    check(in_parts(product, a, b, tile=MatmulTile(32, 160, 64)), a, b)
+
+
 @pytest.mark.parametrize("batch", [(), (3,)], ids=str)
 @pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True), (True, True)], ids=str)
 def test_transposed_and_batched_whole_numbers_are_exact(turned: tuple[bool, bool], batch: tuple[int, ...]) -> None:
@@ -180,7 +188,9 @@ def scheduled_product(rows: int, columns: int, depth: int, turned: bool, given: 
 
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize(
-    "size", [(64, 64, 64), (70, 100, 130), (70, 70, 40), (33, 129, 64), (20, 20, 20), (130, 64, 128)], ids=str
+    "size",
+    [(64, 64, 64), (70, 100, 130), (70, 70, 40), (33, 129, 64), (20, 20, 20), (130, 64, 128), (640, 290, 70)],
+    ids=str,
 )
 @pytest.mark.parametrize("special", [1.0, np.inf])
 def test_scheduled_products_in_parts_mean_products(size: tuple[int, int, int], turned: bool, special: float) -> None:
