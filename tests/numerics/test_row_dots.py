@@ -32,6 +32,6 @@ def test_an_accumulator_is_added_to() -> None:
 
 
 def test_the_right_operand_is_not_copied() -> None:
-    wide, narrow = (product.lower(np.zeros((n, 64), "f4"), np.zeros((90, 64), "f4")).compile() for n in (1, 300))
-    assert "scheduled.alloc" not in wide.ir("scheduled")
-    assert "scheduled.alloc" in narrow.ir("scheduled")
+    wide, narrow = (product.lower(np.zeros((n, 640), "f4"), np.zeros((90, 640), "f4")).compile() for n in (1, 5000))
+    assert "scheduled.barrier" not in wide.ir("scheduled")
+    assert "scheduled.barrier" in narrow.ir("scheduled")
