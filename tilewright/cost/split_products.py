@@ -40,7 +40,7 @@ JOIN_S = 10e-6
 # where it is too large for the second-level one, and the left one's, which are read again for each panel.
 RIGHT_AFAR, LEFT_AFAR = 1.05, 1.05
 # Of the predicted time of the usual product: one in parts needs memory for them, and predictions are no better.
-SURE = 0.95
+SURE = 0.92
 
 ROW_TARGETS = (512, 256, 128, 64, 32)
 COLUMN_TARGETS = (2048, 1024, 512, 256, 128, 64)
