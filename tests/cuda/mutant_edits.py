@@ -10,7 +10,7 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from tilewright import dtypes
-from tilewright.dialects import scheduled, tensor_memory, tile
+from tilewright.dialects import asynchronous, scheduled, tensor_memory, tile
 from tilewright.primitives import ArrayType
 
 Edit = Callable[[Operation], None]
@@ -19,24 +19,24 @@ SYNCHRONISES = (
     scheduled.BarrierOp,
     scheduled.CommitOp,
     scheduled.WaitOp,
-    scheduled.FenceOp,
-    scheduled.ArriveOp,
-    scheduled.ExpectOp,
-    scheduled.AwaitOp,
+    asynchronous.FenceOp,
+    asynchronous.ArriveOp,
+    asynchronous.ExpectOp,
+    asynchronous.AwaitOp,
     scheduled.MmaWaitOp,
     tensor_memory.MmaCommitOp,
     tensor_memory.TensorFenceOp,
     tensor_memory.TensorFreeOp,
-    scheduled.StoreWaitOp,
+    asynchronous.StoreWaitOp,
     scheduled.SetRegistersOp,
 )
 USES_BARRIERS = (
-    *(scheduled.ArriveOp, scheduled.ExpectOp, scheduled.AwaitOp, scheduled.TensorCopyOp),
+    *(asynchronous.ArriveOp, asynchronous.ExpectOp, asynchronous.AwaitOp, asynchronous.TensorCopyOp),
     tensor_memory.MmaCommitOp,
 )
 _USES_TENSOR_MEMORY = (tensor_memory.TensorAllocOp, tensor_memory.TensorMmaOp, tensor_memory.TensorLoadOp)
 # What touches memory where an operand is there.
-_MOVES = (tile.LoadOp, tile.StoreOp, scheduled.MmaOp, scheduled.TensorStoreOp)
+_MOVES = (tile.LoadOp, tile.StoreOp, scheduled.MmaOp, asynchronous.TensorStoreOp)
 
 # ---- edits ----------------------------------------------------------------------------------------------------------
 
@@ -86,7 +86,9 @@ def neighbour(op: Operation, forwards: bool) -> Operation | None:
 def _matters(op: Operation) -> bool:
     inner = [each for each in op.walk() if not isinstance(each, tile.YieldOp | scheduled.EndOp)]
     return any(
-        isinstance(each, (*SYNCHRONISES, *USES_BARRIERS, *_USES_TENSOR_MEMORY, scheduled.CopyOp, scheduled.MbarrierOp))
+        isinstance(
+            each, (*SYNCHRONISES, *USES_BARRIERS, *_USES_TENSOR_MEMORY, scheduled.CopyOp, asynchronous.MbarrierOp)
+        )
         or (isinstance(each, scheduled.MmaOp) and each.asynchronous is not None)
         or (isinstance(each, _MOVES) and any(_is_of_a_block(operand) for operand in each.operands))
         for each in inner
@@ -133,18 +135,18 @@ def _put_map(op: Operation, name: str, map: AffineMap, result: AffineExpr) -> No
 
 
 def with_a_barrier_fewer(op: Operation) -> None:
-    assert isinstance(op, scheduled.MbarrierOp)
+    assert isinstance(op, asynchronous.MbarrierOp)
     count, block = int(op.count.value.data) - 1, op.parent_block()
     assert block is not None
     attributes = {"count": count, "arrivals": int(op.arrivals.value.data)}
-    fewer = scheduled.MbarrierOp.make([], attributes, [tile.ref(ArrayType((count,), dtypes.i64), scheduled.BLOCK)])
+    fewer = asynchronous.MbarrierOp.make([], attributes, [tile.ref(ArrayType((count,), dtypes.i64), scheduled.BLOCK)])
     block.insert_op_before(fewer, op)
     op.result.replace_all_uses_with(fewer.result)
     leave_out(op)
 
 
 def share_a_barrier(op: Operation) -> None:
-    assert isinstance(op, scheduled.MbarrierOp)
+    assert isinstance(op, asynchronous.MbarrierOp)
     for use in list(op.result.uses):
         _modulo(use.operation, "number", int(op.count.value.data) - 1)
 
@@ -168,7 +170,7 @@ def take_others(op: Operation, at: int) -> None:
 
 
 def _barrier_operand(op: Operation) -> int:
-    return 2 if isinstance(op, scheduled.TensorCopyOp) else 0
+    return 2 if isinstance(op, asynchronous.TensorCopyOp) else 0
 
 
 def have_trips_alike(*ops: Operation) -> bool:
@@ -220,8 +222,8 @@ def role_of(op: Operation) -> Operation | None:
     return around
 
 
-def barriers_of(op: Operation) -> list[scheduled.MbarrierOp]:
-    return [each for each in kernel_of(op).walk() if isinstance(each, scheduled.MbarrierOp)]
+def barriers_of(op: Operation) -> list[asynchronous.MbarrierOp]:
+    return [each for each in kernel_of(op).walk() if isinstance(each, asynchronous.MbarrierOp)]
 
 
 def count_of(op: Any) -> int:

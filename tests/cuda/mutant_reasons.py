@@ -8,13 +8,13 @@ from itertools import cycle
 from xdsl.ir import Block, Operation, SSAValue
 
 from tests.cuda.mutant_edits import count_of, kernel_of, map_of, neighbour, region_of, role_of
-from tilewright.dialects import scheduled, tensor_memory, tile
+from tilewright.dialects import asynchronous, scheduled, tensor_memory, tile
 
 # Said twice, these say nothing more.
 _IDEMPOTENT = (
-    *(scheduled.BarrierOp, scheduled.WaitOp, scheduled.FenceOp, scheduled.AwaitOp, scheduled.MmaWaitOp),
+    *(scheduled.BarrierOp, scheduled.WaitOp, asynchronous.FenceOp, asynchronous.AwaitOp, scheduled.MmaWaitOp),
     tensor_memory.TensorFenceOp,
-    scheduled.StoreWaitOp,
+    asynchronous.StoreWaitOp,
     scheduled.SetRegistersOp,
 )
 FINDS_NOTHING = "no copy is under way"
@@ -49,19 +49,19 @@ def why_moving_is_harmless(op: Operation, other: Operation, forwards: bool) -> s
     if isinstance(op if forwards else other, tensor_memory.TensorFreeOp):
         return "given back later"
     kinds = {type(op), type(other)}
-    if kinds == {scheduled.ExpectOp, scheduled.TensorCopyOp} and _barrier(op) is not _barrier(other):
+    if kinds == {asynchronous.ExpectOp, asynchronous.TensorCopyOp} and _barrier(op) is not _barrier(other):
         return _OF_OTHER_BARRIERS
     if kinds == {scheduled.WaitOp, scheduled.CopyOp}:
         return "the copy is in no group yet"
     if kinds == {scheduled.WaitOp, scheduled.BarrierOp} and _is_left_alone(op if forwards else other):
         return "nobody touches what it waits for"
-    if kinds == {scheduled.StoreWaitOp, scheduled.MmaWaitOp}:
+    if kinds == {asynchronous.StoreWaitOp, scheduled.MmaWaitOp}:
         return "each waits for something else"
     for moved, passed, down in ((op, other, forwards), (other, op, not forwards)):
-        if isinstance(moved, scheduled.ArriveOp) and isinstance(passed, scheduled.BarrierOp) and down:
+        if isinstance(moved, asynchronous.ArriveOp) and isinstance(passed, scheduled.BarrierOp) and down:
             return "says later that a stage is empty"
-        stores = any(isinstance(each, scheduled.TensorStoreOp) for each in passed.walk())
-        if isinstance(moved, scheduled.StoreWaitOp) and not down and not stores:
+        stores = any(isinstance(each, asynchronous.TensorStoreOp) for each in passed.walk())
+        if isinstance(moved, asynchronous.StoreWaitOp) and not down and not stores:
             return "waits sooner"
         if isinstance(moved, scheduled.CommitOp) and not isinstance(passed, _COUNTS_COPIES):
             return "" if any(isinstance(each, _COUNTS_COPIES) for each in passed.walk()) else "the same groups"
@@ -92,16 +92,16 @@ def finds_nothing(op: Operation) -> bool:
 
 def _is_fenced_again(op: Operation) -> bool:
     """Whether behind a fence the next product of the block comes behind another one, and a barrier."""
-    if not isinstance(op, scheduled.FenceOp):
+    if not isinstance(op, asynchronous.FenceOp):
         return False
     kinds: list[type] = []
     behind = op.next_op
     while behind is not None and not isinstance(behind, scheduled.MmaOp | tile.ForOp):
         kinds.append(type(behind))
         behind = behind.next_op
-    if not isinstance(behind, scheduled.MmaOp) or scheduled.FenceOp not in kinds:
+    if not isinstance(behind, scheduled.MmaOp) or asynchronous.FenceOp not in kinds:
         return False
-    return scheduled.BarrierOp in kinds[kinds.index(scheduled.FenceOp) :]
+    return scheduled.BarrierOp in kinds[kinds.index(asynchronous.FenceOp) :]
 
 
 def _is_left_alone(op: Operation) -> bool:
@@ -153,14 +153,14 @@ def why_moving_only_waits(op: Operation, other: Operation, forwards: bool) -> st
     if isinstance(first, scheduled.SetRegistersOp) or isinstance(second, scheduled.SetRegistersOp):
         return "its registers are nobody else's"
     begins = any(isinstance(each, scheduled.MmaOp) for each in first.walk())
-    is_wait = isinstance(second, scheduled.AwaitOp) or (isinstance(second, scheduled.MmaWaitOp) and not begins)
+    is_wait = isinstance(second, asynchronous.AwaitOp) or (isinstance(second, scheduled.MmaWaitOp) and not begins)
     return "waits sooner" if is_wait else ""
 
 
 def why_the_next_only_waits(op: Operation) -> str:
     """Why a wait for the next barrier of several waits for no less: all arrivals are of the same warps, which come to
     one barrier after the other, so that who knows of the later arrival knows of the one before."""
-    if not isinstance(op, scheduled.AwaitOp) or op.symbols:
+    if not isinstance(op, asynchronous.AwaitOp) or op.symbols:
         return ""
     is_last = map_of(op, "number").eval([], [])[0] == count_of(op) - 1
     return "" if is_last or not _arrive_in_turn(_barrier(op)) else "waits for the arrival that follows"
@@ -168,8 +168,8 @@ def why_the_next_only_waits(op: Operation) -> str:
 
 def _arrive_in_turn(barriers: SSAValue) -> bool:
     """Whether one role arrives at barriers by turns, beginning with the first, and nothing else completes phases."""
-    users = [use.operation for use in barriers.uses if not isinstance(use.operation, scheduled.AwaitOp)]
-    if not users or any(not isinstance(user, scheduled.ArriveOp) or user.trip is not None for user in users):
+    users = [use.operation for use in barriers.uses if not isinstance(use.operation, asynchronous.AwaitOp)]
+    if not users or any(not isinstance(user, asynchronous.ArriveOp) or user.trip is not None for user in users):
         return False
     roles = {role_of(user) for user in users}
     if len(roles) > 1:
@@ -185,7 +185,7 @@ def _numbers_of_arrivals(block: Block, barriers: SSAValue, trips: Mapping[SSAVal
     """At which of some barriers the warps that run a block arrive, in order; None where that is not known."""
     for op in block.ops:
         match op:
-            case scheduled.ArriveOp() if op.mbarrier is barriers:
+            case asynchronous.ArriveOp() if op.mbarrier is barriers:
                 symbols = [trips.get(symbol) for symbol in op.symbols]
                 known = [symbol for symbol in symbols if symbol is not None]
                 yield map_of(op, "number").eval([], known)[0] if len(known) == len(symbols) else None
@@ -197,12 +197,12 @@ def _numbers_of_arrivals(block: Block, barriers: SSAValue, trips: Mapping[SSAVal
                         yield None
             case scheduled.RoleOp():
                 pass
-            case _ if any(isinstance(each, scheduled.ArriveOp) and each.mbarrier is barriers for each in op.walk()):
+            case _ if any(isinstance(each, asynchronous.ArriveOp) and each.mbarrier is barriers for each in op.walk()):
                 yield None
             case _:
                 pass
 
 
 def _barrier(op: Operation) -> SSAValue:
-    assert isinstance(op, scheduled.ExpectOp | scheduled.AwaitOp | scheduled.TensorCopyOp)
+    assert isinstance(op, asynchronous.ExpectOp | asynchronous.AwaitOp | asynchronous.TensorCopyOp)
     return op.mbarrier

@@ -58,11 +58,11 @@ from tests.cuda.mutant_reasons import (
 )
 from tests.cuda.mutant_subjects import Subject, Tensor, all_subjects
 from tests.ptx.errors import SharedRace, TensorMemoryFault
-from tilewright.dialects import scheduled, tensor_memory, tile
+from tilewright.dialects import asynchronous, scheduled, tensor_memory, tile
 from tilewright.errors import CompilerBug
 from tilewright.semantics.hazards import DeadlockError, PhaseError
 
-_SWAPPED = (scheduled.ArriveOp, scheduled.ExpectOp, scheduled.AwaitOp, tensor_memory.MmaCommitOp)
+_SWAPPED = (asynchronous.ArriveOp, asynchronous.ExpectOp, asynchronous.AwaitOp, tensor_memory.MmaCommitOp)
 # PTX ISA, setmaxnreg.
 _FEWEST_REGISTERS = 24
 _NEXT = "the next barrier"
@@ -165,7 +165,7 @@ def _numbers(op: Operation) -> Iterator[tuple[str, Edit, str]]:
             yield "8 registers more", added("count", 8), ""
             is_less = op.count.value.data > _FEWEST_REGISTERS
             yield "8 registers fewer", added("count", -8), "asks for less than there is" if is_less else ""
-        case scheduled.MbarrierOp():
+        case asynchronous.MbarrierOp():
             yield from ((rule, edit, "") for rule, edit in _numbers_of_barriers(op))
         case tensor_memory.TensorMmaOp():
             for by in (1, -1):
@@ -179,7 +179,7 @@ def _numbers(op: Operation) -> Iterator[tuple[str, Edit, str]]:
             pass
 
 
-def _numbers_of_barriers(op: scheduled.MbarrierOp) -> Iterator[tuple[str, Edit]]:
+def _numbers_of_barriers(op: asynchronous.MbarrierOp) -> Iterator[tuple[str, Edit]]:
     yield "one arrival more", added("arrivals", 1)
     if op.arrivals.value.data > 1:
         yield "one arrival fewer", added("arrivals", -1)
@@ -189,16 +189,16 @@ def _numbers_of_barriers(op: scheduled.MbarrierOp) -> Iterator[tuple[str, Edit]]
 
 
 def _numbers_at_barriers(
-    op: scheduled.ArriveOp
-    | scheduled.ExpectOp
-    | scheduled.AwaitOp
-    | scheduled.TensorCopyOp
+    op: asynchronous.ArriveOp
+    | asynchronous.ExpectOp
+    | asynchronous.AwaitOp
+    | asynchronous.TensorCopyOp
     | tensor_memory.MmaCommitOp,
 ) -> Iterator[tuple[str, Edit]]:
-    if isinstance(op, scheduled.ExpectOp):
+    if isinstance(op, asynchronous.ExpectOp):
         for by in (1, -1, int(op.bytes.value.data), -(int(op.bytes.value.data) // 2)):
             yield f"{by:+} bytes", added("bytes", by)
-    shifted = {scheduled.AwaitOp: "phase", scheduled.ArriveOp: "trip"}.get(type(op))
+    shifted = {asynchronous.AwaitOp: "phase", asynchronous.ArriveOp: "trip"}.get(type(op))
     if shifted in op.properties:
         for by in (1, -1):
             yield f"{shifted} {by:+}", lambda each, by=by: shift(each, shifted, by)

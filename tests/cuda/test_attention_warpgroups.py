@@ -21,7 +21,7 @@ from tests.cuda.test_warpgroups import defined, ops_of, remarks, without
 from tests.passes.pass_support import parse, unit_of
 from tests.ptx.errors import BarrierMisuse, Deadlock, RegisterRace, SharedRace
 from tilewright import dtypes
-from tilewright.dialects import scheduled
+from tilewright.dialects import asynchronous, scheduled
 from tilewright.machines.machine import load
 from tilewright.passes import attention_warpgroups
 from tilewright.passes.base import Unit
@@ -265,7 +265,7 @@ def test_products_beside_the_loop_in_turn() -> None:
     unit = chain.unit()
     ScheduledSpecializeChainsPass().apply(unit)
     unit.module.verify()
-    assert len(of_kind(unit, scheduled.TensorCopyOp)) == 8
+    assert len(of_kind(unit, asynchronous.TensorCopyOp)) == 8
     (kernel,) = unit.kernels()
     rng = np.random.default_rng(3)
     x, y, z = (rng.integers(-2, 3, shape).astype(np.float16) for shape in ((64, 16), (48, 16), (48, 16)))
@@ -279,7 +279,7 @@ def test_a_loop_that_ends_sooner_in_some_blocks() -> None:
     unit = Chain(end=", end = affine_map<()[s0] -> (s0 + 1)>").unit()
     ScheduledSpecializeChainsPass().apply(unit)
     unit.module.verify()
-    assert len(of_kind(unit, scheduled.TensorCopyOp)) == 5
+    assert len(of_kind(unit, asynchronous.TensorCopyOp)) == 5
 
 
 # ---- that each synchronisation is needed ----------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 from tests.cuda.test_machine_code import check_clean
 from tests.cuda.test_pipeline import executed, operands, product
 from tests.cuda.test_warpgroups import Make, defined, ops_of, remarks
-from tilewright.dialects import scheduled, tile
+from tilewright.dialects import asynchronous, scheduled, tile
 from tilewright.passes.scheduled_store_tensors import ScheduledStoreTensorsPass
 from tilewright.semantics.hazards import RaceError
 from tilewright.semantics.scheduled import run_call
@@ -24,7 +24,7 @@ def test_what_is_beyond_the_array_is_left_out(by_warpgroups: Make, shape: tuple[
     a, b, exact = operands("nt", "bf16", 136, 72, 136)
     program = by_warpgroups(shape, product("nt", "bf16"), a, b)
     assert remarks(program, ScheduledStoreTensorsPass)[0].startswith("stored by the machine")
-    assert len(ops_of(program, scheduled.TensorStoreOp)) == 1
+    assert len(ops_of(program, asynchronous.TensorStoreOp)) == 1
     assert not any("st.global" in text for text in program.ptx.values())
     got, counts = executed(program, (a, b))
     np.testing.assert_array_equal(got, exact.astype(got.dtype))
@@ -37,13 +37,13 @@ def test_rows_that_are_not_aligned_are_stored_by_threads(by_warpgroups: Make) ->
     program = by_warpgroups(SMALL, product("nt", "bf16"), a, b)
     (said,) = remarks(program, ScheduledStoreTensorsPass)
     assert said.startswith("stored by threads: rows of 36 elements of 2 bytes do not begin at multiples of 16 bytes")
-    assert ops_of(program, scheduled.TensorStoreOp) == []
+    assert ops_of(program, asynchronous.TensorStoreOp) == []
     np.testing.assert_array_equal(executed(program, (a, b))[0], exact.astype(a.dtype))
 
 
 def without(kind: type) -> Callable[[list[Any]], None]:
     def edit(ops: list[Any]) -> None:
-        (store,) = (op for op in ops if isinstance(op, scheduled.TensorStoreOp))
+        (store,) = (op for op in ops if isinstance(op, asynchronous.TensorStoreOp))
         (near,) = (op for op in (store.prev_op, store.prev_op.prev_op, store.next_op) if isinstance(op, kind))
         near.detach()
         near.erase()
@@ -53,15 +53,15 @@ def without(kind: type) -> Callable[[list[Any]], None]:
 
 def written_again(ops: list[Any]) -> None:
     """Before the machine has read it."""
-    (store,) = (op for op in ops if isinstance(op, scheduled.TensorStoreOp))
+    (store,) = (op for op in ops if isinstance(op, asynchronous.TensorStoreOp))
     (written,) = (use.operation for use in store.source.uses if isinstance(use.operation, tile.StoreOp))
     store.parent_block().insert_op_after(written.clone(), store)
 
 
 WRONG = {
-    "no fence": (without(scheduled.FenceOp), "no fence before a barrier"),
+    "no fence": (without(asynchronous.FenceOp), "no fence before a barrier"),
     "no barrier": (without(scheduled.BarrierOp), "since the last barrier"),
-    "no wait": (without(scheduled.StoreWaitOp), "nothing waits for"),
+    "no wait": (without(asynchronous.StoreWaitOp), "nothing waits for"),
     "written again": (written_again, "still reads"),
 }
 

@@ -19,7 +19,7 @@ from tests.cuda.schedule_mutants import verdicts
 from tests.cuda.test_machine_code import check_clean
 from tests.cuda.test_pipeline import executed, numbers, operands, product
 from tests.cuda.test_warpgroups import Make, defined, ops_of, remarks
-from tilewright.dialects import scheduled, tensor_memory, tile, tile_order
+from tilewright.dialects import asynchronous, scheduled, tensor_memory, tile, tile_order
 from tilewright.machines import machine as machines
 from tilewright.machines.machine import Machine, load, with_caches
 from tilewright.passes import scheduled_loop_over_tiles, scheduled_order_tiles
@@ -172,11 +172,11 @@ def test_stores_are_waited_for_before_their_buffer_is_written_again(by_warpgroup
     a, b, _ = operands("nn", "bf16", 136, 104, 136)
     program = by_warpgroups((64, 32, 64, 1, 2), product("nn", "bf16"), a, b)
     (kernel,) = program.unit.kernels()
-    waits = [op for op in kernel.walk() if isinstance(op, scheduled.StoreWaitOp)]
+    waits = [op for op in kernel.walk() if isinstance(op, asynchronous.StoreWaitOp)]
     assert [type(wait.parent_op()) for wait in waits] == [tile.ForOp, scheduled.ParallelOp]
     body = list(waits[0].parent_block().ops)
     (products,) = (op for op in body if isinstance(op, tile.ForOp))
-    (store,) = (op for op in body if isinstance(op, scheduled.TensorStoreOp))
+    (store,) = (op for op in body if isinstance(op, asynchronous.TensorStoreOp))
     assert body.index(products) < body.index(waits[0]) < body.index(store)
     waits[0].detach()
     waits[0].erase()
@@ -189,7 +189,7 @@ def test_stages_that_begin_anew_with_a_tile_are_seen(by_warpgroups: Make, small:
     a, b, _ = operands("nn", "bf16", 136, 48, 72)
     program = by_warpgroups((64, 16, 32, 1, 2), product("nn", "bf16"), a, b)
     (kernel,) = program.unit.kernels()
-    (arrival,) = (op for op in kernel.walk() if isinstance(op, scheduled.ArriveOp) and op.trip is None)
+    (arrival,) = (op for op in kernel.walk() if isinstance(op, asynchronous.ArriveOp) and op.trip is None)
     arrival.detach()
     arrival.erase()
     with pytest.raises(HazardError):
@@ -205,7 +205,7 @@ def test_mistakes_are_seen_and_nothing_else(by_warpgroups: Make, small: Small, s
     a, b, _ = operands("nt", "f16", 128, n, 72)
     program = by_warpgroups(shape, product("nt", "f16"), a, b)
     check_loops(program, 2, 6)
-    assert bool(ops_of(program, scheduled.TensorStoreOp)) == (n == 88)
+    assert bool(ops_of(program, asynchronous.TensorStoreOp)) == (n == 88)
     (subject,) = subjects_of(program, [a, b], "a product in a loop over tiles")
     found = list(verdicts(subject, range(2)))
     assert sum(bool(each.caught) for each in found) >= 30

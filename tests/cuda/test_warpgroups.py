@@ -24,7 +24,7 @@ from tests.cuda.test_pipeline import Given, emulated_unit, executed, interpreted
 from tests.ptx.emulator import run
 from tests.ptx.errors import BarrierMisuse, Deadlock, RegisterRace, SharedRace
 from tilewright.cost.warp_products import wgmma_name
-from tilewright.dialects import scheduled, tile
+from tilewright.dialects import asynchronous, scheduled, tile
 from tilewright.passes.scheduled_pipeline_copies import ScheduledPipelineCopiesPass
 from tilewright.passes.scheduled_specialize_warps import ScheduledSpecializeWarpsPass
 from tilewright.semantics import scheduled as semantics
@@ -56,7 +56,7 @@ def remarks(program: CudaProgram, pass_type: type) -> list[str]:
 def check_fed_by_a_warp(program: CudaProgram) -> None:
     """All that is copied ahead a warp has copied."""
     assert remarks(program, ScheduledSpecializeWarpsPass)[0].startswith("a warp copies 2 windows ahead")
-    assert len(ops_of(program, scheduled.TensorCopyOp)) == 2
+    assert len(ops_of(program, asynchronous.TensorCopyOp)) == 2
     assert ops_of(program, scheduled.CopyOp) == []
 
 

@@ -281,6 +281,21 @@ def test_a_product_in_parts_has_a_branch_for_what_is_not_finite() -> None:
     assert not branches[0].is_ancestor(products[0])
 
 
+def test_only_panels_that_do_not_stay_near_are_asked_for() -> None:
+    """By tiles of one block of rows, which do not take the next one apart meanwhile: the 96 lines of a step. What the
+    usual product asks for, where a result is not finite, is less."""
+
+    def asks(columns: int) -> bool:
+        a, b = np.zeros((64, 512), np.float32), np.zeros((512, columns), np.float32)
+        with schedules_given(Given(split=MatmulTile(32, columns, 512))):
+            code = tw.jit(product, target="cpu:x86-64-amx").lower(a, b).compile().asm()
+        assert "tdpbf16ps" in code
+        return code.count("prefetcht1") >= 96
+
+    assert asks(1024)
+    assert not asks(128)
+
+
 @pytest.mark.parametrize("parts", [1, 2, 3, 4])
 def test_pairs_of_parts_share_one_with_the_pair_before(parts: int) -> None:
     pairs = list(snake(parts))

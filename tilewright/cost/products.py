@@ -4,14 +4,14 @@ A tile of the result is computed panel by panel of the right operand, and each p
 registers (after Goto and van de Geijn, 2008, with the operands exchanged: the left one is read where it lies). A panel
 stays in the second-level cache while the rows stream by, so each panel reads all rows of the tile again.
 
-The constants say how much of the time that bytes take at a memory's bandwidth shows beside the arithmetic. They began
-as a fit to about 4,500 schedules of 266 products, some of them those of `tilewright bench gemm`, measured in turn on
-two cores of an AVX-512 server: to how much slower than the best the chosen schedule is. `LEFT`, `RIGHT_L1`,
-`RIGHT_PANELS`, `PACKED_TOGETHER`, `EDGE_S`, `TOGETHER_S` and `TILE_S` were then set by hand, where the fit chose badly
-for narrower vectors, for more threads or for products of that suite, and those that 3,000 schedules of 210 other
-products said were wrong were fitted again. The products of `tilewright bench schedules` are in neither fit, but how the
-constants do on them was seen while they were chosen. The clock of the machine file is the guaranteed one, so all
-predictions are too slow by about as much as the clock is faster.
+The constants say how much of the time that bytes take at a memory's bandwidth shows beside the arithmetic. They were
+fitted to about 9,000 times of 420 products on two cores of an AVX-512 server, 70 of them on one thread too: to how much
+slower than the best of a product's schedules the chosen one is, and, with less weight, to the times themselves, by
+which a product in parts is compared. They began as a fit to 266 others, some of them those of `tilewright bench gemm`;
+`PACKED_ALONE`, `LEFT_COPIED`, `LEFT_COLLIDING` and the shares of caches are still from there, or set by hand for
+narrower vectors and more threads. The products of `tilewright bench schedules` are in no fit, but how the constants did
+on them was seen before the last one. The clock of the machine file is the guaranteed one, so all predictions are too
+slow by about as much as the clock is faster.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ from tilewright.dtypes import DType
 from tilewright.machines.machine import Machine
 
 # The left operand, from the second- or third-level cache, and what is added from memory; the right one, from the
-# first-level cache, from the second-level one in panels, in rows so near each other that the hardware follows, in rows
-# farther apart, and what is added from the third-level one where the second has no room or rows fall on the same sets
-# of it.
-LEFT, LEFT_AFAR = 1.15, 0.6
-RIGHT_L1, RIGHT_PANELS, RIGHT_NEAR, RIGHT_FAR, RIGHT_COLLIDING = 0.25, 0.19, 0.47, 0.9, 0.38
-NEAR_BYTES, NEAR_LINES, SPLIT_LINES = 2048, 64, 0.75
+# first-level cache in panels and in rows, from the second-level one in panels, in rows so near each other that the
+# hardware follows, in rows farther apart, and what is added from the third-level one where the second has no room or
+# rows fall on the same sets of it.
+LEFT, LEFT_AFAR = 0.9, 0.6
+RIGHT_L1, RIGHT_ROWS_L1 = 0.1, 0.45
+RIGHT_PANELS, RIGHT_NEAR, RIGHT_FAR, RIGHT_COLLIDING = 0.18, 0.32, 0.45, 0.17
+NEAR_BYTES, NEAR_LINES, SPLIT_LINES = 2048, 64, 4.1
 # An element of a register block's rows that fall on the same sets of the first-level cache and have no room there, of
 # the latency of the second-level one.
 LEFT_COLLIDING = 0.03
@@ -42,23 +43,24 @@ L2_KEPT, L2_LOST = 0.5, 0.8
 L1_SHARE, L2_RESULT_SHARE = 0.6, 0.75
 # Reading a right operand for the first time, in rows near each other, farther apart, and what is added where it is as a
 # whole too large for the second-level cache.
-FIRST_NEAR, FIRST_FAR, FIRST_AFAR = 0.5, 1.05, 1.2
+FIRST_NEAR, FIRST_FAR, FIRST_AFAR = 0.39, 0.45, 0.48
 # Pages: the first touch of one by a tile, in latencies of the second-level cache; more than there are entries for in
 # the table of translations are looked up again by each block of rows.
-PAGE_BYTES, PAGE_LATENCIES, TRANSLATIONS, WALK_LATENCIES = 4096, 13.0, 1024, 0.39
+PAGE_BYTES, PAGE_LATENCIES, TRANSLATIONS, WALK_LATENCIES = 4096, 0.4, 1024, 0.21
 # Packing, of third-level bandwidth: by the first rows that meet a panel, and what is added where the right operand as a
 # whole is too large for the second-level cache; by a pass of the thread that reads it, and by all for all, read by
 # others. Reading panels of a right operand that is packed as a whole and larger than what is near, again for each tile.
-KEPT, KEPT_AFAR, PACKED_ALONE, PACKED_TOGETHER, PANELS_AFAR = 1.3, 1.7, 5.6, 18.0, 0.26
+KEPT, KEPT_AFAR, PACKED_ALONE, PACKED_TOGETHER, PANELS_AFAR = 1.3, 0.7, 5.6, 10.7, 1.36
 # Copying, and turning, a tile's rows of the left operand, of third-level bandwidth.
 LEFT_COPIED = 6.9
-# Writing a short run of a row of the result far from the one before, of the latency of the second-level cache.
-RUN_LATENCIES = 0.67
+# Writing the result, of third-level bandwidth; a short run of a row of it far from the one before, of the latency of
+# the second-level cache.
+WRITTEN, RUN_LATENCIES = 1.6, 0.29
 # Where two threads write the same row, the lines that the hardware fetches ahead for the one are the other's.
-EDGE_S = 96e-9
+EDGE_S = 100e-9
 # Threads that wait for each other between packing and multiplying; a tile's own overhead.
-TOGETHER_S = 21e-6
-TILE_S = 0.48e-6
+TOGETHER_S = 10e-6
+TILE_S = 0.35e-6
 # The part of a tile for which threads wait at the end, as no two are equally fast on a machine that others use too.
 UNEVEN = 0.009
 
@@ -283,7 +285,7 @@ def _in_place_seconds(product: Product, tile: MatmulTile, block: RegisterBlock, 
     small = panel <= L1_SHARE * l1.bytes
     near = product.pitch_bytes <= NEAR_BYTES and l1.lines_at(product.pitch_bytes) >= NEAR_LINES
     if small and tile.depth <= l1.lines_at(product.pitch_bytes):
-        each = RIGHT_L1 / l1.bytes_per_second
+        each = RIGHT_ROWS_L1 / l1.bytes_per_second
     else:
         each = (RIGHT_NEAR if near else RIGHT_FAR) / l2.bytes_per_second
         colliding = 2 * tile.depth > l2.lines_at(product.pitch_bytes)
@@ -319,7 +321,7 @@ def _result_seconds(
     passes = 2 * (steps - 1) + (2 if (product.buffered and not blockwise) or steps > 1 else 0)
     written, left = rows * columns * item, rows * min(product.depth, DEPTH) * item
     memory = l2 if written + left <= L2_RESULT_SHARE * l2.bytes else l3
-    return runs + passes * written * LEFT / memory.bytes_per_second
+    return runs + written * WRITTEN / l3.bytes_per_second + passes * written * LEFT / memory.bytes_per_second
 
 
 def dividing_split(size: int, most: int) -> int:

@@ -8,13 +8,12 @@ accumulators, panel by panel.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 from functools import cache
 
 from tilewright.cost.given import given
 from tilewright.cost.products import (
-    EDGE_S,
-    TILE_S,
     UNEVEN,
     MatmulTile,
     Product,
@@ -26,21 +25,29 @@ from tilewright.cost.register_blocks import even_split
 from tilewright.dtypes import by_name
 from tilewright.machines.machine import Machine, MatrixAtom
 
-# Fitted to 1,800 times of 280 products on two cores of an AMX server, none of them those of `tilewright bench
-# schedules`, in the time of `cost/products.py`, which is twice that of the server: how much longer the instructions
-# take than one after the other from registers; taking an element apart, of the left operand by itself or between the
-# instructions, of the right one by all threads or by a tile; adding a block of accumulators to the tile; reading the
-# result again, of the time that its bytes take at a cache's bandwidth; waiting for the other threads.
+# Fitted to some 3,000 times of 350 products on two cores of an AMX server, none of them those of `tilewright bench
+# schedules`, in the time of `cost/products.py`, which is twice that of the server. How much longer the instructions
+# take than one after the other from registers, and what each block of accumulators and each kernel takes beside.
 SLOWER = 2.4
-LEFT_S, BESIDE_S, RIGHT_S, OWN_S = 0.48e-9, 0.15e-9, 2.4e-9, 0.46e-9
-BLOCK_S = 0.25e-6
-CHECKED = 2.0
-JOIN_S = 10e-6
-# Of the time that bytes take at the third-level cache's bandwidth: the right operand's, which each tile reads there
-# where it is too large for the second-level one, and the left one's, which are read again for each panel.
-RIGHT_AFAR, LEFT_AFAR = 1.05, 1.05
+BLOCK_S, KERNEL_S = 0.24e-6, 2.4e-6
+# Taking an element apart: of the left operand by itself or between the instructions, of the right one by all threads,
+# which then wait for each other, or by a tile.
+LEFT_S, BESIDE_S, RIGHT_S, OWN_S = 0.41e-9, 0.18e-9, 1.5e-9, 0.38e-9
+JOIN_S = 15e-6
+# Of the time that the result's bytes take at the second-level cache's bandwidth, or at the third-level one's where the
+# tile is too large: looking whether it is finite, copying it to its place where blocks reach beyond that, and adding to
+# it what further steps of the depth give.
+CHECKED, CHECKED_AFAR = 1.5, 2.5
+COPIED, COPIED_AFAR = 2.4, 1.4
+ADDED = 11.3
+# Of the time that bytes take at the third-level cache's bandwidth where the second-level one has no room: the parts of
+# the right operand, by all threads or by the tile, the right operand itself, which tiles take apart, and the parts of
+# the left one, which are read again for each panel.
+RIGHT_AFAR, OWN_AFAR, FIRST_AFAR, LEFT_AFAR = 0.75, 2.6, 1.0, 0.8
+# Where two threads write the same row.
+EDGE_S = 28e-9
 # Of the predicted time of the usual product: one in parts needs memory for them, and predictions are no better.
-SURE = 0.92
+SURE = 0.94
 
 ROW_TARGETS = (512, 256, 128, 64, 32)
 COLUMN_TARGETS = (2048, 1024, 512, 256, 128, 64)
@@ -51,18 +58,19 @@ WHOLE_DEPTH, DEPTH = 1024, 512
 
 def split_tile(product: Product, atom: MatrixAtom, machine: Machine, threads: int) -> MatmulTile | None:
     """The tile of the least predicted time; None for a product that is not quicker in parts. That is decided for one
-    thread and for two, however many there are, so that results do not depend on that."""
+    thread and for two together, however many there are, so that results do not depend on that."""
     if given().split is not None or given().product is not None:
         return given().split
-    quicker = all(_is_quicker(product, atom, machine, each) for each in (1, 2))
-    return _best_tile(product, atom, machine, threads) if quicker else None
+    quickness = [_quickness(product, atom, machine, each) for each in (1, 2)]
+    return _best_tile(product, atom, machine, threads) if math.prod(quickness) < SURE**2 else None
 
 
 @cache
-def _is_quicker(product: Product, atom: MatrixAtom, machine: Machine, threads: int) -> bool:
+def _quickness(product: Product, atom: MatrixAtom, machine: Machine, threads: int) -> float:
+    """How long it takes in parts, of the time that the usual product takes."""
     tile = _best_tile(product, atom, machine, threads)
     seconds = split_seconds(product, tile, atom, machine, threads)
-    return seconds < SURE * best_schedule(product, machine, threads).seconds
+    return seconds / best_schedule(product, machine, threads).seconds
 
 
 @cache
@@ -88,28 +96,52 @@ def split_seconds(product: Product, tile: MatmulTile, atom: MatrixAtom, machine:
     blocks = -(-tile.rows // (2 * atom.rows)) * -(-tile.columns // (2 * atom.columns))
     instructions = 4 * blocks * steps * -(-tile.depth // atom.depth)
     one = instructions * atom.cycles * SLOWER / machine.clock_hertz + blocks * steps * BLOCK_S
-    one += steps * tile.depth * _row_seconds(product, tile, atom, machine, threads) + TILE_S
-    result = tile.rows * tile.columns * by_name(atom.accumulator).itemsize
-    memory = machine.memory("l2" if result <= machine.memory("l2").bytes // 2 else "l3")
-    one += result * CHECKED / memory.bytes_per_second
+    one += _numbers_apart(product, tile) * _row_seconds(product, tile, atom, machine, threads)
+    one += _result_seconds(product, tile, atom, machine)
     one += steps * _afar_seconds(product, tile, atom, machine, threads)
     together = 0.0
     if _has_own_columns(product, tile, atom, threads):
-        one += tile.columns * steps * tile.depth * OWN_S
+        one += _own_seconds(product, tile, machine)
     else:
-        panels, numbers = _panels(product, tile, atom)
-        together = _together_seconds(panels, numbers, threads)
+        panels, _ = _panels(product, tile, atom)
+        together = _together_seconds(panels, 2 * atom.columns * _numbers_apart(product, tile), threads)
     edges = threads > 1 and tile.columns < product.columns and -(-product.rows // tile.rows) * product.batches < threads
     one += tile.rows * EDGE_S if edges else 0.0
     last = UNEVEN * one if min(tiles, threads) > 1 else 0.0
-    return -(-tiles // threads) * one + last + together
+    return -(-tiles // threads) * one + last + together + KERNEL_S
+
+
+def _numbers_apart(product: Product, tile: MatmulTile) -> float:
+    """How many numbers of a row of an operand are taken apart: of those beyond its end, which are zeros, half count."""
+    whole = -(-product.depth // tile.depth) * tile.depth
+    return (product.depth + whole) / 2
+
+
+def _result_seconds(product: Product, tile: MatmulTile, atom: MatrixAtom, machine: Machine) -> float:
+    """All that is done with the result of a tile but to compute it."""
+    result, steps = tile.rows * tile.columns * by_name(atom.accumulator).itemsize, -(-product.depth // tile.depth)
+    is_whole = product.rows % tile.rows == 0 and product.columns % tile.columns == 0 and steps == 1
+    near, far = (CHECKED, CHECKED_AFAR) if is_whole else (CHECKED + COPIED, CHECKED_AFAR + COPIED_AFAR)
+    share = far_share(result if is_whole else 2 * result, machine)
+    l2, l3 = (machine.memory(name).bytes_per_second for name in ("l2", "l3"))
+    added = (steps - 1) * ADDED
+    return result * ((1 - share) * (near + added) / l2 + share * (far + added) / l3)
+
+
+def _own_seconds(product: Product, tile: MatmulTile, machine: Machine) -> float:
+    """Taking a tile's columns apart."""
+    numbers = tile.columns * _numbers_apart(product, tile)
+    item = product.dtype.itemsize
+    far = far_share(product.depth * product.columns * item, machine) * FIRST_AFAR
+    return numbers * OWN_S + numbers * item * far / machine.memory("l3").bytes_per_second
 
 
 def _row_seconds(product: Product, tile: MatmulTile, atom: MatrixAtom, machine: Machine, threads: int) -> float:
     """Taking a column of the left operand apart."""
+    rows = min(tile.rows, product.rows)
     if not _is_split_beside(product, tile, atom, machine, threads):
-        return tile.rows * LEFT_S
-    return 2 * atom.rows * LEFT_S + (tile.rows - 2 * atom.rows) * BESIDE_S
+        return rows * LEFT_S
+    return 2 * atom.rows * LEFT_S + (rows - 2 * atom.rows) * BESIDE_S
 
 
 def _is_split_beside(product: Product, tile: MatmulTile, atom: MatrixAtom, machine: Machine, threads: int) -> bool:
@@ -146,7 +178,7 @@ def _panels(product: Product, tile: MatmulTile, atom: MatrixAtom) -> tuple[int, 
     return product.batches * -(-product.columns // (2 * atom.columns)), numbers
 
 
-def _together_seconds(panels: int, numbers: int, threads: int) -> float:
+def _together_seconds(panels: int, numbers: float, threads: int) -> float:
     """Taking the right operand apart, and waiting for the last thread."""
     if threads == 1:
         return panels * numbers * OWN_S
@@ -162,11 +194,11 @@ def _afar_seconds(product: Product, tile: MatmulTile, atom: MatrixAtom, machine:
     again = -(-tile.columns // (2 * atom.columns)) * left * LEFT_AFAR * far_share(left + 2 * panel, machine)
     if _is_split_beside(product, tile, atom, machine, threads):
         again = 0.0
-    right, memory = tile.columns * tile.depth * item * RIGHT_AFAR, l3
+    right, memory = tile.columns * tile.depth * item, l3
     if _has_own_columns(product, tile, atom, threads):
-        right *= far_share(left + tile.columns * tile.depth * item, machine)
+        right *= OWN_AFAR * far_share(left + right, machine)
     else:
         whole = product.depth * product.columns * item
-        right *= whole > l2.bytes // 2
+        right *= RIGHT_AFAR * (whole > l2.bytes // 2)
         memory = l3 if whole <= l3.bytes // 2 else dram
     return again / l3.bytes_per_second + right / memory.bytes_per_second

@@ -16,20 +16,13 @@
     wait       all groups but the newest have arrived
 
     role          a region that warps of its own run, beside those that run what follows it
-    mbarrier      barriers in memory whose phases complete by arrivals and by bytes that have come
-    expect        arrive, and let the phase wait for some bytes more
-    arrive        one arrival of those that a phase waits for
-    await         go on when a phase has completed
-    tensor_copy   a window of an array moves to a buffer by the machine itself, and completes a phase
-    tensor_store  a buffer moves to a window of an array by the machine itself
-    store_wait    buffers that move so have been read
-    fence         what was written to memory is seen by what works asynchronously
     mma_wait      the newest asynchronous products may be under way, those before have been done
     set_registers each thread of some warps has so many registers from now on
 
     record        what the first thread of some warps notes of the time, in an array that the host reads
 
-those on tensor memory, of `tensor_memory.py`, and the points of a grid in an order, of `tile_order.py`.
+those on copies by the machine and their barriers, of `asynchronous.py`, on tensor memory, of `tensor_memory.py`, and
+the points of a grid in an order, of `tile_order.py`.
 
 A scheduled kernel is a `tile.kernel` with an empty grid whose body holds these, `tile.for` without carried tiles, and
 `tile.yield`. On a machine with warps there are no nests: each tile has its layout in its type, `tile.relayout` moves
@@ -57,14 +50,14 @@ from xdsl.traits import IsTerminator, Pure
 from xdsl.utils.exceptions import VerifyException
 
 from tilewright import dtypes
-from tilewright.dialects import tensor_memory, tile, tile_order
+from tilewright.dialects import asynchronous, tensor_memory, tile, tile_order
 from tilewright.dialects.base import PlainOp, array_type, decode, dtype_of
 from tilewright.layout import Layout, row_major
 from tilewright.layout.axes import Kind, kind_of
 from tilewright.layout.dims import static
 from tilewright.primitives import ArrayType
 
-WORKER, SHARED, BLOCK, WARP = "worker", "shared", "block", "warp"
+WORKER, SHARED, BLOCK, WARP = "worker", "shared", asynchronous.BLOCK, "warp"
 # All warps of a block, those of roles too; `BLOCK` as the scope of a barrier leaves out those of roles.
 EVERY_ROLE = "every role"
 # Buffers of a block begin where the instructions that read them in lines want them to.
@@ -202,17 +195,7 @@ class WaitOp(PlainOp):
             raise VerifyException("scheduled.wait: fewer than no groups are pending")
 
 
-# ---- roles, and barriers in memory --------------------------------------------------------------------------------
-
-
-def _verify_number(op: str, map: AffineMapAttr | None, symbols: int) -> None:
-    if map is not None and (map.data.num_dims, map.data.num_symbols, len(map.data.results)) != (0, symbols, 1):
-        raise VerifyException(f"{op}: {map.data} does not give one number of {symbols} symbols")
-
-
-def _verify_mbarrier(op: str, mbarrier: SSAValue) -> None:
-    if not isinstance(mbarrier.owner, MbarrierOp):
-        raise VerifyException(f"{op}: not of a scheduled.mbarrier")
+# ---- roles ----------------------------------------------------------------------------------------------------------
 
 
 @irdl_op_definition
@@ -259,148 +242,6 @@ class SetRegistersOp(PlainOp):
         warps = role.warps if role is not None else region.warps
         if warps is None or warps.value.data % 4:
             raise VerifyException("scheduled.set_registers: by warps that are no whole warpgroups")
-
-
-@irdl_op_definition
-class MbarrierOp(PlainOp):
-    """`count` barriers in the memory of a block, each in its phase 0. A phase completes when `arrivals` arrivals and
-    all bytes that were expected have come; then the next one begins. Before another warp uses one, there is a barrier
-    of `EVERY_ROLE`. PTX ISA, mbarrier."""
-
-    name = "scheduled.mbarrier"
-    count = prop_def(IntegerAttr)
-    arrivals = prop_def(IntegerAttr)
-    offset_bytes = opt_prop_def(IntegerAttr)
-    result = result_def(tile.RefType)
-
-    @property
-    def bytes(self) -> int:
-        return 8 * int(self.count.value.data)
-
-    def verify_(self) -> None:
-        type = tile.ref_type(self.result)
-        count = int(self.count.value.data)
-        if count < 1 or self.arrivals.value.data < 1:
-            raise VerifyException("scheduled.mbarrier: fewer than one barrier, or than one arrival")
-        if type.space.data != BLOCK or type.shape != (count,) or type.dtype != dtypes.i64:
-            raise VerifyException(f"scheduled.mbarrier: {count} barriers are {count} i64 of a block")
-
-
-@irdl_op_definition
-class ArriveOp(PlainOp):
-    """One arrival at barrier `number(symbols)` by each warpgroup that runs it, or by a warp where there is no group of
-    four. What its threads did before is seen by who waits for the phase. None unless `0 <= trip(symbols)`."""
-
-    name = "scheduled.arrive"
-    mbarrier = operand_def(tile.RefType)
-    symbols = var_operand_def(IndexType)
-    number = prop_def(AffineMapAttr)
-    trip = opt_prop_def(AffineMapAttr)
-
-    def verify_(self) -> None:
-        _verify_mbarrier(self.name, self.mbarrier)
-        _verify_number(self.name, self.number, len(self.symbols))
-        _verify_number(self.name, self.trip, len(self.symbols))
-
-
-@irdl_op_definition
-class ExpectOp(PlainOp):
-    """One arrival at barrier `number(symbols)`, whose phase then waits for `bytes` more, too. One thread runs it."""
-
-    name = "scheduled.expect"
-    mbarrier = operand_def(tile.RefType)
-    symbols = var_operand_def(IndexType)
-    number = prop_def(AffineMapAttr)
-    bytes = prop_def(IntegerAttr)
-
-    def verify_(self) -> None:
-        _verify_mbarrier(self.name, self.mbarrier)
-        _verify_number(self.name, self.number, len(self.symbols))
-        if self.bytes.value.data < 1:
-            raise VerifyException("scheduled.expect: fewer than one byte")
-
-
-@irdl_op_definition
-class AwaitOp(PlainOp):
-    """Go on when phase `phase(symbols)` of barrier `number(symbols)` has completed; at once for phases below 0. What
-    was done before its arrivals, and what its bytes brought, is seen. The machine compares the last bit of the phase:
-    the barrier must not be two phases further."""
-
-    name = "scheduled.await"
-    mbarrier = operand_def(tile.RefType)
-    symbols = var_operand_def(IndexType)
-    number = prop_def(AffineMapAttr)
-    phase = prop_def(AffineMapAttr)
-
-    def verify_(self) -> None:
-        _verify_mbarrier(self.name, self.mbarrier)
-        _verify_number(self.name, self.number, len(self.symbols))
-        _verify_number(self.name, self.phase, len(self.symbols))
-
-
-@irdl_op_definition
-class TensorCopyOp(PlainOp):
-    """`destination[d] = source[map(d, symbols)]`, zero outside of the source, some time before the phase of barrier
-    `number(symbols)` completes that now waits for its bytes: all those of the destination. One thread begins it, and
-    no thread takes part. The destination has a layout that boxes of an array are brought to; to one of tf32 f32 is
-    rounded."""
-
-    name = "scheduled.tensor_copy"
-    source = operand_def(tile.RefType)
-    destination = operand_def(tile.RefType)
-    mbarrier = operand_def(tile.RefType)
-    symbols = var_operand_def(IndexType)
-    map = prop_def(AffineMapAttr)
-    number = prop_def(AffineMapAttr)
-
-    def verify_(self) -> None:
-        source, target, map = tile.ref_type(self.source), tile.ref_type(self.destination), self.map.data
-        wanted = (len(target.shape), len(self.symbols), len(source.shape))
-        if (map.num_dims, map.num_symbols, len(map.results)) != wanted:
-            raise VerifyException(f"scheduled.tensor_copy: {map} does not map {target.shape} to {source.shape}")
-        is_rounded = (source.dtype, target.dtype) == (dtypes.f32, dtypes.tf32)
-        if (source.dtype != target.dtype and not is_rounded) or target.space.data != BLOCK:
-            raise VerifyException("scheduled.tensor_copy: not to a buffer of a block of the array's type")
-        _verify_mbarrier(self.name, self.mbarrier)
-        _verify_number(self.name, self.number, len(self.symbols))
-
-
-@irdl_op_definition
-class TensorStoreOp(PlainOp):
-    """`destination[map(d, symbols)] = source[d]` where that is inside of the destination, before the kernel ends; the
-    source is read until a `store_wait`. One thread begins it for the block, and no thread takes part: what threads
-    wrote to the source is seen by it behind a `fence` and a barrier. The source has a layout that boxes of an array are
-    taken from."""
-
-    name = "scheduled.tensor_store"
-    source = operand_def(tile.RefType)
-    destination = operand_def(tile.RefType)
-    symbols = var_operand_def(IndexType)
-    map = prop_def(AffineMapAttr)
-
-    def verify_(self) -> None:
-        source, target, map = tile.ref_type(self.source), tile.ref_type(self.destination), self.map.data
-        wanted = (len(source.shape), len(self.symbols), len(target.shape))
-        if (map.num_dims, map.num_symbols, len(map.results)) != wanted:
-            raise VerifyException(f"scheduled.tensor_store: {map} does not map {source.shape} to {target.shape}")
-        if source.dtype != target.dtype or source.space.data != BLOCK:
-            raise VerifyException("scheduled.tensor_store: not from a buffer of a block of the array's type")
-
-
-@irdl_op_definition
-class StoreWaitOp(PlainOp):
-    """The buffers of all tensor stores of the block have been read, for the thread that began them: what other threads
-    write there comes behind a barrier. A block does not end before."""
-
-    name = "scheduled.store_wait"
-
-
-@irdl_op_definition
-class FenceOp(PlainOp):
-    """What this thread wrote to the memory of a block, or had copied there, is seen by asynchronous products and
-    copies that come after a barrier behind it."""
-
-    name = "scheduled.fence"
 
 
 @irdl_op_definition
@@ -649,9 +490,9 @@ Scheduled = Dialect(
     "scheduled",
     [
         *(AllocOp, StageOp, CopyOp, CommitOp, WaitOp),
-        *(RoleOp, MbarrierOp, ExpectOp, ArriveOp, AwaitOp, TensorCopyOp, FenceOp, MmaWaitOp),
-        *(TensorStoreOp, StoreWaitOp, SetRegistersOp, RecordOp),
+        *(RoleOp, SetRegistersOp, MmaWaitOp, RecordOp),
         *(ParallelOp, NestOp, EndOp, BarrierOp, TermsOp, MmaOp, DotOp),
+        *asynchronous.OPERATIONS,
         *tensor_memory.OPERATIONS,
         *tile_order.OPERATIONS,
     ],

@@ -23,6 +23,7 @@ from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
 from tilewright.dialects import tile
+from tilewright.dialects.asynchronous import verify_mbarrier, verify_number
 from tilewright.dialects.base import PlainOp, array_type
 from tilewright.layout import Layout
 from tilewright.layout.dims import static
@@ -97,7 +98,7 @@ class TensorStageOp(PlainOp):
     traits = traits_def(Pure())
 
     def verify_(self) -> None:
-        _verify_number(self.name, self.map, len(self.symbols))
+        verify_number(self.name, self.map, len(self.symbols))
         if not isinstance(self.tensor.owner, TensorAllocOp) or self.tensor.owner.stages is None:
             raise VerifyException("scheduled.tensor_stage: not of several tiles in tensor memory")
         if self.result.type != self.tensor.type:
@@ -140,7 +141,7 @@ class TensorMmaOp(PlainOp):
             raise VerifyException(f"scheduled.tensor_mma: {left} times {right} does not fit {total}")
         if any(tile.ref_type(each).space.data == TENSOR for each in (self.left, self.right)):
             raise VerifyException("scheduled.tensor_mma: an operand is not in a buffer of the block")
-        _verify_number(self.name, self.adds, len(self.symbols))
+        verify_number(self.name, self.adds, len(self.symbols))
 
 
 @irdl_op_definition
@@ -154,10 +155,8 @@ class MmaCommitOp(PlainOp):
     number = prop_def(AffineMapAttr)
 
     def verify_(self) -> None:
-        _verify_number(self.name, self.number, len(self.symbols))
-        owner = self.mbarrier.owner
-        if getattr(owner, "name", "") != "scheduled.mbarrier":
-            raise VerifyException("scheduled.mma_commit: not of a scheduled.mbarrier")
+        verify_number(self.name, self.number, len(self.symbols))
+        verify_mbarrier(self.name, self.mbarrier)
 
 
 @irdl_op_definition
@@ -205,8 +204,3 @@ def loads_of(tensor: SSAValue) -> Iterator[TensorLoadOp]:
 def _verify_tensor(op: str, tensor: SSAValue) -> None:
     if not isinstance(tensor.owner, TensorAllocOp | TensorStageOp):
         raise VerifyException(f"{op}: not of a scheduled.tensor_alloc")
-
-
-def _verify_number(op: str, map: AffineMapAttr, symbols: int) -> None:
-    if (map.data.num_dims, map.data.num_symbols, len(map.data.results)) != (0, symbols, 1):
-        raise VerifyException(f"{op}: {map.data} does not give one number of {symbols} symbols")

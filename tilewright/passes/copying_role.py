@@ -15,7 +15,7 @@ from xdsl.ir import Block, BlockArgument, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from tilewright import dtypes
-from tilewright.dialects import scheduled, tile
+from tilewright.dialects import asynchronous, scheduled, tile
 from tilewright.passes.copied_windows import Landing, Refused, matrix_landing, window_behind
 from tilewright.passes.operand_rings import Operand, stage_of, with_symbols
 from tilewright.passes.tensor_windows import boxes_of
@@ -49,10 +49,10 @@ def is_of_the_block(symbol: SSAValue) -> bool:
     return isinstance(symbol, BlockArgument) and isinstance(symbol.owner.parent_op(), scheduled.ParallelOp)
 
 
-def barriers(count: int, arrivals: int) -> scheduled.MbarrierOp:
+def barriers(count: int, arrivals: int) -> asynchronous.MbarrierOp:
     """So many barriers in memory, whose phases complete by so many arrivals."""
     type = tile.ref(ArrayType((count,), dtypes.i64), scheduled.BLOCK)
-    return scheduled.MbarrierOp.make([], {"count": count, "arrivals": arrivals}, [type])
+    return asynchronous.MbarrierOp.make([], {"count": count, "arrivals": arrivals}, [type])
 
 
 def number(expression: AffineExpr) -> AffineMapAttr:
@@ -61,11 +61,11 @@ def number(expression: AffineExpr) -> AffineMapAttr:
 
 
 def await_phase(
-    mbarriers: scheduled.MbarrierOp, trip: SSAValue, stage: AffineExpr, phase: AffineExpr
-) -> scheduled.AwaitOp:
+    mbarriers: asynchronous.MbarrierOp, trip: SSAValue, stage: AffineExpr, phase: AffineExpr
+) -> asynchronous.AwaitOp:
     """Wait in a trip for a phase of the barrier of a stage."""
     attributes = {"number": number(stage), "phase": number(phase)}
-    return scheduled.AwaitOp.make([mbarriers.result, trip], attributes, [])
+    return asynchronous.AwaitOp.make([mbarriers.result, trip], attributes, [])
 
 
 def labels_around(op: Operation) -> list[str]:
@@ -92,8 +92,8 @@ class CopyingRole:
     operands: Sequence[Operand]
     stages: int
     rings: Sequence[scheduled.AllocOp]
-    full: scheduled.MbarrierOp
-    empty: scheduled.MbarrierOp
+    full: asynchronous.MbarrierOp
+    empty: asynchronous.MbarrierOp
 
     def role(self) -> scheduled.RoleOp:
         """A loop of as many trips."""
@@ -117,12 +117,12 @@ class CopyingRole:
     def _stage(self) -> AffineExpr:
         return TRIP % self.stages
 
-    def _expect(self, trip: SSAValue) -> scheduled.ExpectOp:
+    def _expect(self, trip: SSAValue) -> asynchronous.ExpectOp:
         nbytes = sum(prod(each.window.type.shape) * each.window.type.dtype.itemsize for each in self.operands)
         attributes = {"number": number(self._stage), "bytes": nbytes}
-        return scheduled.ExpectOp.make([self.full.result, trip], attributes, [])
+        return asynchronous.ExpectOp.make([self.full.result, trip], attributes, [])
 
-    def _copy(self, operand: Operand, stage: scheduled.StageOp, trip: SSAValue) -> scheduled.TensorCopyOp:
+    def _copy(self, operand: Operand, stage: scheduled.StageOp, trip: SSAValue) -> asynchronous.TensorCopyOp:
         window, counter = operand.window, self.loop.body.block.args[0]
         others = [symbol for symbol in window.load.symbols if symbol is not counter]
         left = iter(range(1, len(others) + 1))
@@ -130,6 +130,6 @@ class CopyingRole:
         map = AffineMapAttr(with_symbols(window.map, by, len(others) + 1))
         at = AffineMapAttr(AffineMap(0, len(others) + 1, (self._stage,)))
         operands = [window.load.source, stage.result, self.full.result, trip, *others]
-        op = scheduled.TensorCopyOp.make(operands, {"map": map, "number": at}, [])
+        op = asynchronous.TensorCopyOp.make(operands, {"map": map, "number": at}, [])
         op.location = window.load.location
         return op

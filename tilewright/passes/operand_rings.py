@@ -9,7 +9,7 @@ from xdsl.dialects.builtin import AffineMapAttr, StringAttr
 from xdsl.ir import Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
-from tilewright.dialects import scheduled, tile
+from tilewright.dialects import asynchronous, scheduled, tile
 from tilewright.dialects.base import array_type
 from tilewright.passes.copied_windows import Landing, Window
 
@@ -106,7 +106,7 @@ def remove_trips(stores: Sequence[tile.StoreOp]) -> None:
             continue
         between = list(_between(before, after))
         if all(op in stores for op in between if isinstance(op, tile.StoreOp)):
-            fences = (op for op in between if isinstance(op, scheduled.FenceOp))
+            fences = (op for op in between if isinstance(op, asynchronous.FenceOp))
             for op in (before, *fences, after):
                 op.detach()
                 op.erase()
@@ -115,7 +115,7 @@ def remove_trips(stores: Sequence[tile.StoreOp]) -> None:
 def _around(op: Operation, back: bool) -> scheduled.BarrierOp | None:
     """The barrier next to a store, over other stores, allocations and a fence."""
     at = op.prev_op if back else op.next_op
-    while isinstance(at, scheduled.AllocOp | tile.StoreOp | scheduled.FenceOp):
+    while isinstance(at, scheduled.AllocOp | tile.StoreOp | asynchronous.FenceOp):
         at = at.prev_op if back else at.next_op
     return at if isinstance(at, scheduled.BarrierOp) else None
 

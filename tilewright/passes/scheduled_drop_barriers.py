@@ -72,7 +72,7 @@ import numpy as np
 from xdsl.dialects.builtin import StringAttr
 from xdsl.ir import Block, Operation, SSAValue
 
-from tilewright.dialects import scheduled, tensor_memory, tile
+from tilewright.dialects import asynchronous, scheduled, tensor_memory, tile
 from tilewright.dialects.base import array_type, layout_text
 from tilewright.passes.base import Unit
 from tilewright.passes.tile_lower_to_warps import layout_of
@@ -169,7 +169,7 @@ def _touches_buffers(op: Operation) -> bool:
 def _is_last(op: tile.ForOp) -> bool:
     """Whether nothing behind a loop touches buffers: fewer trips are the beginning of what more trips are."""
     behind = op.next_op
-    while isinstance(behind, scheduled.StoreWaitOp | tensor_memory.TensorFreeOp | tile.ZoneOp):
+    while isinstance(behind, asynchronous.StoreWaitOp | tensor_memory.TensorFreeOp | tile.ZoneOp):
         behind = behind.next_op
     return isinstance(behind, scheduled.EndOp)
 
@@ -239,10 +239,10 @@ class _Recorder:
                 return  # orders what it does by barriers in memory
             case scheduled.MmaWaitOp():
                 yield from self._done(int(op.pending.value.data))
-            case scheduled.TensorStoreOp():
+            case asynchronous.TensorStoreOp():
                 self.storing.append(self._whole(op, op.source, ""))
                 yield self.storing[-1]
-            case scheduled.StoreWaitOp():
+            case asynchronous.StoreWaitOp():
                 yield from self.storing
                 self.storing = []
             case _:

@@ -162,7 +162,7 @@ from xdsl.dialects.builtin import AffineMapAttr, IndexType
 from xdsl.ir import Block, Operation, Region
 from xdsl.ir.affine import AffineExpr, AffineMap
 
-from tilewright.dialects import scheduled, tile, tile_order
+from tilewright.dialects import asynchronous, scheduled, tile, tile_order
 from tilewright.dialects.base import encode
 from tilewright.machines.machine import Machine
 from tilewright.passes.base import Remark, Unit
@@ -248,7 +248,7 @@ def _check_room(region: scheduled.ParallelOp, machine: Machine) -> None:
         raise Refused(f"{together} blocks have room on a multiprocessor: each works while others wait or store")
     ops = list(region.walk())
     taken = sum(op.count * op.stage_bytes for op in ops if isinstance(op, scheduled.AllocOp))
-    taken += sum(op.bytes for op in ops if isinstance(op, scheduled.MbarrierOp))
+    taken += sum(op.bytes for op in ops if isinstance(op, asynchronous.MbarrierOp))
     room = machine.memory_of(SHARED).bytes
     if taken > room:
         raise Refused(f"stages and the buffers of results need {taken} bytes of {SHARED}, there are {room}")
@@ -289,7 +289,7 @@ class _Loops:
     def _loop_of_warpgroups(self, point: tile_order.PointOp) -> None:
         block, role = self.region.body.block, self.parts.roles[-1]
         behind = list(block.ops)[block.get_operation_index(role) + 1 : -1]
-        if isinstance(behind[-1], scheduled.StoreWaitOp):
+        if isinstance(behind[-1], asynchronous.StoreWaitOp):
             behind.pop()
         body = Block(arg_types=[IndexType()])
         _move(behind, body)
@@ -332,10 +332,10 @@ class _Loops:
     def _store_late(self) -> None:
         """Buffers that the machine stores from are waited for before they are written again, and at the end."""
         block = self.region.body.block
-        stores = [op for op in block.ops if isinstance(op, scheduled.TensorStoreOp)]
+        stores = [op for op in block.ops if isinstance(op, asynchronous.TensorStoreOp)]
         if not stores:
             return
-        for wait in [op for op in block.ops if isinstance(op, scheduled.StoreWaitOp)]:
+        for wait in [op for op in block.ops if isinstance(op, asynchronous.StoreWaitOp)]:
             wait.detach()
             wait.erase()
         for store in stores:
@@ -343,10 +343,10 @@ class _Loops:
             assert isinstance(buffer, scheduled.AllocOp)
             buffer.detach()
             block.insert_op_before(buffer, self.parts.roles[0])
-            block.insert_op_before(scheduled.StoreWaitOp.make([], {}, []), self._before_reading(buffer))
+            block.insert_op_before(asynchronous.StoreWaitOp.make([], {}, []), self._before_reading(buffer))
         last = block.last_op
         assert last is not None
-        block.insert_op_before(scheduled.StoreWaitOp.make([], {}, []), last)
+        block.insert_op_before(asynchronous.StoreWaitOp.make([], {}, []), last)
 
     def _before_reading(self, buffer: scheduled.AllocOp) -> Operation:
         """The barrier before a buffer is written, or the wait for products, if that is sooner: the assembler has each

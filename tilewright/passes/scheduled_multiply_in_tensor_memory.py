@@ -129,7 +129,7 @@ from xdsl.ir.affine import AffineExpr, AffineMap
 from xdsl.traits import Pure
 
 from tilewright.cost.warp_products import TCGEN05, tensor_columns
-from tilewright.dialects import scheduled, tensor_memory, tile
+from tilewright.dialects import asynchronous, scheduled, tensor_memory, tile
 from tilewright.dialects.base import array_type
 from tilewright.errors import CompilerBug
 from tilewright.layout.catalogue import tensor_memory_accumulator
@@ -246,9 +246,9 @@ class _Roles:
     def _multiplies(
         self,
         rings: Sequence[scheduled.AllocOp],
-        full: scheduled.MbarrierOp,
-        empty: scheduled.MbarrierOp,
-        done: scheduled.MbarrierOp,
+        full: asynchronous.MbarrierOp,
+        empty: asynchronous.MbarrierOp,
+        done: asynchronous.MbarrierOp,
         total: tensor_memory.TensorAllocOp,
     ) -> scheduled.RoleOp:
         """The loop of the warp that multiplies: each trip reads a stage."""
@@ -269,12 +269,12 @@ class _Roles:
         block.add_ops([*in_zones(labels_around(self.loop), [loop]), finished, scheduled.EndOp.make([], {}, [])])
         return scheduled.RoleOp.make([], {"role": MULTIPLIES, "warps": 1}, [], [Region(block)])
 
-    def _take_out(self, total: tensor_memory.TensorAllocOp, done: scheduled.MbarrierOp) -> None:
+    def _take_out(self, total: tensor_memory.TensorAllocOp, done: asynchronous.MbarrierOp) -> None:
         """Instead of the loop its sum is waited for, loaded, and tensor memory given back."""
         (result,), (start,) = self.loop.results, self.loop.initial
         loaded = tensor_memory.TensorLoadOp.make([total.result], {}, [result.type])
         made: list[Operation] = [
-            scheduled.AwaitOp.make([done.result], {"number": _only(), "phase": _only()}, []),
+            asynchronous.AwaitOp.make([done.result], {"number": _only(), "phase": _only()}, []),
             _fence(tensor_memory.AFTER),
             loaded,
             _fence(tensor_memory.BEFORE),

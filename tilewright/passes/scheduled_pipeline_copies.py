@@ -107,7 +107,7 @@ from xdsl.dialects.builtin import AffineMapAttr
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
-from tilewright.dialects import scheduled, tile
+from tilewright.dialects import asynchronous, scheduled, tile
 from tilewright.dialects.base import decode
 from tilewright.machines.machine import Machine
 from tilewright.passes.base import Remark, Unit
@@ -210,7 +210,7 @@ class _Pipeline:
             before.append(scheduled.CommitOp.make([], {}, []))
         head: list[Operation] = [scheduled.WaitOp.make([], {"pending": self.stages - 2}, [])]
         if any(operand.product.asynchronous is not None for operand in self.operands):
-            head.append(scheduled.FenceOp.make([], {}, []))
+            head.append(asynchronous.FenceOp.make([], {}, []))
         head.append(_barrier())
         for operand, ring in zip(self.operands, rings, strict=True):
             head += self._next_copy(operand, ring)

@@ -68,7 +68,7 @@ from typing import ClassVar
 from xdsl.dialects.builtin import IndexType, IntegerAttr
 from xdsl.ir import Block, Operation, SSAValue
 
-from tilewright.dialects import scheduled, tensor_memory, tile
+from tilewright.dialects import asynchronous, scheduled, tensor_memory, tile
 from tilewright.errors import UnsupportedOnTargetError
 from tilewright.passes.base import Unit
 from tilewright.passes.layout_spaces import SHARED
@@ -131,7 +131,7 @@ def _plan(block: Block) -> int:
         life.op.offset_bytes = IntegerAttr(life.offset_bytes, IndexType())
         placed.append(life)
     end = max((life.end_bytes for life in placed), default=0)
-    for op in (op for op in times.number if isinstance(op, scheduled.MbarrierOp | tensor_memory.TensorAllocOp)):
+    for op in (op for op in times.number if isinstance(op, asynchronous.MbarrierOp | tensor_memory.TensorAllocOp)):
         start = -(-end // _MBARRIER_BYTES) * _MBARRIER_BYTES
         op.offset_bytes = IntegerAttr(start, IndexType())
         end = start + op.bytes

@@ -211,7 +211,7 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineConstantExpr, AffineExpr, AffineMap
 
 from tilewright.cost.warp_products import WARPGROUP
-from tilewright.dialects import scheduled, tile
+from tilewright.dialects import asynchronous, scheduled, tile
 from tilewright.dialects.base import decode
 from tilewright.machines.machine import Machine
 from tilewright.passes.base import Remark, Unit
@@ -305,8 +305,8 @@ class _Buffers:
 
     feed: Feed
     buffer: scheduled.AllocOp
-    full: scheduled.MbarrierOp
-    empty: scheduled.MbarrierOp | None
+    full: asynchronous.MbarrierOp
+    empty: asynchronous.MbarrierOp | None
     stages: int
 
     @staticmethod
@@ -327,7 +327,7 @@ class _Buffers:
     def tile_of(self, fill: Fill, symbols: Sequence[SSAValue]) -> scheduled.AllocOp | scheduled.StageOp:
         return self.buffer if self.feed.is_resident else stage_of(self.buffer, symbols, fill.number % self.stages)
 
-    def await_full(self, fill: Fill) -> scheduled.AwaitOp:
+    def await_full(self, fill: Fill) -> asynchronous.AwaitOp:
         return self._await(self.full, fill, fill.symbols, fill.number // self.stages)
 
     def await_empty(self, fill: Fill, symbols: Sequence[SSAValue]) -> list[Operation]:
@@ -337,18 +337,18 @@ class _Buffers:
             return []
         return [self._await(self.empty, fill, symbols, fill.number // self.stages - 1)]
 
-    def expect(self, fill: Fill, symbols: Sequence[SSAValue]) -> scheduled.ExpectOp:
+    def expect(self, fill: Fill, symbols: Sequence[SSAValue]) -> asynchronous.ExpectOp:
         attributes = {"number": self._number(fill, len(symbols)), "bytes": self.feed.fill_bytes}
-        return scheduled.ExpectOp.make([self.full.result, *symbols], attributes, [])
+        return asynchronous.ExpectOp.make([self.full.result, *symbols], attributes, [])
 
-    def arrive_empty(self, fill: Fill) -> scheduled.ArriveOp:
+    def arrive_empty(self, fill: Fill) -> asynchronous.ArriveOp:
         assert self.empty is not None
         attributes = {"number": self._number(fill, len(fill.symbols))}
-        return scheduled.ArriveOp.make([self.empty.result, *fill.symbols], attributes, [])
+        return asynchronous.ArriveOp.make([self.empty.result, *fill.symbols], attributes, [])
 
     def copy(
         self, fill: Fill, target: scheduled.AllocOp | scheduled.StageOp, symbols: Sequence[SSAValue]
-    ) -> scheduled.TensorCopyOp:
+    ) -> asynchronous.TensorCopyOp:
         """`symbols`: those of the fill, its loop's counter being that of the role."""
         load, inner = fill.operand.window.load, dict(zip(fill.symbols, symbols, strict=True))
         places = [inner.get(symbol, symbol) for symbol in load.symbols]
@@ -356,7 +356,7 @@ class _Buffers:
         by = [AffineExpr.symbol(given.index(place)) for place in places]
         map = AffineMapAttr(with_symbols(fill.operand.window.map, by, len(given)))
         attributes = {"map": map, "number": self._number(fill, len(given))}
-        op = scheduled.TensorCopyOp.make([load.source, target.result, self.full.result, *given], attributes, [])
+        op = asynchronous.TensorCopyOp.make([load.source, target.result, self.full.result, *given], attributes, [])
         op.location = load.location
         return op
 
@@ -364,13 +364,13 @@ class _Buffers:
         return AffineMapAttr(AffineMap(0, symbols, (fill.number % self.stages,)))
 
     def _await(
-        self, mbarriers: scheduled.MbarrierOp, fill: Fill, symbols: Sequence[SSAValue], phase: AffineExpr
-    ) -> scheduled.AwaitOp:
+        self, mbarriers: asynchronous.MbarrierOp, fill: Fill, symbols: Sequence[SSAValue], phase: AffineExpr
+    ) -> asynchronous.AwaitOp:
         attributes = {
             "number": self._number(fill, len(symbols)),
             "phase": AffineMapAttr(AffineMap(0, len(symbols), (phase,))),
         }
-        return scheduled.AwaitOp.make([mbarriers.result, *symbols], attributes, [])
+        return asynchronous.AwaitOp.make([mbarriers.result, *symbols], attributes, [])
 
 
 @dataclass

@@ -122,7 +122,7 @@ from xdsl.ir import Operation
 from xdsl.ir.affine import AffineExpr
 
 from tilewright.cost.warp_products import WARPGROUP
-from tilewright.dialects import scheduled, tile
+from tilewright.dialects import asynchronous, scheduled, tile
 from tilewright.dialects.base import decode
 from tilewright.machines.machine import Machine
 from tilewright.passes.base import Remark, Unit
@@ -263,7 +263,7 @@ class _Roles:
         return TRIP % self.stages
 
     def _multiply(
-        self, rings: Sequence[scheduled.AllocOp], full: scheduled.MbarrierOp, empty: scheduled.MbarrierOp
+        self, rings: Sequence[scheduled.AllocOp], full: asynchronous.MbarrierOp, empty: asynchronous.MbarrierOp
     ) -> None:
         """The loop takes its operands from full stages; its newest product is under way when a trip ends."""
         block, trip = self.loop.body.block, self.loop.body.block.args[0]
@@ -276,7 +276,7 @@ class _Roles:
         block.insert_ops_before([await_phase(full, trip, self._stage, TRIP // self.stages), *stages], first)
         self.wait.properties["pending"] = IntegerAttr(1, IndexType())
         before = {"number": number((TRIP + (self.stages - 1)) % self.stages), "trip": number(TRIP - 1)}
-        block.insert_op_after(scheduled.ArriveOp.make([empty.result, trip], before, []), self.wait)
+        block.insert_op_after(asynchronous.ArriveOp.make([empty.result, trip], before, []), self.wait)
 
     def _wait_behind(self) -> scheduled.MmaWaitOp:
         """All products have been done behind the loop."""

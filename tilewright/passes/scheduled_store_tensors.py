@@ -66,7 +66,7 @@ from xdsl.dialects.builtin import IndexType
 from xdsl.ir import BlockArgument
 from xdsl.ir.affine import AffineMap
 
-from tilewright.dialects import scheduled, tile
+from tilewright.dialects import asynchronous, scheduled, tile
 from tilewright.errors import LayoutError
 from tilewright.layout import Layout
 from tilewright.layout.access import MemoryPorts, register_access
@@ -170,11 +170,11 @@ def _write(trip: _Trip, layout: Layout) -> None:
     buffer = scheduled.AllocOp.make([], {}, [type])
     block.insert_op_before(buffer, trip.buffer)
     trip.written.operands[1] = buffer.result
-    block.insert_op_after(scheduled.FenceOp.make([], {}, []), trip.written)
+    block.insert_op_after(asynchronous.FenceOp.make([], {}, []), trip.written)
     operands = [buffer.result, trip.stored.destination, *trip.stored.symbols]
-    stored = scheduled.TensorStoreOp.make(operands, {"map": trip.stored.map}, [])
+    stored = asynchronous.TensorStoreOp.make(operands, {"map": trip.stored.map}, [])
     stored.location = trip.stored.location
-    block.insert_ops_before([stored, scheduled.StoreWaitOp.make([], {}, [])], trip.read)
+    block.insert_ops_before([stored, asynchronous.StoreWaitOp.make([], {}, [])], trip.read)
     for op in (trip.stored, trip.read, trip.buffer):
         op.detach()
         op.erase()

@@ -12,17 +12,14 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 from xdsl.ir.affine.affine_expr import AffineSymExpr
 
+from tilewright.cost.occupancy import occupancy
 from tilewright.cost.tile_order import TileGrid
 from tilewright.cost.warp_products import REGISTERS_BESIDE
-from tilewright.dialects import scheduled, tensor_memory, tile, tile_order
+from tilewright.dialects import asynchronous, scheduled, tensor_memory, tile, tile_order
 from tilewright.dialects.base import array_type, decode, encode
 from tilewright.machines.machine import Machine
-from tilewright.passes.layout_spaces import SHARED
 
-_Read = tile.LoadOp | scheduled.CopyOp | scheduled.TensorCopyOp
-# Words of 32 bits of a multiprocessor's registers, and the most of its blocks (CUDA C++ Programming Guide, technical
-# specifications).
-_REGISTERS, _MOST_BLOCKS = 65536, 32
+_Read = tile.LoadOp | scheduled.CopyOp | asynchronous.TensorCopyOp
 
 
 @dataclass(frozen=True)
@@ -89,18 +86,15 @@ def _loops_around(op: Operation) -> Iterator[tile.ForOp]:
 
 
 def blocks_together(region: scheduled.ParallelOp, machine: Machine) -> int:
-    """How many blocks of a region a multiprocessor has room for, at least one: of shared memory, if no buffers share
-    it, of warps, and of registers for their sums and what is beside."""
+    """How many blocks of a region a core has room for, at least one: shared memory, if no buffers share it, warps, and
+    registers for their sums and what is beside."""
     ops = list(region.walk())
     taken = sum(op.count * op.stage_bytes for op in ops if isinstance(op, scheduled.AllocOp))
     warps = 1 if region.warps is None else int(decode(region.warps))
     sums = max((prod(array_type(op.result).shape) for op in ops if isinstance(op, scheduled.MmaOp)), default=0)
-    threads = warps * machine.axes["lane"]
+    registers = REGISTERS_BESIDE + sums // (warps * machine.axes["lane"])
     warps += sum(int(decode(op.warps)) for op in ops if isinstance(op, scheduled.RoleOp))
-    limits = [_MOST_BLOCKS, machine.axes["warp"] // warps, _REGISTERS // (sums + REGISTERS_BESIDE * threads)]
-    if taken:
-        limits.append(machine.memory_of(SHARED).bytes // taken)
-    return max(1, min(limits))
+    return max(1, occupancy(machine, warps * machine.axes["lane"], registers, taken).blocks)
 
 
 def number_points(region: scheduled.ParallelOp, dims: Sequence[int], group: int) -> tile_order.PointOp:

@@ -63,7 +63,7 @@ from xdsl.dialects.builtin import AffineMapAttr, IndexType, TensorType
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
-from tilewright.dialects import scheduled, tile
+from tilewright.dialects import asynchronous, scheduled, tile
 from tilewright.dialects.base import PlainOp, array_type, decode, layout_text, tensor
 from tilewright.errors import CompilerBug, UnsupportedOnTargetError
 from tilewright.layout import Iter, Layout, row_major
@@ -374,7 +374,7 @@ class _Lowering:
             stores.append(_store_all(value, buffer.result))
             operands.append(buffer.result)
         is_asynchronous = atom.name.startswith((WGMMA, TCGEN05))
-        fences = [scheduled.FenceOp.make([], {}, [])] if is_asynchronous else []
+        fences = [asynchronous.FenceOp.make([], {}, [])] if is_asynchronous else []
         new.add_ops([_barrier(), *stores, *fences, _barrier()] if stores else [])
         attributes = {"atom": atom.name, "asynchronous": True} if is_asynchronous else {"atom": atom.name}
         made = scheduled.MmaOp.make([*operands, accumulator], attributes, [accumulator.type])

@@ -15,14 +15,14 @@ from xdsl.ir import Block, Operation, SSAValue
 from xdsl.ir.affine import AffineExpr
 
 from tilewright.cost.warp_products import WARPGROUP
-from tilewright.dialects import scheduled, tensor_memory, tile
+from tilewright.dialects import asynchronous, scheduled, tensor_memory, tile
 from tilewright.dialects.base import decode
 from tilewright.passes.copied_windows import Refused
 from tilewright.passes.copying_role import MULTIPLIES, TRIP, await_phase, barriers, number
 from tilewright.passes.operand_rings import with_symbols
 
 _COUNTED = (
-    *(scheduled.AwaitOp, scheduled.ExpectOp, scheduled.ArriveOp, scheduled.TensorCopyOp, scheduled.StageOp),
+    *(asynchronous.AwaitOp, asynchronous.ExpectOp, asynchronous.ArriveOp, asynchronous.TensorCopyOp, scheduled.StageOp),
     tensor_memory.MmaCommitOp,
 )
 _ACCUMULATORS = 2
@@ -96,7 +96,7 @@ class _InRegisters:
 
     roles: Sequence[scheduled.RoleOp]
     loops: Sequence[tile.ForOp]
-    empty: scheduled.MbarrierOp
+    empty: asynchronous.MbarrierOp
     waits: scheduled.MmaWaitOp
 
     def prepare(self) -> None:
@@ -111,7 +111,7 @@ class _InRegisters:
         _count_on(loop, turn)
         trips = int(loop.trips.value.data)
         last = number((TRIP * trips + (trips - 1)) % int(decode(self.empty.count)))
-        body.insert_op_after(scheduled.ArriveOp.make([self.empty.result, turn], {"number": last}, []), self.waits)
+        body.insert_op_after(asynchronous.ArriveOp.make([self.empty.result, turn], {"number": last}, []), self.waits)
         return []
 
 
@@ -123,9 +123,9 @@ def sums_in_registers(region: scheduled.ParallelOp, roles: Sequence[scheduled.Ro
     """
     ops = list(region.body.block.ops)
     fed = [op for op in ops if isinstance(op, tile.ForOp) and any(isinstance(each, _COUNTED) for each in op.walk())]
-    arrivals = [op.mbarrier.owner for op in region.walk() if isinstance(op, scheduled.ArriveOp)]
+    arrivals = [op.mbarrier.owner for op in region.walk() if isinstance(op, asynchronous.ArriveOp)]
     waits = [op for op in ops if isinstance(op, scheduled.MmaWaitOp)]
-    if len(fed) != 1 or len(arrivals) != 1 or len(waits) != 1 or not isinstance(arrivals[0], scheduled.MbarrierOp):
+    if len(fed) != 1 or len(arrivals) != 1 or len(waits) != 1 or not isinstance(arrivals[0], asynchronous.MbarrierOp):
         raise Refused("there are products that are not in one loop")
     return _InRegisters(roles, [_loop_in(roles[0], 1), fed[0]], arrivals[0], waits[0])
 
@@ -142,10 +142,10 @@ class _InTensorMemory:
     loops: Sequence[tile.ForOp]
     total: tensor_memory.TensorAllocOp
     commit: tensor_memory.MmaCommitOp
-    waits: scheduled.AwaitOp
+    waits: asynchronous.AwaitOp
     freed: tensor_memory.TensorFreeOp
-    done: scheduled.MbarrierOp = field(init=False)
-    taken: scheduled.MbarrierOp = field(init=False)
+    done: asynchronous.MbarrierOp = field(init=False)
+    taken: asynchronous.MbarrierOp = field(init=False)
 
     def prepare(self) -> None:
         """Two accumulators, and for each a barrier that says that its sum is there, and one that it was taken."""
@@ -154,7 +154,7 @@ class _InTensorMemory:
         totals = tensor_memory.TensorAllocOp.make([], attributes, [self.total.result.type])
         self.done, self.taken = barriers(_ACCUMULATORS, 1), barriers(_ACCUMULATORS, groups)
         before = self.waits.mbarrier.owner
-        assert isinstance(before, scheduled.MbarrierOp)
+        assert isinstance(before, asynchronous.MbarrierOp)
         block = self.region.body.block
         block.insert_op_before(totals, self.total)
         block.insert_ops_before([self.done, self.taken], before)
@@ -193,7 +193,7 @@ class _InTensorMemory:
             use.operation.operands[use.index] = stage.result
         _at_turn(self.waits, turn)
         self.waits.phase = number(TRIP // _ACCUMULATORS)
-        taken = scheduled.ArriveOp.make([self.taken.result, turn], {"number": number(TRIP % _ACCUMULATORS)}, [])
+        taken = asynchronous.ArriveOp.make([self.taken.result, turn], {"number": number(TRIP % _ACCUMULATORS)}, [])
         told = tensor_memory.TensorFenceOp.make([], {"side": tensor_memory.AFTER}, [])
         body.insert_ops_before([told, taken], self.freed)
         self.freed.detach()
@@ -204,7 +204,7 @@ class _InTensorMemory:
         return tensor_memory.TensorStageOp.make([self.total.result, turn], attributes, [self.total.result.type])
 
 
-def _at_turn(op: scheduled.AwaitOp | tensor_memory.MmaCommitOp, turn: SSAValue) -> None:
+def _at_turn(op: asynchronous.AwaitOp | tensor_memory.MmaCommitOp, turn: SSAValue) -> None:
     """An operation at the barrier of the accumulator of a turn."""
     op.operands = [op.mbarrier, turn]
     op.number = number(TRIP % _ACCUMULATORS)
@@ -219,7 +219,7 @@ def sums_in_tensor_memory(region: scheduled.ParallelOp, roles: Sequence[schedule
     ops, multiplied = list(region.body.block.ops), list(roles[1].body.block.ops)
     totals = [op for op in ops if isinstance(op, tensor_memory.TensorAllocOp)]
     commits = [op for op in multiplied if isinstance(op, tensor_memory.MmaCommitOp)]
-    waits = [op for op in ops if isinstance(op, scheduled.AwaitOp)]
+    waits = [op for op in ops if isinstance(op, asynchronous.AwaitOp)]
     freed = [op for op in ops if isinstance(op, tensor_memory.TensorFreeOp)]
     if any(len(each) != 1 for each in (totals, commits, waits, freed)):
         raise Refused("there is more than one sum")

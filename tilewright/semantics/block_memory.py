@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from xdsl.dialects.builtin import IntegerAttr
 
-from tilewright.dialects import scheduled, tensor_memory, tile
+from tilewright.dialects import asynchronous, scheduled, tensor_memory, tile
 from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug
 from tilewright.layout import Layout
@@ -28,7 +28,7 @@ from tilewright.semantics.clocks import Clocks
 from tilewright.semantics.hazards import HazardError, RaceError
 
 Tensor = np.ndarray[Any, Any]
-Placed = scheduled.AllocOp | scheduled.MbarrierOp | tensor_memory.TensorAllocOp
+Placed = scheduled.AllocOp | asynchronous.MbarrierOp | tensor_memory.TensorAllocOp
 # Which warps hold what is not said: all of them read, and one that is no other writes.
 EVERY_WARP, SOME_WARP = np.uint64((1 << 64) - 1), np.uint64(1 << 63)
 _SOME_WARP_BIT = 63

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.dialects import scheduled, tensor_memory
+from tilewright.dialects import asynchronous, scheduled, tensor_memory
 from tilewright.semantics.agents import Agent, Team
 from tilewright.semantics.block_memory import BlockMemory, Buffer, Plan
 from tilewright.semantics.clocks import Clocks
@@ -85,10 +85,10 @@ class BlockPlan:
         self.warps = 1 if region.warps is None else int(region.warps.value.data)
         self.registers = 0 if region.registers is None else int(region.registers.value.data)
         self.roles = [op for op in region.body.block.ops if isinstance(op, scheduled.RoleOp)]
-        self.barriers: dict[scheduled.MbarrierOp, int] = {}
+        self.barriers: dict[asynchronous.MbarrierOp, int] = {}
         self.barrier_count = 0
         for op in region.body.block.walk():
-            if isinstance(op, scheduled.MbarrierOp):
+            if isinstance(op, asynchronous.MbarrierOp):
                 self.barriers[op] = self.barrier_count
                 self.barrier_count += int(op.count.value.data)
 
@@ -114,7 +114,7 @@ class BlockRun:
         self.team = Team(agents, order, self._land)
         self.clocks = Clocks(agents[-1].rows[-1] + 1, plan.barrier_count)
         self.memory = BlockMemory(plan.memory, self.clocks, agents)
-        self._barriers: dict[scheduled.MbarrierOp, Mbarriers] = {}
+        self._barriers: dict[asynchronous.MbarrierOp, Mbarriers] = {}
         self.tensor_memory = TensorMemory(self.clocks)
         self._flying: list[_TensorCopy | _Commit] = []
         # Of each agent the products to tensor memory since its last commit, and what its commits tell.
@@ -210,7 +210,7 @@ class BlockRun:
         met = self._met
         self.team.wait(lambda: self._met > met, lambda: f"all others at {who} of every role")
 
-    def make_mbarriers(self, op: scheduled.MbarrierOp, who: str) -> Mbarriers:
+    def make_mbarriers(self, op: asynchronous.MbarrierOp, who: str) -> Mbarriers:
         """Barriers in memory, each in its phase 0."""
         if op in self._barriers:
             raise HazardError(f"{who} makes barriers where there are some")

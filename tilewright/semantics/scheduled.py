@@ -18,7 +18,7 @@ from xdsl.ir import Block, Operation
 from xdsl.ir.affine import AffineMap
 
 from tilewright import ops
-from tilewright.dialects import scheduled, tensor_memory, tile, tile_order
+from tilewright.dialects import asynchronous, scheduled, tensor_memory, tile, tile_order
 from tilewright.dialects.base import array_type, decode, layout_text
 from tilewright.semantics import products
 from tilewright.semantics.block_memory import Buffer, Ring, warps_of
@@ -119,7 +119,7 @@ class Interpreter(TileInterpreter):
             return [products.multiply(op, values, block)]
         if isinstance(op, scheduled.MmaWaitOp):
             return [products.wait(op, values, block)]
-        if isinstance(op, scheduled.MbarrierOp):
+        if isinstance(op, asynchronous.MbarrierOp):
             return [block.make_mbarriers(op, named(op, values))]
         if isinstance(op, tensor_memory.TensorAllocOp):
             return [block.tensor_alloc(op, named(op, values))]
@@ -145,22 +145,22 @@ def _run_order(op: Operation, values: Values, block: BlockRun) -> bool:
             block.memory.commit(block.agent)
         case scheduled.WaitOp():
             block.wait_for_copies(int(op.pending.value.data))
-        case scheduled.FenceOp():
+        case asynchronous.FenceOp():
             block.fence()
-        case scheduled.ArriveOp():
+        case asynchronous.ArriveOp():
             if op.trip is None or _number(op.trip.data, op, values) >= 0:
                 block.arrive(_mbarrier(op, values), named(op, values))
-        case scheduled.ExpectOp():
+        case asynchronous.ExpectOp():
             block.expect(_mbarrier(op, values), int(op.bytes.value.data), named(op, values))
-        case scheduled.AwaitOp():
+        case asynchronous.AwaitOp():
             block.wait_for(_mbarrier(op, values), _number(op.phase.data, op, values), named(op, values))
-        case scheduled.TensorCopyOp():
+        case asynchronous.TensorCopyOp():
             brought = ops.cast(_brought(op, values), tile.ref_type(op.destination).dtype)
             block.tensor_copy(values[op.destination], brought, _mbarrier(op, values), named(op, values))
-        case scheduled.TensorStoreOp():
+        case asynchronous.TensorStoreOp():
             held = block.tensor_store(values[op.source], named(op, values))
             _write(values[op.destination], op.map.data, held, [values[s] for s in op.symbols])
-        case scheduled.StoreWaitOp():
+        case asynchronous.StoreWaitOp():
             block.wait_for_stores()
         case scheduled.SetRegistersOp():
             block.set_registers(int(op.count.value.data), named(op, values))
@@ -191,10 +191,10 @@ def _number(map: AffineMap, op: Any, values: Values) -> int:
 
 
 def _mbarrier(
-    op: scheduled.ArriveOp
-    | scheduled.ExpectOp
-    | scheduled.AwaitOp
-    | scheduled.TensorCopyOp
+    op: asynchronous.ArriveOp
+    | asynchronous.ExpectOp
+    | asynchronous.AwaitOp
+    | asynchronous.TensorCopyOp
     | tensor_memory.MmaCommitOp,
     values: Values,
 ) -> Mbarrier:
@@ -230,7 +230,7 @@ def _copy(op: scheduled.CopyOp, values: Values, block: BlockRun) -> None:
     block.memory.copy(block.agent, buffer, _brought(op, values), copying, named(op, values))
 
 
-def _brought(op: scheduled.CopyOp | scheduled.TensorCopyOp, values: Values) -> Tensor:
+def _brought(op: scheduled.CopyOp | asynchronous.TensorCopyOp, values: Values) -> Tensor:
     """The window of an array that a copy brings, with zeros outside of it."""
     type = array_type(tile.ref_type(op.destination).array)
     return load(values[op.source], op.map.data, type, [values[s] for s in op.symbols], 0)

@@ -69,7 +69,7 @@ def counted_cycles(rows: int, columns: int, depth: int, block: RegisterBlock, ma
             loaded = sum(machine.cycles["move"] for _ in range(taken)) + block.vectors * machine.cycles["move"]
             waiting = machine.vector.fma_latency_cycles  # an accumulator takes one product after the other
             shortest, hidden, longest = sorted((issued, loaded, waiting))
-            cycles += depth * (longest + 0.4 * (hidden + shortest))
+            cycles += depth * (longest + 0.53 * (hidden + shortest))
     return cycles
 
 

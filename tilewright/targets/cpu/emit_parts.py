@@ -22,14 +22,14 @@ from tilewright.targets.cpu.vector_math_common import Value
 
 def emit_parts(context: FunctionContext, op: scheduled.DotOp) -> None:
     """All blocks of a product in parts, which are whole, but for panels beyond the right operand's last one. While the
-    rows meet a panel, each block of them asks for its share of the next one."""
+    rows meet a panel, each block of them asks for its share of the next one, unless panels stay near."""
     if tile.ref_type(op.left).dtype == tile.ref_type(op.accumulator).dtype:
         _emit_rows_apart(context, op)
         return
     builder, product = context.builder, _Parts.of(context, op)
     left, left_stride, _ = _blocks_of(context, op, op.left, op.left_map.data)
     line = context.machine.memory("l1").line_bytes
-    lines = -(-product.kernel.step_bytes // (product.blocks * line))
+    lines = 0 if _stays_near(context, op) else -(-product.kernel.step_bytes // (product.blocks * line))
     share_bytes = lines * line * product.steps
     with (
         product.tiles(),
@@ -41,6 +41,13 @@ def emit_parts(context: FunctionContext, op: scheduled.DotOp) -> None:
         asked = tuple(offset_pointer(builder, product.right_panel(panel), place, 1) for place in places)
         a = offset_pointer(builder, left, multiply(builder, block, left_stride), 1)
         product.emit(a, block, panel, Ahead(asked, i64(lines * line)))
+
+
+def _stays_near(context: FunctionContext, op: scheduled.DotOp) -> bool:
+    """Whether the second-level cache has room for the right operand: asking it for lines that it has takes a tenth of
+    the time of a tile of 32 rows."""
+    right = tile.ref_type(op.right)
+    return math.prod(right.shape) * right.dtype.itemsize <= context.machine.memory("l2").bytes * 3 // 4
 
 
 def _emit_rows_apart(context: FunctionContext, op: scheduled.DotOp) -> None:

@@ -15,7 +15,7 @@ from llvmlite import ir
 from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Block, Operation, SSAValue
 
-from tilewright.dialects import scheduled, tensor_memory, tile, tile_order
+from tilewright.dialects import asynchronous, scheduled, tensor_memory, tile, tile_order
 from tilewright.dialects.base import array_type, decode
 from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug, UnsupportedOnTargetError
@@ -153,7 +153,9 @@ class _Emitter(TileEmitter):
             self.module, ir.ArrayType(ir.IntType(8), 0), "tw_shared", addrspace=SHARED_SPACE
         )
         # What the machine copies and warpgroups multiply begins where a buffer begins.
-        by_warpgroups = any(isinstance(op, scheduled.MmaWaitOp | scheduled.TensorCopyOp) for op in self.kernel.walk())
+        by_warpgroups = any(
+            isinstance(op, scheduled.MmaWaitOp | asynchronous.TensorCopyOp) for op in self.kernel.walk()
+        )
         shared.linkage, shared.align = "external", scheduled.BUFFER_ALIGNMENT_BYTES if by_warpgroups else 128
         # A pointer that says nothing of what it points to.
         self.shared: Value = ir.FormattedConstant(ir.PointerType(addrspace=SHARED_SPACE), shared.get_reference())
@@ -185,11 +187,11 @@ class _Emitter(TileEmitter):
             self._point(op)
         elif isinstance(op, scheduled.CopyOp):
             self._copy(op)
-        elif isinstance(op, scheduled.CommitOp | scheduled.WaitOp | scheduled.BarrierOp | scheduled.FenceOp):
+        elif isinstance(op, scheduled.CommitOp | scheduled.WaitOp | scheduled.BarrierOp | asynchronous.FenceOp):
             self._order(op)
-        elif isinstance(op, scheduled.TensorStoreOp | scheduled.StoreWaitOp):
+        elif isinstance(op, asynchronous.TensorStoreOp | asynchronous.StoreWaitOp):
             self._store_by_the_machine(op)
-        elif isinstance(op, scheduled.RoleOp | scheduled.SetRegistersOp | scheduled.MbarrierOp | UseOp):
+        elif isinstance(op, scheduled.RoleOp | scheduled.SetRegistersOp | asynchronous.MbarrierOp | UseOp):
             self._by_roles(op)
         elif isinstance(op, TensorOp):
             self.tensor_memory.emit(self.threads, op, self.memories, self.indices, self._place)
@@ -204,13 +206,13 @@ class _Emitter(TileEmitter):
         else:
             self.tiles[op.results[0]] = self._tile(op)
 
-    def _by_roles(self, op: scheduled.RoleOp | scheduled.SetRegistersOp | scheduled.MbarrierOp | UseOp) -> None:
+    def _by_roles(self, op: scheduled.RoleOp | scheduled.SetRegistersOp | asynchronous.MbarrierOp | UseOp) -> None:
         """Roles, and what they wait for and share."""
         if isinstance(op, scheduled.RoleOp):
             self.roles.run(self.threads, op, lambda: self._block(op.body.block))
         elif isinstance(op, scheduled.SetRegistersOp):
             self.roles.set_registers(self.builder, op)
-        elif isinstance(op, scheduled.MbarrierOp):
+        elif isinstance(op, asynchronous.MbarrierOp):
             self._mbarriers(op)
         else:
             self.roles.use(self.threads, op, self.memories, self.indices)
@@ -226,14 +228,14 @@ class _Emitter(TileEmitter):
             self.indices[result] = value
             self.ranges[result] = (0, extent - 1)
 
-    def _order(self, op: scheduled.CommitOp | scheduled.WaitOp | scheduled.BarrierOp | scheduled.FenceOp) -> None:
+    def _order(self, op: scheduled.CommitOp | scheduled.WaitOp | scheduled.BarrierOp | asynchronous.FenceOp) -> None:
         """What brings order into what threads do to memory."""
         match op:
             case scheduled.CommitOp():
                 emit_commit(self.builder)
             case scheduled.WaitOp():
                 emit_wait(self.builder, int(op.pending.value.data))
-            case scheduled.FenceOp():
+            case asynchronous.FenceOp():
                 fence_shared_writes(self.builder)
             case scheduled.BarrierOp():
                 self.roles.barrier(self.builder, op)
@@ -296,14 +298,14 @@ class _Emitter(TileEmitter):
         symbols = [self._symbol(symbol) for symbol in op.symbols]
         emit_copy(self.threads, op, self.memories[op.source], self.memories[op.destination], symbols)
 
-    def _store_by_the_machine(self, op: scheduled.TensorStoreOp | scheduled.StoreWaitOp) -> None:
+    def _store_by_the_machine(self, op: asynchronous.TensorStoreOp | asynchronous.StoreWaitOp) -> None:
         """What the machine stores, and what waits for it."""
-        if isinstance(op, scheduled.TensorStoreOp):
+        if isinstance(op, asynchronous.TensorStoreOp):
             self.roles.store(self.threads, op, self.memories[op.source], self.indices)
         else:
             self.roles.wait_for_stores(self.threads)
 
-    def _place(self, op: scheduled.MbarrierOp | tensor_memory.TensorAllocOp) -> Value:
+    def _place(self, op: asynchronous.MbarrierOp | tensor_memory.TensorAllocOp) -> Value:
         """Where in the memory of a block something is that is no buffer."""
         if op.offset_bytes is None:
             raise CompilerBug(f"`{op.name}` has no place")
@@ -311,7 +313,7 @@ class _Emitter(TileEmitter):
         self.shared_bytes = max(self.shared_bytes, offset_bytes + op.bytes)
         return self.builder.gep(self.shared, [i32(offset_bytes)], source_etype=ir.IntType(8))
 
-    def _mbarriers(self, op: scheduled.MbarrierOp) -> None:
+    def _mbarriers(self, op: asynchronous.MbarrierOp) -> None:
         start = self._place(op)
         self.memories[op.result] = Memory.of(start, tile.ref_type(op.result), None, SHARED_SPACE)
         self.roles.make(self.threads, op, start)

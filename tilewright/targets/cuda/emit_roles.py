@@ -16,7 +16,7 @@ from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineMap
 
 from tilewright.cost.warp_products import WARPGROUP
-from tilewright.dialects import scheduled, tensor_memory, tile, tile_order
+from tilewright.dialects import asynchronous, scheduled, tensor_memory, tile, tile_order
 from tilewright.dialects.base import decode
 from tilewright.errors import CompilerBug
 from tilewright.passes.tensor_windows import Boxes, boxes_of
@@ -29,7 +29,7 @@ from tilewright.targets.cuda.fragments import Builder, Threads, Value, i32
 
 # What one lane of a role may do.
 _OF_ONE_LANE = (
-    *(scheduled.AwaitOp, scheduled.ExpectOp, scheduled.TensorCopyOp, scheduled.StageOp, scheduled.EndOp),
+    *(asynchronous.AwaitOp, asynchronous.ExpectOp, asynchronous.TensorCopyOp, scheduled.StageOp, scheduled.EndOp),
     *(tensor_memory.TensorMmaOp, tensor_memory.MmaCommitOp),
     *(tensor_memory.TensorStageOp, tensor_memory.TensorFenceOp),
     *(tile.ForOp, tile.YieldOp, tile_order.PointOp),
@@ -39,8 +39,14 @@ _OF_ONE_LANE = (
 _WITHOUT_ROLES = 1
 
 
-MoveOp = scheduled.TensorCopyOp | scheduled.TensorStoreOp
-UseOp = scheduled.ExpectOp | scheduled.ArriveOp | scheduled.AwaitOp | scheduled.TensorCopyOp | tensor_memory.MmaCommitOp
+MoveOp = asynchronous.TensorCopyOp | asynchronous.TensorStoreOp
+UseOp = (
+    asynchronous.ExpectOp
+    | asynchronous.ArriveOp
+    | asynchronous.AwaitOp
+    | asynchronous.TensorCopyOp
+    | tensor_memory.MmaCommitOp
+)
 
 
 @dataclass
@@ -58,7 +64,7 @@ class Roles:
         ops = list(self.kernel.walk())
         self._of_roles = sum(int(decode(op.warps)) for op in ops if isinstance(op, scheduled.RoleOp))
         self._next_warp = self.warps
-        copies = [op for op in ops if isinstance(op, scheduled.TensorCopyOp | scheduled.TensorStoreOp)]
+        copies = [op for op in ops if isinstance(op, asynchronous.TensorCopyOp | asynchronous.TensorStoreOp)]
         described = {op: _tensor_map(op, self.kernel.refs.index(_array(op))) for op in copies}
         self.tensor_maps = tuple(dict.fromkeys(described.values()))
         self._numbers = {op: self.tensor_maps.index(found) for op, found in described.items()}
@@ -119,7 +125,7 @@ class Roles:
         count = int(decode(op.count))
         hopper.set_most_registers(builder, count, grows=count > decode(self.region.registers))
 
-    def make(self, threads: Threads, op: scheduled.MbarrierOp, start: Value) -> None:
+    def make(self, threads: Threads, op: asynchronous.MbarrierOp, start: Value) -> None:
         """The first thread begins the first phases of barriers in memory."""
         builder = threads.builder
         with builder.if_then(_is_first(threads)):
@@ -130,7 +136,7 @@ class Roles:
     def store(
         self,
         threads: Threads,
-        op: scheduled.TensorStoreOp,
+        op: asynchronous.TensorStoreOp,
         source: Memory,
         indices: Mapping[SSAValue, Value],
     ) -> None:
@@ -159,17 +165,17 @@ class Roles:
         symbols = [indices[symbol] for symbol in op.symbols]
         barrier = _at(builder, memories[op.mbarrier].pointer, _number(builder, op.number.data, symbols))
         match op:
-            case scheduled.ExpectOp():
+            case asynchronous.ExpectOp():
                 hopper.mbarrier_expect(builder, barrier, i32(int(decode(op.bytes))))
-            case scheduled.ArriveOp():
+            case asynchronous.ArriveOp():
                 _arrive(threads, op, barrier, symbols)
-            case scheduled.AwaitOp():
+            case asynchronous.AwaitOp():
                 # The phase before the first, and those before it, count as complete.
                 phase = _number(builder, op.phase.data, symbols)
                 hopper.mbarrier_wait(builder, barrier, builder.and_(phase, i32(1)))
             case tensor_memory.MmaCommitOp():
                 blackwell.tcgen05_commit(builder, barrier)
-            case scheduled.TensorCopyOp():
+            case asynchronous.TensorCopyOp():
                 tensor_map = self._maps[self._numbers[op]]
                 _copy(builder, op, tensor_map, memories[op.destination].pointer, barrier, symbols)
 
@@ -200,7 +206,7 @@ def _number(builder: Builder, map: AffineMap, symbols: Sequence[Value]) -> Value
     return evaluated(builder, map.results[0], [], symbols)
 
 
-def _arrive(threads: Threads, op: scheduled.ArriveOp, barrier: Value, symbols: Sequence[Value]) -> None:
+def _arrive(threads: Threads, op: asynchronous.ArriveOp, barrier: Value, symbols: Sequence[Value]) -> None:
     """The first thread of each warpgroup arrives, if there is a trip for it."""
     builder = threads.builder
     if threads.extents["warp"] % WARPGROUP:
@@ -215,11 +221,11 @@ def _arrive(threads: Threads, op: scheduled.ArriveOp, barrier: Value, symbols: S
 
 
 def _array(op: MoveOp) -> SSAValue:
-    return op.source if isinstance(op, scheduled.TensorCopyOp) else op.destination
+    return op.source if isinstance(op, asynchronous.TensorCopyOp) else op.destination
 
 
 def _boxes(op: MoveOp) -> Boxes:
-    buffer = op.destination if isinstance(op, scheduled.TensorCopyOp) else op.source
+    buffer = op.destination if isinstance(op, asynchronous.TensorCopyOp) else op.source
     return boxes_of(op.map.data, tile.ref_type(_array(op)), parsed(tile.ref_type(buffer).layout.data))
 
 
@@ -240,7 +246,7 @@ def _tensor_map(op: MoveOp, parameter: int) -> TensorMap:
 
 def _copy(
     builder: Builder,
-    op: scheduled.TensorCopyOp,
+    op: asynchronous.TensorCopyOp,
     tensor_map: Value,
     target: Value,
     barrier: Value,
