@@ -8,10 +8,10 @@ The constants say how much of the time that bytes take at a memory's bandwidth s
 fitted to about 9,000 times of 420 products on two cores of an AVX-512 server, 70 of them on one thread too: to how much
 slower than the best of a product's schedules the chosen one is, and, with less weight, to the times themselves, by
 which a product in parts is compared. They began as a fit to 266 others, some of them those of `tilewright bench gemm`;
-`PACKED_ALONE`, `LEFT_COPIED`, `LEFT_COLLIDING` and the shares of caches are still from there, or set by hand for
-narrower vectors and more threads. The products of `tilewright bench schedules` are in no fit, but how the constants did
-on them was seen before the last one. The clock of the machine file is the guaranteed one, so all predictions are too
-slow by about as much as the clock is faster.
+`PACKED_ALONE`, `PANELS_AFAR`, `LEFT_COPIED`, `LEFT_COLLIDING` and the shares of caches are still from there, or set by
+hand for narrower vectors and more threads. The products of `tilewright bench schedules` are in no fit, but how the
+constants did on them was seen before the last one. The clock of the machine file is the guaranteed one, so all
+predictions are too slow by about as much as the clock is faster.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ PAGE_BYTES, PAGE_LATENCIES, TRANSLATIONS, WALK_LATENCIES = 4096, 0.4, 1024, 0.21
 # Packing, of third-level bandwidth: by the first rows that meet a panel, and what is added where the right operand as a
 # whole is too large for the second-level cache; by a pass of the thread that reads it, and by all for all, read by
 # others. Reading panels of a right operand that is packed as a whole and larger than what is near, again for each tile.
-KEPT, KEPT_AFAR, PACKED_ALONE, PACKED_TOGETHER, PANELS_AFAR = 1.3, 0.7, 5.6, 10.7, 1.36
+KEPT, KEPT_AFAR, PACKED_ALONE, PACKED_TOGETHER, PANELS_AFAR = 1.3, 0.7, 5.6, 10.7, 0.26
 # Copying, and turning, a tile's rows of the left operand, of third-level bandwidth.
 LEFT_COPIED = 6.9
 # Writing the result, of third-level bandwidth; a short run of a row of it far from the one before, of the latency of
