@@ -36,7 +36,9 @@ class Program(Graph):
     def splat(self, value: float, shape: tuple[int, ...], dtype: DType = F32) -> Value:
         return self.broadcast(self.scalar(value, dtype), shape, ())
 
-    def dot(self, left: Value, right: Value, batch: int, left_axis: int, right_axis: int) -> Value:
+    def dot(
+        self, left: Value, right: Value, batch: int, left_axis: int, right_axis: int, part: int | None = None
+    ) -> Value:
         axes = tuple(range(batch))
         return self.add(
             "contract",
@@ -46,6 +48,7 @@ class Program(Graph):
             left_contract=(left_axis,),
             right_contract=(right_axis,),
             dtype=left.dtype.name,
+            **({} if part is None else {"part": part}),
         )[0]
 
     def softmax(self, x: Value) -> Value:
@@ -216,6 +219,13 @@ def empty_arrays(p: Program) -> list[Value]:
     return [p.map("exp", x), p.reduce(x, "add", (0,)), p.dot(x, w, 0, 1, 0), p.dot(y, z, 0, 1, 0)]
 
 
+def product_in_parts(p: Program) -> list[Value]:
+    x, w = p.array(20, 150), p.array(150, 17)
+    y, z = p.array(2, 9, 70), p.array(2, 70, 5)
+    parts = [p.dot(x, w, 0, 1, 0, part) for part in (64, 25, 150, 200)]
+    return [*parts, p.reduce(parts[0], "add", (0,)), p.dot(y, z, 1, 2, 1, part=32)]
+
+
 PROGRAMS: Sequence[Callable[[Program], list[Value]]] = (
     softmax_rows,
     softmax_columns,
@@ -223,6 +233,7 @@ PROGRAMS: Sequence[Callable[[Program], list[Value]]] = (
     layer_norm,
     matmul_epilogue,
     matmul_constant,
+    product_in_parts,
     attention,
     causal_attention,
     convolution,

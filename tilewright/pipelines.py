@@ -30,9 +30,9 @@ def array_to_tile() -> Sequence[Pass]:
 
     return [
         ArraySimplifyPass(),  # fold, share and drop before anything is grouped
-        ArraySplitSumsPass(),  # long sums of few results, for many threads
         ArrayDuplicateViewsPass(),  # views must not tie groups together
         ArrayFuseAttentionPass(),  # first: it spans two products and a softmax, which the others would take apart
+        ArraySplitSumsPass(),  # long sums of few results, for many threads or cores
         ArrayOrderWeightsPass(),  # a kernel before products are, which would take its transpose in
         ArrayOrderOperandsPass(),  # the same: its transposes and zeros are not taken in
         ArrayFuseContractPass(),  # products take their epilogues before loops do

@@ -438,7 +438,8 @@ def _window_reduce(operands: Types, attributes: Attributes) -> tuple[ArrayType, 
 def _contract(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
     """General dot. Result axes: batch, free axes of the left operand, free axes of the right; `dtype` accumulates. The
     operands have one type, or are floats of 8 bits. `precision`, if it is given, is "tf32": operands of f32 are rounded
-    to that before they are multiplied."""
+    to that before they are multiplied. `part`, if it is given, is how much of the last contracted dim is summed
+    together: a first axis of the result counts the parts, the last of which may be shorter."""
     left, right = operands
     left_batch: Shape = attributes["left_batch"]
     right_batch: Shape = attributes["right_batch"]
@@ -467,6 +468,11 @@ def _contract(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
         *_without(left.shape, (*left_batch, *left_contract)),
         *_without(right.shape, (*right_batch, *right_contract)),
     )
+    part = attributes.get("part")
+    if part is not None:
+        if part < 1 or not left_contract:
+            raise ArgumentError(f"`contract` of {len(left_contract)} contracted axes in parts of {part}")
+        shape = (-(-left.shape[left_contract[-1]] // part), *shape)
     return (ArrayType(shape, result),)
 
 

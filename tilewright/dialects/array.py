@@ -264,7 +264,8 @@ class WindowReduceOp(ArrayOp):
 @irdl_op_definition
 class ContractOp(ArrayOp):
     """General dot, accumulated in the result type; result axes are batch, left free, right free. `precision`: what f32
-    operands are rounded to before they are multiplied."""
+    operands are rounded to before they are multiplied. `part`: how much of the last contracted dim is summed together;
+    the parts are one more axis of the result, the first."""
 
     name = "array.contract"
     left_batch = prop_def(DenseArrayBase)
@@ -272,6 +273,7 @@ class ContractOp(ArrayOp):
     left_contract = prop_def(DenseArrayBase)
     right_contract = prop_def(DenseArrayBase)
     precision = opt_prop_def(StringAttr)
+    part = opt_prop_def(IntegerAttr)
 
 
 @irdl_op_definition

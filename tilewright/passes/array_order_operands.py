@@ -51,7 +51,7 @@ from tilewright.dialects.base import array_type
 from tilewright.dtypes import tf32
 from tilewright.machines.machine import Machine
 from tilewright.passes.array_simplify import captured, constant_value
-from tilewright.passes.base import Remark, Unit, blocks_of, where
+from tilewright.passes.base import Remark, Unit, blocks_of, microseconds, where
 from tilewright.passes.contract_facts import (
     multiplied_as,
     piece_bytes,
@@ -113,23 +113,19 @@ def _order(unit: Unit, block: Block, op: array.ContractOp) -> None:
     for operand in best.operands:
         _lay_out(unit, block, op, operand, best.depth)
     sides = " and ".join(("left", "right")[n] for n in best.operands)
-    why = f"{sides} along the contracted dimension: {_us(best.moving_s)} of {_us(best.seconds)}, else {_us(as_it_is)}"
+    why = f"{sides} along the contracted dimension: {microseconds(best.moving_s)} of {microseconds(best.seconds)}, else {microseconds(as_it_is)}"
     unit.remarks.append(Remark("array-order-operands", f"contract at {where(op)}", "lay out", why))
-
-
-def _us(seconds: float) -> str:
-    return f"{seconds * 1e6:.0f} us"
 
 
 def _orders(unit: Unit, op: array.ContractOp) -> Iterator[_Order]:
     """Ways to lay operands out: as few as there can be for rows of some multiple."""
-    item = array_type(op.operands[0]).dtype.itemsize
+    item, part = array_type(op.operands[0]).dtype.itemsize, op.attributes_of().get("part")
     for multiple in _MULTIPLES_BYTES:
         depth = _depth(op, 0)
         padded = -(-depth * item // multiple) * multiple // item
         moved = tuple(n for n in range(2) if padded != depth or piece_bytes(op, n) < multiple)
         pieces = [piece_of_rows(padded * item) if n in moved else piece_bytes(op, n) for n in range(2)]
-        product = replace(warp_product(op, pieces, unit.machine), depth=padded)
+        product = replace(warp_product(op, pieces, unit.machine), depth=padded if part is None else min(part, padded))
         moving_s = sum(_moving_seconds(unit, op, n, padded) for n in moved)
         if moved:
             yield _Order(moved, padded, warp_product_seconds(product, unit.machine) + moving_s, moving_s)

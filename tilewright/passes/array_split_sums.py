@@ -1,7 +1,9 @@
 """Cut long sums with few results into parts, so that there is work for many threads.
 
 A product of great depth or a reduction of many elements to few becomes one with a batch of parts, and a reduction over
-the parts. How many there are depends on shapes alone, so that results do not depend on the number of threads. First of
+the parts. How many there are depends on shapes and the machine alone, so that results do not depend on the number of
+threads. Where warps multiply, parts of products are chosen by predicted times (split-K, `cost/split_k.py`), and
+windows of the operands are read as they are. After attention has been found, which takes such products in, and before
 the passes that fuse, because the two halves fuse with different neighbours.
 
 Before:
@@ -30,10 +32,12 @@ from typing import ClassVar
 
 from xdsl.ir import Operation, SSAValue
 
+from tilewright.cost.split_k import split_k
 from tilewright.cost.tiles import is_streamed
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type, tensor
-from tilewright.passes.base import Remark, Unit, blocks_of
+from tilewright.passes.base import Remark, Unit, blocks_of, microseconds, where
+from tilewright.passes.contract_facts import piece_bytes, warp_product
 from tilewright.primitives import ArrayType
 
 # Results of a product that make too few tiles for many threads, and the least multiplications worth the second kernel.
@@ -59,6 +63,9 @@ class ArraySplitSumsPass:
     def apply(self, unit: Unit) -> None:
         for block in blocks_of(unit.main):
             for op in list(block.ops):
+                if isinstance(op, array.ContractOp) and "lane" in unit.machine.axes:
+                    _split_for_warps(unit, op)
+                    continue
                 if isinstance(op, array.ContractOp):
                     parts = _split_product(op)
                 elif isinstance(op, array.ReduceOp):
@@ -67,6 +74,20 @@ class ArraySplitSumsPass:
                     continue
                 if parts:
                     unit.remarks.append(Remark(self.name, op.name, f"{parts} parts", "few results of long sums"))
+
+
+def _split_for_warps(unit: Unit, op: array.ContractOp) -> None:
+    result = array_type(op.results[0])
+    if len(op.attributes_of()["left_contract"]) != 1 or 0 in result.shape:
+        return
+    found = split_k(warp_product(op, [piece_bytes(op, n) for n in range(2)], unit.machine), unit.machine)
+    if found is None:
+        return
+    type = ArrayType((found.parts, *result.shape), result.dtype.compute)
+    parts = array.ContractOp.make(op.operands, op.plain() | {"part": found.part}, [tensor(type)])
+    why = f"few tiles for {unit.machine.cores} cores: {microseconds(found.seconds)}, else {microseconds(found.whole_s)}"
+    unit.remarks.append(Remark("array-split-sums", f"contract at {where(op)}", f"{found.parts} parts", why))
+    _replace(op, parts, "add", result)
 
 
 def _parts(size: int, least: int = LEAST_PART) -> int:
@@ -158,9 +179,13 @@ def _split_dim(op: Operation, value: SSAValue, dim: int, parts: int) -> SSAValue
 
 def _replace(op: Operation, partial: Operation, fn: str, result: ArrayType, axis: int = 0) -> None:
     """Put the parts and their reduction in the place of an operation."""
-    total = array.ReduceOp.make([partial.results[0]], {"fn": fn, "axes": (axis,)}, [tensor(result)])
+    summed = ArrayType(result.shape, array_type(partial.results[0]).dtype)
+    total = array.ReduceOp.make([partial.results[0]], {"fn": fn, "axes": (axis,)}, [tensor(summed)])
     _insert(op, partial)
     _insert(op, total)
+    if summed != result:
+        total = array.CastOp.make([total.results[0]], {}, [tensor(result)])
+        _insert(op, total)
     op.results[0].replace_all_uses_with(total.results[0])
     transposes = [o.owner for o in op.operands if isinstance(o.owner, array.TransposeOp)]
     op.detach()
@@ -172,6 +197,7 @@ def _replace(op: Operation, partial: Operation, fn: str, result: ArrayType, axis
 
 
 def _insert(op: Operation, new: Operation) -> None:
+    new.location = op.location
     block = op.parent_block()
     if block is not None:
         block.insert_op_before(new, op)

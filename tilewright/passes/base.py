@@ -94,6 +94,11 @@ def blocks_of(function: FuncOp) -> Iterator[Block]:
                 pending.extend(region.block for region in op.regions)
 
 
+def microseconds(seconds: float) -> str:
+    """A predicted time, for remarks."""
+    return f"{seconds * 1e6:.0f} us"
+
+
 def where(op: Operation) -> str:
     """The user's line of an operation, for remarks."""
     location = op.location

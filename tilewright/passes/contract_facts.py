@@ -20,16 +20,24 @@ _PIECES_BYTES = (16, 8, 4)
 
 
 def result_dims(op: array.ContractOp) -> tuple[list[int], list[int], list[int]]:
-    """Batch, left-free and right-free dimensions, as result dimensions."""
+    """Batch, left-free and right-free dimensions, as result dimensions. Those of parts are none of them."""
     a = op.attributes_of()
-    batch = len(a["left_batch"])
-    left = array_type(op.operands[0]).rank - batch - len(a["left_contract"])
+    first = 0 if op.part is None else 1
+    batch = first + len(a["left_batch"])
+    left = batch + array_type(op.operands[0]).rank - len(a["left_batch"]) - len(a["left_contract"])
     rank = array_type(op.results[0]).rank
-    return list(range(batch)), list(range(batch, batch + left)), list(range(batch + left, rank))
+    return list(range(first, batch)), list(range(batch, left)), list(range(left, rank))
+
+
+def depth_of(op: array.ContractOp) -> int:
+    """How much of the last contracted dim is summed together; 1 if none is contracted."""
+    summed: tuple[int, ...] = op.attributes_of()["left_contract"]
+    depth = array_type(op.operands[0]).shape[summed[-1]] if summed else 1
+    return depth if op.part is None else min(depth, op.part.value.data)
 
 
 def batches_of(op: array.ContractOp) -> int:
-    """Products over the last rows, columns and contracted dimension."""
+    """Products over the last rows, columns and contracted dimension, or a part of it."""
     shape = array_type(op.results[0]).shape
     _, rows, columns = result_dims(op)
     return math.prod(n for d, n in enumerate(shape) if d not in (*rows[-1:], *columns[-1:]))
@@ -51,16 +59,14 @@ def warp_product(op: array.ContractOp, pieces: Sequence[int], machine: Machine) 
     """What the cost model of warps has to know of a product, windows of whose operands can be copied in pieces of some
     bytes, or cannot where those are 0."""
     left, right, result = (array_type(value) for value in (*op.operands, op.results[0]))
-    summed: tuple[int, ...] = op.attributes_of()["left_contract"]
     _, rows, columns = result_dims(op)
     height, width = (result.shape[dims[-1]] if dims else 1 for dims in (rows, columns))
-    depth = left.shape[summed[-1]] if summed else 1
     multiplied = multiplied_as(op, machine)
     as_they_are = multiplied is None or multiplied == dtypes.tf32
     return WarpProduct(
         height,
         width,
-        depth,
+        depth_of(op),
         multiplied or left.dtype,
         accumulator_of(result.dtype),
         batches_of(op),

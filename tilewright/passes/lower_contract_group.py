@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from xdsl.ir import BlockArgument, SSAValue
@@ -21,6 +21,7 @@ from tilewright.machines.machine import Machine, MatrixAtom
 from tilewright.passes.contract_facts import (
     accumulator_of,
     batches_of,
+    depth_of,
     multiplied_as,
     multiplied_type,
     multiplied_types,
@@ -33,6 +34,7 @@ from tilewright.passes.indexing import Axis, Coordinates, Linear, Tile
 from tilewright.passes.tile_builder import TileBuilder
 
 ROW, COLUMN, DEPTH = 0.0, 1.0, 2.0
+_START = Linear()
 
 # Adds to a sum what one point of the loops over contracted dimensions, given their counters, contributes.
 Step = Callable[[Sequence[SSAValue], Tile], Tile]
@@ -40,10 +42,11 @@ Step = Callable[[Sequence[SSAValue], Tile], Tile]
 
 @dataclass(frozen=True)
 class ContractPlan:
-    """Tile extents of the result dimensions and of the contracted ones (all but the last are 1). `operand`: the
-    type that operands are converted to before they are multiplied; None: they are multiplied as they are. `atom`: the
-    name of what multiplies a tile. `warps`, `stages`: as those of `Stage`. `checked`: where the atom's result is not
-    finite, the product is computed again without it."""
+    """Tile extents of the result dimensions and of the contracted ones (all but the last are 1). `part`: how much of
+    the last contracted dimension is summed together; the parts are the first result dimension. `operand`: the type
+    that operands are converted to before they are multiplied; None: they are multiplied as they are. `atom`: the name
+    of what multiplies a tile. `warps`, `stages`: as those of `Stage`. `checked`: where the atom's result is not finite,
+    the product is computed again without it."""
 
     shape: tuple[int, ...]
     extents: tuple[int, ...]
@@ -54,6 +57,15 @@ class ContractPlan:
     warps: int | None = None
     stages: int | None = None
     checked: bool = False
+    part: int | None = None
+
+    @property
+    def trips(self) -> tuple[int, ...]:
+        """How many steps there are along the contracted dimensions."""
+        if not self.depth_sizes:
+            return ()
+        last = self.depth_sizes[-1] if self.part is None else min(self.part, self.depth_sizes[-1])
+        return (*self.depth_sizes[:-1], -(-last // self.depth_extent))
 
     @property
     def grid(self) -> tuple[int, ...]:
@@ -77,7 +89,7 @@ def plan_contract(group: array.FusedOp, machine: Machine, threads: int) -> Contr
     last_rows = result.shape[rows[-1]] if rows else 1
     last_columns = result.shape[columns[-1]] if columns else 1
     share = 1 if batches_of(op) >= 2 * threads else threads
-    last_depth = depth_sizes[-1] if depth_sizes else 1
+    last_depth = depth_of(op)
     streamed = is_streamed(last_rows, last_columns, result.dtype) and _reads_array(group, op)
     types = multiplied_types(op)
     atom = machine.matrix_atom(*types, accumulator_of(result.dtype), last_depth)
@@ -111,6 +123,7 @@ def plan_contract(group: array.FusedOp, machine: Machine, threads: int) -> Contr
         accumulator_of(result.dtype) if atom is None else None,
         name,
         checked=checked,
+        part=a.get("part"),
     )
 
 
@@ -139,6 +152,7 @@ def _plan_for_warps(
         schedule.atom,
         None if schedule.across is None else schedule.warps,
         schedule.stages if schedule.stages > 1 else None,
+        part=op.attributes_of().get("part"),
     )
 
 
@@ -155,7 +169,7 @@ def _atom_of_parts(group: array.FusedOp, op: array.ContractOp, machine: Machine)
     _, rows, columns = result_dims(op)
     ends = [array_type(op.results[0]).shape[d] for d in (*rows[-1:], *columns[-1:])]
     ends += [array_type(op.operands[0]).shape[d] for d in a["left_contract"][-1:]]
-    if op.precision is not None or len(ends) < 3 or min(ends) < 2:
+    if op.precision is not None or op.part is not None or len(ends) < 3 or min(ends) < 2:
         return None
     for operand in op.operands:
         value = untransposed(operand)
@@ -174,12 +188,11 @@ def product_of(group: array.FusedOp) -> Product:
     dtype = accumulator_of(result.dtype)
     is_read = left.dtype == dtype and op.precision is None
     in_place = bool(summed) and _lies_along(op.operands[0], summed[-1]) and is_read
-    depth = left.shape[summed[-1]] if summed else 1
     width = result.shape[columns[-1]] if columns else 1
     return Product(
         rows=max(1, result.shape[rows[-1]] if rows else 1),
         columns=max(1, width),
-        depth=depth,
+        depth=depth_of(op),
         dtype=dtype,
         batches=max(1, batches_of(op)),
         pitch_bytes=right.shape[-1] * right.dtype.itemsize if right.rank else 0,
@@ -248,9 +261,10 @@ def lower_contract_group(
         at.append(tile_position(axis, counter, plan.extents[d], plan.shape[d]))
     depth = Axis(plan.depth_extent, DEPTH, "k")
     acc_type = accumulator_of(result.dtype)
+    first = _START if plan.part is None or plan.shape[0] == 1 else Linear.of(indices[0], plan.part)
 
     def step(counters: Sequence[SSAValue], total: Tile, atom: str) -> Tile:
-        inner = _depth_positions(plan, depth, counters)
+        inner = _depth_positions(plan, depth, counters, first)
         left_at = operand_coordinates(
             array_type(op.operands[0]).rank,
             a["left_batch"],
@@ -272,10 +286,9 @@ def lower_contract_group(
             left, right = builder.cast(left, dtypes.tf32), builder.cast(right, dtypes.tf32)
         if plan.operand is not None:
             left, right = builder.cast(left, plan.operand), builder.cast(right, plan.operand)
-        if plan.depth_sizes and plan.depth_sizes[-1] % plan.depth_extent:
-            limit = plan.depth_sizes[-1]
-            left = builder.fill_padding(left, inner[-1], limit, 0)
-            right = builder.fill_padding(right, inner[-1], limit, 0)
+        for position, limit in _depth_ends(plan, inner, first):
+            left = builder.fill_padding(left, position, limit, 0)
+            right = builder.fill_padding(right, position, limit, 0)
         return builder.dot(left, right, total, (row, column, depth), atom)
 
     def multiplied(atom: str) -> Tile:
@@ -288,8 +301,8 @@ def lower_contract_group(
     if plan.checked:
         cut = [d for d in (*rows[-1:], *columns[-1:]) if plan.shape[d] % plan.extents[d]]
         finite = _is_finite(builder, total, [(at[d], plan.shape[d]) for d in cut])
-        first = total
-        total = builder.branch(finite, lambda: first, lambda: _where_finite(builder, first, multiplied("")))
+        quick = total
+        total = builder.branch(finite, lambda: quick, lambda: _where_finite(builder, quick, multiplied("")))
     product = builder.cast(squeeze(builder, total, at), result.dtype)
     builder.define(op.results[0], tuple(at), product)
     store_roots(group, op.results[0], builder, tuple(at), outputs)
@@ -338,18 +351,33 @@ def tile_position(axis: Axis | None, counter: SSAValue, extent: int, size: int) 
     return position + Linear.of(counter, extent) if extent < size else position
 
 
-def _depth_positions(plan: ContractPlan, depth: Axis, counters: Sequence[SSAValue]) -> list[Linear]:
+def _depth_positions(
+    plan: ContractPlan, depth: Axis, counters: Sequence[SSAValue], first: Linear = _START
+) -> list[Linear]:
+    """Positions along the contracted dimensions in one step, those along the last from `first` on."""
     positions = [Linear.of(c) if n > 1 else Linear() for c, n in zip(counters, plan.depth_sizes, strict=False)]
     if not plan.depth_sizes:
         return []
-    last = Linear.of(depth)
-    if plan.depth_extent < plan.depth_sizes[-1]:
+    last = Linear.of(depth) + first
+    if plan.trips[-1] > 1:
         last = last + Linear.of(counters[len(plan.depth_sizes) - 1], plan.depth_extent)
     return [*positions[: len(plan.depth_sizes) - 1], last]
 
 
+def _depth_ends(plan: ContractPlan, positions: Sequence[Linear], first: Linear) -> Iterator[tuple[Linear, int]]:
+    """Positions along the last contracted dimension that reach beyond where a part, or all of it, ends; and the ends."""
+    if not plan.depth_sizes:
+        return
+    size = plan.depth_sizes[-1]
+    part = size if plan.part is None else min(plan.part, size)
+    if part < size and part % plan.depth_extent:
+        yield positions[-1] + first * -1, part
+    if size % part or (part == size and size % plan.depth_extent):
+        yield positions[-1], size
+
+
 def _depth_loop(plan: ContractPlan, builder: TileBuilder, total: Tile, step: Step) -> Tile:
-    trips = [*plan.depth_sizes[:-1], -(-plan.depth_sizes[-1] // plan.depth_extent)] if plan.depth_sizes else []
+    trips = plan.trips
 
     def nest(depth: int, counters: list[SSAValue], current: Tile) -> Tile:
         if depth == len(trips):

@@ -205,6 +205,19 @@ def _window_reduce(operands: Sequence[Tensor], a: Attributes) -> Tensor:
 
 
 def _contract(operands: Sequence[Tensor], a: Attributes) -> Tensor:
+    if a.get("part") is None:
+        return _whole_contract(operands, a)
+    axes = [a[side][-1] for side in ("left_contract", "right_contract")]
+    depth = operands[0].shape[axes[0]]
+    parts: list[Tensor] = []
+    for start in range(0, depth, a["part"]):
+        inside = range(start, min(start + a["part"], depth))
+        cut = [x.take(inside, axis) for x, axis in zip(operands, axes, strict=True)]
+        parts.append(_whole_contract(cut, a))
+    return np.stack(parts) if parts else _whole_contract(operands, a)[None][:0]
+
+
+def _whole_contract(operands: Sequence[Tensor], a: Attributes) -> Tensor:
     left, right = operands
     if a.get("precision") == "tf32":
         left, right = ops.cast(left, dtypes.tf32), ops.cast(right, dtypes.tf32)

@@ -60,6 +60,7 @@ def programs(quick: bool) -> list[Program]:
         ("gemm bf16, b.T", partial(_turned_product, False, True), (square, square)),
         ("gemm bf16, a.T b.T", partial(_turned_product, True, True), (square, square)),
         ("gemm bf16, gelu", _product_and_gelu, (square, square, row)),
+        ("gemm bf16, few tiles", _product, (tw.ShapeDtype((256, 8192), tw.bf16), tw.ShapeDtype((8192, 512), tw.bf16))),
         ("attention", _attention, (heads, heads, heads)),
         ("softmax", partial(tw.nn.softmax, axis=-1), (rows,)),
         ("layer norm", _layer_norm, (rows,)),
