@@ -67,6 +67,7 @@ def tile_to_warps() -> Sequence[Pass]:
     from tilewright.passes.scheduled_drop_barriers import ScheduledDropBarriersPass
     from tilewright.passes.scheduled_loop_over_tiles import ScheduledLoopOverTilesPass
     from tilewright.passes.scheduled_multiply_in_tensor_memory import ScheduledMultiplyInTensorMemoryPass
+    from tilewright.passes.scheduled_order_accesses import ScheduledOrderAccessesPass
     from tilewright.passes.scheduled_order_tiles import ScheduledOrderTilesPass
     from tilewright.passes.scheduled_pipeline_copies import ScheduledPipelineCopiesPass
     from tilewright.passes.scheduled_plan_block_memory import ScheduledPlanBlockMemoryPass
@@ -85,6 +86,7 @@ def tile_to_warps() -> Sequence[Pass]:
         TileExpandArgReducePass(),  # an index of the best is two reductions
         TileMultiplyInTensorMemoryPass(),  # before layouts: which products may
         TileLowerToWarpsPass(),  # a layout for every tile; data moves within warps, or through buffers of the block
+        ScheduledOrderAccessesPass(),  # when it is known which thread stores what
         ScheduledMultiplyInTensorMemoryPass(),  # those products: a warp has the machine copy, another one multiply
         ScheduledSpecializeChainsPass(),  # the same for chains of products, each array in stages of its own
         ScheduledSpecializeWarpsPass(),  # windows that warpgroups multiply: a warp has the machine copy them

@@ -13,7 +13,10 @@ from tests.ptx.emulator import run
 from tilewright.api.stages import Lowered
 from tilewright.dialects import tile
 from tilewright.frontend.compile import build_executable
+from tilewright.passes.base import Unit
+from tilewright.passes.layout_spaces import SHARED
 from tilewright.semantics.array import Interpreter
+from tilewright.semantics.scheduled import run_call
 from tilewright.semantics.tile import poison
 from tilewright.targets.cuda.target import CudaProgram
 
@@ -48,3 +51,13 @@ def emulated(program: CudaProgram, arrays: Sequence[Tensor], seed: int = 0) -> l
         return results
 
     return Interpreter(program.unit.constants, call).run(program.unit.main.body.block, list(arrays))
+
+
+def by_definition(unit: Unit, arrays: Sequence[Tensor], seed: int = 0) -> list[Tensor]:
+    """Run a program by the definitions of the scheduled operations, which check the order of all accesses."""
+    shared_bytes = unit.machine.memory_of(SHARED).bytes
+
+    def call(callee: str, operands: list[Tensor]) -> list[Tensor]:
+        return run_call(unit.kernel(callee), operands, seed, shared_bytes)
+
+    return Interpreter(unit.constants, call).run(unit.main.body.block, list(arrays))

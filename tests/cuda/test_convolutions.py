@@ -12,12 +12,9 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tests.cuda.chips import KINDS, built, emulated
+from tests.cuda.chips import KINDS, built, by_definition, emulated
 from tilewright import dtypes
 from tilewright.cli.bench_suites.cuda_static import figures
-from tilewright.passes.layout_spaces import SHARED
-from tilewright.semantics.array import Interpreter
-from tilewright.semantics.scheduled import run_call
 
 Tensor = np.ndarray[Any, Any]
 
@@ -101,13 +98,7 @@ def test_schedules_are_in_order(name: str) -> None:
     case = CASES[name]
     x, w = case.arrays(tw.f16)
     unit = compiled(case, "sm_80", x, w).unit
-    shared_bytes = unit.machine.memory_of(SHARED).bytes
-
-    def call(callee: str, operands: list[Any]) -> list[Any]:
-        return run_call(unit.kernel(callee), operands, shared_bytes=shared_bytes)
-
-    (result,) = Interpreter(unit.constants, call).run(unit.main.body.block, [x, w])
-    case.check(result, x, w)
+    case.check(by_definition(unit, [x, w])[0], x, w)
 
 
 def test_other_types() -> None:

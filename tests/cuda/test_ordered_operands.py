@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tests.cuda.chips import KINDS, built, emulated
+from tests.cuda.chips import KINDS, built, by_definition, emulated
 from tests.cuda.test_pipeline import executed
 from tilewright import dtypes
 from tilewright.cost import warp_products
@@ -18,9 +18,6 @@ from tilewright.cost.warp_products import WarpProduct, warp_product_seconds, war
 from tilewright.machines.machine import load
 from tilewright.passes import array_order_operands
 from tilewright.passes.array_order_operands import ArrayOrderOperandsPass
-from tilewright.passes.layout_spaces import SHARED
-from tilewright.semantics.array import Interpreter
-from tilewright.semantics.scheduled import run_call
 from tilewright.targets.cuda.target import CudaProgram
 
 Tensor = np.ndarray[Any, Any]
@@ -52,18 +49,6 @@ def product(types: str, order: str) -> Callable[[Any, Any], Any]:
     return of
 
 
-def scheduled(program: CudaProgram, *arrays: Tensor) -> Tensor:
-    """The result by the definitions of the scheduled operations, which check the order of all accesses."""
-    unit = program.unit
-    shared_bytes = unit.machine.memory_of(SHARED).bytes
-
-    def call(callee: str, given: list[Any]) -> list[Any]:
-        return run_call(unit.kernel(callee), given, shared_bytes=shared_bytes)
-
-    (result,) = Interpreter(unit.constants, call).run(unit.main.body.block, list(arrays))
-    return result
-
-
 def said(program: CudaProgram) -> list[str]:
     return [str(each.reason) for each in program.unit.remarks if each.pass_name == ArrayOrderOperandsPass.name]
 
@@ -86,7 +71,7 @@ def test_small_products_take_their_operands_as_they_lie(chip: str, order: str, t
         got, counts = executed(program, [a, b])
         np.testing.assert_array_equal(got, expected)
         assert counts.shared_conflicts == 0
-        np.testing.assert_array_equal(scheduled(program, a, b), expected)
+        np.testing.assert_array_equal(by_definition(program.unit, [a, b])[0], expected)
 
 
 @pytest.mark.usefixtures("always")
@@ -103,7 +88,7 @@ def test_products_of_operands_that_are_laid_out(chip: str, order: str) -> None:
         (why,) = said(program) or [""]
         assert all(side in why for side in moved), (name, why)
         np.testing.assert_array_equal(emulated(program, [a, b])[0], expected)
-        np.testing.assert_array_equal(scheduled(program, a, b), expected)
+        np.testing.assert_array_equal(by_definition(program.unit, [a, b])[0], expected)
 
 
 @pytest.mark.usefixtures("always")

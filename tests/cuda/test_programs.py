@@ -7,15 +7,12 @@ from typing import Any
 
 import pytest
 
-from tests.cuda.chips import KINDS, emulated
+from tests.cuda.chips import KINDS, by_definition, emulated
 from tests.numerics.test_phases import close, expected_of
 from tests.programs import PROGRAMS
 from tilewright.errors import UnsupportedOnTargetError
 from tilewright.frontend.build import build_module
-from tilewright.passes.layout_spaces import SHARED
 from tilewright.pipelines import compile_module
-from tilewright.semantics.array import Interpreter
-from tilewright.semantics.scheduled import run_call
 
 # What warps cannot do yet: sorts and the largest k.
 UNSUPPORTED = ("ordered",)
@@ -39,12 +36,7 @@ def test_schedules_are_in_order(make: Callable[..., Any]) -> None:
     """By the definitions of the scheduled operations, which check what warps and copies do to the memory of a block."""
     program, arrays, expected = expected_of(make)
     unit = compile_module(build_module(program), program.constants, "cuda:sm_90a").unit
-    shared_bytes = unit.machine.memory_of(SHARED).bytes
-
-    def call(callee: str, operands: list[Any]) -> list[Any]:
-        return run_call(unit.kernel(callee), operands, shared_bytes=shared_bytes)
-
-    close(Interpreter(unit.constants, call).run(unit.main.body.block, list(arrays)), expected)
+    close(by_definition(unit, arrays), expected)
 
 
 @pytest.mark.parametrize("make", [m for m in PROGRAMS if m.__name__ in UNSUPPORTED], ids=lambda make: make.__name__)

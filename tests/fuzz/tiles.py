@@ -1,8 +1,8 @@
 """The fuzzer of tile kernels: `python -m tests.fuzz.tiles --kernels 2000 --seed 1 --jobs 2`.
 
 A random kernel (`tile_steps.py`) runs by the semantics of the `tile` phase, by the semantics of the `scheduled` phase
-after each pass, and as native code; with a target `cuda:CHIP` as PTX too, on an emulator. All must agree, except on
-what the first leaves undefined.
+after each pass, and as native code; with a target `cuda:CHIP` by the definitions of its schedule, which check that all
+accesses are in order, and as PTX on an emulator. All must agree, except on what the first leaves undefined.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
 
 import tilewright as tw
-from tests.cuda.chips import emulated
+from tests.cuda.chips import by_definition, emulated
 from tests.fuzz.check import Outcome
 from tests.fuzz.guarded_memory import guarded_arena, guarded_copy, guarded_empty
 from tests.fuzz.intervals import Tensor
@@ -135,6 +135,7 @@ def _runs(
         with tw.options(cache=False, verify=0):
             executable: Any = compile_module(module.clone(), {}, target, keep_stages=False)
         if isinstance(executable, CudaProgram):
+            yield f"{target} by definition", by_definition(executable.unit, [a.copy() for a in arrays], kernel.seed)
             yield target, emulated(executable, [a.copy() for a in arrays])
             continue
         at_end = kernel.seed % 4 != 3

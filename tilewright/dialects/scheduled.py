@@ -322,10 +322,12 @@ class EndOp(PlainOp):
 
 @irdl_op_definition
 class BarrierOp(PlainOp):
-    """All threads of `scope` have finished and see what was written before: those of the team, a block or a warp."""
+    """All threads of `scope` have finished and see what was written before: those of the team, a block or a warp.
+    `arrays`: it is needed for what they do to arrays, whatever they do to buffers."""
 
     name = "scheduled.barrier"
     scope = prop_def(StringAttr)
+    arrays = opt_prop_def(BoolAttr)
 
 
 @irdl_op_definition

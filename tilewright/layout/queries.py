@@ -9,7 +9,7 @@ from itertools import product
 from math import gcd, prod
 
 from tilewright.layout.composition import inverse
-from tilewright.layout.dims import known_multiple, lower_bound, upper_bound
+from tilewright.layout.dims import known_multiple, lower_bound, static, upper_bound
 from tilewright.layout.iters import AxisIter, Iter, fuse_digits
 from tilewright.layout.layout import Layout, has_effect, needs_values
 from tilewright.layout.operations import canonical, checked_dim, trim
@@ -46,6 +46,13 @@ def is_injective(layout: Layout) -> bool:
     owners: dict[tuple[int, ...], tuple[int, ...]] = {}
     plain = replace(layout, swizzle=())
     return all(owners.setdefault(place, index) == index for index in plain.indices() for place in plain.places(index))
+
+
+def has_copies(layout: Layout, axis: str, count: int) -> bool:
+    """Whether several of the `count` places along `axis` may hold the same element: it has replicas there, or fewer
+    digits than places. The layout's sizes are known."""
+    held = prod(static(digit.extent) for digit in layout.iters if digit.axis == axis and digit.stride)
+    return held < count or any(copy.axis == axis for copy in layout.replica)
 
 
 def is_contiguous(layout: Layout, axis: str) -> bool:

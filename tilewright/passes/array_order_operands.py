@@ -113,7 +113,8 @@ def _order(unit: Unit, block: Block, op: array.ContractOp) -> None:
     for operand in best.operands:
         _lay_out(unit, block, op, operand, best.depth)
     sides = " and ".join(("left", "right")[n] for n in best.operands)
-    why = f"{sides} along the contracted dimension: {microseconds(best.moving_s)} of {microseconds(best.seconds)}, else {microseconds(as_it_is)}"
+    moving, ordered, otherwise = (microseconds(each) for each in (best.moving_s, best.seconds, as_it_is))
+    why = f"{sides} along the contracted dimension: {moving} of {ordered}, else {otherwise}"
     unit.remarks.append(Remark("array-order-operands", f"contract at {where(op)}", "lay out", why))
 
 

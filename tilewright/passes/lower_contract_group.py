@@ -365,7 +365,7 @@ def _depth_positions(
 
 
 def _depth_ends(plan: ContractPlan, positions: Sequence[Linear], first: Linear) -> Iterator[tuple[Linear, int]]:
-    """Positions along the last contracted dimension that reach beyond where a part, or all of it, ends; and the ends."""
+    """Positions along the last contracted dimension that reach beyond the end of a part, or of all; and those ends."""
     if not plan.depth_sizes:
         return
     size = plan.depth_sizes[-1]

@@ -118,7 +118,7 @@ _Event = _Touch | _Wait | scheduled.BarrierOp
 
 def _drop(region: scheduled.ParallelOp) -> None:
     found = (op for op in region.body.block.walk() if isinstance(op, scheduled.BarrierOp))
-    barriers = [op for op in found if op.scope.data != scheduled.EVERY_ROLE and not _is_for_tensor_memory(op)]
+    barriers = [op for op in found if op.scope.data != scheduled.EVERY_ROLE and not _is_for_others(op)]
     if not barriers:
         return
     ways = _ways(region)
@@ -138,9 +138,9 @@ def _drop(region: scheduled.ParallelOp) -> None:
             barrier.erase()
 
 
-def _is_for_tensor_memory(op: scheduled.BarrierOp) -> bool:
-    """Whether columns are freed, or said to be, that the warps before it used."""
-    return isinstance(op.next_op, tensor_memory.TensorFreeOp | tensor_memory.TensorFenceOp)
+def _is_for_others(op: scheduled.BarrierOp) -> bool:
+    """Whether it is there for arrays, or columns are freed, or said to be, that the warps before it used."""
+    return op.arrays is not None or isinstance(op.next_op, tensor_memory.TensorFreeOp | tensor_memory.TensorFenceOp)
 
 
 def _ways(region: scheduled.ParallelOp) -> list[list[_Event]] | None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from tilewright.dialects import asynchronous, scheduled, tensor_memory
 from tilewright.semantics.agents import Agent, Team
+from tilewright.semantics.array_accesses import ArrayAccesses, written_arrays
 from tilewright.semantics.block_memory import BlockMemory, Buffer, Plan
 from tilewright.semantics.clocks import Clocks
 from tilewright.semantics.hazards import HazardError, RaceError
@@ -82,6 +83,7 @@ class BlockPlan:
 
     def __init__(self, region: scheduled.ParallelOp) -> None:
         self.memory = Plan.of(region)
+        self.arrays = written_arrays(region)
         self.warps = 1 if region.warps is None else int(region.warps.value.data)
         self.registers = 0 if region.registers is None else int(region.registers.value.data)
         self.roles = [op for op in region.body.block.ops if isinstance(op, scheduled.RoleOp)]
@@ -114,6 +116,7 @@ class BlockRun:
         self.team = Team(agents, order, self._land)
         self.clocks = Clocks(agents[-1].rows[-1] + 1, plan.barrier_count)
         self.memory = BlockMemory(plan.memory, self.clocks, agents)
+        self.arrays = ArrayAccesses(plan.arrays, self.clocks)
         self._barriers: dict[asynchronous.MbarrierOp, Mbarriers] = {}
         self.tensor_memory = TensorMemory(self.clocks)
         self._flying: list[_TensorCopy | _Commit] = []

@@ -25,7 +25,7 @@ from tilewright.semantics.block_memory import Buffer, Ring, warps_of
 from tilewright.semantics.block_run import BlockPlan, BlockRun
 from tilewright.semantics.hazards import HazardError
 from tilewright.semantics.mbarriers import Mbarrier, Mbarriers
-from tilewright.semantics.places import named
+from tilewright.semantics.places import inside_of, named
 from tilewright.semantics.tile import Interpreter as TileInterpreter
 from tilewright.semantics.tile import Tensor, Values, evaluate_map, load, poison
 
@@ -115,6 +115,9 @@ class Interpreter(TileInterpreter):
         if isinstance(op, tile.StoreOp) and isinstance(values[op.destination], Buffer):
             _store(op, values, block)
             return []
+        if isinstance(op, tile.LoadOp | tile.StoreOp):
+            block.arrays.touch(op, block.agent, [values[s] for s in op.symbols], named(op, values))
+            return None
         if isinstance(op, scheduled.MmaOp):
             return [products.multiply(op, values, block)]
         if isinstance(op, scheduled.MmaWaitOp):
@@ -205,7 +208,7 @@ def _mbarrier(
 def _load(op: tile.LoadOp, values: Values, block: BlockRun) -> Tensor:
     buffer: Buffer = values[op.source]
     type = array_type(op.result)
-    at, inside = _places(op.map.data, type.shape, buffer, [values[s] for s in op.symbols])
+    at, inside = inside_of(op.map.data, type.shape, buffer.places.shape, [values[s] for s in op.symbols])
     result = poison(type.shape, type.dtype)
     if op.fill is not None:
         result[...] = decode(op.fill)
@@ -217,7 +220,7 @@ def _load(op: tile.LoadOp, values: Values, block: BlockRun) -> Tensor:
 def _store(op: tile.StoreOp, values: Values, block: BlockRun) -> None:
     buffer: Buffer = values[op.destination]
     value: Tensor = values[op.value]
-    at, inside = _places(op.map.data, value.shape, buffer, [values[s] for s in op.symbols])
+    at, inside = inside_of(op.map.data, value.shape, buffer.places.shape, [values[s] for s in op.symbols])
     _, storing = warps_of(layout_text(op.value), value.shape, block.agent.warps)
     block.memory.store(block.agent, buffer, at, value[inside], storing[inside], named(op, values))
 
@@ -234,17 +237,6 @@ def _brought(op: scheduled.CopyOp | asynchronous.TensorCopyOp, values: Values) -
     """The window of an array that a copy brings, with zeros outside of it."""
     type = array_type(tile.ref_type(op.destination).array)
     return load(values[op.source], op.map.data, type, [values[s] for s in op.symbols], 0)
-
-
-def _places(
-    map: AffineMap, shape: Sequence[int], buffer: Buffer, symbols: Sequence[Any]
-) -> tuple[tuple[Tensor, ...], Tensor]:
-    """The coordinates in a buffer of the elements of a tile that are in it, and which they are."""
-    coordinates = evaluate_map(map, shape, symbols)
-    inside = np.ones(tuple(shape), bool)
-    for coordinate, size in zip(coordinates, buffer.places.shape, strict=True):
-        inside = inside & (coordinate >= 0) & (coordinate < size)
-    return tuple(coordinate[inside] for coordinate in coordinates), inside
 
 
 def _terms(op: scheduled.TermsOp, value: Tensor) -> Tensor:
@@ -330,20 +322,14 @@ def _blocks(operand: Tensor, map: Any, shape: tuple[int, int], symbols: Sequence
 
 
 def _write(target: Tensor, map: Any, value: Tensor, symbols: Sequence[Any]) -> None:
-    coordinates = [np.broadcast_to(c, value.shape) for c in evaluate_map(map, value.shape, symbols)]
-    inside = np.ones(value.shape, bool)
-    for coordinate, size in zip(coordinates, target.shape, strict=True):
-        inside = inside & (coordinate >= 0) & (coordinate < size)
-    target[tuple(c[inside] for c in coordinates)] = value[inside]
+    at, inside = inside_of(map, value.shape, target.shape, symbols)
+    target[at] = value[inside]
 
 
 def _read(source: Tensor, map: Any, shape: tuple[int, ...], symbols: Sequence[Any]) -> Tensor:
-    coordinates = evaluate_map(map, shape, symbols)
-    inside = np.ones(shape, bool)
-    for coordinate, size in zip(coordinates, source.shape, strict=True):
-        inside = inside & (coordinate >= 0) & (coordinate < size)
+    at, inside = inside_of(map, shape, source.shape, symbols)
     result = np.zeros(shape, source.dtype)
-    result[inside] = source[tuple(c[inside] for c in coordinates)]
+    result[inside] = source[at]
     return result
 
 

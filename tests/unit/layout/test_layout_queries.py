@@ -28,6 +28,7 @@ from tilewright.layout import (
     same_map,
     strided,
 )
+from tilewright.layout.queries import has_copies
 
 
 @SMALL
@@ -215,3 +216,23 @@ def test_a_missing_dim_is_a_layout_error():
         contiguous_run(row_major((4, 4)), "mem", 2)
     with pytest.raises(LayoutError):
         alignment(row_major(()), "mem")
+
+
+@pytest.mark.parametrize(
+    ("text", "axis", "count", "expected"),
+    [
+        ("(64) : [2@warp 32@lane]", "lane", 32, False),
+        ("(64) : [2@warp 32@lane]", "warp", 2, False),
+        ("(64) : [2@warp 32@lane]", "warp", 4, True),
+        ("(8, 16) : [8@lane*4 | 4@lane 4@reg]", "lane", 32, False),
+        ("(8, 16) : [8@lane*4 | 4@lane 4@reg]", "warp", 1, False),
+        ("(128) : [2@reg*2 4@warp 2@reg 8@lane*4] + replica[4@lane]", "lane", 32, True),
+        ("(16) : [16@reg]", "lane", 32, True),
+    ],
+)
+def test_copies_along_an_axis(text, axis, count, expected):
+    """Several of the places along an axis have an element, if there are more places than elements are dealt to."""
+    layout = Layout.parse(text)
+    assert has_copies(layout, axis, count) == expected
+    dealt = {layout.coordinates(index).get(axis, 0) for index in np.ndindex(*layout.shape)}
+    assert expected == (len(dealt) < count)
