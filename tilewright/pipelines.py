@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 def array_to_tile() -> Sequence[Pass]:
     """Fuse: after these, every array operation that computes is part of a kernel."""
     from tilewright.passes.array_collapse_dims import ArrayCollapseDimsPass
+    from tilewright.passes.array_convolve_by_products import ArrayConvolveByProductsPass
     from tilewright.passes.array_duplicate_views import ArrayDuplicateViewsPass
     from tilewright.passes.array_fuse_attention import ArrayFuseAttentionPass
     from tilewright.passes.array_fuse_contract import ArrayFuseContractPass
@@ -32,6 +33,7 @@ def array_to_tile() -> Sequence[Pass]:
         ArraySimplifyPass(),  # fold, share and drop before anything is grouped
         ArrayDuplicateViewsPass(),  # views must not tie groups together
         ArrayFuseAttentionPass(),  # first: it spans two products and a softmax, which the others would take apart
+        ArrayConvolveByProductsPass(),  # before long sums are cut and operands laid out: they become products
         ArraySplitSumsPass(),  # long sums of few results, for many threads or cores
         ArrayOrderWeightsPass(),  # a kernel before products are, which would take its transpose in
         ArrayOrderOperandsPass(),  # the same: its transposes and zeros are not taken in
@@ -78,12 +80,14 @@ def tile_to_warps() -> Sequence[Pass]:
     from tilewright.passes.scheduled_store_tensors import ScheduledStoreTensorsPass
     from tilewright.passes.tile_erase_zones import TileEraseZonesPass
     from tilewright.passes.tile_expand_arg_reduce import TileExpandArgReducePass
+    from tilewright.passes.tile_flatten_loops import TileFlattenLoopsPass
     from tilewright.passes.tile_lower_to_warps import TileLowerToWarpsPass
     from tilewright.passes.tile_multiply_in_tensor_memory import TileMultiplyInTensorMemoryPass
 
     return [
         TileEraseZonesPass(unless_traced=True),  # they are no code without a trace
         TileExpandArgReducePass(),  # an index of the best is two reductions
+        TileFlattenLoopsPass(),  # around products whose operands a warp of its own has copied, in a loop
         TileMultiplyInTensorMemoryPass(),  # before layouts: which products may
         TileLowerToWarpsPass(),  # a layout for every tile; data moves within warps, or through buffers of the block
         ScheduledOrderAccessesPass(),  # when it is known which thread stores what

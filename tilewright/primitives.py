@@ -246,6 +246,21 @@ def _slice(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
     return (ArrayType(tuple(sizes), operand.dtype),)
 
 
+@_rule("unfold")
+def _unfold(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
+    """`axis` becomes one axis of each of `sizes`: result[..., k0, k1, ...] is operand[..., k0 * step0 + k1 * step1 + ...]
+    for `steps`, which stays inside."""
+    (operand,) = operands
+    axis, sizes, steps = attributes["axis"], attributes["sizes"], attributes["steps"]
+    _check_axis("unfold", axis, operand.rank)
+    if len(sizes) != len(steps) or not sizes or any(n < 0 for n in (*sizes, *steps)):
+        raise ArgumentError(f"`unfold` takes sizes and steps of 0 and more, as many, got {sizes} and {steps}")
+    last = sum((n - 1) * step for n, step in zip(sizes, steps, strict=True))
+    if 0 not in sizes and last >= operand.shape[axis]:
+        raise IndexError_(f"`unfold` of an axis of {operand.shape[axis]} reaches to {last}")
+    return (ArrayType((*operand.shape[:axis], *sizes, *operand.shape[axis + 1 :]), operand.dtype),)
+
+
 def _check_starts(name: str, starts: Types, rank: int) -> None:
     if len(starts) != rank or any(s.shape or not s.dtype.is_integer for s in starts):
         raise ArgumentError(f"`{name}` needs {rank} integer scalars as starts", help="give one start per axis")

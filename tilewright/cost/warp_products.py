@@ -58,7 +58,8 @@ class WarpProduct:
     `right` as wide. `piece_bytes`: what a
     lane copies at once of the windows of both operands, where they can be copied ahead; else 0. `is_followed`: more is
     done with the result than to store it, which takes registers beside it. `scattered`: whether elements of the left
-    and of the right operand come into registers one by one: they do not lie along the depth, or begin anywhere."""
+    and of the right operand come into registers one by one: they do not lie along the depth, or begin anywhere.
+    `trips`: how often a depth is gone through, each with elements of its own."""
 
     rows: int
     columns: int
@@ -70,6 +71,7 @@ class WarpProduct:
     is_followed: bool = False
     right: DType | None = None
     scattered: tuple[bool, bool] = (False, False)
+    trips: int = 1
 
     def atom(self, machine: Machine, family: str = MMA) -> MatrixAtom | None:
         """The instruction of a family that multiplies the operands as they are."""
@@ -150,7 +152,8 @@ def _fitting(sizes: tuple[int, ...], extent: int) -> list[int]:
 
 def _copied(product: WarpProduct, machine: Machine) -> Iterator[WarpSchedule]:
     item = product.operand.itemsize
-    depths = [size // item for size in _DEPTHS_BYTES if size // item < product.depth]
+    most = min(product.depth, product.depth * product.trips - 1)
+    depths = [size // item for size in _DEPTHS_BYTES if size // item <= most]
     families = {family: atom for family in (MMA, WGMMA, TCGEN05) if (atom := product.atom(machine, family)) is not None}
     if not product.piece_bytes:
         return
@@ -226,7 +229,7 @@ def _copied_seconds(product: WarpProduct, schedule: WarpSchedule, machine: Machi
     waiting = machine.cycles["barrier"] / machine.clock_hertz + 2 * machine.memories[0].latency_s
     if _is_fed_by_a_warp(product, schedule):
         waiting = 0.0
-    steps = ceil(product.depth / tile.depth)
+    steps = product.trips * ceil(product.depth / tile.depth)
     # The first step is waited for, and the result is written.
     ends = machine.memories[-1].latency_s + near.latency_s
     written = tile.rows * tile.columns * product.accumulator.itemsize / near.bytes_per_second
@@ -318,7 +321,7 @@ def _seconds(product: WarpProduct, schedule: WarpSchedule, machine: Machine) -> 
     tile, (down, side) = schedule.tile, schedule.across or (2, 2)
     blocks = ceil(product.rows / tile.rows) * ceil(product.columns / tile.columns) * product.batches
     waves = ceil(blocks / machine.cores)
-    steps = ceil(product.depth / tile.depth)
+    steps = product.trips * ceil(product.depth / tile.depth)
     item = product.operand.itemsize
     multiplied = tile.rows * tile.columns * tile.depth * steps
     atom = product.atom(machine)
@@ -342,4 +345,4 @@ def _seconds_of_bringing(product: WarpProduct, schedule: WarpSchedule, machine: 
     elements = sum(side * tile.depth for side, is_scattered in sides if is_scattered)
     moved = elements / machine.axes["lane"] * _SCATTERED_CYCLES / machine.clock_hertz
     waited = (near.latency_s + 2 * shared.latency_s) / _together(product, schedule, machine)
-    return ceil(blocks / machine.cores) * ceil(product.depth / tile.depth) * (moved + waited)
+    return ceil(blocks / machine.cores) * product.trips * ceil(product.depth / tile.depth) * (moved + waited)

@@ -162,6 +162,17 @@ class SliceOp(ArrayOp):
 
 
 @irdl_op_definition
+class UnfoldOp(ArrayOp):
+    """`axis` becomes one axis of each of `sizes`: the element at k0, k1, ... is the one at the sum of k * step, for
+    `steps`, which stays inside."""
+
+    name = "array.unfold"
+    axis = prop_def(IntegerAttr)
+    sizes = prop_def(DenseArrayBase)
+    steps = prop_def(DenseArrayBase)
+
+
+@irdl_op_definition
 class DynamicSliceOp(ArrayOp):
     """A window of `sizes` at scalar starts, which are clamped so that it stays inside."""
 
@@ -404,6 +415,7 @@ _PRIMITIVES: tuple[type[ArrayOp], ...] = (
     TransposeOp,
     BroadcastOp,
     SliceOp,
+    UnfoldOp,
     DynamicSliceOp,
     DynamicUpdateSliceOp,
     PadOp,

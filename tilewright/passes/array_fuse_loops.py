@@ -285,7 +285,7 @@ def _operand_coordinates(
         result = array_type(op.results[0]).shape
         rest = iter(c for c, n in zip(at, result, strict=True) if n != 1)
         yield op.operands[0], tuple(-1 if n == 1 else next(rest) for n in array_type(op.operands[0]).shape)
-    elif isinstance(op, (array.SliceOp, array.ReverseOp, *_MAPPED)):
+    elif isinstance(op, (array.SliceOp, array.ReverseOp, array.UnfoldOp, *_MAPPED)):
         for operand in op.operands:
             yield operand, tuple((id(op), at, d) for d in range(array_type(operand).rank))
     else:

@@ -55,10 +55,18 @@ def untransposed(value: SSAValue) -> SSAValue:
     return value
 
 
+def array_behind(value: SSAValue) -> SSAValue:
+    """What a value is a view of, that products of warps see through."""
+    while isinstance(value.owner, array.TransposeOp | array.UnfoldOp):
+        value = value.owner.operands[0]
+    return value
+
+
 def warp_product(op: array.ContractOp, pieces: Sequence[int], machine: Machine) -> WarpProduct:
     """What the cost model of warps has to know of a product, windows of whose operands can be copied in pieces of some
     bytes, or cannot where those are 0."""
     left, right, result = (array_type(value) for value in (*op.operands, op.results[0]))
+    summed: tuple[int, ...] = op.attributes_of()["left_contract"]
     _, rows, columns = result_dims(op)
     height, width = (result.shape[dims[-1]] if dims else 1 for dims in (rows, columns))
     multiplied = multiplied_as(op, machine)
@@ -73,6 +81,7 @@ def warp_product(op: array.ContractOp, pieces: Sequence[int], machine: Machine) 
         min(pieces) if height > 1 and width > 1 and as_they_are else 0,
         right=multiplied or right.dtype,
         scattered=(not pieces[0], not pieces[1]),
+        trips=math.prod(left.shape[d] for d in summed[:-1]),
     )
 
 
@@ -101,21 +110,26 @@ def multiplied_type(left: DType, right: DType, accumulator: DType, machine: Mach
 
 def piece_bytes(op: array.ContractOp, operand: int) -> int:
     """In pieces of how many bytes windows of an operand can be copied to a buffer and multiplied from there, if it is
-    an array, seen through transposes: with aligned rows; one of other than 16 bits lies along the contracted dim. Else
-    0."""
+    an array, seen through transposes and unfoldings of one of its dims: with aligned rows; one of other than 16 bits
+    lies along the contracted dim. Else 0."""
     a = op.attributes_of()
     summed: tuple[int, ...] = a["left_contract"] if operand == 0 else a["right_contract"]
     batch: tuple[int, ...] = a["left_batch"] if operand == 0 else a["right_batch"]
     value = op.operands[operand]
-    dims = list(range(array_type(value).rank))
-    while isinstance(value.owner, array.TransposeOp):
-        order: Sequence[int] = value.owner.attributes_of()["permutation"]
-        dims = [dims[order.index(dim)] for dim in range(len(order))]
-        value = value.owner.operands[0]
+    rank = array_type(value).rank
+    # The operand's dim along each of the array's, if there is just one.
+    dims: list[int | None] = list(range(rank))
+    while isinstance(view := value.owner, array.TransposeOp | array.UnfoldOp):
+        shown = view.attributes_of()
+        if isinstance(view, array.TransposeOp):
+            dims = [dims[shown["permutation"].index(dim)] for dim in range(len(dims))]
+        else:
+            dims[shown["axis"] : shown["axis"] + len(shown["sizes"])] = [None]
+        value = view.operands[0]
     if not summed or not dims:
         return 0
     type = array_type(value)
-    free = [dim for dim in range(type.rank) if dim not in summed and dim not in batch]
+    free = [dim for dim in range(rank) if dim not in summed and dim not in batch]
     along = (summed[-1],) if type.dtype.itemsize != 2 else (summed[-1], *free[-1:])
     return piece_of_rows(type.shape[-1] * type.dtype.itemsize) if dims[-1] in along else 0
 

@@ -16,7 +16,7 @@ from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from tilewright import dtypes
-from tilewright.dialects import scheduled, tile
+from tilewright.dialects import scheduled, tile, tile_order
 from tilewright.dialects.base import array_type, decode
 from tilewright.errors import LayoutError
 from tilewright.layout import Iter, Layout
@@ -185,6 +185,11 @@ def _before_reshape(op: tile.ReshapeOp, at: Sequence[AffineExpr]) -> list[Affine
     return [AffineExpr.constant(0) if size == 1 else next(rest) for size in source]
 
 
+def is_point(symbol: SSAValue) -> bool:
+    """Whether it is a coordinate of a trip's point in a grid."""
+    return isinstance(symbol.owner, tile_order.PointOp)
+
+
 def _window(op: tile.LoadOp, at: Sequence[AffineExpr], type: ArrayType, side: str) -> Window:
     if op.fill is not None and decode(op.fill):
         raise Refused(f"the {side} operand is filled with something else than zeros")
@@ -193,7 +198,7 @@ def _window(op: tile.LoadOp, at: Sequence[AffineExpr], type: ArrayType, side: st
     if any(isinstance(use.operation, tile.StoreOp) for use in op.source.uses):
         raise Refused(f"the kernel writes the array of the {side} operand")
     block = op.parent_block()
-    if any(isinstance(s.owner, Operation) and s.owner.parent_block() is block for s in op.symbols):
+    if any(isinstance(s.owner, Operation) and s.owner.parent_block() is block and not is_point(s) for s in op.symbols):
         raise Refused(f"the place of the {side} operand is computed in the loop")
     symbols = [AffineExpr.symbol(n) for n in range(len(op.symbols))]
     map = op.map.data.replace_dims_and_symbols(list(at), symbols, type.rank, len(op.symbols))

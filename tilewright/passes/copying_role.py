@@ -5,7 +5,7 @@ The first symbol of its maps is the trip.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from math import prod
@@ -15,8 +15,8 @@ from xdsl.ir import Block, BlockArgument, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from tilewright import dtypes
-from tilewright.dialects import asynchronous, scheduled, tile
-from tilewright.passes.copied_windows import Landing, Refused, matrix_landing, window_behind
+from tilewright.dialects import asynchronous, scheduled, tile, tile_order
+from tilewright.passes.copied_windows import Landing, Refused, is_point, matrix_landing, window_behind
 from tilewright.passes.operand_rings import Operand, stage_of, with_symbols
 from tilewright.passes.tensor_windows import boxes_of
 from tilewright.primitives import ArrayType
@@ -37,7 +37,7 @@ def copied_operand(product: scheduled.MmaOp, side: SSAValue, counter: SSAValue, 
     block = product.parent_block()
     assert block is not None
     window = window_behind(side, block, is_left, around)
-    if any(symbol is not counter and not is_of_the_block(symbol) for symbol in window.load.symbols):
+    if any(not (symbol is counter or is_of_the_block(symbol) or _is_of(symbol, counter)) for symbol in window.load.symbols):
         raise Refused("the place of a window is not known at the beginning of the block")
     buffer = matrix_landing(window, 1 if is_left else 0)
     boxes_of(window.map, tile.ref_type(window.load.source), buffer)
@@ -47,6 +47,11 @@ def copied_operand(product: scheduled.MmaOp, side: SSAValue, counter: SSAValue, 
 def is_of_the_block(symbol: SSAValue) -> bool:
     """Whether it is a coordinate of the block in the grid."""
     return isinstance(symbol, BlockArgument) and isinstance(symbol.owner.parent_op(), scheduled.ParallelOp)
+
+
+def _is_of(symbol: SSAValue, counter: SSAValue) -> bool:
+    """Whether it is a coordinate of the point that a trip stands for."""
+    return is_point(symbol) and isinstance(symbol.owner, Operation) and list(symbol.owner.operands) == [counter]
 
 
 def barriers(count: int, arrivals: int) -> asynchronous.MbarrierOp:
@@ -101,11 +106,12 @@ class CopyingRole:
         trip = body.args[0]
         uses_before = TRIP // self.stages - 1
         body.add_ops([await_phase(self.empty, trip, self._stage, uses_before), self._expect(trip)])
+        places = self._points(body, trip)
         for zones, fed in groupby(zip(self.operands, self.rings, strict=True), lambda each: _zones(each[0])):
             copies: list[Operation] = []
             for operand, ring in fed:
                 stage = stage_of(ring, [trip], self._stage)
-                copies += [stage, self._copy(operand, stage, trip)]
+                copies += [stage, self._copy(operand, stage, trip, places)]
             body.add_ops(in_zones(zones, copies))
         body.add_op(tile.YieldOp.make([], {}, []))
         loop = tile.ForOp.make([], {"trips": int(self.loop.trips.value.data)}, [], [Region(body)])
@@ -122,9 +128,18 @@ class CopyingRole:
         attributes = {"number": number(self._stage), "bytes": nbytes}
         return asynchronous.ExpectOp.make([self.full.result, trip], attributes, [])
 
-    def _copy(self, operand: Operand, stage: scheduled.StageOp, trip: SSAValue) -> asynchronous.TensorCopyOp:
+    def _points(self, body: Block, trip: SSAValue) -> dict[SSAValue, SSAValue]:
+        """The points that trips of the loop stand for, for those of the role: by a coordinate the new one."""
+        places: dict[SSAValue, SSAValue] = {self.loop.body.block.args[0]: trip}
+        points = [op for op in self.loop.body.block.ops if isinstance(op, tile_order.PointOp)]
+        body.add_ops([point.clone(places) for point in points])
+        return places
+
+    def _copy(
+        self, operand: Operand, stage: scheduled.StageOp, trip: SSAValue, places: Mapping[SSAValue, SSAValue]
+    ) -> asynchronous.TensorCopyOp:
         window, counter = operand.window, self.loop.body.block.args[0]
-        others = [symbol for symbol in window.load.symbols if symbol is not counter]
+        others = [places.get(symbol, symbol) for symbol in window.load.symbols if symbol is not counter]
         left = iter(range(1, len(others) + 1))
         by = [TRIP if symbol is counter else AffineExpr.symbol(next(left)) for symbol in window.load.symbols]
         map = AffineMapAttr(with_symbols(window.map, by, len(others) + 1))

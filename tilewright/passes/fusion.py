@@ -10,7 +10,7 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 
-INDEX_MAPS = (array.BroadcastOp, array.TransposeOp, array.SliceOp, array.ReverseOp)
+INDEX_MAPS = (array.BroadcastOp, array.TransposeOp, array.SliceOp, array.ReverseOp, array.UnfoldOp)
 ELEMENTWISE = (array.MapOp, array.CastOp, array.BitcastOp)
 
 

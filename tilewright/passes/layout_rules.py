@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from xdsl.dialects.builtin import FileLineColLoc, TensorType
 from xdsl.ir import Operation, Region, SSAValue
 
-from tilewright.dialects import tile
+from tilewright.dialects import tile, tile_order
 from tilewright.dialects.base import PlainOp, array_type
 from tilewright.errors import LayoutError, LayoutRuleError, SourceLocation
 from tilewright.layout import Iter, Layout, slice_box
@@ -186,7 +186,7 @@ COMPUTING: tuple[type[PlainOp], ...] = (
     tile.SortOp,
     tile.TopKOp,
 )
-IGNORED: tuple[type[PlainOp], ...] = (tile.YieldOp, tile.PrintOp, tile.AssertOp, tile.ZoneOp)
+IGNORED: tuple[type[PlainOp], ...] = (tile.YieldOp, tile.PrintOp, tile.AssertOp, tile.ZoneOp, tile_order.PointOp)
 
 
 def flows(op: Operation) -> Iterator[Flow]:

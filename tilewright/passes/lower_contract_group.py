@@ -20,6 +20,7 @@ from tilewright.dtypes import DType
 from tilewright.machines.machine import Machine, MatrixAtom
 from tilewright.passes.contract_facts import (
     accumulator_of,
+    array_behind,
     batches_of,
     depth_of,
     multiplied_as,
@@ -158,7 +159,7 @@ def _plan_for_warps(
 
 def _piece_bytes(op: array.ContractOp, operand: int) -> int:
     """The same of a product in a group, where the operand is an array of the group; else 0."""
-    return piece_bytes(op, operand) if isinstance(untransposed(op.operands[operand]), BlockArgument) else 0
+    return piece_bytes(op, operand) if isinstance(array_behind(op.operands[operand]), BlockArgument) else 0
 
 
 def _atom_of_parts(group: array.FusedOp, op: array.ContractOp, machine: Machine) -> MatrixAtom | None:
@@ -441,27 +442,34 @@ def _plan_convolve_for_warps(group: array.FusedOp, op: array.ConvolveOp, machine
     none may have rows of two groups of channels."""
     if not is_multiplied_by_warps(op, machine):
         return None
+    product = replace(row_product(op, machine), is_followed=_has_more(group, op))
+    schedule = warp_schedule(product, machine)
+    tile = schedule.tile
+    if schedule.across is None or (op.attributes_of()["groups"] > 1 and product.rows % tile.rows):
+        return None
+    image, kernel, result = (array_type(value) for value in (*op.operands, op.results[0]))
+    multiplied = multiplied_type(image.dtype, kernel.dtype, accumulator_of(result.dtype), machine)
+    plan = _convolve_plan(op, tile.rows, tile.columns, tile.depth, multiplied)
+    return replace(plan, atom=schedule.atom, warps=schedule.warps)
+
+
+def row_product(op: array.ConvolveOp, machine: Machine) -> WarpProduct:
+    """What the cost model of warps has to know of a convolution that goes row by row of its result, the image by way of
+    registers."""
     image, kernel, result = (array_type(value) for value in (*op.operands, op.results[0]))
     groups = op.attributes_of()["groups"]
-    per_group = kernel.shape[0] // groups
     accumulator = accumulator_of(result.dtype)
     multiplied = multiplied_type(image.dtype, kernel.dtype, accumulator, machine)
-    product = WarpProduct(
-        per_group,
+    return WarpProduct(
+        kernel.shape[0] // groups,
         result.shape[-1],
         kernel.shape[1],
         multiplied or kernel.dtype,
         accumulator,
         groups * result.shape[0] * math.prod(result.shape[2:-1]),
-        is_followed=_has_more(group, op),
         right=multiplied or image.dtype,
+        trips=math.prod(kernel.shape[2:]),
     )
-    schedule = warp_schedule(product, machine)
-    tile = schedule.tile
-    if schedule.across is None or (groups > 1 and per_group % tile.rows):
-        return None
-    plan = _convolve_plan(op, tile.rows, tile.columns, tile.depth, multiplied)
-    return replace(plan, atom=schedule.atom, warps=schedule.warps)
 
 
 def is_multiplied_by_warps(op: array.ConvolveOp, machine: Machine) -> bool:

@@ -11,7 +11,7 @@ from xdsl.ir.affine import AffineExpr, AffineMap
 
 from tilewright.dialects import asynchronous, scheduled, tile
 from tilewright.dialects.base import array_type
-from tilewright.passes.copied_windows import Landing, Window
+from tilewright.passes.copied_windows import Landing, Window, is_point
 
 # Two stages are copied while one is multiplied: the products of one of these take longer than a copy.
 _FEWEST_BESIDE = 3
@@ -93,9 +93,14 @@ def take_from(operand: Operand, stage: scheduled.StageOp | scheduled.AllocOp) ->
     if operand.landing.fragment is not None:
         key = "left_fragment" if position == 0 else "right_fragment"
         op.properties[key] = StringAttr(str(operand.landing.fragment))
+    points = [symbol.owner for symbol in operand.window.load.symbols if is_point(symbol)]
     for moved in operand.window.moves:
         moved.detach()
         moved.erase()
+    for point in dict.fromkeys(points):
+        if isinstance(point, Operation) and not any(list(place.uses) for place in point.results):
+            point.detach()
+            point.erase()
 
 
 def remove_trips(stores: Sequence[tile.StoreOp]) -> None:

@@ -111,7 +111,7 @@ from tilewright.dialects import asynchronous, scheduled, tile
 from tilewright.dialects.base import decode
 from tilewright.machines.machine import Machine
 from tilewright.passes.base import Remark, Unit
-from tilewright.passes.copied_windows import Refused, landing_of, window_behind
+from tilewright.passes.copied_windows import Refused, is_point, landing_of, window_behind
 from tilewright.passes.layout_spaces import SHARED
 from tilewright.passes.operand_rings import (
     Operand,
@@ -166,6 +166,8 @@ def _found(region: scheduled.ParallelOp, loop: tile.ForOp, machine: Machine) -> 
         for side in (op.left, op.right):
             try:
                 window = window_behind(side, loop.body.block, side is op.left)
+                if any(map(is_point, window.load.symbols)):
+                    raise Refused("the place of a window is computed in the loop")
                 operands.append(Operand(op, side, window, landing_of(op, side, window, warps, machine)))
             except Refused as reason:
                 refused.append(str(reason))

@@ -296,6 +296,15 @@ def _pull_slice(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
     return b.pull(op.operands[0], inner)
 
 
+def _pull_unfold(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
+    a = op.attributes_of()
+    axis, steps = a["axis"], a["steps"]
+    place = Linear()
+    for c, step in zip(at[axis : axis + len(steps)], steps, strict=True):
+        place = place + c * step
+    return b.pull(op.operands[0], (*at[:axis], place, *at[axis + len(steps) :]))
+
+
 def _pull_reverse(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
     shape = array_type(op.operands[0]).shape
     axes = op.attributes_of()["axes"]
@@ -577,6 +586,7 @@ _PULL: dict[str, Rule] = {
     "broadcast": _pull_broadcast,
     "transpose": _pull_transpose,
     "slice": _pull_slice,
+    "unfold": _pull_unfold,
     "reverse": _pull_reverse,
     "pad": _pull_pad,
     "concat": _pull_concat,

@@ -58,11 +58,11 @@ from xdsl.dialects.builtin import StringAttr
 from xdsl.ir import BlockArgument, Operation
 
 from tilewright.cost.warp_products import TCGEN05, WARPGROUP, tcgen05_name
-from tilewright.dialects import tensor_memory, tile
+from tilewright.dialects import tensor_memory, tile, tile_order
 from tilewright.dialects.base import array_type, decode
 from tilewright.machines.machine import Machine, MatrixAtom
 from tilewright.passes.base import Remark, Unit
-from tilewright.passes.copied_windows import Refused
+from tilewright.passes.copied_windows import Refused, is_point
 from tilewright.passes.layout_spaces import SHARED
 from tilewright.passes.tensor_operands import tensor_operand
 
@@ -155,10 +155,11 @@ def _check_operands(dot: tile.DotOp, loop: tile.ForOp, machine: Machine) -> None
         window, _ = tensor_operand(side, loop, side is dot.left)
         for symbol in window.load.symbols:
             around = symbol.owner.parent_op() if isinstance(symbol, BlockArgument) else None
-            if around not in (loop, loop.parent_op()):
+            if around not in (loop, loop.parent_op()) and not is_point(symbol):
                 raise Refused("the place of a window is not known at the beginning of the block")
         brought.update(window.moves)
-    if any(op not in brought and not isinstance(op, tile.YieldOp | tile.ZoneOp) for op in loop.body.block.ops):
+    beside = tile.YieldOp, tile.ZoneOp, tile_order.PointOp
+    if any(op not in brought and not isinstance(op, beside) for op in loop.body.block.ops):
         raise Refused("the loop does more than to add products")
     types = [array_type(side) for side in (dot.left, dot.right)]
     needed = 2 * sum(prod(type.shape) * type.dtype.itemsize for type in types) + _BESIDE_BYTES

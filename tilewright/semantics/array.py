@@ -80,6 +80,13 @@ def _slice(operands: Sequence[Tensor], a: Attributes) -> Tensor:
     return operands[0][tuple(slice(start, limit, stride) for start, limit, stride in windows)]
 
 
+def _unfold(operands: Sequence[Tensor], a: Attributes) -> Tensor:
+    index = np.zeros((1,) * len(a["sizes"]), np.int64)
+    for k, (size, step) in enumerate(zip(a["sizes"], a["steps"], strict=True)):
+        index = index + (np.arange(size) * step).reshape([-1 if d == k else 1 for d in range(len(a["sizes"]))])
+    return operands[0].take(index, a["axis"])
+
+
 def _window(shape: Sequence[int], sizes: Sequence[int], starts: Sequence[Tensor]) -> tuple[slice, ...]:
     clamped = [min(max(int(s), 0), n - w) for s, n, w in zip(starts, shape, sizes, strict=True)]
     return tuple(slice(s, s + w) for s, w in zip(clamped, sizes, strict=True))
@@ -291,6 +298,7 @@ PRIMITIVES: dict[str, Callable[[Sequence[Tensor], Attributes], Tensor | tuple[Te
     "transpose": lambda operands, a: operands[0].transpose(a["permutation"]),
     "broadcast": _broadcast,
     "slice": _slice,
+    "unfold": _unfold,
     "dynamic_slice": _dynamic_slice,
     "dynamic_update_slice": _dynamic_update_slice,
     "pad": _pad,

@@ -18,7 +18,7 @@ from xdsl.ir import Block, Operation
 from xdsl.ir.affine import AffineMap
 
 from tilewright import ops
-from tilewright.dialects import asynchronous, scheduled, tensor_memory, tile, tile_order
+from tilewright.dialects import asynchronous, scheduled, tensor_memory, tile
 from tilewright.dialects.base import array_type, decode, layout_text
 from tilewright.semantics import products
 from tilewright.semantics.block_memory import Buffer, Ring, warps_of
@@ -62,8 +62,6 @@ class Interpreter(TileInterpreter):
         if isinstance(op, scheduled.NestOp):
             self.run_block(op.body.block, values)
             return []
-        if isinstance(op, tile_order.PointOp):
-            return op.order.point(_number(op.map.data, op, values))
         if isinstance(op, scheduled.RecordOp):
             return []  # what is recorded is a matter of the machine
         if isinstance(op, scheduled.TermsOp):

@@ -16,7 +16,7 @@ from xdsl.ir import Block, Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 from xdsl.ir.affine.affine_expr import AffineBinaryOpExpr, AffineBinaryOpKind, AffineConstantExpr, AffineDimExpr
 
-from tilewright.dialects import tile
+from tilewright.dialects import tile, tile_order
 from tilewright.dialects.base import array_type, decode
 from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug, TilewrightError
@@ -137,6 +137,9 @@ class Interpreter:
             return operands
         if isinstance(op, tile.ZoneOp):
             return []
+        if isinstance(op, tile_order.PointOp):
+            (number,) = evaluate_map(op.map.data, (), operands)
+            return op.order.point(int(number))
         return self._run_control(op, operands, values)
 
     def _run_control(self, op: Operation, operands: list[Any], values: Values) -> Sequence[Any]:

@@ -1,0 +1,122 @@
+"""Convolutions as products of rows of positions: when, and that they are right on an emulator and in order by the
+definitions of their schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tests.cuda.chips import by_definition, emulated
+from tests.cuda.test_convolutions import CASES as ROW_BY_ROW
+from tests.cuda.test_convolutions import Case, compiled
+from tilewright.passes import array_convolve_by_products
+from tilewright.passes.array_convolve_by_products import ArrayConvolveByProductsPass
+from tilewright.targets.cuda.target import CudaProgram
+
+Tensor = np.ndarray[Any, Any]
+CASES = {
+    "padded": Case(64, 64, (9, 14), (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1)),
+    "many steps": Case(136, 72, (7, 7), (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1)),
+    "one side": Case(64, 128, (6, 11), (2, 3), (1, 1), ((1, 0), (0, 2)), (1, 1)),
+    "dilated": Case(32, 80, (12, 10), (3, 2), (1, 1), ((2, 2), (0, 3)), (2, 3)),
+    "few channels": Case(3, 64, (12, 12), (5, 5), (1, 1), ((0, 0), (0, 0)), (1, 1)),
+    "line": Case(24, 64, (130,), (4,), (1,), ((2, 1),), (2,)),
+    "volume": Case(16, 64, (3, 5, 8), (2, 3, 2), (1, 1, 1), ((1, 0), (1, 1), (0, 1)), (1, 1, 1)),
+    "points": Case(72, 64, (5, 27), (1, 1), (1, 1), ((0, 0), (0, 0)), (1, 1)),
+    "points with strides": Case(64, 64, (9, 28), (1, 1), (2, 3), ((0, 1), (2, 0)), (1, 1)),
+    "one result": Case(64, 64, (3, 3), (3, 3), (1, 1), ((0, 0), (0, 0)), (1, 1)),
+}
+CHIPS = {"sm_90a": "wgmma.mma_async", "sm_100a": "tcgen05.mma"}
+
+
+@pytest.fixture
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever can be a product is one, so that small convolutions are."""
+    monkeypatch.setattr(array_convolve_by_products, "_WORTH", 0.0)
+
+
+def said(program: CudaProgram) -> list[str]:
+    return [each.decision for each in program.unit.remarks if each.pass_name == ArrayConvolveByProductsPass.name]
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+@pytest.mark.parametrize("name", CASES)
+def test_products_agree_with_numpy(always: None, name: str, chip: str) -> None:
+    case = CASES[name]
+    x, w = case.arrays(tw.bf16)
+    program = compiled(case, chip, x, w)
+    assert said(program) == ["a product of rows of positions"]
+    case.check(emulated(program, [x, w])[0], x, w)
+    if chip == "sm_90a":
+        case.check(by_definition(program.unit, [x, w])[0], x, w)
+
+
+@pytest.mark.parametrize(("chip", "instruction"), CHIPS.items())
+def test_the_machine_copies_and_multiplies(always: None, chip: str, instruction: str) -> None:
+    case = Case(64, 128, (14, 14), (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1))
+    program = compiled(case, chip, *case.arrays(tw.f16))
+    ptx = "".join(program.ptx.values())
+    assert instruction in ptx
+    assert "cp.async.bulk.tensor" in ptx
+
+
+@pytest.mark.parametrize("name", ["groups", "odd"])
+def test_others_go_row_by_row(always: None, name: str) -> None:
+    case = ROW_BY_ROW[name]
+    assert said(compiled(case, "sm_90a", *case.arrays(tw.bf16))) == []
+
+
+@pytest.mark.parametrize("chip", ["sm_80", "sm_120a"])
+def test_chips_whose_warps_copy_go_row_by_row(always: None, chip: str) -> None:
+    case = CASES["padded"]
+    assert said(compiled(case, chip, *case.arrays(tw.bf16))) == []
+
+
+def test_known_weights_are_laid_out_when_they_are_compiled(always: None) -> None:
+    case = CASES["many steps"]
+    x, w = case.arrays(tw.bf16)
+    program: Any = tw.jit(lambda x: case.program(x, tw.asarray(w))).lower(x).compile("cuda:sm_90a").executable
+    assert len(program.kernels) == 3
+    case.check(emulated(program, [x])[0], x, w)
+
+
+def after(x: Any, w: Any, bias: Any) -> Any:
+    return tw.maximum(tw.nn.conv(x, w, padding=1) + bias[:, None, None], 0)
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+def test_what_follows_is_computed_where_results_are_taken(always: None, chip: str) -> None:
+    case = Case(64, 64, (8, 10), (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1))
+    x, w = case.arrays(tw.f16)
+    bias = np.linspace(-20, 20, 64).astype(np.float16)
+    program: Any = tw.jit(after).lower(x, w, bias).compile(f"cuda:{chip}").executable
+    assert len(program.kernels) == 4
+    got = emulated(program, [x, w, bias])[0].astype(np.float64)
+    product = case.exact(x, w).astype(np.float16).astype(np.float64)
+    expected = np.maximum(product + bias.astype(np.float64)[:, None, None], 0)
+    np.testing.assert_allclose(got, expected, rtol=2e-3, atol=2e-2)
+
+
+@pytest.mark.parametrize(("size", "is_product"), [((256, 28, 256), True), ((3, 12, 8), False)], ids=str)
+def test_the_quicker_way_is_taken(size: tuple[int, int, int], is_product: bool) -> None:
+    channels, side, outputs = size
+    case = Case(channels, outputs, (side, side), (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1))
+    x, w = (tw.ShapeDtype(shape, tw.bf16) for shape in ((8, channels, side, side), (outputs, channels, 3, 3)))
+    decision = "a product of rows of positions" if is_product else "row by row"
+    program: Any = tw.jit(case.program).lower(x, w).compile("cuda:sm_90a").executable
+    assert said(program) == [decision]
+
+
+@pytest.mark.parametrize("types", ["i8", "f8e4m3fn"])
+def test_operands_of_8_bits(always: None, types: str) -> None:
+    case = Case(64, 64, (6, 9), (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1))
+    dtype = getattr(tw, types)
+    rng = np.random.default_rng(0)
+    x, w = (rng.integers(-3, 4, shape).astype(dtype.numpy) for shape in ((2, 64, 6, 9), (64, 64, 3, 3)))
+    program = compiled(case, "sm_90a", x, w)
+    got = emulated(program, [x, w])[0]
+    np.testing.assert_array_equal(got, case.exact(x, w).astype(got.dtype))
