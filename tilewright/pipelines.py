@@ -33,10 +33,10 @@ def array_to_tile() -> Sequence[Pass]:
         ArraySimplifyPass(),  # fold, share and drop before anything is grouped
         ArrayDuplicateViewsPass(),  # views must not tie groups together
         ArrayFuseAttentionPass(),  # first: it spans two products and a softmax, which the others would take apart
-        ArrayConvolveByProductsPass(),  # before long sums are cut and operands laid out: they become products
-        ArraySplitSumsPass(),  # long sums of few results, for many threads or cores
+        ArrayConvolveByProductsPass(),  # products of operands that it lays out itself
         ArrayOrderWeightsPass(),  # a kernel before products are, which would take its transpose in
         ArrayOrderOperandsPass(),  # the same: its transposes and zeros are not taken in
+        ArraySplitSumsPass(),  # long sums of few results, for many threads or cores, of operands as they lie now
         ArrayFuseContractPass(),  # products take their epilogues before loops do
         ArrayUpdateInPlacePass(),  # updates of arrays that are not used again write the window alone
         ArrayFuseLoopsPass(),  # what remains: elementwise chains and reductions

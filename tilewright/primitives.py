@@ -248,8 +248,8 @@ def _slice(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
 
 @_rule("unfold")
 def _unfold(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
-    """`axis` becomes one axis of each of `sizes`: result[..., k0, k1, ...] is operand[..., k0 * step0 + k1 * step1 + ...]
-    for `steps`, which stays inside."""
+    """`axis` becomes one axis of each of `sizes`: result[k0, k1, ...] is operand[k0 * step0 + k1 * step1 + ...] for
+    `steps`, which stays inside."""
     (operand,) = operands
     axis, sizes, steps = attributes["axis"], attributes["sizes"], attributes["steps"]
     _check_axis("unfold", axis, operand.rank)

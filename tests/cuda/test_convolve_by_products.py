@@ -27,10 +27,10 @@ CASES = {
     "line": Case(24, 64, (130,), (4,), (1,), ((2, 1),), (2,)),
     "volume": Case(16, 64, (3, 5, 8), (2, 3, 2), (1, 1, 1), ((1, 0), (1, 1), (0, 1)), (1, 1, 1)),
     "points": Case(72, 64, (5, 27), (1, 1), (1, 1), ((0, 0), (0, 0)), (1, 1)),
-    "points with strides": Case(64, 64, (9, 28), (1, 1), (2, 3), ((0, 1), (2, 0)), (1, 1)),
+    "points with strides": Case(136, 64, (9, 28), (1, 1), (2, 3), ((0, 1), (2, 0)), (1, 1)),
     "one result": Case(64, 64, (3, 3), (3, 3), (1, 1), ((0, 0), (0, 0)), (1, 1)),
 }
-CHIPS = {"sm_90a": "wgmma.mma_async", "sm_100a": "tcgen05.mma"}
+CHIPS = ("sm_90a", "sm_100a")
 
 
 @pytest.fixture
@@ -55,13 +55,33 @@ def test_products_agree_with_numpy(always: None, name: str, chip: str) -> None:
         case.check(by_definition(program.unit, [x, w])[0], x, w)
 
 
-@pytest.mark.parametrize(("chip", "instruction"), CHIPS.items())
-def test_the_machine_copies_and_multiplies(always: None, chip: str, instruction: str) -> None:
-    case = Case(64, 128, (14, 14), (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1))
-    program = compiled(case, chip, *case.arrays(tw.f16))
+def multiplied(program: CudaProgram, case: Case, arrays: tuple[Tensor, Tensor], instruction: str) -> None:
+    """By an instruction, of what the machine copies; right, and in order."""
     ptx = "".join(program.ptx.values())
     assert instruction in ptx
     assert "cp.async.bulk.tensor" in ptx
+    case.check(emulated(program, arrays)[0], *arrays)
+    for seed in range(2):
+        case.check(by_definition(program.unit, arrays, seed)[0], *arrays)
+
+
+@pytest.mark.parametrize("shape", [(64, 64, 64, 1, 2), (128, 64, 32, 2, 3)], ids=str)
+@pytest.mark.parametrize("name", ["padded", "dilated", "volume", "points with strides"])
+def test_warpgroups_multiply(
+    always: None, name: str, shape: tuple[int, int, int, int, int], by_warpgroups: Callable[..., CudaProgram]
+) -> None:
+    case = CASES[name]
+    arrays = case.arrays(tw.f16)
+    multiplied(by_warpgroups(shape, case.program, *arrays), case, arrays, "wgmma.mma_async")
+
+
+@pytest.mark.parametrize("name", ["padded", "many steps", "line"])
+def test_they_are_multiplied_in_tensor_memory(
+    always: None, name: str, in_tensor_memory: Callable[..., CudaProgram]
+) -> None:
+    case = CASES[name]
+    arrays = case.arrays(tw.bf16)
+    multiplied(in_tensor_memory((128, 64, 64, 1, 2), case.program, *arrays), case, arrays, "tcgen05.mma")
 
 
 @pytest.mark.parametrize("name", ["groups", "odd"])
@@ -111,12 +131,13 @@ def test_the_quicker_way_is_taken(size: tuple[int, int, int], is_product: bool) 
     assert said(program) == [decision]
 
 
-@pytest.mark.parametrize("types", ["i8", "f8e4m3fn"])
+@pytest.mark.parametrize("types", ["f8e4m3fn", "f8e5m2"])
 def test_operands_of_8_bits(always: None, types: str) -> None:
     case = Case(64, 64, (6, 9), (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1))
     dtype = getattr(tw, types)
     rng = np.random.default_rng(0)
     x, w = (rng.integers(-3, 4, shape).astype(dtype.numpy) for shape in ((2, 64, 6, 9), (64, 64, 3, 3)))
     program = compiled(case, "sm_90a", x, w)
+    assert said(program) == ["a product of rows of positions"]
     got = emulated(program, [x, w])[0]
     np.testing.assert_array_equal(got, case.exact(x, w).astype(got.dtype))

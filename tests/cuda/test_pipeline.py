@@ -30,6 +30,7 @@ from tilewright.passes.base import Unit
 from tilewright.passes.scheduled_drop_barriers import ScheduledDropBarriersPass
 from tilewright.passes.scheduled_loop_over_tiles import ScheduledLoopOverTilesPass
 from tilewright.passes.scheduled_multiply_in_tensor_memory import ScheduledMultiplyInTensorMemoryPass
+from tilewright.passes.scheduled_order_accesses import ScheduledOrderAccessesPass
 from tilewright.passes.scheduled_order_tiles import ScheduledOrderTilesPass
 from tilewright.passes.scheduled_pipeline_copies import ScheduledPipelineCopiesPass
 from tilewright.passes.scheduled_plan_block_memory import ScheduledPlanBlockMemoryPass
@@ -40,6 +41,7 @@ from tilewright.passes.scheduled_specialize_warps import ScheduledSpecializeWarp
 from tilewright.passes.scheduled_store_tensors import ScheduledStoreTensorsPass
 from tilewright.passes.tile_erase_zones import TileEraseZonesPass
 from tilewright.passes.tile_expand_arg_reduce import TileExpandArgReducePass
+from tilewright.passes.tile_flatten_loops import TileFlattenLoopsPass
 from tilewright.passes.tile_lower_to_warps import TileLowerToWarpsPass
 from tilewright.passes.tile_multiply_in_tensor_memory import TileMultiplyInTensorMemoryPass
 from tilewright.pipelines import tile_to_warps
@@ -475,8 +477,10 @@ def test_the_order_of_the_passes_is_that_of_these_tests() -> None:
     assert names == [
         TileEraseZonesPass,
         TileExpandArgReducePass,
+        TileFlattenLoopsPass,
         TileMultiplyInTensorMemoryPass,
         TileLowerToWarpsPass,
+        ScheduledOrderAccessesPass,
         ScheduledMultiplyInTensorMemoryPass,
         ScheduledSpecializeChainsPass,
         ScheduledSpecializeWarpsPass,

@@ -8,18 +8,45 @@ one takes the results; that is done where both and the product are predicted to 
 row, from registers. Windows of one position may have any stride, others have none.
 
 Before:
-    func.func @main(%x: tensor<2x64x14x14xbf16>, %w: tensor<512x64x3x3xbf16>) -> tensor<2x512x14x14xbf16> {
+    func.func @main(%x: tensor<8x256x20x20xbf16>, %w: tensor<256x256x3x3xbf16>) -> tensor<8x256x20x20xbf16> {
       %y = array.convolve(%x, %w) {strides = array<i64: 1, 1>, low = array<i64: 1, 1>, high = array<i64: 1, 1>,
-        dilation = array<i64: 1, 1>, groups = 1 : index} : tensor<2x512x14x14xbf16>
-      func.return %y : tensor<2x512x14x14xbf16>
+        dilation = array<i64: 1, 1>, groups = 1 : i64} : tensor<8x256x20x20xbf16>
+      func.return %y : tensor<8x256x20x20xbf16>
     }
 After:
+    builtin.module {
+      func.func @main(%0: tensor<8x256x20x20xbf16>, %1: tensor<256x256x3x3xbf16>) -> tensor<8x256x20x20xbf16> {
+        %2 = array.fused(%1) {kind = "loop", why = "weights with channels last"} do {
+        ^bb0(%3: tensor<256x256x3x3xbf16>):
+          %4 = array.transpose(%3) {permutation = array<i64: 0, 2, 3, 1>} : tensor<256x3x3x256xbf16>
+          array.yield(%4)
+        } : tensor<256x3x3x256xbf16>
+        %3 = array.fused(%0) {kind = "loop", why = "image with channels last"} do {
+        ^bb0(%4: tensor<8x256x20x20xbf16>):
+          %5 = array.transpose(%4) {permutation = array<i64: 0, 2, 3, 1>} : tensor<8x20x20x256xbf16>
+          %6 = array.constant() {value = 0 : index, resource = ""} : tensor<bf16>
+          %7 = array.pad(%5, %6) {low = array<i64: 0, 1, 1, 0>, high = array<i64: 0, 2, 1, 0>, interior = array<i64:
+            0, 0, 0, 0>} : tensor<8x23x22x256xbf16>
+          array.yield(%7)
+        } : tensor<8x23x22x256xbf16>
+        %4 = array.reshape(%3) : tensor<8x506x256xbf16>
+        %5 = array.unfold(%4) {axis = 1 : index, sizes = array<i64: 440, 3, 3>, steps = array<i64: 1, 22, 1>} :
+          tensor<8x440x3x3x256xbf16>
+        %6 = array.contract(%2, %5) {left_batch = array<i64>, right_batch = array<i64>, left_contract = array<i64:
+          1, 2, 3>, right_contract = array<i64: 2, 3, 4>} : tensor<256x8x440xbf16>
+        %7 = array.unfold(%6) {axis = 2 : index, sizes = array<i64: 20, 20>, steps = array<i64: 22, 1>} :
+          tensor<256x8x20x20xbf16>
+        %8 = array.transpose(%7) {permutation = array<i64: 1, 0, 2, 3>} : tensor<8x256x20x20xbf16>
+        func.return %8 : tensor<8x256x20x20xbf16>
+      }
+    }
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -51,92 +78,104 @@ class ArrayConvolveByProductsPass:
                     self._decide(unit, block, op)
 
     def _decide(self, unit: Unit, block: Block, op: array.ConvolveOp) -> None:
-        rows = _Rows.of(op, unit.machine)
-        if rows is None or not is_multiplied_by_warps(op, unit.machine):
+        if not _can_be_a_product(op, unit.machine):
             return
-        as_it_is, by_products = warp_product_seconds(row_product(op, unit.machine), unit.machine), rows.seconds
-        why = f"{microseconds(by_products)}, row by row {microseconds(as_it_is)}"
+        rows = _Rows.of(op)
+        as_it_is, by_products = (
+            warp_product_seconds(row_product(op, unit.machine), unit.machine),
+            rows.seconds(unit.machine),
+        )
         is_worth_it = by_products * _WORTH <= as_it_is
         decision = "a product of rows of positions" if is_worth_it else "row by row"
+        why = f"{microseconds(by_products)}, row by row {microseconds(as_it_is)}"
         unit.remarks.append(Remark(self.name, f"convolve at {where(op)}", decision, why))
         if is_worth_it:
             _Writer(unit, block, op, rows).write()
+
+
+def _can_be_a_product(op: array.ConvolveOp, machine: Machine) -> bool:
+    """Whether an instruction multiplies what the machine copies, of one group of channels; neighbours in the window are
+    as far apart wherever it lies."""
+    image, weights, result = (array_type(value) for value in (*op.operands, op.results[0]))
+    a, types = op.attributes_of(), (weights.dtype, image.dtype, accumulator_of(result.dtype))
+    if not is_multiplied_by_warps(op, machine) or a["groups"] != 1 or min(*a["low"], *a["high"]) < 0:
+        return False
+    if any(isinstance(value.owner, Operation) and is_splat(value.owner) for value in op.operands):
+        return False
+    is_copied = any(machine.atom_of(family, *types) is not None for family in (WGMMA, TCGEN05))
+    return is_copied and (math.prod(weights.shape[2:]) == 1 or math.prod(a["strides"]) == 1)
 
 
 def _up(size: int, multiple: int) -> int:
     return -(-size // multiple) * multiple
 
 
+def _last(sizes: Sequence[int], steps: Sequence[int]) -> int:
+    """The number of the last position of a box."""
+    return sum((n - 1) * step for n, step in zip(sizes, steps, strict=True))
+
+
 @dataclass(frozen=True)
 class _Rows:
     """How an image lies as rows of channels. `sizes`: its spatial dims with padding, of which the first has some rows
-    more at the end; `channels`: with zeros behind them; `positions`: how many results each channel has; `steps`: how
-    many positions lie between neighbours along each spatial dim."""
+    more at the end; `channels`: with zeros behind them; `positions`: how many results each channel has."""
 
-    machine: Machine
     image: ArrayType
     weights: ArrayType
     result: ArrayType
     dilation: tuple[int, ...]
+    knows_weights: bool
     sizes: tuple[int, ...]
-    channels: int
-    positions: int
+    channels: int = 0
+    positions: int = 0
 
     @staticmethod
-    def of(op: array.ConvolveOp, machine: Machine) -> _Rows | None:
-        """None where no instruction multiplies what the machine copies, or rows do not lie so."""
+    def of(op: array.ConvolveOp) -> _Rows:
+        """Rows of channels, and of results, begin where the machine may copy them."""
         image, weights, result = (array_type(value) for value in (*op.operands, op.results[0]))
-        a, window = op.attributes_of(), array_type(op.operands[1]).shape[2:]
-        if 0 in (*image.shape, *weights.shape, *result.shape) or a["groups"] != 1 or min(*a["low"], *a["high"]) < 0:
-            return None
-        if any(isinstance(value.owner, Operation) and is_splat(value.owner) for value in op.operands):
-            return None
-        types = weights.dtype, image.dtype, accumulator_of(result.dtype)
-        if all(machine.atom_of(family, *types) is None for family in (WGMMA, TCGEN05)):
-            return None
-        if math.prod(window) > 1 and math.prod(a["strides"]) > 1:
-            return None
-        padded = [n + low + high for n, low, high in zip(image.shape[2:], a["low"], a["high"], strict=True)]
-        sizes = list(result.shape[2:]) if math.prod(window) == 1 else padded
-        rows = _Rows(machine, image, weights, result, tuple(a["dilation"]), tuple(sizes), 0, 0)
-        last = sum((n - 1) * step for n, step in zip(result.shape[2:], rows.steps, strict=True))
-        positions = _up(last + 1, TENSOR_COPY_BYTES // min(TENSOR_COPY_BYTES, result.dtype.itemsize))
-        beyond = positions + sum((n - 1) * step for n, step in zip(window, rows.shifts, strict=True))
-        sizes[0] += -(-max(0, beyond - math.prod(sizes)) // rows.steps[0])
+        a, window = op.attributes_of(), weights.shape[2:]
+        sizes = [n + low + high for n, low, high in zip(image.shape[2:], a["low"], a["high"], strict=True)]
+        if math.prod(window) == 1:  # what strides leave out is not laid out
+            sizes = list(result.shape[2:])
+        is_known = isinstance(op.operands[1].owner, array.ConstantOp)
+        rows = _Rows(image, weights, result, tuple(a["dilation"]), is_known, tuple(sizes))
+        positions = _up(_last(result.shape[2:], rows.steps) + 1, TENSOR_COPY_BYTES // result.dtype.itemsize)
+        missing = positions + _last(window, rows.shifts) - math.prod(sizes)
+        sizes[0] += -(-max(0, missing) // rows.steps[0])
         channels = _up(image.shape[1], TENSOR_COPY_BYTES // image.dtype.itemsize)
-        return _Rows(machine, image, weights, result, rows.dilation, tuple(sizes), channels, positions)
+        return replace(rows, sizes=tuple(sizes), channels=channels, positions=positions)
 
     @property
     def steps(self) -> tuple[int, ...]:
+        """How many positions lie between neighbours along each spatial dim."""
         return tuple(math.prod(self.sizes[dim + 1 :]) for dim in range(len(self.sizes)))
 
     @property
     def shifts(self) -> tuple[int, ...]:
-        """How many positions lie between neighbours along each dim of the window."""
+        """The same along each dim of the window."""
         return tuple(step * apart for step, apart in zip(self.steps, self.dilation, strict=True))
 
-    @property
-    def seconds(self) -> float:
-        """The predicted time of the product, of the kernel that lays out the image and of the one that takes the
-        results, each of which is read and written."""
+    def seconds(self, machine: Machine) -> float:
+        """The predicted time of the product, of the kernels that lay out the image and weights that are not known and
+        of the one that takes the results, each of which is read and written."""
+        images, outputs = self.image.shape[0], self.result.shape[1]
         product = WarpProduct(
-            self.result.shape[1],
+            outputs,
             self.positions,
             self.channels,
             self.weights.dtype,
             accumulator_of(self.result.dtype),
-            self.image.shape[0],
+            images,
             TENSOR_COPY_BYTES,
             right=self.image.dtype,
             trips=math.prod(self.weights.shape[2:]),
         )
-        rows = self.image.shape[0] * math.prod(self.sizes) * self.channels
-        results = self.image.shape[0] * self.result.shape[1] * self.positions
+        rows = images * math.prod(self.sizes) * self.channels
         moved = (self.image.size + rows) * self.image.dtype.itemsize
-        moved += (results + self.result.size) * self.result.dtype.itemsize
-        far = self.machine.memories[-1]
-        beside = 2 * self.machine.fork_join_s + moved / (far.bytes_per_second * self.machine.cores)
-        return warp_product_seconds(product, self.machine) + beside
+        moved += (images * outputs * self.positions + self.result.size) * self.result.dtype.itemsize
+        far, kernels = machine.memories[-1], 2 if self.knows_weights else 3
+        beside = kernels * machine.fork_join_s + moved / (far.bytes_per_second * machine.cores)
+        return warp_product_seconds(product, machine) + beside
 
 
 @dataclass
@@ -150,6 +189,7 @@ class _Writer:
     added: list[Operation] = field(default_factory=list[Operation])
 
     def write(self) -> None:
+        """Put the kernels that lay out operands, the product and what takes its results in the convolution's place."""
         weights, for_weights = self._weights(), self._taken()
         image, for_image = self._image(), self._taken()
         rank = self.rows.image.rank
@@ -180,23 +220,21 @@ class _Writer:
             value = constant_value(self.unit, weights).transpose(order)
             padded = np.pad(value, [(0, 0)] * (type.rank - 1) + [(0, missing)])
             return captured(self.unit, self.op, np.ascontiguousarray(padded))
-        if math.prod(type.shape[2:]) == 1 and not missing:
-            return self._view("reshape", weights, shape=tuple(type.shape[dim] for dim in order))
         none = (0,) * type.rank
         return self._padded(self._add("transpose", [weights], permutation=order), none, (*none[1:], missing))
 
     def _image(self) -> SSAValue:
         """(N, *sizes, channels) with the padding."""
         a, rank = self.op.attributes_of(), self.rows.image.rank
-        none = (0,) * rank
-        missing = self.rows.channels - self.rows.image.shape[1]
+        low, high = (0, *a["low"], 0), [0, *a["high"], self.rows.channels - self.rows.image.shape[1]]
         value = self._add("transpose", [self.op.operands[0]], permutation=(0, *range(2, rank), 1))
-        value = self._padded(value, (0, *a["low"], 0), (0, *a["high"], missing))
-        if math.prod(a["strides"]) > 1:
-            limits = array_type(value).shape
-            value = self._add("slice", [value], starts=none, limits=limits, strides=(1, *a["strides"], 1))
-        more = self.rows.sizes[0] - array_type(value).shape[1]
-        return self._padded(value, none, (0, more, *none[2:]))
+        if math.prod(a["strides"]) == 1:
+            high[1] = self.rows.sizes[0] - array_type(value).shape[1] - low[1]
+            return self._padded(value, low, tuple(high))
+        value = self._padded(value, low, tuple(high))
+        limits, none = array_type(value).shape, (0,) * rank
+        value = self._add("slice", [value], starts=none, limits=limits, strides=(1, *a["strides"], 1))
+        return self._padded(value, none, (0, self.rows.sizes[0] - array_type(value).shape[1], *none[2:]))
 
     def _windows(self, image: SSAValue) -> SSAValue:
         """(N, positions, *window, channels) of an image that is laid out."""

@@ -120,13 +120,13 @@ def _order(unit: Unit, block: Block, op: array.ContractOp) -> None:
 
 def _orders(unit: Unit, op: array.ContractOp) -> Iterator[_Order]:
     """Ways to lay operands out: as few as there can be for rows of some multiple."""
-    item, part = array_type(op.operands[0]).dtype.itemsize, op.attributes_of().get("part")
+    item = array_type(op.operands[0]).dtype.itemsize
     for multiple in _MULTIPLES_BYTES:
         depth = _depth(op, 0)
         padded = -(-depth * item // multiple) * multiple // item
         moved = tuple(n for n in range(2) if padded != depth or piece_bytes(op, n) < multiple)
         pieces = [piece_of_rows(padded * item) if n in moved else piece_bytes(op, n) for n in range(2)]
-        product = replace(warp_product(op, pieces, unit.machine), depth=padded if part is None else min(part, padded))
+        product = replace(warp_product(op, pieces, unit.machine), depth=padded)
         moving_s = sum(_moving_seconds(unit, op, n, padded) for n in moved)
         if moved:
             yield _Order(moved, padded, warp_product_seconds(product, unit.machine) + moving_s, moving_s)

@@ -3,8 +3,8 @@
 A product of great depth or a reduction of many elements to few becomes one with a batch of parts, and a reduction over
 the parts. How many there are depends on shapes and the machine alone, so that results do not depend on the number of
 threads. Where warps multiply, parts of products are chosen by predicted times (split-K, `cost/split_k.py`), and
-windows of the operands are read as they are. After attention has been found, which takes such products in, and before
-the passes that fuse, because the two halves fuse with different neighbours.
+windows of the operands are read as they are. After attention has been found, which takes such products in, and
+operands laid out; before the passes that fuse, because the two halves fuse with different neighbours.
 
 Before:
     func.func @main(%x: tensor<8x65536xi32>, %y: tensor<65536x8xi32>) -> tensor<8x8xi32> {

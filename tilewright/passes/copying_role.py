@@ -37,7 +37,8 @@ def copied_operand(product: scheduled.MmaOp, side: SSAValue, counter: SSAValue, 
     block = product.parent_block()
     assert block is not None
     window = window_behind(side, block, is_left, around)
-    if any(not (symbol is counter or is_of_the_block(symbol) or _is_of(symbol, counter)) for symbol in window.load.symbols):
+    others = [symbol for symbol in window.load.symbols if symbol is not counter]
+    if not all(is_of_the_block(symbol) or _is_of(symbol, counter) for symbol in others):
         raise Refused("the place of a window is not known at the beginning of the block")
     buffer = matrix_landing(window, 1 if is_left else 0)
     boxes_of(window.map, tile.ref_type(window.load.source), buffer)

@@ -468,6 +468,7 @@ def row_product(op: array.ConvolveOp, machine: Machine) -> WarpProduct:
         accumulator,
         groups * result.shape[0] * math.prod(result.shape[2:-1]),
         right=multiplied or image.dtype,
+        scattered=(False, True),  # neighbours of the image are columns, and windows begin anywhere
         trips=math.prod(kernel.shape[2:]),
     )
 

@@ -83,7 +83,8 @@ def _nest(loop: tile.ForOp) -> list[tile.ForOp]:
     ops = list(loop.body.block.ops)
     if len(ops) != 2 or not isinstance(inner := ops[0], tile.ForOp) or inner.end is not None or loop.end is not None:
         return [loop]
-    is_passed_on = list(inner.initial) == list(loop.body.block.args[1:]) and list(ops[1].operands) == list(inner.results)
+    carried = list(loop.body.block.args[1:]), list(ops[1].operands)
+    is_passed_on = carried == (list(inner.initial), list(inner.results))
     return [loop, *_nest(inner)] if is_passed_on else [loop]
 
 

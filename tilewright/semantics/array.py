@@ -81,9 +81,9 @@ def _slice(operands: Sequence[Tensor], a: Attributes) -> Tensor:
 
 
 def _unfold(operands: Sequence[Tensor], a: Attributes) -> Tensor:
-    index = np.zeros((1,) * len(a["sizes"]), np.int64)
-    for k, (size, step) in enumerate(zip(a["sizes"], a["steps"], strict=True)):
-        index = index + (np.arange(size) * step).reshape([-1 if d == k else 1 for d in range(len(a["sizes"]))])
+    sizes: Sequence[int] = a["sizes"]
+    grids = np.indices(tuple(sizes), np.int64)
+    index = sum((grid * step for grid, step in zip(grids, a["steps"], strict=True)), np.zeros(sizes, np.int64))
     return operands[0].take(index, a["axis"])
 
 

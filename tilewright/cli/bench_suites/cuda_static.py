@@ -50,7 +50,7 @@ def programs(quick: bool) -> list[Program]:
     square, row = tw.ShapeDtype((side, side), tw.bf16), tw.ShapeDtype((side,), tw.bf16)
     heads = tw.ShapeDtype((8, side // 4, 64), tw.bf16)
     rows = tw.ShapeDtype((side, 1024), tw.f32)
-    image, kernel = tw.ShapeDtype((4, 32, 32, 32), tw.bf16), tw.ShapeDtype((32, 32, 3, 3), tw.bf16)
+    image, kernel = tw.ShapeDtype((8, 256, 28, 28), tw.bf16), tw.ShapeDtype((256, 256, 3, 3), tw.bf16)
     wide = tw.ShapeDtype((side, side), tw.f32)
     return [
         *found,
