@@ -226,6 +226,22 @@ def product_in_parts(p: Program) -> list[Value]:
     return [*parts, p.reduce(parts[0], "add", (0,)), p.dot(y, z, 1, 2, 1, part=32)]
 
 
+def unfolded(p: Program) -> list[Value]:
+    x, w = p.array(2, 40, 6), p.array(9, 3, 2, 6)
+    windows = p.add("unfold", [x], axis=1, sizes=(27, 3, 2), steps=(1, 5, 2))[0]
+    product = p.add(
+        "contract",
+        [w, windows],
+        left_batch=(),
+        right_batch=(),
+        left_contract=(1, 2, 3),
+        right_contract=(2, 3, 4),
+        dtype="f32",
+    )[0]
+    taken = p.add("unfold", [product], axis=2, sizes=(3, 4), steps=(7, 1))[0]
+    return [p.map("exp", p.add("unfold", [x], axis=2, sizes=(2, 2), steps=(3, 2))[0]), p.reduce(taken, "add", (3,))]
+
+
 PROGRAMS: Sequence[Callable[[Program], list[Value]]] = (
     softmax_rows,
     softmax_columns,
@@ -234,6 +250,7 @@ PROGRAMS: Sequence[Callable[[Program], list[Value]]] = (
     matmul_epilogue,
     matmul_constant,
     product_in_parts,
+    unfolded,
     attention,
     causal_attention,
     convolution,
