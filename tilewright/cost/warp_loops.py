@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 
 # Elements of a block: 32 for each of 128 threads.
 _ELEMENTS = 4096
@@ -10,9 +11,10 @@ _ELEMENTS = 4096
 _COLUMNS, _ROWS = 64, 64
 
 
-def warp_reduction_tile(shape: Sequence[int], axes: Sequence[int]) -> Mapping[int, int]:
+def warp_reduction_tile(shape: Sequence[int], axes: Sequence[int], cores: int) -> Mapping[int, int]:
     """Extents of all dims: along a reduced last dim whole rows, or long pieces of them, as many as fill a block; along
-    other dims pieces of rows and columns. The remaining dims go one at a time."""
+    other dims pieces of rows and columns: of few rows as many columns as fill a block, where that leaves a block for
+    each of the machine's `cores`. The remaining dims go one at a time."""
     extents = dict.fromkeys(range(len(shape)), 1)
     last = len(shape) - 1
     if last in axes:
@@ -21,9 +23,10 @@ def warp_reduction_tile(shape: Sequence[int], axes: Sequence[int]) -> Mapping[in
         if others:
             extents[others[-1]] = min(shape[others[-1]], _power_down(max(1, _ELEMENTS // (4 * extents[last]))))
         return extents
-    extents[last] = min(shape[last], _COLUMNS)
-    extents[max(axes)] = min(shape[max(axes)], _ROWS)
-    return extents
+    rows = min(shape[max(axes)], _ROWS)
+    fill, share = _ELEMENTS // rows, prod(shape[dim] for dim in range(len(shape)) if dim not in axes) // cores
+    columns = _power_down(max(_COLUMNS, min(fill, share)))
+    return extents | {last: min(shape[last], columns), max(axes): rows}
 
 
 def warp_transpose_tile(shape: Sequence[int]) -> tuple[int, ...]:

@@ -57,7 +57,7 @@ def plan_loop(group: array.FusedOp, machine: Machine, threads: int) -> LoopPlan:
     if again:
         tile = reread_tile(reduction)
     elif "lane" in machine.axes:
-        tile = warp_reduction_tile(reduction.shape, axes)
+        tile = warp_reduction_tile(reduction.shape, axes, machine.cores)
     else:
         tile = best_reduction_tile(reduction, machine, threads)
     return LoopPlan(space, {d: tile[d] for d in reduction.kept}, {d: tile[d] for d in sorted(axes, reverse=True)})
