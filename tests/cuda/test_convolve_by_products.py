@@ -19,15 +19,19 @@ from tilewright.targets.cuda.target import CudaProgram
 
 Tensor = np.ndarray[Any, Any]
 CASES = {
-    "padded": Case(64, 64, (9, 14), (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1)),
-    "many steps": Case(136, 72, (7, 7), (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1)),
-    "one side": Case(64, 128, (6, 11), (2, 3), (1, 1), ((1, 0), (0, 2)), (1, 1)),
-    "dilated": Case(32, 80, (12, 10), (3, 2), (1, 1), ((2, 2), (0, 3)), (2, 3)),
-    "few channels": Case(3, 64, (12, 12), (5, 5), (1, 1), ((0, 0), (0, 0)), (1, 1)),
-    "line": Case(24, 64, (130,), (4,), (1,), ((2, 1),), (2,)),
-    "volume": Case(16, 64, (3, 5, 8), (2, 3, 2), (1, 1, 1), ((1, 0), (1, 1), (0, 1)), (1, 1, 1)),
+    "padded": Case(64, 64, (5, 14), (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1)),
+    "many steps": Case(136, 40, (4, 7), (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1)),
+    "one side": Case(64, 72, (4, 11), (2, 3), (1, 1), ((1, 0), (0, 2)), (1, 1)),
+    "dilated": Case(32, 48, (8, 10), (3, 2), (1, 1), ((2, 2), (0, 3)), (2, 3)),
+    "few channels": Case(3, 40, (9, 10), (4, 5), (1, 1), ((0, 0), (0, 0)), (1, 1)),
+    "line": Case(24, 48, (90,), (4,), (1,), ((2, 1),), (2,)),
+    "volume": Case(16, 32, (3, 4, 8), (2, 3, 2), (1, 1, 1), ((1, 0), (1, 1), (0, 1)), (1, 1, 1)),
     "points": Case(72, 64, (5, 27), (1, 1), (1, 1), ((0, 0), (0, 0)), (1, 1)),
     "points with strides": Case(136, 64, (9, 28), (1, 1), (2, 3), ((0, 1), (2, 0)), (1, 1)),
+    "strides": Case(24, 64, (13, 18), (3, 3), (2, 2), ((1, 1), (1, 1)), (1, 1)),
+    "stem": Case(3, 32, (11, 12), (5, 5), (2, 2), ((2, 2), (2, 2)), (1, 1)),
+    "uneven strides": Case(20, 64, (11, 16), (2, 5), (3, 2), ((0, 1), (2, 0)), (1, 1)),
+    "strides beyond the window": Case(16, 64, (17, 17), (2, 2), (3, 3), ((0, 0), (1, 0)), (1, 1)),
     "one result": Case(64, 64, (3, 3), (3, 3), (1, 1), ((0, 0), (0, 0)), (1, 1)),
 }
 CHIPS = ("sm_90a", "sm_100a")
@@ -66,7 +70,7 @@ def multiplied(program: CudaProgram, case: Case, arrays: tuple[Tensor, Tensor], 
 
 
 @pytest.mark.parametrize("shape", [(64, 64, 64, 1, 2), (128, 64, 32, 2, 3)], ids=str)
-@pytest.mark.parametrize("name", ["padded", "dilated", "volume", "points with strides"])
+@pytest.mark.parametrize("name", ["padded", "dilated", "volume", "points with strides", "strides"])
 def test_warpgroups_multiply(
     always: None, name: str, shape: tuple[int, int, int, int, int], by_warpgroups: Callable[..., CudaProgram]
 ) -> None:

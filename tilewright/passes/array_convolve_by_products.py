@@ -5,7 +5,7 @@ position further is then so many positions further, whatever the row. So a convo
 rows of positions, contracted over the window's positions and the channels, whose windows are boxes of an array. It has
 results for positions between the image's rows, too, of which nothing is kept. A kernel lays out the image, and another
 one takes the results; that is done where both and the product are predicted to take less time than to multiply row by
-row, from registers. Windows of one position may have any stride, others have none.
+row, from registers. With strides, the positions between two results are channels of one.
 
 Before:
     func.func @main(%x: tensor<8x256x20x20xbf16>, %w: tensor<256x256x3x3xbf16>) -> tensor<8x256x20x20xbf16> {
@@ -23,10 +23,10 @@ After:
         } : tensor<256x3x3x256xbf16>
         %3 = array.fused(%0) {kind = "loop", why = "image with channels last"} do {
         ^bb0(%4: tensor<8x256x20x20xbf16>):
-          %5 = array.transpose(%4) {permutation = array<i64: 0, 2, 3, 1>} : tensor<8x20x20x256xbf16>
-          %6 = array.constant() {value = 0 : index, resource = ""} : tensor<bf16>
-          %7 = array.pad(%5, %6) {low = array<i64: 0, 1, 1, 0>, high = array<i64: 0, 2, 1, 0>, interior = array<i64:
-            0, 0, 0, 0>} : tensor<8x23x22x256xbf16>
+          %5 = array.constant() {value = 0 : index, resource = ""} : tensor<bf16>
+          %6 = array.pad(%4, %5) {low = array<i64: 0, 0, 1, 1>, high = array<i64: 0, 0, 2, 1>, interior = array<i64:
+            0, 0, 0, 0>} : tensor<8x256x23x22xbf16>
+          %7 = array.transpose(%6) {permutation = array<i64: 0, 2, 3, 1>} : tensor<8x23x22x256xbf16>
           array.yield(%7)
         } : tensor<8x23x22x256xbf16>
         %4 = array.reshape(%3) : tensor<8x506x256xbf16>
@@ -46,13 +46,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 from xdsl.ir import Block, Operation, SSAValue
 
-from tilewright.cost.warp_products import TCGEN05, TENSOR_COPY_BYTES, WGMMA, WarpProduct, warp_product_seconds
+from tilewright.cost.warp_products import TCGEN05, WGMMA, warp_product_seconds
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.machines.machine import Machine
@@ -61,7 +61,7 @@ from tilewright.passes.base import Remark, Unit, blocks_of, microseconds, where
 from tilewright.passes.contract_facts import accumulator_of
 from tilewright.passes.fusion import is_splat, make_group
 from tilewright.passes.lower_contract_group import is_multiplied_by_warps, row_product
-from tilewright.primitives import ArrayType
+from tilewright.passes.position_rows import PositionRows
 
 # How much longer the convolution must take as it is: the prediction is no surer, and more kernels have to be compiled.
 _WORTH = 1.25
@@ -80,7 +80,7 @@ class ArrayConvolveByProductsPass:
     def _decide(self, unit: Unit, block: Block, op: array.ConvolveOp) -> None:
         if not _can_be_a_product(op, unit.machine):
             return
-        rows = _Rows.of(op)
+        rows = PositionRows.of(op)
         as_it_is, by_products = (
             warp_product_seconds(row_product(op, unit.machine), unit.machine),
             rows.seconds(unit.machine),
@@ -94,8 +94,8 @@ class ArrayConvolveByProductsPass:
 
 
 def _can_be_a_product(op: array.ConvolveOp, machine: Machine) -> bool:
-    """Whether an instruction multiplies what the machine copies, of one group of channels; neighbours in the window are
-    as far apart wherever it lies."""
+    """Whether an instruction multiplies what the machine copies, of one group of channels; a window that moves by
+    strides has no gaps."""
     image, weights, result = (array_type(value) for value in (*op.operands, op.results[0]))
     a, types = op.attributes_of(), (weights.dtype, image.dtype, accumulator_of(result.dtype))
     if not is_multiplied_by_warps(op, machine) or a["groups"] != 1 or min(*a["low"], *a["high"]) < 0:
@@ -103,79 +103,8 @@ def _can_be_a_product(op: array.ConvolveOp, machine: Machine) -> bool:
     if any(isinstance(value.owner, Operation) and is_splat(value.owner) for value in op.operands):
         return False
     is_copied = any(machine.atom_of(family, *types) is not None for family in (WGMMA, TCGEN05))
-    return is_copied and (math.prod(weights.shape[2:]) == 1 or math.prod(a["strides"]) == 1)
-
-
-def _up(size: int, multiple: int) -> int:
-    return -(-size // multiple) * multiple
-
-
-def _last(sizes: Sequence[int], steps: Sequence[int]) -> int:
-    """The number of the last position of a box."""
-    return sum((n - 1) * step for n, step in zip(sizes, steps, strict=True))
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """How an image lies as rows of channels. `sizes`: its spatial dims with padding, of which the first has some rows
-    more at the end; `channels`: with zeros behind them; `positions`: how many results each channel has."""
-
-    image: ArrayType
-    weights: ArrayType
-    result: ArrayType
-    dilation: tuple[int, ...]
-    knows_weights: bool
-    sizes: tuple[int, ...]
-    channels: int = 0
-    positions: int = 0
-
-    @staticmethod
-    def of(op: array.ConvolveOp) -> _Rows:
-        """Rows of channels, and of results, begin where the machine may copy them."""
-        image, weights, result = (array_type(value) for value in (*op.operands, op.results[0]))
-        a, window = op.attributes_of(), weights.shape[2:]
-        sizes = [n + low + high for n, low, high in zip(image.shape[2:], a["low"], a["high"], strict=True)]
-        if math.prod(window) == 1:  # what strides leave out is not laid out
-            sizes = list(result.shape[2:])
-        is_known = isinstance(op.operands[1].owner, array.ConstantOp)
-        rows = _Rows(image, weights, result, tuple(a["dilation"]), is_known, tuple(sizes))
-        positions = _up(_last(result.shape[2:], rows.steps) + 1, TENSOR_COPY_BYTES // result.dtype.itemsize)
-        missing = positions + _last(window, rows.shifts) - math.prod(sizes)
-        sizes[0] += -(-max(0, missing) // rows.steps[0])
-        channels = _up(image.shape[1], TENSOR_COPY_BYTES // image.dtype.itemsize)
-        return replace(rows, sizes=tuple(sizes), channels=channels, positions=positions)
-
-    @property
-    def steps(self) -> tuple[int, ...]:
-        """How many positions lie between neighbours along each spatial dim."""
-        return tuple(math.prod(self.sizes[dim + 1 :]) for dim in range(len(self.sizes)))
-
-    @property
-    def shifts(self) -> tuple[int, ...]:
-        """The same along each dim of the window."""
-        return tuple(step * apart for step, apart in zip(self.steps, self.dilation, strict=True))
-
-    def seconds(self, machine: Machine) -> float:
-        """The predicted time of the product, of the kernels that lay out the image and weights that are not known and
-        of the one that takes the results, each of which is read and written."""
-        images, outputs = self.image.shape[0], self.result.shape[1]
-        product = WarpProduct(
-            outputs,
-            self.positions,
-            self.channels,
-            self.weights.dtype,
-            accumulator_of(self.result.dtype),
-            images,
-            TENSOR_COPY_BYTES,
-            right=self.image.dtype,
-            trips=math.prod(self.weights.shape[2:]),
-        )
-        rows = images * math.prod(self.sizes) * self.channels
-        moved = (self.image.size + rows) * self.image.dtype.itemsize
-        moved += (images * outputs * self.positions + self.result.size) * self.result.dtype.itemsize
-        far, kernels = machine.memories[-1], 2 if self.knows_weights else 3
-        beside = kernels * machine.fork_join_s + moved / (far.bytes_per_second * machine.cores)
-        return warp_product_seconds(product, machine) + beside
+    has_strides = math.prod(weights.shape[2:]) > 1 and math.prod(a["strides"]) > 1
+    return is_copied and not (has_strides and math.prod(a["dilation"]) > 1)
 
 
 @dataclass
@@ -185,7 +114,7 @@ class _Writer:
     unit: Unit
     block: Block
     op: array.ConvolveOp
-    rows: _Rows
+    rows: PositionRows
     added: list[Operation] = field(default_factory=list[Operation])
 
     def write(self) -> None:
@@ -213,35 +142,55 @@ class _Writer:
 
     def _weights(self) -> SSAValue:
         """(O, *window, channels), known ones laid out now."""
-        weights, type = self.op.operands[1], self.rows.weights
-        order = (0, *range(2, type.rank), 1)
-        missing = self.rows.channels - type.shape[1]
+        weights, rows = self.op.operands[1], self.rows
+        shape = (rows.weights.shape[0], *rows.window, rows.channels)
+        missing = [n * m - w for n, m, w in zip(rows.window, rows.merge, rows.weights.shape[2:], strict=True)]
+        high = (0, rows.depth - rows.weights.shape[1], *missing)
         if isinstance(weights.owner, array.ConstantOp):
-            value = constant_value(self.unit, weights).transpose(order)
-            padded = np.pad(value, [(0, 0)] * (type.rank - 1) + [(0, missing)])
-            return captured(self.unit, self.op, np.ascontiguousarray(padded))
-        none = (0,) * type.rank
-        return self._padded(self._add("transpose", [weights], permutation=order), none, (*none[1:], missing))
+            known = np.pad(constant_value(self.unit, weights), [(0, n) for n in high])
+            split = [each for pair in zip(rows.window, rows.merge, strict=True) for each in pair]
+            known = known.reshape(*known.shape[:2], *split).transpose(self._order())
+            return captured(self.unit, self.op, np.ascontiguousarray(known).reshape(shape))
+        value = self._channels_last(self._padded(weights, (0,) * len(high), high), rows.window)
+        return self._reshaped(value, shape)
 
     def _image(self) -> SSAValue:
-        """(N, *sizes, channels) with the padding."""
-        a, rank = self.op.attributes_of(), self.rows.image.rank
-        low, high = (0, *a["low"], 0), [0, *a["high"], self.rows.channels - self.rows.image.shape[1]]
-        value = self._add("transpose", [self.op.operands[0]], permutation=(0, *range(2, rank), 1))
-        if math.prod(a["strides"]) == 1:
-            high[1] = self.rows.sizes[0] - array_type(value).shape[1] - low[1]
-            return self._padded(value, low, tuple(high))
-        value = self._padded(value, low, tuple(high))
-        limits, none = array_type(value).shape, (0,) * rank
-        value = self._add("slice", [value], starts=none, limits=limits, strides=(1, *a["strides"], 1))
-        return self._padded(value, none, (0, self.rows.sizes[0] - array_type(value).shape[1], *none[2:]))
+        """(N, positions, channels) with the padding."""
+        rows, value = self.rows, self.op.operands[0]
+        low, high = (0, 0, *rows.low), (0, 0, *self.op.attributes_of()["high"])
+        if math.prod(rows.taken) > 1:
+            value = self._padded(value, low, high)
+            limits, low = array_type(value).shape, (0,) * len(low)
+            value = self._add("slice", [value], starts=low, limits=limits, strides=(1, 1, *rows.taken))
+        each = zip(rows.sizes, rows.merge, array_type(value).shape[2:], low[2:], strict=True)
+        missing = [n * m - size - before for n, m, size, before in each]
+        value = self._padded(value, low, (0, rows.depth - rows.image.shape[1], *missing))
+        shape = (rows.image.shape[0], math.prod(rows.sizes), rows.channels)
+        return self._reshaped(self._channels_last(value, rows.sizes), shape)
+
+    def _channels_last(self, value: SSAValue, sizes: Sequence[int]) -> SSAValue:
+        """Positions of `sizes` in front of those that are one with them, and of the channels."""
+        merge = self.rows.merge
+        if math.prod(merge) == 1:
+            rank = array_type(value).rank
+            return self._add("transpose", [value], permutation=(0, *range(2, rank), 1))
+        for dim in reversed(range(len(merge))):
+            split = {"axis": 2 + dim, "sizes": (sizes[dim], merge[dim]), "steps": (merge[dim], 1)}
+            value = self._add("unfold", [value], **split)
+        return self._add("transpose", [value], permutation=self._order())
+
+    def _order(self) -> tuple[int, ...]:
+        """Of the first dim, channels and pairs of dims: first ones of pairs, second ones, channels."""
+        dims = range(2, 2 + 2 * len(self.rows.merge))
+        return (0, *dims[::2], *dims[1::2], 1)
 
     def _windows(self, image: SSAValue) -> SSAValue:
         """(N, positions, *window, channels) of an image that is laid out."""
-        flat = (self.rows.image.shape[0], math.prod(self.rows.sizes), self.rows.channels)
-        sizes = (self.rows.positions, *self.rows.weights.shape[2:])
-        rows = self._view("reshape", image, shape=flat)
-        return self._view("unfold", rows, axis=1, sizes=sizes, steps=(1, *self.rows.shifts))
+        sizes, steps = (self.rows.positions, *self.rows.window), (1, *self.rows.shifts)
+        return self._view("unfold", image, axis=1, sizes=sizes, steps=steps)
+
+    def _reshaped(self, value: SSAValue, shape: tuple[int, ...]) -> SSAValue:
+        return value if array_type(value).shape == shape else self._view("reshape", value, shape=shape)
 
     def _padded(self, value: SSAValue, low: tuple[int, ...], high: tuple[int, ...]) -> SSAValue:
         """A value with zeros around it."""
