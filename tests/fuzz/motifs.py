@@ -140,6 +140,8 @@ def attention(m: Maker) -> None:
         scores = m.map("add", scores, _spread(m, mask, scores.shape, (rank - 1,)))
     if m.chance(0.4):
         row, column = (m.add("iota", shape=scores.shape, dtype="i32", axis=rank - a)[0] for a in (2, 1))
+        if m.chance(0.5):  # rows see further than their own number
+            row = m.map("add", row, m.splat(m.pick((1, 65, m.between(0, keys))), scores.shape, dtypes.i32))
         lowest = m.splat(m.pick((float("-inf"), -30.0)), scores.shape, dtype)
         scores = m.map("select", m.map("greater_equal", row, column), scores, lowest)
     m.keep(_product(m, softmax_of(m, scores, rank - 1), v, len(batch), rank - 1, rank - 2))

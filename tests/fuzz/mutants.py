@@ -152,12 +152,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "return buffer, False",
     ),
     Mutant(
-        "carried tiles overwritten early",
-        "passes.tile_lower_to_scheduled:_Lowering._may_overwrite",
-        "return False",
-        "return True",
-    ),
-    Mutant(
         "no room for whole register blocks",
         "passes.nest_segments:Places.padded",
         "max(round_up(type.shape[1], columns) for _, columns in blocks)",
@@ -174,7 +168,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "constant panels in the wrong order",
         "passes.scheduled_pack_operands:pack_array",
         "np.swapaxes(steps, -1, -2)",
-        "np.swapaxes(steps[..., ::-1, :], -1, -2)",
+        "np.swapaxes(steps[..., ::-1, :, :], -1, -2)",
     ),
     Mutant(
         "last panel not packed",
