@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from xdsl.dialects.builtin import DenseArrayBase, i64
@@ -16,14 +17,19 @@ from tests.cuda.chips import built
 from tests.cuda.fake_driver import tensor_maps
 from tests.cuda.mutant_edits import SYNCHRONISES
 from tests.cuda.role_kernels import RoleProduct
+from tests.cuda.test_array_order import KERNELS as ARRAY_KERNELS
+from tests.cuda.test_array_order import lowered
+from tests.fuzz.tiles import inputs_of
 from tests.numerics.test_phases import expected_of
 from tests.passes.pass_support import parse
 from tests.programs import causal_attention
 from tests.ptx.emulator import run as execute
+from tilewright.cost.products import MatmulTile
+from tilewright.cost.warp_products import WARPGROUP, WGMMA, WarpSchedule
 from tilewright.dialects import scheduled, tile
 from tilewright.frontend.build import build_module
 from tilewright.machines.machine import Machine
-from tilewright.passes import scheduled_share_registers
+from tilewright.passes import array_convolve_by_products, lower_contract_group, scheduled_share_registers
 from tilewright.pipelines import compile_module
 from tilewright.semantics.array import Interpreter
 from tilewright.semantics.scheduled import run_call
@@ -178,6 +184,29 @@ def chain_subjects(function: Callable[..., Any] = of_heads) -> list[Subject]:
     return subjects_of(program, [q, k, v], f"{function.__name__} on sm_90a")
 
 
+def convolution_subjects() -> list[Subject]:
+    """A convolution by products, whose trips are points of a grid, and the kernels around it."""
+    schedule = WarpSchedule(MatmulTile(64, 16, 32), WARPGROUP, (WARPGROUP, 1), 2, WGMMA)
+    generator = np.random.default_rng(0)
+    x, w = (generator.integers(-4, 5, shape).astype(np.float16) for shape in ((1, 40, 4, 6), (64, 40, 3, 2)))
+    with (
+        patch.object(array_convolve_by_products, "_WORTH", 0.0),
+        patch.object(lower_contract_group, "warp_schedule", lambda *_: schedule),
+    ):
+        program = built(tw.jit(lambda x, w: tw.nn.conv(x, w, padding=1)).lower(x, w), "cuda:sm_90a")
+    return subjects_of(program, [x, w], "convolution on sm_90a")
+
+
+def array_subjects() -> list[Subject]:
+    """Kernels in which threads of a block touch what others wrote in an array."""
+    found: list[Subject] = []
+    for name, (body, count) in ARRAY_KERNELS.items():
+        if count:
+            unit = lowered(body)
+            found.append(Subject(name, unit.kernel("k"), inputs_of(unit, 0), unit.machine))
+    return found
+
+
 def shared_registers_subjects() -> list[Subject]:
     """A product whose warps take registers that others gave back: the example of the pass."""
     text = (inspect.getdoc(scheduled_share_registers) or "").partition("After:\n")[2]
@@ -191,6 +220,8 @@ def all_subjects(chips: Sequence[str]) -> Iterator[Subject]:
     """Those that `main` judges."""
     yield from role_subjects()
     yield from shared_registers_subjects()
+    yield from array_subjects()
+    yield from convolution_subjects()
     yield from tensor_memory_subjects("sm_100a")
     yield from chain_subjects()
     yield from chain_subjects(causal_of_heads)

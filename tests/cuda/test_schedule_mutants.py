@@ -9,8 +9,10 @@ from xdsl.ir import Operation
 
 from tests.cuda.mutant_subjects import (
     Subject,
+    array_subjects,
     attention,
     chain_subjects,
+    convolution_subjects,
     layer_norm,
     product,
     program_subjects,
@@ -26,11 +28,12 @@ from tilewright.semantics.hazards import RaceError
 
 # The rest is left to `python -m tests.cuda.schedule_mutants`.
 KERNELS: dict[str, Callable[[], list[Subject]]] = {
-    "roles": role_subjects,
+    "roles and arrays": lambda: [*role_subjects(), *array_subjects()],
     "shared registers": shared_registers_subjects,
     "product on sm_80": lambda: program_subjects(product, "sm_80"),
     "softmax on sm_90a": lambda: program_subjects(softmax, "sm_90a"),
     "layer norm on sm_90a": lambda: program_subjects(layer_norm, "sm_90a"),
+    "convolution by warpgroups": convolution_subjects,
     "attention by warpgroups": chain_subjects,
     "attention on sm_90a": lambda: program_subjects(attention, "sm_90a"),
 }

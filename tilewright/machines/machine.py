@@ -208,6 +208,11 @@ class Machine:
         """What joins the places along an axis; None where nothing does."""
         return next((link for link in self.links if link.axis == axis.partition(".")[0]), None)
 
+    @property
+    def has_warps(self) -> bool:
+        """Whether threads run as lanes of warps, several of which share a tile; else a thread has vectors."""
+        return "lane" in self.axes
+
     def lanes(self, dtype: DType) -> int:
         """Elements of `dtype` (in its compute type) in one vector register."""
         return max(1, self.vector.bytes // dtype.compute.itemsize)

@@ -94,7 +94,7 @@ class _Order:
 def _may_be_ordered(op: array.ContractOp, machine: Machine) -> bool:
     """Whether warps multiply the operands as they are, along one contracted dimension, and both are arrays."""
     types = [array_type(operand) for operand in op.operands]
-    if "lane" not in machine.axes or any(type.dtype.itemsize == 2 or 0 in type.shape for type in types):
+    if not machine.has_warps or any(type.dtype.itemsize == 2 or 0 in type.shape for type in types):
         return False
     if len(op.attributes_of()["left_contract"]) != 1 or multiplied_as(op, machine) not in (None, tf32):
         return False

@@ -63,7 +63,7 @@ class ArraySplitSumsPass:
     def apply(self, unit: Unit) -> None:
         for block in blocks_of(unit.main):
             for op in list(block.ops):
-                if isinstance(op, array.ContractOp) and "lane" in unit.machine.axes:
+                if isinstance(op, array.ContractOp) and unit.machine.has_warps:
                     _split_for_warps(unit, op)
                     continue
                 if isinstance(op, array.ContractOp):

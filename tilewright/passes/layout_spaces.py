@@ -106,7 +106,7 @@ def space_of(machine: Machine, warps: int = 4, families: Sequence[str] = FAMILIE
     Raises:
         TargetError: the machine computes neither in lanes nor in vectors.
     """
-    if "lane" in machine.axes:
+    if machine.has_warps:
         return WarpSpace(machine, warps, tuple(families))
     if "simd" in machine.axes:
         return VectorSpace(machine)

@@ -85,7 +85,7 @@ def plan_contract(group: array.FusedOp, machine: Machine, threads: int) -> Contr
     _, rows, columns = result_dims(op)
     summed: tuple[int, ...] = a["left_contract"]
     depth_sizes = tuple(left.shape[d] for d in summed)
-    if "lane" in machine.axes:
+    if machine.has_warps:
         return _plan_for_warps(group, op, machine, depth_sizes)
     last_rows = result.shape[rows[-1]] if rows else 1
     last_columns = result.shape[columns[-1]] if columns else 1
@@ -426,7 +426,7 @@ def plan_convolve(group: array.FusedOp, machine: Machine, threads: int) -> Contr
         return plan
     sizes = max(1, per_group), max(1, result.shape[-1]), kernel.shape[1]
     accumulator = accumulator_of(result.dtype)
-    if "lane" in machine.axes:
+    if machine.has_warps:
         tile = warp_schedule(WarpProduct(*sizes, accumulator, accumulator, result.shape[0]), machine).tile
     else:
         tile = best_schedule(Product(*sizes, accumulator, copies_left=True), machine, 1).tile
@@ -476,7 +476,7 @@ def row_product(op: array.ConvolveOp, machine: Machine) -> WarpProduct:
 def is_multiplied_by_warps(op: array.ConvolveOp, machine: Machine) -> bool:
     """Whether the instructions of warps multiply a convolution's operands, as they are or converted without a loss."""
     image, kernel, result = (array_type(value) for value in (*op.operands, op.results[0]))
-    if "lane" not in machine.axes or 0 in (*result.shape, *kernel.shape):
+    if not machine.has_warps or 0 in (*result.shape, *kernel.shape):
         return False
     accumulator = accumulator_of(result.dtype)
     return multiplied_type(image.dtype, kernel.dtype, accumulator, machine) != accumulator

@@ -42,12 +42,12 @@ def plan_loop(group: array.FusedOp, machine: Machine, threads: int) -> LoopPlan:
     needed again stay near; plain loops take about a page of elements at a time."""
     space, axes = group_space(group)
     if not axes:
-        turned = None if "lane" in machine.axes else _turned_dim(group)
+        turned = None if machine.has_warps else _turned_dim(group)
         if turned is not None:
             extents = turned_tile(space, turned, ROW_ELEMENTS, array_type(group.results[0]).dtype, machine)
         else:
             transposes = len(space) > 1 and any(isinstance(op, array.TransposeOp) for op in group.body.block.ops)
-            is_by_warps = transposes and "lane" in machine.axes
+            is_by_warps = transposes and machine.has_warps
             extents = warp_transpose_tile(space) if is_by_warps else loop_tile(space, ROW_ELEMENTS, square=transposes)
         return LoopPlan(space, dict(enumerate(extents)), {})
     first = next(op for op in group.body.block.ops if isinstance(op, array.ReduceOp))
@@ -56,7 +56,7 @@ def plan_loop(group: array.FusedOp, machine: Machine, threads: int) -> LoopPlan:
     again = any(array_type(value).shape == space for value in array.yielded(group.body.block))
     if again:
         tile = reread_tile(reduction)
-    elif "lane" in machine.axes:
+    elif machine.has_warps:
         tile = warp_reduction_tile(reduction.shape, axes, machine.cores)
     else:
         tile = best_reduction_tile(reduction, machine, threads)

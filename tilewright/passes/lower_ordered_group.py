@@ -86,7 +86,7 @@ def plan_ordered(op: array.ArrayOp, machine: Machine, threads: int) -> OrderedPl
     as there are, as long as every thread gets a tile, or as many as share lines of memory where each is sorted."""
     shape = array_type(op.operands[0]).shape
     axis, last = axis_of(op), len(shape) - 1
-    if "lane" in machine.axes:
+    if machine.has_warps:
         if isinstance(op, array.ScanOp):
             room = WARP_LINE_BYTES // array_type(op.operands[0]).dtype.compute.itemsize
             return _plan_in_registers(shape, axis, room, bool(op.reverse.value.data))
@@ -158,7 +158,7 @@ def ordered_stages(group: array.FusedOp, machine: Machine, threads: int) -> list
     type = array_type(op.operands[0])
     shape = tuple(plan.parts if d == plan.axis else n for d, n in enumerate(type.shape))
     grid = (*plan.beside, plan.parts)
-    if isinstance(op, array.ScanOp) and "lane" in machine.axes:
+    if isinstance(op, array.ScanOp) and machine.has_warps:
         return [
             Stage(plan.beside, lambda builder, indices, outputs, _: _scan_in_turns(op, plan, builder, indices, outputs))
         ]
