@@ -78,6 +78,7 @@ def tile_to_warps() -> Sequence[Pass]:
     from tilewright.passes.scheduled_specialize_chains import ScheduledSpecializeChainsPass
     from tilewright.passes.scheduled_specialize_warps import ScheduledSpecializeWarpsPass
     from tilewright.passes.scheduled_store_tensors import ScheduledStoreTensorsPass
+    from tilewright.passes.scheduled_sum_in_tensor_memory import ScheduledSumInTensorMemoryPass
     from tilewright.passes.tile_erase_zones import TileEraseZonesPass
     from tilewright.passes.tile_expand_arg_reduce import TileExpandArgReducePass
     from tilewright.passes.tile_flatten_loops import TileFlattenLoopsPass
@@ -93,6 +94,7 @@ def tile_to_warps() -> Sequence[Pass]:
         ScheduledOrderAccessesPass(),  # when it is known which thread stores what
         ScheduledMultiplyInTensorMemoryPass(),  # those products: a warp has the machine copy, another one multiply
         ScheduledSpecializeChainsPass(),  # the same for chains of products, each array in stages of its own
+        ScheduledSumInTensorMemoryPass(),  # of those chains, where products add up there
         ScheduledSpecializeWarpsPass(),  # windows that warpgroups multiply: a warp has the machine copy them
         ScheduledShareRegistersPass(),  # where products need what the threads that copy do not
         ScheduledPipelineCopiesPass(),  # windows that other loops multiply, in stages, around registers

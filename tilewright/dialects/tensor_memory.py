@@ -2,10 +2,12 @@
 
     tensor_alloc   columns of it, for a tile that lies there, or for several
     tensor_stage   one tile of several
+    tensor_part    some of the columns, as a tile of their own
     tensor_free    gives them back
     tensor_mma     a product that one thread begins, added to a tile there
     mma_commit     one arrival at a barrier in memory when the products that a thread began have been done
     tensor_load    a tile from there to registers
+    tensor_put     a tile of registers to there
     tensor_fence   operations on tensor memory, in the order of what threads tell each other
 
 PTX ISA 9.7.16, "TensorCore 5th Generation Family Instructions".
@@ -106,6 +108,38 @@ class TensorStageOp(PlainOp):
 
 
 @irdl_op_definition
+class TensorPartOp(PlainOp):
+    """The columns from `column` on, of those of one tile, that hold another one. Parts do not overlap."""
+
+    name = "scheduled.tensor_part"
+    tensor = operand_def(tile.RefType)
+    column = prop_def(IntegerAttr)
+    result = result_def(tile.RefType)
+    traits = traits_def(Pure())
+
+    @property
+    def columns(self) -> range:
+        """Those of the whole that it has."""
+        first = int(self.column.value.data)
+        return range(first, first + static(_parsed(tile.ref_type(self.result).layout.data).span(COLUMN)))
+
+    def verify_(self) -> None:
+        whole, type = self.tensor.owner, tile.ref_type(self.result)
+        if not isinstance(whole, TensorAllocOp) or whole.stages is not None:
+            raise VerifyException("scheduled.tensor_part: not of one tile in tensor memory")
+        if type.space.data != TENSOR or type.dtype != tile.ref_type(self.tensor).dtype or not type.layout.data:
+            raise VerifyException("scheduled.tensor_part: not of the type of its whole, with a layout in tensor memory")
+        others = (use.operation for use in self.tensor.uses if use.operation is not self)
+        taken = [op.columns for op in others if isinstance(op, TensorPartOp)]
+        if self.columns.stop > whole.tile_columns or any(_overlap(self.columns, each) for each in taken):
+            raise VerifyException(f"scheduled.tensor_part: columns {self.columns} are not there, or another part's")
+
+
+def _overlap(a: range, b: range) -> bool:
+    return a.start < b.stop and b.start < a.stop
+
+
+@irdl_op_definition
 class TensorFreeOp(PlainOp):
     """Gives back the columns of a tile, whose products have been done and which no warp uses any longer. A barrier of
     the block has to lie between, and behind the last use a `tensor_fence` of those that used it."""
@@ -122,7 +156,7 @@ class TensorMmaOp(PlainOp):
     """`accumulator + left @ right`, or without the accumulator unless `0 < adds(symbols)`, some time before an
     `mma_commit` behind it arrives: until then the operands in buffers are not written, and what is in tensor memory is
     undefined. One thread begins it; products that it begins for one accumulator follow each other. Operands of tf32 are
-    multiplied as they are in their buffer."""
+    multiplied as they are in their buffer. Of several warps the first has it begun."""
 
     name = "scheduled.tensor_mma"
     left = operand_def(tile.RefType)
@@ -147,7 +181,8 @@ class TensorMmaOp(PlainOp):
 @irdl_op_definition
 class MmaCommitOp(PlainOp):
     """One arrival at barrier `number(symbols)` when all products that this thread began before have been done. Who
-    waits for the phase knows that, and nothing else of what the thread did."""
+    waits for the phase knows that, and nothing else of what the thread did. Of several warps the first has begun them,
+    and commits."""
 
     name = "scheduled.mma_commit"
     mbarrier = operand_def(tile.RefType)
@@ -175,6 +210,21 @@ class TensorLoadOp(PlainOp):
 
 
 @irdl_op_definition
+class TensorPutOp(PlainOp):
+    """A tile of registers, in a layout that `tensor_load` may have, to tensor memory, and waited for: products of other
+    threads see it behind a `tensor_fence` and a barrier."""
+
+    name = "scheduled.tensor_put"
+    value = operand_def()
+    destination = operand_def(tile.RefType)
+
+    def verify_(self) -> None:
+        _verify_tensor(self.name, self.destination)
+        if array_type(tile.ref_type(self.destination).array) != array_type(self.value):
+            raise VerifyException("scheduled.tensor_put: the value is not of the type of the tile")
+
+
+@irdl_op_definition
 class TensorFenceOp(PlainOp):
     """`before`: what this thread did in tensor memory comes before what it tells others from now on. `after`: what it
     was told comes before what it does in tensor memory from now on."""
@@ -187,7 +237,10 @@ class TensorFenceOp(PlainOp):
             raise VerifyException(f"scheduled.tensor_fence: neither before nor after, but {self.side.data}")
 
 
-OPERATIONS = (TensorAllocOp, TensorStageOp, TensorFreeOp, TensorMmaOp, MmaCommitOp, TensorLoadOp, TensorFenceOp)
+OPERATIONS = (
+    *(TensorAllocOp, TensorStageOp, TensorPartOp, TensorFreeOp, TensorMmaOp, MmaCommitOp),
+    *(TensorLoadOp, TensorPutOp, TensorFenceOp),
+)
 
 
 def loads_of(tensor: SSAValue) -> Iterator[TensorLoadOp]:
@@ -202,5 +255,5 @@ def loads_of(tensor: SSAValue) -> Iterator[TensorLoadOp]:
 
 
 def _verify_tensor(op: str, tensor: SSAValue) -> None:
-    if not isinstance(tensor.owner, TensorAllocOp | TensorStageOp):
+    if not isinstance(tensor.owner, TensorAllocOp | TensorStageOp | TensorPartOp):
         raise VerifyException(f"{op}: not of a scheduled.tensor_alloc")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from xdsl.dialects.builtin import AffineMapAttr, StringAttr
 from xdsl.ir import Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
+from xdsl.traits import Pure
 
 from tilewright.dialects import asynchronous, scheduled, tile
 from tilewright.dialects.base import array_type
@@ -101,6 +102,18 @@ def take_from(operand: Operand, stage: scheduled.StageOp | scheduled.AllocOp) ->
         if isinstance(point, Operation) and not any(list(place.uses) for place in point.results):
             point.detach()
             point.erase()
+
+
+def drop_unused(value: SSAValue) -> None:
+    """An operation whose result nobody uses, and those that it alone needs."""
+    op = value.owner
+    if not isinstance(op, Operation) or not op.has_trait(Pure) or any(list(each.uses) for each in op.results):
+        return
+    operands = list(op.operands)
+    op.detach()
+    op.erase()
+    for operand in operands:
+        drop_unused(operand)
 
 
 def remove_trips(stores: Sequence[tile.StoreOp]) -> None:

@@ -126,7 +126,6 @@ from typing import ClassVar
 from xdsl.dialects.builtin import AffineMapAttr, IndexType
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
-from xdsl.traits import Pure
 
 from tilewright.cost.warp_products import TCGEN05, tensor_columns
 from tilewright.dialects import asynchronous, scheduled, tensor_memory, tile
@@ -147,7 +146,7 @@ from tilewright.passes.copying_role import (
     number,
 )
 from tilewright.passes.layout_spaces import SHARED
-from tilewright.passes.operand_rings import Operand, described, left_bytes, stage_of, stages_beside
+from tilewright.passes.operand_rings import Operand, described, drop_unused, left_bytes, stage_of, stages_beside
 from tilewright.passes.tensor_operands import tensor_operand
 
 
@@ -162,8 +161,8 @@ class ScheduledMultiplyInTensorMemoryPass:
         for kernel in unit.timed_kernels(self.name):
             for region in (op for op in kernel.body.block.ops if isinstance(op, scheduled.ParallelOp)):
                 products = [op for op in region.walk() if isinstance(op, scheduled.MmaOp)]
-                for product in (op for op in products if op.atom.data.startswith(TCGEN05)):
-                    self._apply(unit, kernel, region, product)
+                if len(products) == 1 and products[0].atom.data.startswith(TCGEN05):
+                    self._apply(unit, kernel, region, products[0])
 
     def _apply(self, unit: Unit, kernel: tile.KernelOp, region: scheduled.ParallelOp, product: scheduled.MmaOp) -> None:
         """Whether the product fits was found out when it was named."""
@@ -287,7 +286,7 @@ class _Roles:
         result.replace_all_uses_with(loaded.result)
         self.loop.detach()
         self.loop.erase()
-        _drop_unused(start)
+        drop_unused(start)
 
 
 def _only() -> AffineMapAttr:
@@ -297,15 +296,3 @@ def _only() -> AffineMapAttr:
 
 def _fence(side: str) -> tensor_memory.TensorFenceOp:
     return tensor_memory.TensorFenceOp.make([], {"side": side}, [])
-
-
-def _drop_unused(value: SSAValue) -> None:
-    """An operation whose result nobody uses, and those that it alone needs."""
-    op = value.owner
-    if not isinstance(op, Operation) or not op.has_trait(Pure) or any(list(each.uses) for each in op.results):
-        return
-    operands = list(op.operands)
-    op.detach()
-    op.erase()
-    for operand in operands:
-        _drop_unused(operand)

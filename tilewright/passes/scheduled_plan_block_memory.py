@@ -172,8 +172,11 @@ def _users(op: scheduled.AllocOp | scheduled.StageOp) -> Iterator[Operation]:
         yield use.operation
         if isinstance(use.operation, scheduled.MmaOp) and use.operation.asynchronous is not None:
             yield from _waits(use.operation.result)
-        if isinstance(use.operation, tensor_memory.TensorMmaOp):
-            yield from tensor_memory.loads_of(use.operation.accumulator)
+        if isinstance(product := use.operation, tensor_memory.TensorMmaOp):
+            loads = list(tensor_memory.loads_of(product.accumulator))
+            # Of sums that several products add up to, those of this one are beside it.
+            beside = [load for load in loads if load.parent_block() is product.parent_block()]
+            yield from beside or loads
 
 
 def _waits(going: SSAValue) -> Iterator[Operation]:

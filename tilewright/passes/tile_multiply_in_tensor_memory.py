@@ -50,6 +50,7 @@ After:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
@@ -83,7 +84,8 @@ class TileMultiplyInTensorMemoryPass:
         if tensor_memory.COLUMN not in unit.machine.axes:
             return
         for kernel in unit.timed_kernels(self.name):
-            for dot in [op for op in kernel.walk() if isinstance(op, tile.DotOp)]:
+            dots = [op for op in kernel.walk() if isinstance(op, tile.DotOp)]
+            for dot in dots if not _are_a_chain(dots) else ():
                 self._decide(unit, kernel, dot)
 
     def _decide(self, unit: Unit, kernel: tile.KernelOp, dot: tile.DotOp) -> None:
@@ -103,6 +105,11 @@ class TileMultiplyInTensorMemoryPass:
                 del dot.properties["atom"]
             return
         dot.properties["atom"] = StringAttr(tcgen05_name(warps // WARPGROUP))
+
+
+def _are_a_chain(dots: Sequence[tile.DotOp]) -> bool:
+    """Whether several products say that they are to be in tensor memory: whoever says so knows that they can be."""
+    return len(dots) > 1 and all(dot.atom is not None and dot.atom.data.startswith(TCGEN05) for dot in dots)
 
 
 def _loop_of(dot: tile.DotOp, kernel: tile.KernelOp) -> tile.ForOp:

@@ -315,9 +315,7 @@ class BlockRun:
     def tensor_multiply(
         self, target: TensorTile, product: Tensor, adds: bool, reads: list[tuple[Tensor, int]], who: str
     ) -> None:
-        """A thread of a warp begins a product."""
-        if self.agent.warps != 1:
-            raise HazardError(f"{who} is begun by {self.agent.warps} warps")
+        """A thread of the agent's first warp begins a product."""
         target.multiply(self.agent.first, product, adds, who)
         self._uncommitted[self.agent.name].append(_TensorProduct(target, reads, who))
         self.team.pause()

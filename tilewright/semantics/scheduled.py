@@ -126,6 +126,8 @@ class Interpreter(TileInterpreter):
             return [block.tensor_alloc(op, named(op, values))]
         if isinstance(op, tensor_memory.TensorStageOp):
             return [values[op.tensor].stage(_number(op.map.data, op, values))]
+        if isinstance(op, tensor_memory.TensorPartOp):
+            return [values[op.tensor].part(op)]
         if isinstance(op, tensor_memory.TensorLoadOp):
             return [values[op.source].load(block.agent, op, named(op, values))]
         if isinstance(op, scheduled.RoleOp):
@@ -179,6 +181,8 @@ def _run_on_tensor_memory(op: Operation, values: Values, block: BlockRun) -> boo
             block.mma_commit(_mbarrier(op, values), named(op, values))
         case tensor_memory.TensorFenceOp():
             block.tensor_fence(op.side.data)
+        case tensor_memory.TensorPutOp():
+            values[op.destination].put(block.agent, op, values[op.value], named(op, values))
         case tensor_memory.TensorFreeOp():
             block.tensor_free(values[op.tensor], named(op, values))
         case _:

@@ -7,6 +7,7 @@ product gives is there when somebody has waited for a commit behind it, and fenc
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,11 +25,10 @@ _QUARTERS, _LANES = 4, 32
 
 
 class TensorTile:
-    """A tile in tensor memory. `row`: the warp that asked for it."""
+    """A tile of a type in some columns of tensor memory. `row`: the warp that asked for it."""
 
-    def __init__(self, op: tensor_memory.TensorAllocOp, clocks: Clocks, row: int, name: str) -> None:
-        type = tile.ref_type(op.result)
-        self.columns = op.tile_columns
+    def __init__(self, type: tile.RefType, columns: int, clocks: Clocks, row: int, name: str) -> None:
+        self.columns = columns
         self.values = np.full(type.shape, np.nan if type.dtype.is_float else type.dtype.highest, type.dtype.numpy)
         self.is_freed = False
         self._name = name
@@ -64,8 +64,14 @@ class TensorTile:
         """The warps of an agent load the elements that the layout of the result gives them."""
         self._check_there(agent.said_rows, who)
         self._check_done(who)
-        text, shape = layout_text(op.result), self.values.shape
-        lanes, columns = self._places
+        for row, cells in self._reached(agent, layout_text(op.result), who):
+            self._check_written(row, cells, who)
+            self._reads[(row, *cells)] = self._clocks.now[row]
+        return self.values.copy()
+
+    def _reached(self, agent: Agent, text: str, who: str) -> Iterator[tuple[int, tuple[int, Tensor]]]:
+        """The warps of an agent, and the cells of which a layout gives them the elements."""
+        shape, (lanes, columns) = self.values.shape, self._places
         holders, _ = warps_of(text, shape, agent.warps)
         if (lanes % _LANES != coordinates_on("lane", text, shape)).any():
             raise HazardError(f"{who} moves elements between lanes")
@@ -73,10 +79,20 @@ class TensorTile:
             mine = (holders >> np.uint64(warp) & np.uint64(1)).astype(bool)
             if (lanes[mine] // _LANES != warp % _QUARTERS).any():
                 raise HazardError(f"{who} takes lanes to warp {warp} that it does not reach")
-            cells = warp % _QUARTERS, np.unique(columns[mine])
+            yield row, (warp % _QUARTERS, np.unique(columns[mine]))
+
+    def put(self, agent: Agent, op: tensor_memory.TensorPutOp, value: Tensor, who: str) -> None:
+        """The warps of an agent store the elements that the layout of the value gives them."""
+        self._check_there(agent.said_rows, who)
+        self._check_done(who)
+        for row, cells in self._reached(agent, layout_text(op.value), who):
             self._check_written(row, cells, who)
-            self._reads[(row, *cells)] = self._clocks.now[row]
-        return self.values.copy()
+            known = self._known(row)[: self._clocks.warps, None]
+            if (self._reads[(slice(None), *cells)] > known).any():
+                raise RaceError(f"{who} writes what other warps read in {self._name}, with no fence and barrier since")
+            self._writer[cells], self._written[cells] = row, self._clocks.now[row]
+        self.values = value.copy()
+        self._multiplied_by = -1
 
     def free(self, row: int, who: str) -> None:
         """A warp gives the columns back."""
@@ -122,11 +138,16 @@ class TensorTile:
 
 
 class TensorTiles:
-    """Several tiles that a block asked for together."""
+    """Several tiles that a block asked for together: by their number, or of some parts of the columns."""
 
-    def __init__(self, tiles: list[TensorTile], name: str) -> None:
+    def __init__(self, tiles: list[TensorTile], name: str, parts: Sequence[tensor_memory.TensorPartOp] = ()) -> None:
         self._tiles = tiles
         self._name = name
+        self._parts = list(parts)
+
+    def part(self, op: tensor_memory.TensorPartOp) -> TensorTile:
+        """One of them."""
+        return self._tiles[self._parts.index(op)]
 
     def stage(self, number: int) -> TensorTile:
         """One of them.
@@ -159,12 +180,20 @@ class TensorMemory:
         """
         if self._tiles:
             raise HazardError(f"{who} asks for tensor memory, and the block has some")
-        name = f"`{op.result.name_hint or op.name}`"
+        name, type = f"`{op.result.name_hint or op.name}`", tile.ref_type(op.result)
+        parts = [use.operation for use in op.result.uses if isinstance(use.operation, tensor_memory.TensorPartOp)]
+        if parts:
+            self._tiles = [self._part(each, row, f"columns {each.columns} of {name}") for each in parts]
+            return TensorTiles(self._tiles, name, parts)
         if op.stages is None:
-            self._tiles = [TensorTile(op, self._clocks, row, name)]
+            self._tiles = [TensorTile(type, op.tile_columns, self._clocks, row, name)]
             return self._tiles[0]
-        self._tiles = [TensorTile(op, self._clocks, row, f"tile {number} of {name}") for number in range(op.count)]
+        names = (f"tile {number} of {name}" for number in range(op.count))
+        self._tiles = [TensorTile(type, op.tile_columns, self._clocks, row, each) for each in names]
         return TensorTiles(self._tiles, name)
+
+    def _part(self, op: tensor_memory.TensorPartOp, row: int, name: str) -> TensorTile:
+        return TensorTile(tile.ref_type(op.result), len(op.columns), self._clocks, row, name)
 
     def end(self) -> None:
         """The block ends."""

@@ -193,6 +193,8 @@ class _Emitter(TileEmitter):
             self._store_by_the_machine(op)
         elif isinstance(op, scheduled.RoleOp | scheduled.SetRegistersOp | asynchronous.MbarrierOp | UseOp):
             self._by_roles(op)
+        elif isinstance(op, tensor_memory.TensorPutOp):
+            self.tensor_memory.put(self.threads, op, self._fragment(op.value))
         elif isinstance(op, TensorOp):
             self.tensor_memory.emit(self.threads, op, self.memories, self.indices, self._place)
         elif isinstance(op, scheduled.RecordOp):

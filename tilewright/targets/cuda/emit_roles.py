@@ -25,6 +25,7 @@ from tilewright.runtime.cuda_steps import TensorMap
 from tilewright.targets.cuda import blackwell, hopper
 from tilewright.targets.cuda.emit_copies import emit_barrier
 from tilewright.targets.cuda.emit_memory import Memory, evaluated
+from tilewright.targets.cuda.emit_tensor_memory import by_one_thread
 from tilewright.targets.cuda.fragments import Builder, Threads, Value, i32
 
 # What one lane of a role may do.
@@ -174,7 +175,7 @@ class Roles:
                 phase = _number(builder, op.phase.data, symbols)
                 hopper.mbarrier_wait(builder, barrier, builder.and_(phase, i32(1)))
             case tensor_memory.MmaCommitOp():
-                blackwell.tcgen05_commit(builder, barrier)
+                by_one_thread(threads, op, lambda: blackwell.tcgen05_commit(builder, barrier))
             case asynchronous.TensorCopyOp():
                 tensor_map = self._maps[self._numbers[op]]
                 _copy(builder, op, tensor_map, memories[op.destination].pointer, barrier, symbols)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from llvmlite import ir
-from xdsl.ir import SSAValue
+from xdsl.ir import Operation, SSAValue
 
 from tilewright.cost.warp_products import WARPGROUP
 from tilewright.dialects import scheduled, tensor_memory, tile
@@ -31,6 +31,7 @@ from tilewright.targets.cuda.hopper_descriptors import OperandFields, descriptor
 TensorOp = (
     tensor_memory.TensorAllocOp
     | tensor_memory.TensorStageOp
+    | tensor_memory.TensorPartOp
     | tensor_memory.TensorMmaOp
     | tensor_memory.TensorFenceOp
     | tensor_memory.TensorFreeOp
@@ -39,8 +40,9 @@ _PTX_NAMES = {
     **{"bf16": "bf16", "f16": "f16", "tf32": "tf32", "i8": "s8"},
     **{"f8e4m3fn": "e4m3", "f8e5m2": "e5m2", "f32": "f32", "i32": "s32"},
 }
-# The most columns of one load, and the lanes that a warp reaches.
-_WIDEST_LOAD, _LANES = 128, 32
+# The columns of one load or store, whose registers are next to each other (of 128 the assembler spills others), and the
+# lanes that a warp reaches.
+_WIDEST, _LANES = 32, 32
 
 
 @dataclass
@@ -82,10 +84,14 @@ class TensorMemory:
                 number = evaluated(builder, op.map.data.results[0], [], [indices[symbol] for symbol in op.symbols])
                 columns = builder.mul(number, i32(_alloc(op.tensor).tile_columns))
                 self._addresses[op.result] = builder.add(self._address(op.tensor), columns)
+            case tensor_memory.TensorPartOp():
+                first = int(decode(op.column))
+                self._addresses[op.result] = builder.add(self._address(op.tensor), i32(first))
             case tensor_memory.TensorMmaOp():
                 adds = evaluated(builder, op.adds.data.results[0], [], [indices[symbol] for symbol in op.symbols])
                 is_added = builder.icmp_signed(">", adds, i32(0))
-                _multiply(threads, op, self._address(op.accumulator), memories, is_added)
+                total = self._address(op.accumulator)
+                by_one_thread(threads, op, lambda: _multiply(threads, op, total, memories, is_added))
             case tensor_memory.TensorFenceOp() if op.side.data == tensor_memory.BEFORE:
                 blackwell.tcgen05_fence_before(builder)
             case tensor_memory.TensorFenceOp():
@@ -103,18 +109,38 @@ class TensorMemory:
         """
         builder, type, layout = threads.builder, array_type(op.result), layout_of(op.result)
         assert layout is not None
-        count = _columns_of_groups(op)
-        warp = threads.numbers["warp"]
-        lanes = builder.mul(builder.urem(warp, i32(WARPGROUP)), i32(_LANES << 16))
-        first = builder.mul(builder.udiv(warp, i32(WARPGROUP)), i32(count))
-        start = builder.add(builder.add(self._address(op.source), lanes), first)
+        count = _columns_of_groups(op.result, op.source)
+        start = self._own(threads, op.source, count)
         values: list[Value] = []
         while len(values) < count:
-            width = min(_WIDEST_LOAD, 1 << ((count - len(values)).bit_length() - 1))
+            width = min(_WIDEST, 1 << ((count - len(values)).bit_length() - 1))
             values += blackwell.tmem_load(builder, builder.add(start, i32(len(values))), width)
         if type.dtype.is_float:
             values = [builder.bitcast(value, ir.FloatType()) for value in values]
         return Fragment(layout, type.dtype, dict(enumerate(values)))
+
+    def put(self, threads: Threads, op: tensor_memory.TensorPutOp, value: Fragment) -> None:
+        """The same columns and lanes, from registers.
+
+        Raises:
+            CompilerBug: the layout has in a warp what others reach.
+        """
+        builder = threads.builder
+        count = _columns_of_groups(op.value, op.destination)
+        start = self._own(threads, op.destination, count)
+        words = [builder.bitcast(value.values[number], I32) for number in range(count)]
+        done = 0
+        while done < count:
+            width = min(_WIDEST, 1 << ((count - done).bit_length() - 1))
+            blackwell.tmem_store(builder, builder.add(start, i32(done)), words[done : done + width])
+            done += width
+
+    def _own(self, threads: Threads, tensor: SSAValue, count: int) -> Value:
+        """Where the lanes of a warp and the columns of its warpgroup begin, so many of them."""
+        builder, warp = threads.builder, threads.numbers["warp"]
+        lanes = builder.mul(builder.urem(warp, i32(WARPGROUP)), i32(_LANES << 16))
+        first = builder.mul(builder.udiv(warp, i32(WARPGROUP)), i32(count))
+        return builder.add(builder.add(self._address(tensor), lanes), first)
 
     def _address(self, tensor: SSAValue) -> Value:
         if tensor not in self._addresses:
@@ -131,15 +157,28 @@ def _is_first_warp(threads: Threads) -> Value:
     return threads.builder.icmp_unsigned("==", threads.numbers["warp"], i32(0))
 
 
-def _columns_of_groups(op: tensor_memory.TensorLoadOp) -> int:
+def by_one_thread(threads: Threads, op: Operation, emit: Callable[[], None]) -> None:
+    """What a thread begins: that of a role, which is alone, or an elected one of the first warp."""
+    around = op.parent_op()
+    while around is not None and not isinstance(around, scheduled.RoleOp):
+        around = around.parent_op()
+    if around is not None:
+        emit()
+        return
+    builder = threads.builder
+    with builder.if_then(_is_first_warp(threads)), builder.if_then(hopper.elect_one(builder)):
+        emit()
+
+
+def _columns_of_groups(value: SSAValue, tensor: SSAValue) -> int:
     """How many columns each warpgroup takes: registers count them, and lanes are those that a warp reaches."""
-    text, lies, shape = layout_text(op.result), tile.ref_type(op.source).layout.data, array_type(op.result).shape
+    text, lies, shape = layout_text(value), tile.ref_type(tensor).layout.data, array_type(value).shape
     lane, warp, register = (coordinates_on(axis, text, shape) for axis in ("lane", "warp", "reg"))
     row, column = (coordinates_on(axis, lies, shape) for axis in (tensor_memory.ROW, tensor_memory.COLUMN))
     count = int(register.max()) + 1
     in_order = (column == warp // WARPGROUP * count + register).all()
     if not in_order or (row != warp % WARPGROUP * _LANES + lane).any():
-        raise CompilerBug(f"no load of tensor memory gives `{text}` of `{lies}`")
+        raise CompilerBug(f"no load or store of tensor memory has `{text}` of `{lies}`")
     return count
 
 
