@@ -174,14 +174,14 @@ def causal_of_heads(q: Any, k: Any, v: Any) -> Any:
     return tw.nn.attention(q, k, v, causal=True)
 
 
-def chain_subjects(function: Callable[..., Any] = of_heads) -> list[Subject]:
+def chain_subjects(function: Callable[..., Any] = of_heads, chip: str = "sm_90a") -> list[Subject]:
     """Attention whose products are a chain that a warp copies for, of more steps than stages."""
     shape = (1, 1, 320, 16)
     generator = np.random.default_rng(0)
     q, k, v = (generator.standard_normal(shape).astype(np.float16) for _ in range(3))
     q = q if function is causal_of_heads else q[:, :, :64]
-    program = built(tw.jit(function).lower(q, k, v), "cuda:sm_90a")
-    return subjects_of(program, [q, k, v], f"{function.__name__} on sm_90a")
+    program = built(tw.jit(function).lower(q, k, v), f"cuda:{chip}")
+    return subjects_of(program, [q, k, v], f"{function.__name__} on {chip}")
 
 
 def convolution_subjects() -> list[Subject]:
@@ -225,6 +225,8 @@ def all_subjects(chips: Sequence[str]) -> Iterator[Subject]:
     yield from tensor_memory_subjects("sm_100a")
     yield from chain_subjects()
     yield from chain_subjects(causal_of_heads)
+    yield from chain_subjects(chip="sm_100a")
+    yield from chain_subjects(causal_of_heads, "sm_100a")
     for chip in chips:
         for function in PROGRAMS:
             yield from program_subjects(function, chip)

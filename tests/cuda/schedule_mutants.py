@@ -23,6 +23,7 @@ from itertools import combinations
 import numpy as np
 from xdsl.dialects.builtin import StringAttr
 from xdsl.ir import Operation
+from xdsl.ir.affine.affine_expr import AffineConstantExpr
 from xdsl.utils.exceptions import VerifyException
 
 from tests.cuda.mutant_edits import (
@@ -169,7 +170,7 @@ def _numbers(op: Operation) -> Iterator[tuple[str, Edit, str]]:
             yield from ((rule, edit, "") for rule, edit in _numbers_of_barriers(op))
         case tensor_memory.TensorMmaOp():
             for by in (1, -1):
-                yield f"adds {by:+}", lambda each, by=by: shift(each, "adds", by), ""
+                yield f"adds {by:+}", lambda each, by=by: shift(each, "adds", by), _why_it_adds_as_before(op, by)
         case tensor_memory.TensorFenceOp():
             other = tensor_memory.BEFORE if op.side.data == tensor_memory.AFTER else tensor_memory.AFTER
             yield f"{other} instead", lambda each: put(each, "side", StringAttr(other)), ""
@@ -177,6 +178,14 @@ def _numbers(op: Operation) -> Iterator[tuple[str, Edit, str]]:
             yield from ((rule, edit, "") for rule, edit in _numbers_at_barriers(op))
         case _:
             pass
+
+
+def _why_it_adds_as_before(op: tensor_memory.TensorMmaOp, by: int) -> str:
+    """Whether a product that always adds, or never, does so with another number."""
+    (number,) = op.adds.data.results
+    if not isinstance(number, AffineConstantExpr):
+        return ""
+    return "adds as before" if (number.value > 0) == (number.value + by > 0) else ""
 
 
 def _numbers_of_barriers(op: asynchronous.MbarrierOp) -> Iterator[tuple[str, Edit]]:

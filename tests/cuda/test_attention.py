@@ -67,7 +67,7 @@ def test_agrees_with_float64(
     np.testing.assert_allclose(got.astype(np.float64), expected(q, k, v, function is causal), rtol=0, atol=bound)
 
 
-@pytest.mark.parametrize("chip", ["sm_80", "sm_100a", "sm_120a"])
+@pytest.mark.parametrize("chip", ["sm_80", "sm_120a"])
 @pytest.mark.parametrize("width", [64, 128])
 def test_both_products_are_of_tensor_cores(chip: str, width: int) -> None:
     heads = tw.ShapeDtype((2, 8, 1024, width), tw.bf16)

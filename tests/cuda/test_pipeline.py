@@ -39,6 +39,7 @@ from tilewright.passes.scheduled_share_registers import ScheduledShareRegistersP
 from tilewright.passes.scheduled_specialize_chains import ScheduledSpecializeChainsPass
 from tilewright.passes.scheduled_specialize_warps import ScheduledSpecializeWarpsPass
 from tilewright.passes.scheduled_store_tensors import ScheduledStoreTensorsPass
+from tilewright.passes.scheduled_sum_in_tensor_memory import ScheduledSumInTensorMemoryPass
 from tilewright.passes.tile_erase_zones import TileEraseZonesPass
 from tilewright.passes.tile_expand_arg_reduce import TileExpandArgReducePass
 from tilewright.passes.tile_flatten_loops import TileFlattenLoopsPass
@@ -483,6 +484,7 @@ def test_the_order_of_the_passes_is_that_of_these_tests() -> None:
         ScheduledOrderAccessesPass,
         ScheduledMultiplyInTensorMemoryPass,
         ScheduledSpecializeChainsPass,
+        ScheduledSumInTensorMemoryPass,
         ScheduledSpecializeWarpsPass,
         ScheduledShareRegistersPass,
         ScheduledPipelineCopiesPass,

@@ -44,6 +44,10 @@ FREE = "scheduled.tensor_free(%sum)\n"
 STORE = f"tile.store(%l, %out) {{map = {SAME}}}\n"
 TAKEN = AWAIT + AFTER + LOAD
 GIVEN_BACK = BEFORE + BARRIER + FREE + STORE
+VALUE = f"""%v = tile.full() {{value = 3.0 : f64}} : tensor<128x32xf32>
+    %r = tile.relayout(%v) {{layout = "{IN_LANES}", strict = false}} : tensor<128x32xf32, "{IN_LANES}">\n"""
+PUT = "scheduled.tensor_put(%r, %sum)\n"
+TOLD = BEFORE + BARRIER + AFTER
 WRITE = f"""%w = tile.load(%x) {{map = {SAME}}} : tensor<128x16xf16, "(128, 16) : [4@warp 32@lane | 16@reg]">
     tile.store(%w, %a) {{map = {SAME}}}\n"""
 
@@ -81,6 +85,16 @@ def test_a_block_in_order(seed: int) -> None:
     np.testing.assert_array_equal(got, 2 * exact)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_product_that_a_block_begins_itself(seed: int) -> None:
+    """The first warp of those that go on with the sum has it begun."""
+    own = MADE + ALL + role(COPIES)
+    got, exact = run(own + MULTIPLIES + TAKEN + GIVEN_BACK, seed)
+    np.testing.assert_array_equal(got, exact)
+    got, exact = run(own + VALUE + AWAIT_FULL + PUT + TOLD + ADDED + COMMIT + TAKEN + GIVEN_BACK, seed)
+    np.testing.assert_array_equal(got, exact + 3)
+
+
 OUT_OF_ORDER = {
     "columns of another warp": (
         MADE.replace(ALLOC, "") + ALL + ALLOC + both() + TAKEN + GIVEN_BACK,
@@ -115,7 +129,7 @@ OUT_OF_ORDER = {
     "loaded with no fence": (
         MADE + ALL + both() + AWAIT + LOAD + GIVEN_BACK,
         RaceError,
-        r"`scheduled\.tensor_load` uses what a product gave in `sum`, which was not waited for, or not fenced",
+        r"`scheduled\.tensor_load` uses what was written in `sum`, which was not waited for, or not fenced",
     ),
     "loaded before it is done": (
         MADE + ALL + both() + AFTER + LOAD + GIVEN_BACK + AWAIT,
@@ -148,10 +162,20 @@ OUT_OF_ORDER = {
         PhaseError,
         r"`scheduled\.mma_commit` in role multiplies (is an arrival|arrives) at barrier 0 of `done`",
     ),
-    "begun by all warps": (
-        MADE + ALL + role(COPIES) + MULTIPLIES + TAKEN + GIVEN_BACK,
-        HazardError,
-        r"`scheduled\.tensor_mma` is begun by 4 warps",
+    "put with no fence": (
+        MADE + ALL + role(COPIES) + VALUE + AWAIT_FULL + PUT + BARRIER + AFTER + ADDED + COMMIT + TAKEN + GIVEN_BACK,
+        RaceError,
+        r"`scheduled\.tensor_mma` uses what was written in `sum`, which was not waited for, or not fenced",
+    ),
+    "put with no barrier": (
+        MADE + ALL + role(COPIES) + VALUE + AWAIT_FULL + PUT + BEFORE + AFTER + ADDED + COMMIT + TAKEN + GIVEN_BACK,
+        RaceError,
+        r"`scheduled\.tensor_mma` uses what was written in `sum`, which was not waited for, or not fenced",
+    ),
+    "put while a product is under way": (
+        MADE + ALL + role(COPIES) + VALUE + MULTIPLIES + PUT + TAKEN + GIVEN_BACK,
+        RaceError,
+        r"`scheduled\.tensor_put` uses (`sum`, which `scheduled\.tensor_mma` still|what was) writ(es|ten)",
     ),
     "lanes that a warp does not reach": (
         MADE + ALL + both() + TAKEN.replace("4@warp 32@lane | 32@reg", "32@lane 4@reg | 4@warp 8@reg*4") + GIVEN_BACK,

@@ -95,3 +95,34 @@ def test_what_the_verifiers_refuse_of_several_tiles(old: str, new: str, message:
     assert old in STAGED
     with pytest.raises(VerifyException, match=message):
         parse(STAGED.replace(old, new))
+
+
+WHOLE = SUM.replace("128x32xf32", "128x64xf32").replace("(128, 32)", "(128, 64)").replace("32@tmem.col", "64@tmem.col")
+PARTS = f"""
+    %one = scheduled.tensor_part(%sum) {{column = 0 : index}} : {SUM}
+    %other = scheduled.tensor_part(%sum) {{column = 32 : index}} : {SUM}
+"""
+PARTED = TEXT.replace(f"{{columns = 32 : index}} : {SUM}", f"{{columns = 64 : index}} : {WHOLE}{PARTS}")
+PARTED = PARTED.replace("%a, %b, %sum, %i", "%a, %b, %one, %i").replace("tensor_load(%sum)", "tensor_load(%one)")
+PARTED = PARTED.replace("    tile.store(%loaded", "    scheduled.tensor_put(%loaded, %other)\n    tile.store(%loaded")
+
+
+def test_text_of_parts_round_trips() -> None:
+    module = parse(PARTED)
+    assert str(parse(str(module))) == str(module)
+
+
+BROKEN_PARTS = [
+    ("{column = 32 : index}", "{column = 48 : index}", "are not there, or another part's"),
+    ("{column = 32 : index}", "{column = 16 : index}", "are not there, or another part's"),
+    ("tensor_part(%sum) {column = 32", "tensor_part(%one) {column = 32", "not of one tile in tensor memory"),
+    ("tensor_put(%loaded, %other)", "tensor_put(%loaded, %a)", "not of a scheduled.tensor_alloc"),
+    ("tensor_put(%loaded, %other)", "tensor_put(%loaded, %sum)", "not of the type of the tile"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "message"), BROKEN_PARTS, ids=[new for _, new, _ in BROKEN_PARTS])
+def test_what_the_verifiers_refuse_of_parts(old: str, new: str, message: str) -> None:
+    assert old in PARTED
+    with pytest.raises(VerifyException, match=message):
+        parse(PARTED.replace(old, new))

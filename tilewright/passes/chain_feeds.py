@@ -153,7 +153,7 @@ def feeds_of(products: Sequence[scheduled.MmaOp], loop: tile.ForOp, region: sche
         copied_operand(op, side, counter, region.body.block)
         for op in products
         for side in (op.left, op.right)
-        if _is_brought(side)
+        if _is_buffer(side) and not (side is op.left and _is_computed(side))
     ]
     inside = [operand for operand in operands if operand.product.parent_op() is loop]
     known = {_alike(operand): operand for operand in inside}
@@ -172,15 +172,17 @@ def feeds_of(products: Sequence[scheduled.MmaOp], loop: tile.ForOp, region: sche
     return feeds
 
 
-def _is_brought(side: SSAValue) -> bool:
-    """Whether an operand is read in a buffer, and what is there comes from an array as it is, and is not computed."""
-    if not isinstance(side.type, tile.RefType):
-        return False
+def _is_buffer(side: SSAValue) -> bool:
+    return isinstance(side.type, tile.RefType)
+
+
+def _is_computed(side: SSAValue) -> bool:
+    """Whether what a buffer holds does not come from an array as it is."""
     stores = [op for op in users_of(side) if isinstance(op, tile.StoreOp)]
     value = stores[0].value if stores else side
     while isinstance(value.owner, tile.RelayoutOp | tile.TransposeOp | tile.ReshapeOp | tile.FillPaddingOp):
         value = value.owner.operands[0]
-    return isinstance(value.owner, tile.LoadOp)
+    return not isinstance(value.owner, tile.LoadOp)
 
 
 def _alike(operand: Operand) -> object:

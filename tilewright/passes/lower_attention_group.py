@@ -188,7 +188,7 @@ class _Kernel:
         trips = -(-self.keys // self.plan.key_extent)
         if trips == 1:
             _, total, result = self._step(None, None)
-            return builder.map("divide", result, total)
+            return self._quotient(result, total)
         if self.plan.chain is not None:
             return self._attend_in_a_chain(self.plan.chain)
         start = [
@@ -197,7 +197,13 @@ class _Kernel:
             builder.full(0.0, dtype, (self.row, self.column)),
         ]
         _, total, result = builder.loop(trips, start, self._step, self._end())
-        return builder.map("divide", result, total)
+        return self._quotient(result, total)
+
+    def _quotient(self, result: Tile, total: Tile) -> Tile:
+        """Of what is rounded to fewer bits, by one division for each row."""
+        if self.plan.operand is None:
+            return self.builder.map("divide", result, total)
+        return self.builder.map("multiply", result, self.builder.map("reciprocal", total))
 
     def _end(self) -> tuple[Linear, int] | None:
         """The first key that no row of the tile sees, and the keys of a step."""
@@ -257,7 +263,7 @@ class _Kernel:
 
         end = (blocks + -1, 1) if blocks.terms else None
         _, total, weights, result = builder.loop(chain.most_blocks - 1, start, step, end)
-        return builder.map("divide", self._add_values(weights, self._block(Linear()), result), total)
+        return self._quotient(self._add_values(weights, self._block(Linear()), result), total)
 
     def _block(self, number: Linear) -> Linear:
         """Where the keys of a block are."""

@@ -7,12 +7,12 @@ products and what is computed go on meanwhile.
 
 Before:
     builtin.module {
-      func.func @main(%0: tensor<128x16xf16>, %1: tensor<16x16xf16>) -> tensor<128x16xf32> {
-        %2 = array.call(%0, %1) {callee = "chain"} : tensor<128x16xf32>
-        func.return %2 : tensor<128x16xf32>
+      func.func @main(%0: tensor<128x16xf16>, %1: tensor<16x16xf16>) -> tensor<128xf32> {
+        %2 = array.call(%0, %1) {callee = "chain"} : tensor<128xf32>
+        func.return %2 : tensor<128xf32>
       }
       tile.kernel() {sym_name = "chain", grid = array<i64>, effects = ["in", "in", "out"]} do {
-      ^bb0(%0: !tile.ref<tensor<128x16xf16>>, %1: !tile.ref<tensor<16x16xf16>>, %2: !tile.ref<tensor<128x16xf32>>):
+      ^bb0(%0: !tile.ref<tensor<128x16xf16>>, %1: !tile.ref<tensor<16x16xf16>>, %2: !tile.ref<tensor<128xf32>>):
         scheduled.parallel() {extents = array<i64>, grain = 1 : index, warps = 4 : index} do {
           %3 = tile.load(%0) {map = affine_map<(d0, d1) -> (d0, d1)>} : tensor<128x16xf16,
             "(128, 16) : [2@reg*8 4@warp 16@lane*2 | 2@lane 8@reg]">
@@ -48,14 +48,11 @@ Before:
             tensor<128x16xf32, "(128, 16) : [4@warp 32@lane | 16@reg]">
           %15 = scheduled.mma_wait(%14) {pending = 0 : index} : tensor<128x16xf32,
             "(128, 16) : [4@warp 32@lane | 16@reg]">
-          %16 = scheduled.alloc() : !tile.ref<tensor<128x16xf32>, "block",
-            "(128, 16) : [2@mem.shared*1024 2@mem.shared*512 2@mem.shared*256 2@mem.shared*128 2@mem.shared*16 2@mem.shared*8 2@mem.shared*4 | 2@mem.shared*64 2@mem.shared*32 2@mem.shared*2 2@mem.shared] + swizzle[mem.shared{3:5}^{5:7}]">
-          scheduled.barrier() {scope = "block"}
-          tile.store(%15, %16) {map = affine_map<(d0, d1) -> (d0, d1)>}
-          scheduled.barrier() {scope = "block"}
-          %17 = tile.load(%16) {map = affine_map<(d0, d1) -> (d0, d1)>} : tensor<128x16xf32,
-            "(128, 16) : [4@reg*4 4@warp 8@lane*4 | 4@lane 4@reg]">
-          tile.store(%17, %2) {map = affine_map<(d0, d1) -> (d0, d1)>}
+          %16 = tile.reduce(%15) {fn = "add", axes = array<i64: 1>} : tensor<128xf32,
+            "(128) : [4@warp 32@lane] + partial[add 16@reg]">
+          %17 = tile.relayout(%16) {layout = "(128) : [4@warp 32@lane]", strict = false} : tensor<128xf32,
+            "(128) : [4@warp 32@lane]">
+          tile.store(%17, %2) {map = affine_map<(d0) -> (d0)>}
           scheduled.end()
         }
         tile.yield()
@@ -63,12 +60,12 @@ Before:
     }
 After:
     builtin.module {
-      func.func @main(%0: tensor<128x16xf16>, %1: tensor<16x16xf16>) -> tensor<128x16xf32> {
-        %2 = array.call(%0, %1) {callee = "chain"} : tensor<128x16xf32>
-        func.return %2 : tensor<128x16xf32>
+      func.func @main(%0: tensor<128x16xf16>, %1: tensor<16x16xf16>) -> tensor<128xf32> {
+        %2 = array.call(%0, %1) {callee = "chain"} : tensor<128xf32>
+        func.return %2 : tensor<128xf32>
       }
       tile.kernel() {sym_name = "chain", grid = array<i64>, effects = ["in", "in", "out"]} do {
-      ^bb0(%0: !tile.ref<tensor<128x16xf16>>, %1: !tile.ref<tensor<16x16xf16>>, %2: !tile.ref<tensor<128x16xf32>>):
+      ^bb0(%0: !tile.ref<tensor<128x16xf16>>, %1: !tile.ref<tensor<16x16xf16>>, %2: !tile.ref<tensor<128xf32>>):
         scheduled.parallel() {extents = array<i64>, grain = 1 : index, warps = 4 : index} do {
           %3 = scheduled.tensor_alloc() {columns = 32 : index} : !tile.ref<tensor<128x32xf32>, "tensor",
             "(128, 32) : [128@tmem.row | 32@tmem.col]">
@@ -119,14 +116,11 @@ After:
           scheduled.await(%5) {number = affine_map<() -> (0)>, phase = affine_map<() -> (0)>}
           scheduled.tensor_fence() {side = "after"}
           %16 = scheduled.tensor_load(%7) : tensor<128x16xf32, "(128, 16) : [4@warp 32@lane | 16@reg]">
-          %17 = scheduled.alloc() : !tile.ref<tensor<128x16xf32>, "block",
-            "(128, 16) : [2@mem.shared*1024 2@mem.shared*512 2@mem.shared*256 2@mem.shared*128 2@mem.shared*16 2@mem.shared*8 2@mem.shared*4 | 2@mem.shared*64 2@mem.shared*32 2@mem.shared*2 2@mem.shared] + swizzle[mem.shared{3:5}^{5:7}]">
-          scheduled.barrier() {scope = "block"}
-          tile.store(%16, %17) {map = affine_map<(d0, d1) -> (d0, d1)>}
-          scheduled.barrier() {scope = "block"}
-          %18 = tile.load(%17) {map = affine_map<(d0, d1) -> (d0, d1)>} : tensor<128x16xf32,
-            "(128, 16) : [4@reg*4 4@warp 8@lane*4 | 4@lane 4@reg]">
-          tile.store(%18, %2) {map = affine_map<(d0, d1) -> (d0, d1)>}
+          %17 = tile.reduce(%16) {fn = "add", axes = array<i64: 1>} : tensor<128xf32,
+            "(128) : [4@warp 32@lane] + partial[add 16@reg]">
+          %18 = tile.relayout(%17) {layout = "(128) : [4@warp 32@lane]", strict = false} : tensor<128xf32,
+            "(128) : [4@warp 32@lane]">
+          tile.store(%18, %2) {map = affine_map<(d0) -> (d0)>}
           scheduled.tensor_fence() {side = "before"}
           scheduled.barrier() {scope = "block"}
           scheduled.tensor_free(%3)
@@ -187,6 +181,15 @@ def _wait_of(product: scheduled.MmaOp) -> scheduled.MmaWaitOp:
     return users[0]
 
 
+def _is_brought(product: scheduled.MmaOp) -> bool:
+    """Whether no thread stores the operands: whoever has them copied waits for that."""
+    for operand in (product.left, product.right):
+        buffer = operand.owner.ring if isinstance(operand.owner, scheduled.StageOp) else operand
+        if any(isinstance(use.operation, tile.StoreOp) for use in buffer.uses):
+            return False
+    return True
+
+
 @dataclass
 class _Writer:
     region: scheduled.ParallelOp
@@ -209,8 +212,11 @@ class _Writer:
         block = self.region.body.block
         block.insert_ops_before([whole, *done], meeting)
         block.insert_ops_after(list(parts.values()), meeting)
+        used: set[tuple[bool, ArrayType]] = set()
         for product, kind, mbarrier in zip(self.products, kinds, done, strict=True):
-            self._begin(product, parts[kind], mbarrier, adds=not kind[0])
+            is_alone = kind not in used and product.parent_op() is self.region and kind[0] and _is_brought(product)
+            used.add(kind)
+            self._begin(product, parts[kind], mbarrier, adds=not kind[0], told=[] if is_alone else _told())
             self._wait(product, parts[kind], mbarrier)
             start = product.accumulator
             product.detach()
@@ -242,17 +248,22 @@ class _Writer:
         return made
 
     def _begin(
-        self, product: scheduled.MmaOp, part: tensor_memory.TensorPartOp, mbarrier: asynchronous.MbarrierOp, adds: bool
+        self,
+        product: scheduled.MmaOp,
+        part: tensor_memory.TensorPartOp,
+        mbarrier: asynchronous.MbarrierOp,
+        adds: bool,
+        told: Sequence[Operation],
     ) -> None:
-        """What it adds to is there, and all warps are done with what was there before."""
+        """What it adds to is there, and all warps are done with what was there before: they have `told` each other."""
         put = [tensor_memory.TensorPutOp.make([product.accumulator, part.result], {}, [])] if adds else []
         operands = [product.left, product.right, part.result]
         attributes = {"atom": product.atom.data, "adds": _number(int(adds))}
         begun = tensor_memory.TensorMmaOp.make(operands, attributes, [])
         begun.location = product.location
         commit = tensor_memory.MmaCommitOp.make([mbarrier.result], {"number": _number(0)}, [])
-        made: list[Operation] = [*put, *_told(), _fence(tensor_memory.AFTER), begun, commit]
-        _insert_before(made, product)
+        fences = [_fence(tensor_memory.AFTER)] if told else []
+        _insert_before([*put, *told, *fences, begun, commit], product)
 
     def _wait(
         self, product: scheduled.MmaOp, part: tensor_memory.TensorPartOp, mbarrier: asynchronous.MbarrierOp

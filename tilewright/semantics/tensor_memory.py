@@ -134,7 +134,7 @@ class TensorTile:
 
     def _check_written(self, row: int, cells: Any, who: str) -> None:
         if (self._written[cells] > self._known(row)[self._writer[cells]]).any():
-            raise RaceError(f"{who} uses what a product gave in {self._name}, which was not waited for, or not fenced")
+            raise RaceError(f"{who} uses what was written in {self._name}, which was not waited for, or not fenced")
 
 
 class TensorTiles:

@@ -40,9 +40,9 @@ _PTX_NAMES = {
     **{"bf16": "bf16", "f16": "f16", "tf32": "tf32", "i8": "s8"},
     **{"f8e4m3fn": "e4m3", "f8e5m2": "e5m2", "f32": "f32", "i32": "s32"},
 }
-# The columns of one load or store, whose registers are next to each other (of 128 the assembler spills others), and the
-# lanes that a warp reaches.
-_WIDEST, _LANES = 32, 32
+# The most columns of one load, and of loads and stores of what is put back, whose registers are next to each other both
+# times: of 128 the assembler spills others. The lanes that a warp reaches.
+_WIDEST, _WIDEST_PUT, _LANES = 128, 32, 32
 
 
 @dataclass
@@ -111,9 +111,11 @@ class TensorMemory:
         assert layout is not None
         count = _columns_of_groups(op.result, op.source)
         start = self._own(threads, op.source, count)
+        is_put = any(isinstance(use.operation, tensor_memory.TensorPutOp) for use in op.source.uses)
+        widest = _WIDEST_PUT if is_put else _WIDEST
         values: list[Value] = []
         while len(values) < count:
-            width = min(_WIDEST, 1 << ((count - len(values)).bit_length() - 1))
+            width = min(widest, 1 << ((count - len(values)).bit_length() - 1))
             values += blackwell.tmem_load(builder, builder.add(start, i32(len(values))), width)
         if type.dtype.is_float:
             values = [builder.bitcast(value, ir.FloatType()) for value in values]
@@ -131,7 +133,7 @@ class TensorMemory:
         words = [builder.bitcast(value.values[number], I32) for number in range(count)]
         done = 0
         while done < count:
-            width = min(_WIDEST, 1 << ((count - done).bit_length() - 1))
+            width = min(_WIDEST_PUT, 1 << ((count - done).bit_length() - 1))
             blackwell.tmem_store(builder, builder.add(start, i32(done)), words[done : done + width])
             done += width
 
