@@ -20,7 +20,8 @@ from tilewright.semantics.hazards import RaceError
 from tilewright.semantics.scheduled import run_call
 
 ROWS, COLUMNS = 32, 40
-LOADED = "%t = tile.load(%a) {map = affine_map<(d0, d1) -> (d0, d1)>} : tensor<8x16xf32>"
+# As many elements as four warps store.
+LOADED = "%t = tile.load(%a) {map = affine_map<(d0, d1) -> (d0, d1)>} : tensor<16x32xf32>"
 # The body of a kernel of one point, and how many barriers it needs.
 KERNELS: dict[str, tuple[str, int]] = {
     "two stores that reach into each other": (
@@ -35,7 +36,7 @@ KERNELS: dict[str, tuple[str, int]] = {
         f"""
         {LOADED}
         tile.store(%t, %out) {{map = affine_map<(d0, d1) -> (d0, d1)>}}
-        tile.store(%t, %out) {{map = affine_map<(d0, d1) -> (d0, d1 + 16)>}}
+        tile.store(%t, %out) {{map = affine_map<(d0, d1) -> (d0, d1 + 32)>}}
         """,
         0,
     ),
@@ -62,9 +63,9 @@ KERNELS: dict[str, tuple[str, int]] = {
     "windows of trips below each other": (
         f"""
         {LOADED}
-        tile.for() {{trips = 4 : index}} do {{
+        tile.for() {{trips = 2 : index}} do {{
         ^bb1(%i: index):
-          tile.store(%t, %out, %i) {{map = affine_map<(d0, d1)[s0] -> (d0 + s0 * 8, d1)>}}
+          tile.store(%t, %out, %i) {{map = affine_map<(d0, d1)[s0] -> (d0 + s0 * 16, d1)>}}
           tile.yield()
         }}
         """,
@@ -73,11 +74,11 @@ KERNELS: dict[str, tuple[str, int]] = {
     "windows that two loops choose": (
         f"""
         {LOADED}
-        tile.for() {{trips = 3 : index}} do {{
+        tile.for() {{trips = 2 : index}} do {{
         ^bb1(%i: index):
           tile.for() {{trips = 2 : index}} do {{
           ^bb2(%j: index):
-            tile.store(%t, %out, %i, %j) {{map = affine_map<(d0, d1)[s0, s1] -> (d0 + s0 * 8, d1 + s1 * 16)>}}
+            tile.store(%t, %out, %i, %j) {{map = affine_map<(d0, d1)[s0, s1] -> (d0 + s0 * 16, d1 + s1 * 32)>}}
             tile.yield()
           }}
           tile.yield()
