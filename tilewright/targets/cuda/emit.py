@@ -69,7 +69,8 @@ MOST_ELEMENTS = 1 << 31
 @dataclass(frozen=True)
 class KernelCode:
     """A kernel as LLVM text, and what launching it takes: blocks, threads of each, bytes of shared memory, in whole
-    vectors, as LLVM reads them, the tensor maps that are parameters behind its refs, and what it records."""
+    vectors, as LLVM reads them, the tensor maps that are parameters behind its refs, what it records, and how many
+    blocks are a cluster."""
 
     name: str
     text: str
@@ -78,6 +79,7 @@ class KernelCode:
     shared_bytes: int
     tensor_maps: tuple[TensorMap, ...] = ()
     zones: Zones | None = None
+    cluster: int = 1
 
 
 def emit_kernel(kernel: tile.KernelOp, machine: Machine) -> KernelCode:
@@ -98,6 +100,7 @@ def emit_kernel(kernel: tile.KernelOp, machine: Machine) -> KernelCode:
         round_up(emitter.shared_bytes, WIDEST_BYTES),
         emitter.roles.tensor_maps,
         emitter.zones.zones,
+        region.blocks_of_cluster,
     )
 
 
