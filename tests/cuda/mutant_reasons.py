@@ -57,6 +57,8 @@ def why_moving_is_harmless(op: Operation, other: Operation, forwards: bool) -> s
         return "nobody touches what it waits for"
     if kinds == {asynchronous.StoreWaitOp, scheduled.MmaWaitOp}:
         return "each waits for something else"
+    if kinds == {scheduled.BarrierOp} and _scopes(op, other) == {scheduled.EVERY_ROLE, scheduled.CLUSTER}:
+        return "all come to both"
     for moved, passed, down in ((op, other, forwards), (other, op, not forwards)):
         if isinstance(moved, asynchronous.ArriveOp) and isinstance(passed, scheduled.BarrierOp) and down:
             return "says later that a stage is empty"
@@ -68,6 +70,10 @@ def why_moving_is_harmless(op: Operation, other: Operation, forwards: bool) -> s
         if isinstance(moved, scheduled.CommitOp) and isinstance(passed, scheduled.CopyOp) and down:
             return "waits for more"
     return ""
+
+
+def _scopes(*ops: Operation) -> set[str]:
+    return {op.scope.data for op in ops if isinstance(op, scheduled.BarrierOp)}
 
 
 def _takes_more(op: scheduled.SetRegistersOp) -> bool:

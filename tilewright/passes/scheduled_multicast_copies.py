@@ -3,11 +3,136 @@
 Blocks whose numbers follow each other do tiles of the same rows or of the same columns, and so read the same panel of
 one operand: from the second-level cache it then comes once for two. A stage is copied again when it is empty in both
 blocks, so who has read one says so in both; and a block does not end before all has come that the other one does in its
-memory. It is done where what comes from the cache bounds a step, and where that takes so much less. What does not fit
-is said in a remark. The example is for a machine of 4 multiprocessors.
+memory. It is done where what comes from the cache bounds a step, which then takes less. What does not fit is said in a
+remark.
 
 Before:
+    func.func @main(%0: tensor<64x48xf16>, %1: tensor<48x32xf16>) -> tensor<64x32xf32> {
+      %2 = array.call(%0, %1) {callee = "product"} : tensor<64x32xf32>
+      func.return %2 : tensor<64x32xf32>
+    }
+    tile.kernel() {sym_name = "product", grid = array<i64>, effects = ["in", "in", "out"], stages = 2 : index} do {
+    ^bb0(%0: !tile.ref<tensor<64x48xf16>>, %1: !tile.ref<tensor<48x32xf16>>, %2: !tile.ref<tensor<64x32xf32>>):
+      scheduled.parallel() {extents = array<i64: 1, 2>, grain = 1 : index, warps = 4 : index} do {
+      ^bb0(%3: index, %4: index):
+        %5 = scheduled.alloc() {stages = 2 : index} : !tile.ref<tensor<64x16xf16>, "block",
+            "(64, 16) : [8@mem.shared*128 8@mem.shared*16 | 16@mem.shared] + swizzle[mem.shared{3:4}^{6:7}]">
+        %6 = scheduled.alloc() {stages = 2 : index} : !tile.ref<tensor<16x16xf16>, "block",
+            "(16, 16) : [2@mem.shared*128 8@mem.shared*16 | 16@mem.shared] + swizzle[mem.shared{3:4}^{6:7}]">
+        %7 = scheduled.mbarrier() {count = 2 : index, arrivals = 1 : index} : !tile.ref<tensor<2xi64>, "block">
+        %8 = scheduled.mbarrier() {count = 2 : index, arrivals = 1 : index} : !tile.ref<tensor<2xi64>, "block">
+        scheduled.barrier() {scope = "every role"}
+        scheduled.role() {role = "copies", warps = 1 : index} do {
+          tile.for() {trips = 3 : index} do {
+          ^bb0(%9: index):
+            scheduled.await(%8, %9) {number = affine_map<()[s0] -> ((s0 mod 2))>, phase = affine_map<()[s0] -> (((s0
+                floordiv 2) + -1))>}
+            scheduled.expect(%7, %9) {number = affine_map<()[s0] -> ((s0 mod 2))>, bytes = 2560 : index}
+            %10 = scheduled.stage(%5, %9) {map = affine_map<()[s0] -> ((s0 mod 2))>} : !tile.ref<tensor<64x16xf16>,
+                "block",
+                "(64, 16) : [8@mem.shared*128 8@mem.shared*16 | 16@mem.shared] + swizzle[mem.shared{3:4}^{6:7}]">
+            scheduled.tensor_copy(%0, %10, %7, %9, %3) {map = affine_map<(d0, d1)[s0, s1] -> ((d0 + (s1 * 64)), (d1 +
+                (s0 * 16)))>, number = affine_map<()[s0, s1] -> ((s0 mod 2))>}
+            %11 = scheduled.stage(%6, %9) {map = affine_map<()[s0] -> ((s0 mod 2))>} : !tile.ref<tensor<16x16xf16>,
+                "block",
+                "(16, 16) : [2@mem.shared*128 8@mem.shared*16 | 16@mem.shared] + swizzle[mem.shared{3:4}^{6:7}]">
+            scheduled.tensor_copy(%1, %11, %7, %9, %4) {map = affine_map<(d0, d1)[s0, s1] -> ((d0 + (s0 * 16)), (d1 +
+                (s1 * 16)))>, number = affine_map<()[s0, s1] -> ((s0 mod 2))>}
+            tile.yield()
+          }
+          scheduled.end()
+        }
+        %12 = tile.full() {value = 0.000000e+00 : f64} : tensor<64x16xf32>
+        %13 = tile.relayout(%12) {layout = "(64, 16) : [4@warp 2@reg*2 8@lane*4 | 2@reg*4 4@lane 2@reg]", strict =
+            false} : tensor<64x16xf32, "(64, 16) : [4@warp 2@reg*2 8@lane*4 | 2@reg*4 4@lane 2@reg]">
+        %14 = tile.for(%13) {trips = 3 : index} do {
+        ^bb0(%15: index, %16: tensor<64x16xf32, "(64, 16) : [4@warp 2@reg*2 8@lane*4 | 2@reg*4 4@lane 2@reg]">):
+          scheduled.await(%7, %15) {number = affine_map<()[s0] -> ((s0 mod 2))>, phase = affine_map<()[s0] -> ((s0
+              floordiv 2))>}
+          %17 = scheduled.stage(%5, %15) {map = affine_map<()[s0] -> ((s0 mod 2))>} : !tile.ref<tensor<64x16xf16>,
+              "block", "(64, 16) : [8@mem.shared*128 8@mem.shared*16 | 16@mem.shared] + swizzle[mem.shared{3:4}^{6:7}]">
+          %18 = scheduled.stage(%6, %15) {map = affine_map<()[s0] -> ((s0 mod 2))>} : !tile.ref<tensor<16x16xf16>,
+              "block", "(16, 16) : [2@mem.shared*128 8@mem.shared*16 | 16@mem.shared] + swizzle[mem.shared{3:4}^{6:7}]">
+          %19 = scheduled.mma(%17, %18, %16) {atom = "wgmma, 1 warpgroup", asynchronous = true} : tensor<64x16xf32,
+              "(64, 16) : [4@warp 2@reg*2 8@lane*4 | 2@reg*4 4@lane 2@reg]">
+          %20 = scheduled.mma_wait(%19) {pending = 1 : index} : tensor<64x16xf32,
+              "(64, 16) : [4@warp 2@reg*2 8@lane*4 | 2@reg*4 4@lane 2@reg]">
+          scheduled.arrive(%8, %15) {number = affine_map<()[s0] -> (((s0 + 1) mod 2))>, trip = affine_map<()[s0] -> ((s0
+              + -1))>}
+          tile.yield(%20)
+        } : tensor<64x16xf32, "(64, 16) : [4@warp 2@reg*2 8@lane*4 | 2@reg*4 4@lane 2@reg]">
+        %21 = scheduled.mma_wait(%14) {pending = 0 : index} : tensor<64x16xf32,
+            "(64, 16) : [4@warp 2@reg*2 8@lane*4 | 2@reg*4 4@lane 2@reg]">
+        tile.store(%21, %2, %3, %4) {map = affine_map<(d0, d1)[s0, s1] -> ((d0 + (s0 * 64)), (d1 + (s1 * 16)))>}
+        scheduled.end()
+      }
+      tile.yield()
+    }
 After:
+    func.func @main(%0: tensor<64x48xf16>, %1: tensor<48x32xf16>) -> tensor<64x32xf32> {
+      %2 = array.call(%0, %1) {callee = "product"} : tensor<64x32xf32>
+      func.return %2 : tensor<64x32xf32>
+    }
+    tile.kernel() {sym_name = "product", grid = array<i64>, effects = ["in", "in", "out"], stages = 2 : index} do {
+    ^bb0(%0: !tile.ref<tensor<64x48xf16>>, %1: !tile.ref<tensor<48x32xf16>>, %2: !tile.ref<tensor<64x32xf32>>):
+      scheduled.parallel() {extents = array<i64: 1, 2>, grain = 1 : index, warps = 4 : index, cluster = 2 : index} do {
+      ^bb0(%3: index, %4: index):
+        %5 = scheduled.alloc() {stages = 2 : index} : !tile.ref<tensor<64x16xf16>, "block",
+            "(64, 16) : [8@mem.shared*128 8@mem.shared*16 | 16@mem.shared] + swizzle[mem.shared{3:4}^{6:7}]">
+        %6 = scheduled.alloc() {stages = 2 : index} : !tile.ref<tensor<16x16xf16>, "block",
+            "(16, 16) : [2@mem.shared*128 8@mem.shared*16 | 16@mem.shared] + swizzle[mem.shared{3:4}^{6:7}]">
+        %7 = scheduled.mbarrier() {count = 2 : index, arrivals = 1 : index} : !tile.ref<tensor<2xi64>, "block">
+        %8 = scheduled.mbarrier() {count = 2 : index, arrivals = 2 : index} : !tile.ref<tensor<2xi64>, "block">
+        scheduled.barrier() {scope = "every role"}
+        scheduled.barrier() {scope = "cluster"}
+        scheduled.role() {role = "copies", warps = 1 : index} do {
+          tile.for() {trips = 3 : index} do {
+          ^bb0(%9: index):
+            scheduled.await(%8, %9) {number = affine_map<()[s0] -> ((s0 mod 2))>, phase = affine_map<()[s0] -> (((s0
+                floordiv 2) + -1))>}
+            scheduled.expect(%7, %9) {number = affine_map<()[s0] -> ((s0 mod 2))>, bytes = 2560 : index}
+            %10 = scheduled.stage(%5, %9) {map = affine_map<()[s0] -> ((s0 mod 2))>} : !tile.ref<tensor<64x16xf16>,
+                "block",
+                "(64, 16) : [8@mem.shared*128 8@mem.shared*16 | 16@mem.shared] + swizzle[mem.shared{3:4}^{6:7}]">
+            scheduled.tensor_copy(%0, %10, %7, %9, %3) {map = affine_map<(d0, d1)[s0, s1] -> ((d0 + (s1 * 64)), (d1 +
+                (s0 * 16)))>, number = affine_map<()[s0, s1] -> ((s0 mod 2))>, multicast = array<i64: 2, 0>}
+            %11 = scheduled.stage(%6, %9) {map = affine_map<()[s0] -> ((s0 mod 2))>} : !tile.ref<tensor<16x16xf16>,
+                "block",
+                "(16, 16) : [2@mem.shared*128 8@mem.shared*16 | 16@mem.shared] + swizzle[mem.shared{3:4}^{6:7}]">
+            scheduled.tensor_copy(%1, %11, %7, %9, %4) {map = affine_map<(d0, d1)[s0, s1] -> ((d0 + (s0 * 16)), (d1 +
+                (s1 * 16)))>, number = affine_map<()[s0, s1] -> ((s0 mod 2))>}
+            tile.yield()
+          }
+          scheduled.await(%8) {number = affine_map<() -> (0)>, phase = affine_map<() -> (1)>}
+          scheduled.end()
+        }
+        %12 = tile.full() {value = 0.000000e+00 : f64} : tensor<64x16xf32>
+        %13 = tile.relayout(%12) {layout = "(64, 16) : [4@warp 2@reg*2 8@lane*4 | 2@reg*4 4@lane 2@reg]", strict =
+            false} : tensor<64x16xf32, "(64, 16) : [4@warp 2@reg*2 8@lane*4 | 2@reg*4 4@lane 2@reg]">
+        %14 = tile.for(%13) {trips = 3 : index} do {
+        ^bb0(%15: index, %16: tensor<64x16xf32, "(64, 16) : [4@warp 2@reg*2 8@lane*4 | 2@reg*4 4@lane 2@reg]">):
+          scheduled.await(%7, %15) {number = affine_map<()[s0] -> ((s0 mod 2))>, phase = affine_map<()[s0] -> ((s0
+              floordiv 2))>}
+          %17 = scheduled.stage(%5, %15) {map = affine_map<()[s0] -> ((s0 mod 2))>} : !tile.ref<tensor<64x16xf16>,
+              "block", "(64, 16) : [8@mem.shared*128 8@mem.shared*16 | 16@mem.shared] + swizzle[mem.shared{3:4}^{6:7}]">
+          %18 = scheduled.stage(%6, %15) {map = affine_map<()[s0] -> ((s0 mod 2))>} : !tile.ref<tensor<16x16xf16>,
+              "block", "(16, 16) : [2@mem.shared*128 8@mem.shared*16 | 16@mem.shared] + swizzle[mem.shared{3:4}^{6:7}]">
+          %19 = scheduled.mma(%17, %18, %16) {atom = "wgmma, 1 warpgroup", asynchronous = true} : tensor<64x16xf32,
+              "(64, 16) : [4@warp 2@reg*2 8@lane*4 | 2@reg*4 4@lane 2@reg]">
+          %20 = scheduled.mma_wait(%19) {pending = 1 : index} : tensor<64x16xf32,
+              "(64, 16) : [4@warp 2@reg*2 8@lane*4 | 2@reg*4 4@lane 2@reg]">
+          scheduled.arrive(%8, %15) {number = affine_map<()[s0] -> (((s0 + 1) mod 2))>, trip = affine_map<()[s0] -> ((s0
+              + -1))>, everywhere = true}
+          tile.yield(%20)
+        } : tensor<64x16xf32, "(64, 16) : [4@warp 2@reg*2 8@lane*4 | 2@reg*4 4@lane 2@reg]">
+        %21 = scheduled.mma_wait(%14) {pending = 0 : index} : tensor<64x16xf32,
+            "(64, 16) : [4@warp 2@reg*2 8@lane*4 | 2@reg*4 4@lane 2@reg]">
+        scheduled.arrive(%8) {number = affine_map<() -> (0)>, everywhere = true}
+        tile.store(%21, %2, %3, %4) {map = affine_map<(d0, d1)[s0, s1] -> ((d0 + (s0 * 64)), (d1 + (s1 * 16)))>}
+        scheduled.end()
+      }
+      tile.yield()
+    }
 """
 
 from __future__ import annotations
@@ -124,9 +249,7 @@ def _loops_around(op: Operation) -> list[tile.ForOp]:
     return found
 
 
-def _shared_copies(
-    region: scheduled.ParallelOp, feed: _Feed
-) -> list[tuple[asynchronous.TensorCopyOp, int]]:
+def _shared_copies(region: scheduled.ParallelOp, feed: _Feed) -> list[tuple[asynchronous.TensorCopyOp, int]]:
     """The copies that are the same for both blocks of a pair, and the dim along which each of them takes a half.
 
     Raises:
@@ -248,8 +371,8 @@ def _step_seconds(
     multiplied = _product_seconds(feed.product, machine)
     if max(after, multiplied) > _WORTH * max(before, multiplied):
         raise Refused(
-            f"a step is multiplied in {multiplied * 1e9:.0f} ns, what it reads comes in {before * 1e9:.0f}, in pairs in "
-            f"{after * 1e9:.0f}"
+            f"a step is multiplied in {multiplied * 1e9:.0f} ns; what it reads comes in {before * 1e9:.0f}, "
+            f"in pairs in {after * 1e9:.0f}"
         )
     return before, after
 
@@ -313,26 +436,22 @@ class _Pairs:
         block.insert_op_after(asynchronous.ArriveOp.make([feed.empty.result], {"number": number}, []), wait)
 
     def _wait_for_all(self) -> None:
-        """The role that copies ends when all stages are empty in both blocks: what a trip more for each would wait
-        for."""
-        last = self.feed.role.body.block.last_op
+        """The role that copies ends when the last stage is empty in both blocks, and so are those before it: what
+        copying there once more would wait for."""
+        role = self.feed.role.body.block
+        last, waits, loops = role.last_op, self.feed.waits, self.feed.loops
         assert last is not None
-        for more in range(int(decode(self.feed.empty.count))):
-            self.feed.role.body.block.insert_op_before(self._wait_behind(more), last)
-
-    def _wait_behind(self, more: int) -> asynchronous.AwaitOp:
-        """The wait of trip number `more` of one tile more."""
-        waits, loops = self.feed.waits, self.feed.loops
-        number = [] if loops[0].end is None else list(loops[0].operands)
-        trips = AffineExpr.constant(int(decode(loops[0].trips)))
-        if loops[0].end is not None:
-            (trips,) = with_symbols(loops[0].end.data, [AffineExpr.symbol(at) for at in range(len(number))], 1).results
-        counters = {loops[-1].body.block.args[0]: AffineExpr.constant(more)}
-        before = counters.get(loops[0].body.block.args[0], AffineExpr.constant(0))
-        counters[loops[0].body.block.args[0]] = trips + before
+        end = loops[0].end
+        number = [] if end is None else list(loops[0].operands)
+        trips = AffineExpr.constant(int(decode(loops[0].trips))) if end is None else end.data.results[0]
+        more = int(decode(self.feed.empty.count)) - 1
+        if len(loops) == 1:
+            counters = {loops[0].body.block.args[0]: trips + more}
+        else:
+            counters = {loops[0].body.block.args[0]: trips, loops[1].body.block.args[0]: AffineExpr.constant(more)}
         by = [counters[symbol] for symbol in waits.symbols]
         maps = {
             name: AffineMapAttr(with_symbols(map.data, by, len(number)))
             for name, map in (("number", waits.number), ("phase", waits.phase))
         }
-        return asynchronous.AwaitOp.make([waits.mbarrier, *number], maps, [])
+        role.insert_op_before(asynchronous.AwaitOp.make([waits.mbarrier, *number], maps, []), last)

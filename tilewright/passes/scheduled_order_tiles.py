@@ -3,8 +3,8 @@
 Blocks begin in the order of their numbers, and those under way together share what the second-level cache holds. Tiles
 go in groups of some rows, or some columns, where that has fewer bytes come from behind the cache: the size of the group
 is that of the least traffic, by the model of `cost/tile_order.py`, or of nearly as little where pairs of blocks may
-share what they read. Where the cache has room for all that is read, or no order is better, blocks stay as they are. The example is for a machine of 4 multiprocessors, each with room for one
-warp, and a cache of 2 KiB.
+share what they read. Where the cache has room for all that is read, or no order is better, blocks stay as they are.
+The example is for a machine of 4 multiprocessors, each with room for one warp, and a cache of 2 KiB.
 
 Before:
     func.func @main(%x: tensor<40x16xf16>, %y: tensor<16x64xf16>) -> tensor<40x64xf32> {

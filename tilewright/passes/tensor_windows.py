@@ -40,9 +40,7 @@ class Boxes:
     rank_bytes: int = 0
 
 
-def boxes_of(
-    map: AffineMap, source: tile.RefType, layout: Layout, shared: tuple[int, int] | None = None
-) -> Boxes:
+def boxes_of(map: AffineMap, source: tile.RefType, layout: Layout, shared: tuple[int, int] | None = None) -> Boxes:
     """How a window, `map` of whose index is that of the array, comes to a buffer. `shared`: by so many blocks, each of
     which copies an equal part along a dim.
 

@@ -210,8 +210,6 @@ class BlockRun:
         if left:
             raise RaceError(f"nothing waits for {left[0]}")
 
-
-
     # ---- barriers ---------------------------------------------------------------------------------------------------
 
     def barrier(self, scope: str, who: str) -> None:

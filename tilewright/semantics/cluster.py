@@ -1,7 +1,7 @@
 """Blocks that run together: whose turn it is, what their warps know, and what works asynchronously for them.
 
-A block that runs alone is a cluster of one. The blocks of others reach each other's barriers, and have copies brought to
-each other's memory.
+A block that runs alone is a cluster of one. The blocks of others reach each other's barriers, and have copies brought
+to each other's memory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 class Flying(Protocol):
     """Something under way. What is of one `sequence` arrives one after the other."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
     @property
     def sequence(self) -> object: ...

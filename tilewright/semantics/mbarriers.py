@@ -109,7 +109,9 @@ class Mbarrier:
         else:
             self._check_arrival([row], who)
             if self._pending == 0 and self._coming_bytes + bytes > self._expected_bytes:
-                raise PhaseError(f"{who} brings {bytes} bytes to {self}, of which {self._coming_bytes} are on their way")
+                raise PhaseError(
+                    f"{who} brings {bytes} bytes to {self}, of which {self._coming_bytes} are on their way"
+                )
             stamp = self._coming(bytes)
             self.reached[self.column] = stamp
         np.maximum(self._gathered.came, came, out=self._gathered.came)

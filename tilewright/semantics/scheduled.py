@@ -150,24 +150,13 @@ def _run_order(op: Operation, values: Values, block: BlockRun) -> bool:
         case asynchronous.FenceOp():
             block.fence()
         case asynchronous.ArriveOp():
-            if op.trip is not None and _number(op.trip.data, op, values) < 0:
-                pass
-            elif op.everywhere is not None:
-                block.arrive_everywhere(*_mbarrier_everywhere(op, values), named(op, values))
-            else:
-                block.arrive(_mbarrier(op, values), named(op, values))
+            _arrive(op, values, block)
         case asynchronous.ExpectOp():
             block.expect(_mbarrier(op, values), int(op.bytes.value.data), named(op, values))
         case asynchronous.AwaitOp():
             block.wait_for(_mbarrier(op, values), _number(op.phase.data, op, values), named(op, values))
         case asynchronous.TensorCopyOp():
-            brought = ops.cast(_brought(op, values), tile.ref_type(op.destination).dtype)
-            if op.parts is None:
-                block.tensor_copy(values[op.destination], brought, _mbarrier(op, values), named(op, values))
-            else:
-                _, dim = op.parts
-                where = _mbarrier_everywhere(op, values)
-                block.multicast(values[op.destination], brought, dim, *where, named(op, values))
+            _tensor_copy(op, values, block)
         case asynchronous.TensorStoreOp():
             held = block.tensor_store(values[op.source], named(op, values))
             _write(values[op.destination], op.map.data, held, [values[s] for s in op.symbols])
@@ -198,6 +187,24 @@ def _run_on_tensor_memory(op: Operation, values: Values, block: BlockRun) -> boo
         case _:
             return False
     return True
+
+
+def _arrive(op: asynchronous.ArriveOp, values: Values, block: BlockRun) -> None:
+    if op.trip is not None and _number(op.trip.data, op, values) < 0:
+        return
+    if op.everywhere is None:
+        block.arrive(_mbarrier(op, values), named(op, values))
+    else:
+        block.arrive_everywhere(*_mbarrier_everywhere(op, values), named(op, values))
+
+
+def _tensor_copy(op: asynchronous.TensorCopyOp, values: Values, block: BlockRun) -> None:
+    buffer, who = values[op.destination], named(op, values)
+    brought = ops.cast(_brought(op, values), tile.ref_type(op.destination).dtype)
+    if op.parts is None:
+        block.tensor_copy(buffer, brought, _mbarrier(op, values), who)
+    else:
+        block.multicast(buffer, brought, op.parts[1], *_mbarrier_everywhere(op, values), who)
 
 
 def _number(map: AffineMap, op: Any, values: Values) -> int:

@@ -245,9 +245,6 @@ def _number(builder: Builder, map: AffineMap, symbols: Sequence[Value]) -> Value
     return evaluated(builder, map.results[0], [], symbols)
 
 
-
-
-
 def _array(op: MoveOp) -> SSAValue:
     return op.source if isinstance(op, asynchronous.TensorCopyOp) else op.destination
 
