@@ -445,6 +445,7 @@ class _Pairs:
         number = [] if end is None else list(loops[0].operands)
         trips = AffineExpr.constant(int(decode(loops[0].trips))) if end is None else end.data.results[0]
         more = int(decode(self.feed.empty.count)) - 1
+        counters: dict[SSAValue, AffineExpr]
         if len(loops) == 1:
             counters = {loops[0].body.block.args[0]: trips + more}
         else:
