@@ -23,19 +23,21 @@ _TO_SHARED = ("shared::cluster", "shared::cta")
 _ARRIVES, _GROUPED = "mbarrier::complete_tx::bytes", "bulk_group"
 
 
-@dataclass
+@dataclass(eq=False)
 class _Load(Event):
     """Bytes on their way to `places` of shared memory; `read` fetches them when they land."""
 
-    thread: int
+    what = "a bulk copy to shared memory"
     places: np.ndarray
     barrier: MBarrier
     read: Callable[[], np.ndarray]
 
-    def land(self, block: Block) -> None:
-        agent, clock = block.mbarriers.stamp(self.barrier)
-        block.shared.finish_write(self.places, self.read(), agent, clock)
-        block.mbarriers.complete(self.thread, self.barrier, self.places.size)
+    def land(self) -> None:
+        target = self.target
+        agent, clock = target.mbarriers.stamp(self.barrier)
+        target.cluster.note_landing(self.block, target, agent, clock)
+        target.shared.finish_write(self.places, self.read(), agent, clock)
+        target.mbarriers.complete(self.thread, self.barrier, self.places.size)
 
 
 @dataclass
@@ -49,8 +51,8 @@ class _Store:
     def finish_read(self, block: Block, thread: int) -> None:
         if self.data is None:
             self.data = block.shared.data[self.places].copy()
-            warp = thread // 32
-            block.shared.finish_read(self.places, warp, int(block.ordering.clocks[warp]))
+            agent = block.agent(thread)
+            block.shared.finish_read(self.places, agent, int(block.ordering.clocks[agent]))
 
 
 @dataclass
@@ -132,8 +134,8 @@ def _plain_load(instruction: Instruction, words: Words) -> Effect:
         places = _shared_offset(block, thread, to, _ALIGNMENT) + np.arange(size)
         data = _global_bytes(block, thread, start, size)
         found = block.mbarriers.find(thread, int(read_barrier(block)[thread]), by_copies=True)
-        block.shared.start_write(thread, places)
-        block.events.append(_Load(thread, places, found, data.copy))
+        block.shared.start_write(thread, block.agent(thread), places)
+        block.cluster.events.append(_Load(block, block, thread, places, found, data.copy))
 
     return _for_lanes(act)
 
@@ -215,7 +217,7 @@ def _tensor_load(instruction: Instruction, target: Operand, find: _Box, barrier:
         tensor_map, (offsets, inside) = find(block, thread)
         places = _box_places(block, thread, int(read_target(block)[thread]), tensor_map)
         found = block.mbarriers.find(thread, int(read_barrier(block)[thread]), by_copies=True)
-        block.shared.start_write(thread, places)
+        block.shared.start_write(thread, block.agent(thread), places)
 
         def read() -> np.ndarray:
             data = np.zeros((offsets.size, tensor_map.bytes_per_element), np.uint8)
@@ -223,7 +225,7 @@ def _tensor_load(instruction: Instruction, target: Operand, find: _Box, barrier:
             data[inside] = flat[_array_places(tensor_map, offsets[inside])]
             return tensor_map.brought(data.reshape(-1))
 
-        block.events.append(_Load(thread, places, found, read))
+        block.cluster.events.append(_Load(block, block, thread, places, found, read))
 
     return _for_lanes(act)
 
