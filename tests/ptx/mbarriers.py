@@ -42,8 +42,8 @@ class MBarrier:
 
     def __str__(self) -> str:
         return (
-            f"the mbarrier at {self.address - SHARED_BASE}{self.of} (phase {self.phase}, {self.pending} of {self.expected} "
-            f"arrivals and {self.transactions} bytes pending)"
+            f"the mbarrier at {self.address - SHARED_BASE}{self.of} (phase {self.phase}, {self.pending} of "
+            f"{self.expected} arrivals and {self.transactions} bytes pending)"
         )
 
 
@@ -180,12 +180,12 @@ def _take_scope(words: Words, orders: tuple[str, ...]) -> None:
     words.take_one(("cta", "cluster"), "cta")
 
 
-def found(block: Block, thread: int, address: int, in_cluster: bool, by_copies: bool = False) -> tuple[Block, MBarrier]:
+def found(block: Block, thread: int, address: int, in_cluster: bool) -> tuple[Block, MBarrier]:
     """The mbarrier at an address that a thread names, in its own block or `in_cluster`, and the block that has it."""
     owner = block
     if in_cluster:
         owner, address = block.cluster.target(block, thread, address)
-    return owner, owner.mbarriers.find(thread, address, by_copies, block)
+    return owner, owner.mbarriers.find(thread, address, issuer=block)
 
 
 def operate(instruction: Instruction, words: Words) -> Effect:

@@ -390,19 +390,34 @@ class Commit(Event):
 
 
 def _commit(instruction: Instruction, words: Words) -> Effect:
-    """tcgen05.commit.cta_group::1.mbarrier::arrive::one{.shared::cluster}.b64 [mbarrier]"""
-    in_cluster = words.take("shared::cluster")
+    """tcgen05.commit.cta_group::1.mbarrier::arrive::one{.shared::cluster}{.multicast::cluster}.b64 [mbarrier]{, mask}
+
+    With a mask at the same place of each block that is in it, at times of their own.
+    """
+    in_cluster, is_multicast = words.take("shared::cluster"), words.take("multicast::cluster")
     _expect(words, "cta_group::1", "mbarrier::arrive::one", "b64")
-    read = address_of(instruction.operands[0], instruction)
+    barrier, *mask = instruction.operands
+    if len(mask) != is_multicast or (is_multicast and not in_cluster):
+        raise words.unknown()
+    read = address_of(barrier, instruction)
+    read_mask = reader(mask[0], "u16", instruction) if is_multicast else None
+
+    def targets(block: Block, thread: int) -> list[tuple[Block, MBarrier]]:
+        address = int(read(block)[thread])
+        if read_mask is None:
+            return [found(block, thread, address, in_cluster)]
+        _, own = block.cluster.target(block, thread, address)
+        owners = block.cluster.chosen(block, thread, int(values_of(block, read_mask)[thread]))
+        return [(owner, owner.mbarriers.find(thread, own, issuer=block)) for owner in owners]
 
     def effect(block: Block, mask: np.ndarray) -> None:
         if mask.any():
             thread = _single(block, mask)
-            owner, barrier = found(block, thread, int(read(block)[thread]), in_cluster)
             seen = block.ordering.seen[block.agent(thread)].copy()
             seen[: block.ordering.warps] = 0
             products = list(block.products.get(thread, []))
-            block.cluster.events.append(Commit(block, owner, thread, barrier, products, seen))
+            commits = [Commit(block, owner, thread, each, products, seen) for owner, each in targets(block, thread)]
+            block.cluster.events.extend(commits)
 
     return effect
 
