@@ -13,6 +13,7 @@ from tests.ptx import (
     access,
     barriers,
     carries,
+    cluster_operations,
     comparisons,
     conversions,
     floats,
@@ -122,8 +123,10 @@ _EFFECTS: dict[str, Callable[[Instruction, Words], Effect]] = {
     "mma": matrix.multiply,
     "ldmatrix": matrix.load_matrix,
     "elect": warps.elect,
+    "mapa": cluster_operations.map_address,
+    "getctarank": cluster_operations.rank_of_address,
     "mbarrier": mbarriers.operate,
-    # Blocks run one after another: fences order nothing but what the asynchronous proxy reads.
+    # Clusters run one after another: fences order nothing but what the asynchronous proxy reads.
     "membar": mbarriers.fence,
     "fence": mbarriers.fence,
     "wgmma": warpgroups.operate,
@@ -189,7 +192,9 @@ def decoded(ptx: str, name: str) -> Program:
 def _step(instruction: Instruction) -> Step:
     first, _, rest = instruction.opcode.partition(".")
     second = f"{first}.{rest.partition('.')[0]}"
-    together = warpgroups.GROUP if first in _WHOLE_GROUPS else int(first in _WHOLE_WARPS or second in _WHOLE_WARPS)
+    of_warps = first in _WHOLE_WARPS or second in _WHOLE_WARPS
+    of_warps |= second == "barrier.cluster" and rest.endswith(".aligned")
+    together = warpgroups.GROUP if first in _WHOLE_GROUPS else int(of_warps)
     operands = [] if second == "wgmma.mma_async" else list(instruction.operands)
     registers = frozenset(_registers([*operands, instruction.guard or Sink()]))
     return Step(instruction, _action(instruction), together, registers, np.array(sorted(registers), np.int64))
@@ -228,6 +233,8 @@ def _action(instruction: Instruction) -> Effect | Branch | Exit | BarrierStep:
         words.finish()
         return Exit()
     if words.name in ("bar", "barrier"):
+        if words.name == "barrier" and words.left[:1] == ["cluster"]:
+            return cluster_operations.decode_barrier(instruction, words)
         # `bar.warp.sync` is an instruction of a warp.
         is_of_warp = words.name == "bar" and words.left == ["warp", "sync"]
         return warps.meet(instruction, words) if is_of_warp else barriers.decode(instruction, words)

@@ -1,0 +1,382 @@
+"""Thread block clusters: hand-written PTX whose blocks reach each other's memory, and what is an error."""
+
+import random
+import re
+
+import numpy as np
+import pytest
+
+from tests.ptx import test_tcgen05 as tcgen05
+from tests.ptx.assembled import assembled
+from tests.ptx.emulator import run
+from tests.ptx.errors import BarrierMisuse, Deadlock, Divergence, MemoryFault, SharedRace
+from tests.ptx.tensor_maps import TensorMap
+from tests.ptx.test_mbarriers import INIT, START, module, waiting
+
+PAIR = ".explicitcluster\n.reqnctapercluster 2, 1, 1"
+RANKS = "mov.u32 %r5, %cluster_ctarank; xor.b32 %r6, %r5, 1; setp.eq.u32 %p8, %r5, 0; setp.eq.u32 %p9, %r5, 1;"
+MEET = "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;"
+MEET_RELAXED = "barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.acquire.aligned;"
+# %d10 is the other block's mbarrier, %p10 and %p11 the first threads of rank 0 and 1.
+READY = f"""{START}{RANKS}{INIT.replace("COUNT", "1")} {MEET_RELAXED}
+    add.s64 %d11, %d2, 4096; mapa.shared::cluster.u64 %d10, %d11, %r6;
+    and.pred %p10, %p0, %p8; and.pred %p11, %p0, %p9;"""
+ARRIVE = "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%d10];"
+EXPECT = "@%p0 mbarrier.arrive.expect_tx.shared::cta.b64 _, [tw_shared+4096], BYTES;"
+SEEDS = range(6)
+# A second mbarrier behind what tcgen05 needs, and operands of 128 x 16 and 32 x 16 numbers.
+SECOND = tcgen05.SLOT + 8
+LEFT, RIGHT = (tcgen05.descriptor(start, 16, 1024, 128) for start in (0, tcgen05.B_AT))
+
+
+def clustered(body: str, parameters: list[str], directives: str = PAIR) -> str:
+    return module(body, parameters).replace(")\n{", f")\n{directives}\n{{")
+
+
+def execute(body: str, arrays: list, threads: int = 64, blocks: object = 2, seed: int = 0) -> None:
+    kinds = ["m" if isinstance(each, TensorMap) else "p" for each in arrays]
+    text = assembled(clustered(body, kinds), "sm_90a")
+    run(text, "test", blocks, threads, arrays, 8192, random.Random(seed))
+
+
+def errors_of(body: str, arrays: list, error: type[Exception]) -> set[str]:
+    """What goes wrong in one order or another: something does in each."""
+    texts = set()
+    for seed in SEEDS:
+        with pytest.raises(error) as raised:
+            execute(body, arrays, seed=seed)
+        texts.add(re.sub(r"^thread \d+ |[,:] block .*", "", str(raised.value)))
+    return texts
+
+
+# ---- special registers, addresses, launches --------------------------------------------------------------------------
+
+
+def test_special_registers() -> None:
+    names = ["cluster_ctarank", "cluster_nctarank", "clusterid.x", "clusterid.y", "nclusterid.x", "nclusterid.y"]
+    names += ["cluster_ctaid.x", "cluster_nctaid.x", "cluster_nctaid.y"]
+    body = f"""mov.u32 %r0, %ctaid.x; mov.u32 %r1, %ctaid.y; mad.lo.u32 %r0, %r1, 4, %r0;
+    mul.wide.u32 %d0, %r0, {4 * len(names)}; add.s64 %d0, %d0, %d100;"""
+    body += "".join(f"mov.u32 %r2, %{name}; st.global.b32 [%d0+{4 * i}], %r2;" for i, name in enumerate(names))
+    output = np.zeros((2, 4, len(names)), np.int32)
+    execute(body, [output], 1, (4, 2, 1))
+    for y, x in np.ndindex(2, 4):
+        assert output[y, x].tolist() == [x % 2, 2, x // 2, y, 2, 2, x % 2, 2, 1]
+
+
+def test_addresses_of_a_cluster() -> None:
+    """The own address is that of shared::cta; another block's is not, and leads back."""
+    body = f"""{START}{RANKS} mapa.shared::cluster.u64 %d10, %d2, %r5; mapa.shared::cluster.u64 %d11, tw_shared, %r6;
+    mapa.shared::cluster.u64 %d12, %d11, %r5; mapa.u64 %d13, %d2, 1; cvt.u32.u64 %r20, %d2;
+    mapa.shared::cluster.u32 %r21, %r20, 1; cvt.u64.u32 %d14, %r21; getctarank.shared::cluster.u64 %r22, %d11;
+    getctarank.shared::cluster.u32 %r23, %r21; getctarank.u64 %r24, %d2;
+    setp.eq.u64 %p2, %d2, %d10; selp.b32 %r10, 1, 0, %p2; setp.eq.u64 %p2, %d2, %d12; selp.b32 %r11, 1, 0, %p2;
+    setp.eq.u64 %p2, %d2, %d11; selp.b32 %r12, 1, 0, %p2; setp.eq.u64 %p2, %d13, %d14; selp.b32 %r13, 1, 0, %p2;
+    mul.wide.u32 %d20, %r5, 28; add.s64 %d20, %d20, %d100;"""
+    body += "".join(f"@%p0 st.global.b32 [%d20+{4 * i}], %r{n};" for i, n in enumerate((10, 11, 12, 13, 22, 23, 24)))
+    output = np.zeros((2, 7), np.int32)
+    execute(body, [output])
+    assert output.tolist() == [[1, 1, 0, 1, 1, 1, 0], [1, 1, 0, 1, 0, 1, 1]]
+    with pytest.raises(MemoryFault, match="no block of the cluster has rank 2"):
+        execute(body.replace("%d13, %d2, 1", "%d13, %d2, 2"), [output])
+    with pytest.raises(MemoryFault, match="outside of the cluster's shared memory"):
+        execute(body.replace("%d11, tw_shared, %r6", "%d11, %d100, %r6"), [output])
+
+
+def test_what_is_launched() -> None:
+    def launch(directives: str, blocks: int, cluster: int | None = None) -> None:
+        run(assembled(clustered("", [], directives), "sm_90a"), "test", blocks, 32, [], cluster=cluster)
+
+    launch(PAIR, 4)
+    launch(PAIR, 4, 2)
+    launch("", 3)
+    launch("", 6, 3)
+    launch(".explicitcluster", 4, 4)
+    launch(".maxclusterrank 4", 4, 4)
+    wrong = [(PAIR, 3, None, "3 blocks of test in clusters of 2"), (PAIR, 4, 4, "needs clusters of 2 blocks, not 4")]
+    wrong += [(".maxclusterrank 4", 8, 8, "in clusters of 8"), ("", 16, 16, "in clusters of 16")]
+    wrong += [(".explicitcluster", 4, None, "needs a size of clusters")]
+    for directives, blocks, cluster, message in wrong:
+        with pytest.raises(ValueError, match=message):
+            launch(directives, blocks, cluster)
+    with pytest.raises(NotImplementedError, match=r"clusters of \(2, 2, 1\)"):
+        launch(".reqnctapercluster 2, 2, 1", 4)
+
+
+# ---- mbarriers of other blocks ---------------------------------------------------------------------------------------
+
+
+def test_arrivals_at_another_block() -> None:
+    """Each block arrives at the other's mbarrier and waits for its own."""
+    body = f"{READY} @%p0 {ARRIVE} {waiting()}"
+    execute(body, [])
+    execute(body.replace(ARRIVE, ARRIVE.replace(".release.cluster", "")), [], blocks=4)
+    with pytest.raises(Deadlock, match=r"block \(.*mbarrier at 4096 of rank \d.*; threads of block \(.*of rank \d"):
+        execute(body.replace(ARRIVE, "bra $w;"), [])
+    with pytest.raises(BarrierMisuse, match=r"2 arrivals at the mbarrier at 4096 of rank \d"):
+        execute(body.replace("[%d10];", "[%d10], 2;"), [])
+    with pytest.raises(BarrierMisuse, match="there is no mbarrier at"):
+        execute(body.replace("[%d10];", "[%d10+8];"), [])
+    with pytest.raises(BarrierMisuse, match="there is no mbarrier at"):
+        execute(body.replace(ARRIVE, "mbarrier.arrive.shared::cta.b64 _, [%d10];"), [])
+
+
+def test_bytes_expected_and_completed_at_another_block() -> None:
+    body = f"""{READY} @%p0 mbarrier.arrive.expect_tx.release.cluster.shared::cluster.b64 _, [%d10], 48;
+    @%p0 mbarrier.expect_tx.relaxed.cluster.shared::cluster.b64 [%d10], 16;
+    @%p0 mbarrier.complete_tx.relaxed.cluster.shared::cluster.b64 [%d10], BYTES; {waiting()} {MEET}"""
+    execute(body.replace("BYTES", "64"), [])
+    with pytest.raises(Deadlock, match="16 bytes pending"):
+        execute(body.replace("BYTES", "48"), [])
+
+
+def test_an_mbarrier_of_another_block_is_known_after_the_cluster_met() -> None:
+    body = f"{READY} @%p0 {ARRIVE} {waiting()}"
+    fence = "@%p0 fence.mbarrier_init.release.cluster;"
+    execute(body.replace(fence, "").replace(MEET_RELAXED, MEET), [])
+    # One warp may wait for all of its block.
+    alone = f"{MEET_RELAXED.split(';')[0]}; setp.ne.u32 %p7, %r1, 1; @%p7 bra $skip; {MEET_RELAXED.split(';')[1]};"
+    execute(body.replace(MEET_RELAXED, f"{alone} $skip: bar.sync 0;"), [])
+    for wrong in (body.replace(fence, ""), body.replace(MEET_RELAXED, "")):
+        with pytest.raises(BarrierMisuse, match=r"was initialised by another warp|there is no mbarrier"):
+            execute(wrong, [])
+    late = f"{INIT.replace('COUNT', '1').replace('4096', '4104')}"
+    unfenced = body.replace(MEET_RELAXED, late.replace(fence, "") + MEET_RELAXED).replace("[%d10]", "[%d10+8]")
+    with pytest.raises(BarrierMisuse, match="was initialised by another warp"):
+        execute(unfenced, [])
+
+
+def test_what_another_block_is_told_of_nobody_may_ask() -> None:
+    for body in ("mbarrier.arrive.shared::cluster.b64 %d9, [%d10];", "ld.shared::cluster.b32 %r10, [%d10];"):
+        with pytest.raises(NotImplementedError):
+            run(clustered(READY + body, []), "test", 2, 64, [], 8192)
+
+
+def test_an_arrival_passes_on_what_its_thread_knows() -> None:
+    """Rank 1 lets rank 0 fill its memory again by a copy, once it has read it."""
+    copied = """@%p10 mapa.shared::cluster.u64 %d12, %d2, 1;
+    @%p10 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%d12], [%d100+OFFSET], 256, [%d10];"""
+    body = f"""{READY} add.s64 %d13, %d2, 4104; @%p0 mbarrier.init.shared::cta.b64 [%d13], 64;
+    @%p0 fence.mbarrier_init.release.cluster; {MEET_RELAXED} mapa.shared::cluster.u64 %d14, %d13, 0;
+    {EXPECT.replace("%p0", "%p11").replace("BYTES", "256")} {copied.replace("OFFSET", "0")}
+    @%p8 bra $filler; {waiting(0)} ld.shared.b32 %r10, [%d3];
+    {EXPECT.replace("%p0", "%p11").replace("BYTES", "256")}
+    mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%d14]; {waiting(1, "$v")}
+    ld.shared.b32 %r11, [%d3]; add.s32 %r10, %r10, %r11; add.s64 %d7, %d101, %d0; st.global.b32 [%d7], %r10; bra $end;
+    $filler: WAIT {copied.replace("OFFSET", "256")} $end: {MEET}"""
+    given, output = np.arange(128, dtype=np.int32), np.zeros(64, np.int32)
+    wait = "$u: mbarrier.try_wait.parity.shared::cta.b64 %p5, [%d13], 0; @!%p5 bra $u;"
+    for seed in SEEDS:
+        execute(body.replace("WAIT", wait), [given, output], seed=seed)
+        np.testing.assert_array_equal(output, given[:64] + given[64:])
+    assert errors_of(body.replace("WAIT", ""), [given, output], SharedRace) == {
+        "touches byte 0 of shared memory that a copy which nobody awaited will write"
+    }
+
+
+# ---- multicast -------------------------------------------------------------------------------------------------------
+
+# Each rank fetches its half of 128 numbers for both.
+COPY = """@%p0 cp.async.bulk.tensor.1d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster
+    [%d15], [%d100, {%r11}], [tw_shared+4096], %h1;"""
+HALVES = f"""{READY} mov.b16 %h1, MASK; mul.wide.u32 %d15, %r5, 256; add.s64 %d15, %d15, %d2; shl.b32 %r11, %r5, 6;
+    EXPECT {COPY} {waiting()} ld.shared.b32 %r10, [%d3]; ld.shared.b32 %r12, [%d3+256];
+    mul.wide.u32 %d16, %r5, 512; add.s64 %d16, %d16, %d0; add.s64 %d16, %d16, %d101;
+    st.global.b32 [%d16], %r10; st.global.b32 [%d16+256], %r12;"""
+
+
+def test_copies_to_all_blocks() -> None:
+    given, output = np.arange(128, dtype=np.int32), np.zeros((2, 128), np.int32)
+    arrays = [TensorMap(given, (64,)), output]
+    expect = EXPECT.replace("BYTES", "512")
+    body = HALVES.replace("MASK", "3")
+    for seed in SEEDS:
+        output[:] = 0
+        execute(body.replace("EXPECT", expect), arrays, seed=seed)
+        assert (output == given).all()
+    # The other block's bytes may come before they are expected.
+    late = body.replace("EXPECT", "").replace(COPY, f"{COPY} {MEET} {expect}")
+    execute(late, arrays)
+    with pytest.raises(SharedRace, match="that a copy which nobody awaited will write"):
+        execute(body.replace("EXPECT", EXPECT.replace("BYTES", "256")), arrays)
+    for mask in (0, 5):
+        with pytest.raises(MemoryFault, match="names none of 2 blocks, or more than there are"):
+            execute(HALVES.replace("MASK", str(mask)).replace("EXPECT", expect), arrays)
+    with pytest.raises(Deadlock, match="512 bytes pending"):
+        execute(HALVES.replace("MASK", "1").replace("EXPECT", expect), arrays)
+    unfenced = body.replace("@%p0 fence.mbarrier_init.release.cluster;", "").replace(MEET_RELAXED, MEET)
+    with pytest.raises(BarrierMisuse, match="no fence for the asynchronous proxy"):
+        execute(unfenced.replace("EXPECT", expect), arrays)
+    with pytest.raises(BarrierMisuse, match=r"was initialised by another warp|there is no mbarrier"):
+        execute(body.replace("EXPECT", expect).replace(MEET_RELAXED, ""), arrays)
+
+
+def test_bytes_come_before_they_are_expected() -> None:
+    """Rank 0 has its copy before rank 1 expects the same one."""
+    given, output = np.arange(64, dtype=np.int32), np.zeros((2, 64), np.int32)
+    body = f"""{READY} mov.b16 %h1, 3; mov.b32 %r11, 0; mov.b64 %d15, %d2; {COPY.replace("%p0", "%p10")}
+    @%p9 bra $late; {EXPECT.replace("BYTES", "256")} {waiting()} {MEET} bra $both;
+    $late: {MEET} {EXPECT.replace("BYTES", "256")} {waiting(0, "$v")}
+    $both: ld.shared.b32 %r10, [%d3]; mul.wide.u32 %d16, %r5, 256; add.s64 %d16, %d16, %d0;
+    add.s64 %d16, %d16, %d101; st.global.b32 [%d16], %r10;"""
+    for seed in SEEDS:
+        output[:] = 0
+        execute(body, [TensorMap(given, (64,)), output], seed=seed)
+        assert (output == given).all()
+
+
+def test_copies_without_a_tensor_map() -> None:
+    given, output = np.arange(64, dtype=np.int32), np.zeros((2, 64), np.int32)
+    form = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
+    body = f"""{READY} mov.b16 %h1, 3; {EXPECT.replace("BYTES", "256")} COPY {waiting()}
+    ld.shared.b32 %r10, [%d3]; mul.wide.u32 %d16, %r5, 256; add.s64 %d16, %d16, %d0;
+    add.s64 %d16, %d16, %d101; st.global.b32 [%d16], %r10; {MEET}"""
+    to_all = f"@%p10 {form}.multicast::cluster [tw_shared], [%d100], 256, [tw_shared+4096], %h1;"
+    # Each block fetches for the other.
+    to_other = f"mapa.shared::cluster.u64 %d12, %d2, %r6; @%p0 {form} [%d12], [%d100], 256, [%d10];"
+    for copy in (to_all, to_other):
+        output[:] = 0
+        execute(body.replace("COPY", copy), [given, output])
+        assert (output == given).all()
+    with pytest.raises(MemoryFault, match=r"a copy to rank \d at an mbarrier of \d"):
+        execute(body.replace("COPY", to_other.replace("[%d10]", "[tw_shared+4096]")), [given, output])
+
+
+def test_memory_of_another_block_is_written_when_that_is_known_to_be_done_with_it() -> None:
+    """Rank 1 wrote its memory, or read it, before rank 0 copies there."""
+    body = f"""{READY} st.shared.b32 [%d3], %r0; FENCE MEETING mapa.shared::cluster.u64 %d12, %d2, %r6;
+    {EXPECT.replace("%p0", "%p11").replace("BYTES", "256")}
+    @%p10 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%d12], [%d100], 256, [%d10];
+    @%p8 bra $end; {waiting()} $end: {MEET}"""
+    fenced = body.replace("FENCE", "fence.proxy.async.shared::cta;")
+    given = [np.zeros(64, np.int32)]
+    execute(fenced.replace("MEETING", MEET), given)
+    assert errors_of(fenced.replace("MEETING", MEET_RELAXED), given, SharedRace) == {
+        "touches byte 0 of shared memory that another warp wrote before it"
+    }
+    assert errors_of(body.replace("FENCE", "").replace("MEETING", MEET), given, SharedRace) == {
+        "touches byte 0 of shared memory that threads wrote with no fence.proxy.async since"
+    }
+    read = body.replace("FENCE", "").replace("st.shared.b32 [%d3], %r0;", "ld.shared.b32 %r10, [%d3];")
+    execute(read.replace("MEETING", MEET), given)
+    assert errors_of(read.replace("MEETING", MEET_RELAXED), given, SharedRace) == {
+        "touches byte 0 of shared memory that another warp read before it"
+    }
+
+
+# ---- the barrier of the cluster --------------------------------------------------------------------------------------
+
+
+def test_a_relaxed_arrival_passes_nothing_on() -> None:
+    body = f"""{START} st.shared.b32 [%d3], %r0; MEETING xor.b32 %r3, %r0, 32; mul.wide.u32 %d5, %r3, 4;
+    add.s64 %d6, %d2, %d5; ld.shared.b32 %r10, [%d6];"""
+    execute(body.replace("MEETING", MEET), [])
+    execute(body.replace("MEETING", MEET.replace(".aligned", "")), [])
+    execute(body.replace("MEETING", MEET.replace("arrive.", "arrive.release.")), [])
+    with pytest.raises(SharedRace, match="another warp wrote before it"):
+        execute(body.replace("MEETING", MEET_RELAXED), [])
+
+
+def test_the_barrier_of_the_cluster() -> None:
+    arrive, wait = "barrier.cluster.arrive;", "barrier.cluster.wait;"
+    half = "setp.lt.u32 %p4, %r0, 16; "
+    execute(START + half + f"@%p4 {arrive} @!%p4 {arrive} {wait} {MEET}", [])
+    # Who ended has come.
+    execute(f"{START}{RANKS}{half} @%p4 {arrive} @%p4 bra $end; {arrive} {wait} $end:", [])
+    execute(f"{START}{RANKS} @%p8 bra $end; {MEET} {MEET} $end:", [])
+    for body, message in (
+        (arrive + arrive, "arrives at the barrier of the cluster again before it waits"),
+        (f"{MEET} {wait}", "waits at the barrier of the cluster, but has not arrived"),
+    ):
+        with pytest.raises(BarrierMisuse, match=message):
+            execute(START + body, [])
+    with pytest.raises(Divergence, match="are named, but only 0xffff run"):
+        execute(START + half + "@%p4 barrier.cluster.arrive.aligned;", [])
+    stuck = f"{READY} @%p8 bra $end; {waiting()} $end: {MEET}"
+    with pytest.raises(Deadlock, match=r"\(64 of 128 threads came\)") as raised:
+        execute(stuck, [])
+    assert all(f"threads of block ({rank}, 0, 0)" in str(raised.value) for rank in range(2))
+    assert "1 of 1 arrivals" in str(raised.value)
+
+
+# ---- the end of a block ----------------------------------------------------------------------------------------------
+
+
+def test_a_block_ends_while_others_still_reach_it() -> None:
+    """In some orders the block has ended, in others it ends without knowing what came."""
+    arrives = f"{READY} @%p11 {ARRIVE} ENDING"
+    execute(arrives.replace("ENDING", MEET), [])
+    assert errors_of(arrives.replace("ENDING", ""), [], SharedRace) == {
+        "reaches shared memory of rank 0, which ended",
+        "the block ends before it can know of an operation of warp 0 of rank 1 on its shared memory",
+    }
+    assert errors_of(arrives.replace("ENDING", MEET_RELAXED), [], SharedRace) == {
+        "the block ends before it can know of an operation of warp 0 of rank 1 on its shared memory"
+    }
+
+
+def test_a_block_ends_while_a_copy_is_on_its_way() -> None:
+    given, output = np.arange(128, dtype=np.int32), np.zeros((2, 128), np.int32)
+    arrays = [TensorMap(given, (64,)), output]
+    body = HALVES.replace("MASK", "3").replace("EXPECT", EXPECT.replace("BYTES", "256").replace("%p0", "%p11"))
+    body = body.replace(COPY, COPY.replace("%p0", "%p11"))
+    body = body.replace(waiting(), f"@%p8 bra $end; {waiting()}")
+    assert errors_of(f"{body} $end:", arrays, SharedRace) == {
+        "reaches shared memory of rank 0, which ended",
+        "the block ends before a bulk copy to shared memory lands",
+    }
+    # It waits for the cluster, but not for the copy, which may have landed by then.
+    assert errors_of(f"{body} $end: {MEET}", arrays, SharedRace) == {
+        "the block ends before it can know of an asynchronous operation of another block on its shared memory",
+        "the block ends before a bulk copy to shared memory lands",
+    }
+
+
+# ---- tcgen05.commit --------------------------------------------------------------------------------------------------
+
+COMMIT = "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64"
+# Rank 0 multiplies and tells both; then rank 1 copies to where the operands of rank 0 are. %d13 is rank 0's mbarrier.
+MULTIPLIES = f"""{tcgen05.START}{RANKS} {tcgen05.ALLOCATED} and.pred %p10, %p0, %p8; and.pred %p11, %p0, %p9;
+    @%p0 mbarrier.init.shared::cta.b64 [tw_shared+{SECOND}], 1; @%p0 fence.mbarrier_init.release.cluster; {MEET_RELAXED}
+    mapa.shared::cluster.u64 %d12, %d2, 0; add.s64 %d13, %d12, {SECOND}; mov.b16 %h1, MASK;
+    mov.b64 %d30, {LEFT}; mov.b64 %d31, {RIGHT}; mov.b32 %r10, {tcgen05.Case().descriptor}; setp.ne.b32 %p4, 0, 0;
+    @%p10 tcgen05.mma.cta_group::1.kind::f16 [%r8], %d30, %d31, %r10, %p4;
+    @%p10 {COMMIT} [tw_shared+{tcgen05.BARRIER}], %h1;
+    @%p10 mbarrier.arrive.expect_tx.shared::cta.b64 _, [tw_shared+{SECOND}], 256;
+    {tcgen05.Case().wait}
+    @%p11 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%d12], [%d100], 256, [%d13];
+    @%p9 bra $end; {tcgen05.Case().wait.replace("$w", "$v").replace(str(tcgen05.BARRIER), str(SECOND))}
+    $end: {MEET} {tcgen05.FREED}"""
+
+
+def multiply(body: str, seed: int = 0) -> None:
+    text = clustered(body, ["p"]).replace("sm_90a", "sm_100a")
+    run(assembled(text, "sm_100a"), "test", 2, 128, [np.zeros(64, np.int32)], tcgen05.ALL + 64, random.Random(seed))
+
+
+def test_commits_at_all_blocks() -> None:
+    body = MULTIPLIES.replace("MASK", "3")
+    for seed in SEEDS:
+        multiply(body, seed)
+    unaware = body.replace(tcgen05.Case().wait, f"@%p9 bra $on; {tcgen05.Case().wait} $on:")
+    for seed in SEEDS:
+        with pytest.raises(SharedRace, match="nobody awaited"):
+            multiply(unaware, seed)
+    with pytest.raises(Deadlock, match=r"of rank 1 \(phase 0, 1 of 1 arrivals"):
+        multiply(MULTIPLIES.replace("MASK", "1"))
+    with pytest.raises(MemoryFault, match="names none of 2 blocks, or more than there are"):
+        multiply(MULTIPLIES.replace("MASK", "6"))
+
+
+def test_a_block_ends_before_a_commit_of_another_arrives() -> None:
+    body = f"""{tcgen05.START}{RANKS}{INIT.replace("COUNT", "1")} {MEET_RELAXED} and.pred %p10, %p0, %p8;
+    mov.b16 %h1, 3; @%p10 {COMMIT} [tw_shared+4096], %h1; @%p9 bra $end; {waiting()} $end:"""
+    texts = set()
+    for seed in SEEDS:
+        with pytest.raises(SharedRace) as raised:
+            multiply(body, seed)
+        texts.add(re.sub(r"^thread \d+ |[,:] block .*", "", str(raised.value)))
+    assert texts == {
+        "reaches shared memory of rank 1, which ended",
+        "the block ends before an arrival by tcgen05.commit lands",
+    }
