@@ -18,6 +18,7 @@ _IDEMPOTENT = (
     scheduled.SetRegistersOp,
 )
 FINDS_NOTHING = "no copy is under way"
+SAID_LATER = "the same warps say it later"
 _FENCED_AGAIN = "fenced again before the next product"
 # An arrival tells what its warp has done. A copy that it has begun is none of that, but is told by its own barrier, and
 # neither of the two waits.
@@ -30,6 +31,8 @@ def why_leaving_out_is_harmless(op: Operation) -> str:
         return _FENCED_AGAIN
     if isinstance(op, scheduled.SetRegistersOp) and _takes_more(op):
         return "goes on with the registers that it has"
+    if is_said_later(op):
+        return SAID_LATER
     return FINDS_NOTHING if finds_nothing(op) else ""
 
 
@@ -70,6 +73,15 @@ def why_moving_is_harmless(op: Operation, other: Operation, forwards: bool) -> s
         if isinstance(moved, scheduled.CommitOp) and isinstance(passed, scheduled.CopyOp) and down:
             return "waits for more"
     return ""
+
+
+def is_said_later(op: Operation) -> bool:
+    """Whether what an operation waits for is told by what the next one waits for: the same warps arrive there later."""
+    behind = op.next_op
+    if not isinstance(op, asynchronous.AwaitOp) or not isinstance(behind, asynchronous.AwaitOp):
+        return False
+    users = [use.operation for use in op.mbarrier.uses]
+    return op.mbarrier is behind.mbarrier and not any(isinstance(each, tensor_memory.MmaCommitOp) for each in users)
 
 
 def _scopes(*ops: Operation) -> set[str]:

@@ -50,8 +50,10 @@ from tests.cuda.mutant_edits import (
 )
 from tests.cuda.mutant_reasons import (
     FINDS_NOTHING,
+    SAID_LATER,
     finds_nothing,
     is_awaited_behind,
+    is_said_later,
     why_leaving_out_is_harmless,
     why_moving_is_harmless,
     why_moving_only_waits,
@@ -140,7 +142,8 @@ def _of_operation(op: Operation, number: int) -> Iterator[Mutant]:
         yield from _moved(op, number)
     for rule, edit, harmless in _numbers(op):
         only_waits = {_NEXT: why_the_next_only_waits(op), _ALONE: "each block brings all of it for itself"}
-        yield Mutant(rule, number, edit, harmless, only_waits.get(rule, ""))
+        said_later = SAID_LATER if is_said_later(op) else ""
+        yield Mutant(rule, number, edit, harmless, only_waits.get(rule, "") or said_later)
 
 
 def _moved(op: Operation, number: int) -> Iterator[Mutant]:

@@ -1,5 +1,5 @@
-"""Pairs of blocks that share what they copy: on an emulator and by the definitions of the operations against float64, on
-machines that are small enough for few tiles to be many."""
+"""Pairs of blocks that share what they copy: on an emulator and by the definitions of the operations against float64,
+on machines that are small enough for few tiles to be many."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from xdsl.dialects.builtin import IndexType, IntegerAttr
 
 import tilewright as tw
 from tests.cuda.chips import built
@@ -36,7 +37,7 @@ def check_pairs(program: CudaProgram) -> None:
     (said,) = remarks(program, ScheduledMulticastCopiesPass)
     assert said.startswith("pairs of blocks share "), said
     assert [code.cluster for code in program.kernels.values()] == [2]
-    assert all(f".reqnctapercluster 2, 1, 1" in text for text in program.ptx.values())
+    assert all(".reqnctapercluster 2, 1, 1" in text for text in program.ptx.values())
 
 
 def check_result(program: CudaProgram, arrays: tuple[Any, ...], exact: Any) -> None:
@@ -106,15 +107,25 @@ def test_batches(by_warpgroups: Make, small: Small) -> None:
     check_result(program, (a, b), a.astype(np.float64) @ b.astype(np.float64))
 
 
-@pytest.mark.parametrize("dtype", ["i8", "f8e4m3fn", "tf32"])
-def test_other_types(in_tensor_memory: Make, small: Small, dtype: str) -> None:
+def of_tf32(x: Any, y: Any) -> Any:
+    return tw.matmul(x, y.T, precision="tf32")
+
+
+@pytest.mark.parametrize("dtype", ["i8", "f8e4m3fn"])
+def test_products_of_8_bits(by_warpgroups: Make, in_tensor_memory: Make, small: Small, dtype: str) -> None:
     small(2)
-    depth = 64 if dtype != "tf32" else 32
-    a, b, exact = operands("nt", dtype if dtype != "tf32" else "f32", 264, 248, 4 * depth - 16)
-    function = product("nt", "i32" if dtype == "i8" else "f32")
-    if dtype == "tf32":
-        function = lambda x, y: tw.matmul(x.astype(tw.tf32), y.astype(tw.tf32).T, dtype=tw.f32)  # noqa: E731
-    program = in_tensor_memory((128, 64, 2 * depth if dtype != "tf32" else depth, 1, 3), function, a, b)
+    a, b, exact = operands("nt", dtype, 264, 248, 368)
+    result = tw.i32 if dtype == "i8" else tw.f32
+    for make in (by_warpgroups, in_tensor_memory):
+        program = make((128, 64, 128, 2, 2), lambda x, y: tw.matmul(x, y.T, dtype=result), a, b)
+        check_pairs(program)
+        check_result(program, (a, b), exact)
+
+
+def test_products_of_tf32(in_tensor_memory: Make, small: Small) -> None:
+    small(2)
+    a, b, exact = operands("nt", "f32", 264, 248, 120)
+    program = in_tensor_memory((128, 64, 32, 1, 3), of_tf32, a, b)
     check_pairs(program)
     check_result(program, (a, b), exact)
 
@@ -153,10 +164,16 @@ def test_an_order_for_pairs_reads_hardly_more() -> None:
 
 def test_parts_of_a_window_are_boxes_of_their_own() -> None:
     """The boxes of all ranks together are those of the whole, or halves of them."""
-    map = "affine_map<(d0, d1) -> (d0, d1)>"
-    text = f'tile.kernel() {{sym_name = "k", grid = array<i64>, effects = ["in"]}} do {{ ^bb0(%x: !tile.ref<tensor<64x256xf16>>): %y = tile.load(%x) {{map = {map}}} : tensor<64x256xf16> tile.yield() }}'
+    text = """
+      tile.kernel() {sym_name = "k", grid = array<i64>, effects = ["in"]} do {
+      ^bb0(%x: !tile.ref<tensor<64x256xf16>>):
+        %y = tile.load(%x) {map = affine_map<(d0, d1) -> (d0, d1)>} : tensor<64x256xf16>
+        tile.yield()
+      }
+    """
     (window,) = (op for op in parse(text).walk() if isinstance(op, tile.LoadOp))
-    layout = parsed("(64, 256) : [64@mem.shared*64 | 4@mem.shared*4096 64@mem.shared] + swizzle[mem.shared{3:6}^{6:9}]")
+    lines = "(64, 256) : [64@mem.shared*64 | 4@mem.shared*4096 64@mem.shared] + swizzle[mem.shared{3:6}^{6:9}]"
+    layout = parsed(lines)
     source = tile.ref_type(window.source)
     whole = boxes_of(window.map.data, source, layout)
     for dim in range(2):
@@ -223,16 +240,16 @@ def of_pairs(by_warpgroups: Make, small: Small) -> tuple[tile.KernelOp, list[Any
 
 
 def left_out(kernel: tile.KernelOp, chosen: Callable[[Any], bool]) -> None:
-    (op,) = (op for op in kernel.walk() if chosen(op))
-    op.detach()
-    op.erase()
+    for op in [op for op in kernel.walk() if chosen(op)]:
+        op.detach()
+        op.erase()
 
 
 def test_barriers_that_the_other_block_may_not_have_made(by_warpgroups: Make, small: Small) -> None:
     kernel, arrays = of_pairs(by_warpgroups, small)
     left_out(kernel, lambda op: isinstance(op, scheduled.BarrierOp) and op.scope.data == scheduled.CLUSTER)
     for seed in range(4):
-        with pytest.raises(RaceError, match="may not have made|another warp made since"):
+        with pytest.raises(RaceError, match=r"may not have made|another warp made since"):
             run_call(kernel, arrays, seed)
 
 
@@ -250,7 +267,7 @@ def test_a_stage_that_is_empty_in_one_block_only(by_warpgroups: Make, small: Sma
         if isinstance(op, asynchronous.MbarrierOp) and any(
             isinstance(use.operation, asynchronous.ArriveOp) for use in op.result.uses
         ):
-            op.properties["arrivals"] = scheduled.IntegerAttr(1, scheduled.IndexType())
+            op.properties["arrivals"] = IntegerAttr(1, IndexType())
         if isinstance(op, asynchronous.ArriveOp):
             del op.properties["everywhere"]
     for seed in range(4):
@@ -263,7 +280,7 @@ def test_bytes_that_nobody_waits_for_are_too_many(by_warpgroups: Make, small: Sm
     (expect,) = (op for op in kernel.walk() if isinstance(op, asynchronous.ExpectOp))
     bytes = int(expect.bytes.value.data)
     for wrong in (bytes // 2, 2 * bytes):
-        expect.properties["bytes"] = scheduled.IntegerAttr(wrong, scheduled.IndexType())
+        expect.properties["bytes"] = IntegerAttr(wrong, IndexType())
         with pytest.raises((PhaseError, DeadlockError)):
             run_call(kernel, arrays)
 

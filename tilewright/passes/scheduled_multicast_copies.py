@@ -103,6 +103,7 @@ After:
                 (s1 * 16)))>, number = affine_map<()[s0, s1] -> ((s0 mod 2))>}
             tile.yield()
           }
+          scheduled.await(%8) {number = affine_map<() -> (1)>, phase = affine_map<() -> (0)>}
           scheduled.await(%8) {number = affine_map<() -> (0)>, phase = affine_map<() -> (1)>}
           scheduled.end()
         }
@@ -436,15 +437,20 @@ class _Pairs:
         block.insert_op_after(asynchronous.ArriveOp.make([feed.empty.result], {"number": number}, []), wait)
 
     def _wait_for_all(self) -> None:
-        """The role that copies ends when the last stage is empty in both blocks, and so are those before it: what
-        copying there once more would wait for."""
+        """The role that copies ends when all stages are empty in both blocks: what copying to each once more would wait
+        for."""
         role = self.feed.role.body.block
-        last, waits, loops = role.last_op, self.feed.waits, self.feed.loops
+        last = role.last_op
         assert last is not None
+        for more in range(int(decode(self.feed.empty.count))):
+            role.insert_op_before(self._wait_behind(more), last)
+
+    def _wait_behind(self, more: int) -> asynchronous.AwaitOp:
+        """What step number `more` of one tile more would wait for."""
+        waits, loops = self.feed.waits, self.feed.loops
         end = loops[0].end
         number = [] if end is None else list(loops[0].operands)
         trips = AffineExpr.constant(int(decode(loops[0].trips))) if end is None else end.data.results[0]
-        more = int(decode(self.feed.empty.count)) - 1
         counters: dict[SSAValue, AffineExpr]
         if len(loops) == 1:
             counters = {loops[0].body.block.args[0]: trips + more}
@@ -455,4 +461,4 @@ class _Pairs:
             name: AffineMapAttr(with_symbols(map.data, by, len(number)))
             for name, map in (("number", waits.number), ("phase", waits.phase))
         }
-        role.insert_op_before(asynchronous.AwaitOp.make([waits.mbarrier, *number], maps, []), last)
+        return asynchronous.AwaitOp.make([waits.mbarrier, *number], maps, [])

@@ -130,17 +130,19 @@ class Mbarrier:
         self._complete(who)
 
     def promise(self, row: int, before: Sent, who: str) -> int:
-        """An arrival that comes when the products that one warp began have been done, which tells what came `before`,
-        and that they are; gives the clock of their end."""
+        """An arrival that comes when the products that one warp began have been done, which tells what came `before`;
+        gives the clock of their end. What other barriers the same warp promises arrivals at in its own block is told,
+        too, for these come one after the other; in other blocks they come when they do."""
         self._check_arrival([row], who)
         if self._promised == self._pending:
             raise PhaseError(f"{who} is an arrival at {self}, {self._promised} of which are to come")
         self._promised += 1
         self._stamp += 1
-        for clocks in (before.seen, before.tensor, before.came):
-            clocks[self.column] = self._stamp
-        if not self._is_own(row):
-            self.reached[self.column] = self._stamp
+        if self._is_own(row):
+            for clocks in (before.seen, before.tensor, before.came):
+                clocks[self.column] = self._stamp
+        else:
+            self._gathered.came[self.column] = self.reached[self.column] = self._stamp
         self._gathered.join(before)
         return self._stamp
 
