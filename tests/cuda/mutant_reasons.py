@@ -60,6 +60,8 @@ def why_moving_is_harmless(op: Operation, other: Operation, forwards: bool) -> s
         return "nobody touches what it waits for"
     if kinds == {asynchronous.StoreWaitOp, scheduled.MmaWaitOp}:
         return "each waits for something else"
+    if kinds == {asynchronous.ArriveOp, scheduled.MmaWaitOp} and isinstance(op.parent_op(), scheduled.ParallelOp):
+        return "behind the last trip nothing is copied again"
     if kinds == {scheduled.BarrierOp} and _scopes(op, other) == {scheduled.EVERY_ROLE, scheduled.CLUSTER}:
         return "all come to both"
     for moved, passed, down in ((op, other, forwards), (other, op, not forwards)):
