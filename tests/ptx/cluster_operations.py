@@ -1,6 +1,7 @@
 """Instructions of clusters: barrier.cluster, mapa and getctarank (PTX ISA, under their names).
 
-The barrier opens when a thread waits there and no thread of the cluster can go on: the latest time.
+The barrier opens when a thread waits there and no thread of the cluster can go on: the latest time. Lanes of a warp may
+come one after another to an aligned instruction, as long as they come to the same one.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tests.ptx.block import WARP, Block, Retry, lane_bits, reader, require_lanes, writer
-from tests.ptx.errors import BarrierMisuse
+from tests.ptx.block import WARP, Block, Retry, lane_bits, reader, warps_of, writer
+from tests.ptx.errors import BarrierMisuse, Divergence
 from tests.ptx.mbarriers import lanes_of, values_of
 from tests.ptx.parser import Instruction
 from tests.ptx.words import Words
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from tests.ptx.clusters import Cluster
 
 Effect = Callable[[Block, np.ndarray], "Retry | None"]
-_ALL = np.array([0xFFFFFFFF], np.uint32)
 _NONE = -1
 
 
@@ -31,36 +31,65 @@ class ClusterBarrier:
         self._cluster = cluster
         self._phase = 0
         self._gathered, self._completed = cluster.ordering.nothing_sent(), cluster.ordering.nothing_sent()
-        # By rank and thread the phase at which it arrived, while it has not waited for its end.
+        # By rank and thread the phase at which it arrived, while it has not waited for its end; and the aligned
+        # instructions by which it arrived last and at which it waits, 0 for those that are not aligned.
         self._arrivals = np.full((cluster.size, WARP * cluster.warps), _NONE)
+        self._arrived_at, self._waits_at = np.zeros_like(self._arrivals), np.zeros_like(self._arrivals)
 
     def __str__(self) -> str:
         came = int((self._came() & ~self._ended()).sum())
         return f"the barrier of the cluster ({came} of {int((~self._ended()).sum())} threads came)"
 
-    def arrive(self, block: Block, mask: np.ndarray, relaxed: bool) -> None:
+    def arrive(self, block: Block, mask: np.ndarray, relaxed: bool, place: int) -> None:
         arrivals, ordering = self._arrivals[block.rank], self._cluster.ordering
         _require(block, mask & (arrivals != _NONE), "arrives at the barrier of the cluster again before it waits")
         arrivals[mask] = self._phase
+        self._arrived_at[block.rank, mask] = place
         release = ordering.release_mbarriers if relaxed else ordering.release
         for agent in _agents(block, mask):
             self._gathered.join(release(agent))
 
-    def wait(self, block: Block, mask: np.ndarray) -> Retry | None:
-        arrivals, phase = self._arrivals[block.rank], self._phase
+    def wait(self, block: Block, mask: np.ndarray, place: int) -> Retry | None:
+        arrivals = self._arrivals[block.rank]
         _require(block, mask & (arrivals == _NONE), "waits at the barrier of the cluster, but has not arrived")
-        again = mask & (arrivals == phase)
-        over = mask & ~again
-        arrivals[over] = _NONE
+        self._waits_at[block.rank, mask] = place
+        over = mask & self._may_go(block, place)
+        again = mask & ~over
+        arrivals[over], self._waits_at[block.rank, over] = _NONE, 0
         for agent in _agents(block, over):
             self._cluster.ordering.acquire(agent, self._completed)
-        return Retry(again, lambda: self._is_over(phase), self.__str__) if again.any() else None
+        if not again.any():
+            return None
 
-    def _is_over(self, phase: int) -> bool:
-        if phase == self._phase and (self._came() | self._ended()).all():
+        def is_over() -> bool:
+            self._open()
+            return bool((again & self._may_go(block, place)).any())
+
+        return Retry(again, is_over, self.__str__)
+
+    def _may_go(self, block: Block, place: int) -> np.ndarray:
+        """The threads whose phase ended, if they wait: for an aligned instruction in warps all of which are there."""
+        ended = self._arrivals[block.rank] != self._phase
+        if not place:
+            return ended
+        there = (self._waits_at[block.rank] == place) | block.finished
+        return ended & np.repeat(warps_of(there).all(axis=1), WARP)
+
+    def _open(self) -> None:
+        """Where all have come: the phase ends."""
+        if (self._came() | self._ended()).all():
+            self._check_aligned()
             self._phase += 1
             self._completed, self._gathered = self._gathered, self._cluster.ordering.nothing_sent()
-        return phase != self._phase
+
+    def _check_aligned(self) -> None:
+        for block in self._cluster.blocks:
+            places = warps_of(self._arrived_at[block.rank])
+            most = np.where(warps_of(block.finished), 0, places).max(axis=1, keepdims=True)
+            if ((places != most) & ~warps_of(block.finished)).any():
+                raise Divergence(
+                    f"threads of a warp arrive by several aligned barriers of the cluster, {block.where()}"
+                )
 
     def _came(self) -> np.ndarray:
         return self._arrivals == self._phase
@@ -80,17 +109,18 @@ def _require(block: Block, wrong: np.ndarray, reason: str) -> None:
 
 def decode_barrier(instruction: Instruction, words: Words) -> Effect:
     """barrier.cluster.arrive{.release, .relaxed}{.aligned}; barrier.cluster.wait{.acquire}{.aligned}"""
-    aligned, kind = words.take("aligned"), words.left[1:2]
+    place, kind = id(instruction) if words.take("aligned") else 0, words.left[1:2]
     waits = kind == ["wait"]
     order = words.take_one(("acquire",) if waits else ("release", "relaxed"), "none")
     if words.left != ["cluster", "wait" if waits else "arrive"] or instruction.operands:
         raise words.unknown()
 
     def effect(block: Block, mask: np.ndarray) -> Retry | None:
-        if aligned:
-            require_lanes(block, mask, _ALL)
         barrier = block.cluster.barrier
-        return barrier.wait(block, mask) if waits else barrier.arrive(block, mask, order == "relaxed")
+        if waits:
+            return barrier.wait(block, mask, place)
+        barrier.arrive(block, mask, order == "relaxed", place)
+        return None
 
     return effect
 

@@ -192,9 +192,7 @@ def decoded(ptx: str, name: str) -> Program:
 def _step(instruction: Instruction) -> Step:
     first, _, rest = instruction.opcode.partition(".")
     second = f"{first}.{rest.partition('.')[0]}"
-    of_warps = first in _WHOLE_WARPS or second in _WHOLE_WARPS
-    of_warps |= second == "barrier.cluster" and rest.endswith(".aligned")
-    together = warpgroups.GROUP if first in _WHOLE_GROUPS else int(of_warps)
+    together = warpgroups.GROUP if first in _WHOLE_GROUPS else int(first in _WHOLE_WARPS or second in _WHOLE_WARPS)
     operands = [] if second == "wgmma.mma_async" else list(instruction.operands)
     registers = frozenset(_registers([*operands, instruction.guard or Sink()]))
     return Step(instruction, _action(instruction), together, registers, np.array(sorted(registers), np.int64))

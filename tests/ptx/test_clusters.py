@@ -33,9 +33,11 @@ def clustered(body: str, parameters: list[str], directives: str = PAIR) -> str:
     return module(body, parameters).replace(")\n{", f")\n{directives}\n{{")
 
 
-def execute(body: str, arrays: list, threads: int = 64, blocks: object = 2, seed: int = 0) -> None:
+def execute(
+    body: str, arrays: list, threads: int = 64, blocks: object = 2, seed: int = 0, chip: str = "sm_90a"
+) -> None:
     kinds = ["m" if isinstance(each, TensorMap) else "p" for each in arrays]
-    text = assembled(clustered(body, kinds), "sm_90a")
+    text = assembled(clustered(body, kinds).replace("sm_90a", chip), chip)
     run(text, "test", blocks, threads, arrays, 8192, random.Random(seed))
 
 
@@ -194,6 +196,8 @@ def test_copies_to_all_blocks() -> None:
         output[:] = 0
         execute(body.replace("EXPECT", expect), arrays, seed=seed)
         assert (output == given).all()
+    of_one = COPY.replace("multicast::cluster", "multicast::cluster.cta_group::1")
+    execute(body.replace("EXPECT", expect).replace(COPY, of_one), arrays, chip="sm_100a")
     # The other block's bytes may come before they are expected.
     late = body.replace("EXPECT", "").replace(COPY, f"{COPY} {MEET} {expect}")
     execute(late, arrays)
@@ -240,6 +244,60 @@ def test_copies_without_a_tensor_map() -> None:
         assert (output == given).all()
     with pytest.raises(MemoryFault, match=r"a copy to rank \d at an mbarrier of \d"):
         execute(body.replace("COPY", to_other.replace("[%d10]", "[tw_shared+4096]")), [given, output])
+
+
+READS = "ld.shared.b32 %r32, [%d23];"
+# Two stages, whose halves the first warps of both ranks fetch for both, and whose second warps add them up. A stage is
+# full with its bytes and empty when both blocks have read it.
+PIPELINE = f"""{START}{RANKS} @%p0 mbarrier.init.shared::cta.b64 [tw_shared+4096], 1;
+    @%p0 mbarrier.init.shared::cta.b64 [tw_shared+4104], 1; @%p0 mbarrier.init.shared::cta.b64 [tw_shared+4112], 64;
+    @%p0 mbarrier.init.shared::cta.b64 [tw_shared+4120], 64; @%p0 fence.mbarrier_init.release.cluster; {MEET_RELAXED}
+    mov.b16 %h1, 3; mov.b32 %r20, 0; mov.b32 %r30, 0; setp.eq.u32 %p2, %r1, 1; setp.ne.u32 %p3, %r0, 0;
+    @%p2 bra $step; @%p3 bra $end;
+    $step: and.b32 %r21, %r20, 1; shr.u32 %r22, %r20, 1; and.b32 %r23, %r22, 1; xor.b32 %r24, %r23, 1;
+    mul.wide.u32 %d20, %r21, 8; add.s64 %d20, %d20, %d2; mul.wide.u32 %d21, %r21, 256; @%p2 bra $full;
+    $empty: mbarrier.try_wait.parity.shared::cta.b64 %p5, [%d20+4112], %r24; @!%p5 bra $empty;
+    mbarrier.arrive.expect_tx.shared::cta.b64 _, [%d20+4096], 256; mul.wide.u32 %d22, %r5, 128;
+    add.s64 %d22, %d22, %d21; add.s64 %d22, %d22, %d2; shl.b32 %r25, %r20, 6; shl.b32 %r26, %r5, 5;
+    add.s32 %r25, %r25, %r26; mov.b32 %r27, 0;
+    cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster
+        [%d22], [%d100, {{%r25, %r27}}], [%d20+4096], %h1; bra $next;
+    $full: mbarrier.try_wait.parity.shared::cta.b64 %p5, [%d20+4096], %r23; @!%p5 bra $full;
+    add.s64 %d23, %d3, %d21; ld.shared.b32 %r31, [%d23+-128]; {READS}
+    add.s32 %r30, %r30, %r31; mad.lo.s32 %r30, %r32, 3, %r30; add.s64 %d24, %d20, 4112;
+    mapa.shared::cluster.u64 %d25, %d24, 0; mapa.shared::cluster.u64 %d26, %d24, 1;
+    mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%d25];
+    mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%d26];
+    $next: add.s32 %r20, %r20, 1; setp.lt.u32 %p6, %r20, 7; @%p6 bra $step;
+    @!%p2 bra $end; mul.wide.u32 %d27, %r5, 128; add.s64 %d27, %d27, %d101; add.s64 %d27, %d27, %d0;
+    st.global.b32 [%d27+-128], %r30; $end: {MEET}"""
+
+
+def test_a_pipeline_of_copies_to_both_blocks() -> None:
+    given = np.random.default_rng(0).integers(0, 1000, (2, 7 * 64), np.int32)
+    output = np.zeros((2, 32), np.int32)
+    arrays = [TensorMap(given, (32, 1)), output]
+    halves = given[0].reshape(7, 2, 32).sum(axis=0)
+    for seed in SEEDS:
+        output[:] = 0
+        execute(PIPELINE, arrays, seed=seed)
+        assert (output == halves[0] + 3 * halves[1]).all()
+    errors = (SharedRace, BarrierMisuse, Deadlock)
+    for right, wrong, message in (
+        ("@!%p5 bra $empty;", "", "1 arrivals at the mbarrier"),
+        ("@!%p5 bra $full;", "", "a copy which nobody awaited will write"),
+        ("_, [%d26]", "_, [%d25]", "nobody awaited|did not wait for|1 arrivals at the mbarrier"),
+        ("_, [%d20+4096], 256", "_, [%d20+4096], 128", "a copy which nobody awaited will write"),
+        ("%h1, 3", "%h1, 1", "0 of 1 arrivals.*of the cluster .62 of 128"),
+        (f"$end: {MEET}", "$end:", "which ended|before it can know of an operation of warp 1"),
+        (f"$end: {MEET}", f"$end: {MEET_RELAXED}", "before it can know of an operation of warp 1"),
+    ):
+        for seed in SEEDS:
+            with pytest.raises(errors, match=message):
+                execute(PIPELINE.replace(right, wrong), arrays, seed=seed)
+    late = PIPELINE.replace(READS, "").replace("[%d26];", f"[%d26]; {READS}")
+    with pytest.raises(SharedRace, match="another warp read before it"):
+        execute(late, arrays)
 
 
 def test_memory_of_another_block_is_written_when_that_is_known_to_be_done_with_it() -> None:
@@ -290,8 +348,20 @@ def test_the_barrier_of_the_cluster() -> None:
     ):
         with pytest.raises(BarrierMisuse, match=message):
             execute(START + body, [])
-    with pytest.raises(Divergence, match="are named, but only 0xffff run"):
-        execute(START + half + "@%p4 barrier.cluster.arrive.aligned;", [])
+    aligned, aligned_wait = MEET.split("; ")
+    several = f"{START}{half} @%p4 bra $low; {aligned}; bra $both; $low: {aligned}; $both: {aligned_wait}"
+    with pytest.raises(Divergence, match="threads of a warp arrive by several aligned barriers of the cluster"):
+        execute(several, [])
+    # A lane comes late to an aligned wait: the barrier is open by then.
+    copies = (
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [tw_shared], [%d100], 64, [tw_shared+4096]"
+    )
+    late = f"""{READY} {EXPECT.replace("BYTES", "64")} {aligned}; @!%p0 bra $met;
+    {copies}; {waiting()} $met: {aligned_wait}"""
+    execute(late, [np.zeros(16, np.int32)])
+    parted = f"{START}{half} {aligned}; @%p4 bra $low; {aligned_wait} bra $end; $low: {aligned_wait} $end:"
+    with pytest.raises(Deadlock, match="the barrier of the cluster"):
+        execute(parted, [])
     stuck = f"{READY} @%p8 bra $end; {waiting()} $end: {MEET}"
     with pytest.raises(Deadlock, match=r"\(64 of 128 threads came\)") as raised:
         execute(stuck, [])
