@@ -62,25 +62,31 @@ class Trials:
     small: Sizes
 
 
-# Rows of 8 bits that are copied begin at multiples of 16.
-_EVEN = Trials(2, (512, 512, 768), (400, 272, 400), (129, 67, 93), (16, 24, 48))
-# Rows that begin anywhere, with two blocks for each multiprocessor.
-_ODD = Trials(4, (175, 173, 777), (130, 77, 401), (129, 67, 93), (9, 31, 17))
-# So few results that the depth is cut.
-_FEW = Trials(32, (128, 256, 2048), (136, 200, 1000), (17, 33, 1500), (8, 8, 600))
+_ODD, _SMALL = (129, 67, 93), (16, 24, 48)
 _ROWS = Trials(2, (64, 1024), (37, 1000), (5, 1027), (3, 40))
+# By words of names, of which the first that are there decide. Edges of what machines copy are multiples of 16 bytes.
 _TRIALS = {
+    # So few results that the depth is cut.
+    "few tiles": Trials(32, (128, 256, 8192), (120, 248, 8008), (17, 33, 1500), (8, 8, 600)),
+    "gemm i8 odd": Trials(4, (175, 173, 777), (130, 145, 777), _ODD, (9, 31, 17)),
+    # So many columns that rows of the left operand are laid out.
+    "gemm f8e4m3fn odd": Trials(22, (161, 999, 777), (97, 937, 777), _ODD, (9, 31, 17)),
+    # How results are stored depends on the depth.
+    "f16": Trials(2, (256, 512, 4096), (272, 400, 4000), _ODD, _SMALL),
     # Multiplied by threads, which takes the emulator long.
-    "gemm f32": Trials(2, (256, 384, 256), (200, 136, 144), (129, 67, 93), (16, 24, 48)),
-    "gemm bf16, few tiles": _FEW,
-    "attention": Trials(8, (2, 384, 64), (1, 328, 64), (2, 129, 64), (1, 40, 40)),
+    "gemm f32": Trials(2, (256, 384, 256), (200, 136, 144), _ODD, _SMALL),
+    "a.T b.T": Trials(2, (256, 2048, 768), (144, 2000, 400), _ODD, _SMALL),
+    "gemm": Trials(2, (512, 512, 768), (400, 272, 400), _ODD, _SMALL),
+    "attention": Trials(16, (1, 1024, 64), (1, 1000, 64), (2, 129, 64), (1, 40, 40)),
     "softmax": _ROWS,
     "layer norm": _ROWS,
     "row sum": _ROWS,
     "column sum": Trials(2, (512, 128), (300, 72), (129, 65), (3, 40)),
     "transpose": Trials(2, (128, 192), (136, 200), (65, 67), (5, 3)),
-    "conv 3x3": Trials(8, (1, 256, 64, 28, 28), (1, 72, 136, 12, 20), (2, 19, 35, 9, 11), (1, 3, 5, 4, 6)),
+    "conv 3x3": Trials(16, (2, 256, 64, 28, 28), (2, 200, 72, 27, 29), (2, 19, 35, 9, 11), (1, 3, 5, 4, 6)),
 }
+# What tells cases apart: a chip, a name, a trial and sizes.
+Key = tuple[str, str, str, Sizes]
 
 
 @dataclass(frozen=True)
@@ -101,11 +107,15 @@ class Case:
 
     @property
     def trials(self) -> Trials:
-        return _TRIALS.get(self.name, _ODD if "odd" in self.name else _EVEN)
+        return next(trials for words, trials in _TRIALS.items() if words in self.name)
 
     @property
     def sizes(self) -> Sizes:
         return getattr(self.trials, self.trial)
+
+    @property
+    def key(self) -> Key:
+        return self.chip, self.name, self.trial, self.sizes
 
 
 @dataclass
@@ -125,6 +135,10 @@ class Row:
     seconds: float = 0.0
     verdict: str = NOT_RUN
     why: str = ""
+
+    @property
+    def key(self) -> Key:
+        return self.chip, self.name, self.trial, self.sizes
 
     @property
     def text(self) -> str:
@@ -270,10 +284,11 @@ def run_cases(cases: Sequence[Case], jobs: int) -> Iterator[Row]:
         yield from workers.map(run_case, cases)
 
 
-def read_rows(path: Path) -> list[Row]:
+def kept_rows(path: Path | None) -> dict[Key, Row]:
     """What `--rows` has kept; none where it has not been written."""
-    lines = path.read_text().splitlines() if path.exists() else []
-    return [msgspec.json.decode(line, type=Row) for line in lines]
+    lines = path.read_text().splitlines() if path is not None and path.exists() else []
+    rows = [msgspec.json.decode(line, type=Row) for line in lines]
+    return {row.key: row for row in rows}
 
 
 def summary(rows: Iterable[Row], cases: int) -> dict[str, int]:
@@ -283,18 +298,11 @@ def summary(rows: Iterable[Row], cases: int) -> dict[str, int]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--chips", default=",".join(CHIPS), help="with commas between")
-    parser.add_argument("--only", default="", help="cases whose `name trial, chip` holds this")
-    parser.add_argument("--jobs", type=int, default=1, help="processes")
-    parser.add_argument("--rows", type=Path, help="a file of rows to which new ones are added; its cases are not rerun")
-    parser.add_argument("--json", action="store_true", help="a line of JSON for each row, and one for the summary")
-    given = parser.parse_args(arguments)
+    given = _parser().parse_args(arguments)
     cases = all_cases(given.chips.split(","), given.only)
-    kept = {(row.chip, row.name, row.trial): row for row in (read_rows(given.rows) if given.rows else [])}
-    keys = [(case.chip, case.name, case.trial) for case in cases]
-    rows = [kept[key] for key in keys if key in kept]
-    for row in run_cases([case for case, key in zip(cases, keys, strict=True) if key not in kept], given.jobs):
+    kept = kept_rows(given.rows)
+    rows = [kept[case.key] for case in cases if case.key in kept]
+    for row in run_cases([case for case in cases if case.key not in kept], given.jobs):
         rows.append(row)
         line = msgspec.json.encode(row).decode()
         print(line if given.json else row.text, flush=True)
@@ -305,6 +313,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     text = ", ".join(f"{count} {verdict}" for verdict, count in found.items())
     print(msgspec.json.encode(found).decode() if given.json else text)
     return 1 if found[WRONG] else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--chips", default=",".join(CHIPS), help="with commas between")
+    parser.add_argument("--only", default="", help="cases whose `name trial, chip` holds this")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--rows", type=Path, help="a file of rows to which new ones are added; its cases are not rerun")
+    parser.add_argument("--json", action="store_true", help="a line of JSON for each row, and one for the summary")
+    return parser
 
 
 if __name__ == "__main__":
