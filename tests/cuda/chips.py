@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tests.cuda.fake_driver import tensor_maps
+from tests.ptx.counts import Counts
 from tests.ptx.emulator import run
 from tilewright.api.stages import Lowered
 from tilewright.dialects import tile
@@ -33,7 +34,15 @@ def built(lowered: Lowered, target: str) -> CudaProgram:
 
 def emulated(program: CudaProgram, arrays: Sequence[Tensor], seed: int = 0) -> list[Tensor]:
     """Run a program's PTX on an emulator, its blocks in random order; what is not a kernel by its definition."""
+    return emulated_and_counted(program, arrays, seed)[0]
+
+
+def emulated_and_counted(
+    program: CudaProgram, arrays: Sequence[Tensor], seed: int = 0
+) -> tuple[list[Tensor], dict[str, Counts]]:
+    """The same, and what the emulator counted of each kernel."""
     order = random.Random(seed)
+    counts: dict[str, Counts] = {}
 
     def call(callee: str, operands: list[Tensor]) -> list[Tensor]:
         kernel, code = program.unit.kernel(callee), program.kernels[callee]
@@ -47,10 +56,11 @@ def emulated(program: CudaProgram, arrays: Sequence[Tensor], seed: int = 0) -> l
             if effect != tile.IN:
                 results.append(array)
         given = [*given, *tensor_maps(code.tensor_maps, given)]
-        run(program.ptx[callee], callee, code.blocks, code.threads, given, code.shared_bytes, order)
+        counts[callee] = run(program.ptx[callee], callee, code.blocks, code.threads, given, code.shared_bytes, order)
         return results
 
-    return Interpreter(program.unit.constants, call).run(program.unit.main.body.block, list(arrays))
+    found = Interpreter(program.unit.constants, call).run(program.unit.main.body.block, list(arrays))
+    return found, counts
 
 
 def by_definition(unit: Unit, arrays: Sequence[Tensor], seed: int = 0) -> list[Tensor]:

@@ -4,7 +4,8 @@ and the instructions that multiply, copy and wait. No GPU is used. A kernel that
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,13 @@ if TYPE_CHECKING:
 Program = tuple[str, Callable[..., Any], tuple[tw.ShapeDtype, ...]]
 # Which operands of a product lie transposed.
 _TURNED = ((False, False), (False, True), (True, False), (True, True))
+# Sizes of programs, and small ones.
+_Sizes = tuple[tuple[int, ...], tuple[int, ...]]
+_CUBES: _Sizes = (4096, 4096, 4096), (512, 512, 512)
+_ODD: _Sizes = (1001, 999, 777), (101, 99, 77)
+_FEW_TILES: _Sizes = (256, 512, 8192), (256, 512, 8192)
+_WIDE_ROWS: _Sizes = (4096, 1024), (512, 1024)
+_IMAGE = (8, 256, 256, 28, 28)
 # One chip of each generation.
 CHIPS = ("sm_80", "sm_90a", "sm_100a", "sm_120a")
 _PRODUCT_LIMIT_S, _OTHER_LIMIT_S = 0.4, 1.0
@@ -42,62 +50,116 @@ def cases(quick: bool) -> tuple[CompilerCase, ...]:
     return tuple(found)
 
 
+@dataclass(frozen=True)
+class Form:
+    """A program for arrays of any sizes: `types` gives those of its arrays. `sizes` are what is looked at, and `quick`
+    those to see that everything works."""
+
+    name: str
+    function: Callable[..., Any]
+    types: Callable[..., tuple[tw.ShapeDtype, ...]]
+    sizes: tuple[int, ...]
+    quick: tuple[int, ...]
+
+
 def programs(quick: bool) -> list[Program]:
     """The programs that are compiled for each chip: names, functions, and types of their arrays."""
-    side = 512 if quick else 4096
-    found: list[Program] = []
-    for dtype in ("bf16", "f16", "f32"):
-        square = tw.ShapeDtype((side, side), getattr(tw, dtype))
-        found.append((f"gemm {dtype}", _product, (square, square)))
-    square, row = tw.ShapeDtype((side, side), tw.bf16), tw.ShapeDtype((side,), tw.bf16)
-    heads = tw.ShapeDtype((8, side // 4, 64), tw.bf16)
-    rows = tw.ShapeDtype((side, 1024), tw.f32)
-    image, kernel = tw.ShapeDtype((8, 256, 28, 28), tw.bf16), tw.ShapeDtype((256, 256, 3, 3), tw.bf16)
-    wide = tw.ShapeDtype((side, side), tw.f32)
+    return [(form.name, form.function, form.types(*(form.quick if quick else form.sizes))) for form in forms()]
+
+
+def forms() -> list[Form]:
+    """The same for other sizes. Those of products are (rows, columns, depth)."""
     return [
-        *found,
-        *_products_of_8_bits((side,) * 3, (101, 99, 77) if quick else (1001, 999, 777)),
-        ("gemm tf32, b.T", _rounding_product, (wide, wide)),
-        ("gemm bf16, a.T", partial(_turned_product, True, False), (square, square)),
-        ("gemm bf16, b.T", partial(_turned_product, False, True), (square, square)),
-        ("gemm bf16, a.T b.T", partial(_turned_product, True, True), (square, square)),
-        ("gemm bf16, gelu", _product_and_gelu, (square, square, row)),
-        ("gemm bf16, few tiles", _product, (tw.ShapeDtype((256, 8192), tw.bf16), tw.ShapeDtype((8192, 512), tw.bf16))),
-        ("attention", _attention, (heads, heads, heads)),
-        ("softmax", partial(tw.nn.softmax, axis=-1), (rows,)),
-        ("layer norm", _layer_norm, (rows,)),
-        ("row sum", partial(tw.sum, axis=1), (rows,)),
-        ("column sum", partial(tw.sum, axis=0), (rows,)),
-        ("transpose", _transposed, (rows,)),
-        ("conv 3x3", partial(tw.nn.conv, padding=1), (image, kernel)),
+        *_products(),
+        Form("attention", _attention, _heads, (8, 1024, 64), (8, 128, 64)),
+        Form("softmax", partial(tw.nn.softmax, axis=-1), _matrix, *_WIDE_ROWS),
+        Form("layer norm", _layer_norm, _matrix, *_WIDE_ROWS),
+        Form("row sum", partial(tw.sum, axis=1), _matrix, *_WIDE_ROWS),
+        Form("column sum", partial(tw.sum, axis=0), _matrix, *_WIDE_ROWS),
+        Form("transpose", _transposed, _matrix, *_WIDE_ROWS),
+        Form("conv 3x3", partial(tw.nn.conv, padding=1), _image_and_weights, _IMAGE, _IMAGE),
     ]
 
 
-def _products_of_8_bits(even: Sequence[int], odd: Sequence[int]) -> Iterator[Program]:
+def _products() -> Iterator[Form]:
+    for dtype in (tw.bf16, tw.f16, tw.f32):
+        yield Form(f"gemm {dtype.name}", _product, partial(_operands, dtype, dtype), *_CUBES)
+    yield from _products_of_8_bits()
+    yield Form("gemm tf32, b.T", _rounding_product, partial(_operands, tw.f32, tw.f32, right_turned=True), *_CUBES)
+    for turned in ((True, False), (False, True), (True, True)):
+        types = partial(_operands, tw.bf16, tw.bf16, left_turned=turned[0], right_turned=turned[1])
+        yield Form(_with_letters("gemm bf16", turned), partial(_turned_product, *turned), types, *_CUBES)
+    yield Form("gemm bf16, gelu", _product_and_gelu, _operands_and_bias, *_CUBES)
+    yield Form("gemm bf16, few tiles", _product, partial(_operands, tw.bf16, tw.bf16), *_FEW_TILES)
+
+
+def _products_of_8_bits() -> Iterator[Form]:
     """All types in the order that instructions take, the others in those that they do not, and sizes of which rows
     begin anywhere."""
     for left, right, result in ((tw.i8, tw.i8, tw.i32), (tw.f8e4m3fn, tw.f8e4m3fn, tw.f32)):
         name = f"gemm {left.name}"
         for turned in _TURNED:
-            yield _named_product(name, turned, even, left, right, result)
-        yield _named_product(f"{name} odd", (False, False), odd, left, right, result)
-        yield _named_product(f"{name} odd", (False, True), odd, left, right, result)
-    yield _named_product("gemm f8e5m2", (False, True), even, tw.f8e5m2, tw.f8e5m2, tw.f32)
-    yield _named_product("gemm f8e4m3fn f8e5m2", (False, True), even, tw.f8e4m3fn, tw.f8e5m2, tw.f32)
-    yield _named_product("gemm f8e4m3fn f8e5m2", (True, False), even, tw.f8e4m3fn, tw.f8e5m2, tw.f32)
+            yield _wide_form(name, turned, left, right, result)
+        yield _wide_form(f"{name} odd", (False, False), left, right, result, _ODD)
+        yield _wide_form(f"{name} odd", (False, True), left, right, result, _ODD)
+    yield _wide_form("gemm f8e5m2", (False, True), tw.f8e5m2, tw.f8e5m2, tw.f32)
+    yield _wide_form("gemm f8e4m3fn f8e5m2", (False, True), tw.f8e4m3fn, tw.f8e5m2, tw.f32)
+    yield _wide_form("gemm f8e4m3fn f8e5m2", (True, False), tw.f8e4m3fn, tw.f8e5m2, tw.f32)
 
 
-def _named_product(
-    name: str, turned: tuple[bool, bool], sizes: Sequence[int], left: DType, right: DType, result: DType
-) -> Program:
-    """A product of (rows, columns, depth) whose operands may lie transposed."""
-    rows, columns, depth = sizes
+def _wide_form(
+    name: str, turned: tuple[bool, bool], left: DType, right: DType, result: DType, sizes: _Sizes = _CUBES
+) -> Form:
+    """A product whose operands may lie transposed, and whose results are of a type of their own."""
+    types = partial(_operands, left, right, left_turned=turned[0], right_turned=turned[1])
+    return Form(_with_letters(name, turned), partial(_wide_product, *turned, result), types, *sizes)
+
+
+def _with_letters(name: str, turned: tuple[bool, bool]) -> str:
     letters = " ".join(letter for letter, is_turned in zip(("a.T", "b.T"), turned, strict=True) if is_turned)
-    types = (
-        tw.ShapeDtype((depth, rows) if turned[0] else (rows, depth), left),
-        tw.ShapeDtype((columns, depth) if turned[1] else (depth, columns), right),
+    return f"{name}, {letters}" if letters else name
+
+
+# ---- types of arrays, by sizes --------------------------------------------------------------------------------------
+
+
+def _operands(
+    left: DType,
+    right: DType,
+    rows: int,
+    columns: int,
+    depth: int,
+    *,
+    left_turned: bool = False,
+    right_turned: bool = False,
+) -> tuple[tw.ShapeDtype, ...]:
+    return (
+        tw.ShapeDtype((depth, rows) if left_turned else (rows, depth), left),
+        tw.ShapeDtype((columns, depth) if right_turned else (depth, columns), right),
     )
-    return f"{name}, {letters}" if letters else name, partial(_wide_product, *turned, result), types
+
+
+def _operands_and_bias(rows: int, columns: int, depth: int) -> tuple[tw.ShapeDtype, ...]:
+    return (*_operands(tw.bf16, tw.bf16, rows, columns, depth), tw.ShapeDtype((columns,), tw.bf16))
+
+
+def _heads(heads: int, length: int, width: int) -> tuple[tw.ShapeDtype, ...]:
+    """Queries, keys and values."""
+    return (tw.ShapeDtype((heads, length, width), tw.bf16),) * 3
+
+
+def _matrix(rows: int, columns: int) -> tuple[tw.ShapeDtype, ...]:
+    return (tw.ShapeDtype((rows, columns), tw.f32),)
+
+
+def _image_and_weights(batch: int, channels: int, outputs: int, height: int, width: int) -> tuple[tw.ShapeDtype, ...]:
+    return (
+        tw.ShapeDtype((batch, channels, height, width), tw.bf16),
+        tw.ShapeDtype((outputs, channels, 3, 3), tw.bf16),
+    )
+
+
+# ---- what is computed -----------------------------------------------------------------------------------------------
 
 
 def _product(a: Any, b: Any) -> Any:
