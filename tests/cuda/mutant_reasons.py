@@ -51,6 +51,22 @@ def why_moving_is_harmless(op: Operation, other: Operation, forwards: bool) -> s
         return _FENCED_AGAIN
     if isinstance(op if forwards else other, tensor_memory.TensorFreeOp):
         return "given back later"
+    if reason := _why_the_order_of_two_is_free(op, other, forwards):
+        return reason
+    for moved, passed, down in ((op, other, forwards), (other, op, not forwards)):
+        if isinstance(moved, asynchronous.ArriveOp) and isinstance(passed, scheduled.BarrierOp) and down:
+            return "says later that a stage is empty"
+        stores = any(isinstance(each, asynchronous.TensorStoreOp) for each in passed.walk())
+        if isinstance(moved, asynchronous.StoreWaitOp) and not down and not stores:
+            return "waits sooner"
+        if isinstance(moved, scheduled.CommitOp) and not isinstance(passed, _COUNTS_COPIES):
+            return "" if any(isinstance(each, _COUNTS_COPIES) for each in passed.walk()) else "the same groups"
+        if isinstance(moved, scheduled.CommitOp) and isinstance(passed, scheduled.CopyOp) and down:
+            return "waits for more"
+    return ""
+
+
+def _why_the_order_of_two_is_free(op: Operation, other: Operation, forwards: bool) -> str:
     kinds = {type(op), type(other)}
     if kinds == {asynchronous.ExpectOp, asynchronous.TensorCopyOp} and _barrier(op) is not _barrier(other):
         return _OF_OTHER_BARRIERS
@@ -64,16 +80,6 @@ def why_moving_is_harmless(op: Operation, other: Operation, forwards: bool) -> s
         return "behind the last trip nothing is copied again"
     if kinds == {scheduled.BarrierOp} and _scopes(op, other) == {scheduled.EVERY_ROLE, scheduled.CLUSTER}:
         return "all come to both"
-    for moved, passed, down in ((op, other, forwards), (other, op, not forwards)):
-        if isinstance(moved, asynchronous.ArriveOp) and isinstance(passed, scheduled.BarrierOp) and down:
-            return "says later that a stage is empty"
-        stores = any(isinstance(each, asynchronous.TensorStoreOp) for each in passed.walk())
-        if isinstance(moved, asynchronous.StoreWaitOp) and not down and not stores:
-            return "waits sooner"
-        if isinstance(moved, scheduled.CommitOp) and not isinstance(passed, _COUNTS_COPIES):
-            return "" if any(isinstance(each, _COUNTS_COPIES) for each in passed.walk()) else "the same groups"
-        if isinstance(moved, scheduled.CommitOp) and isinstance(passed, scheduled.CopyOp) and down:
-            return "waits for more"
     return ""
 
 

@@ -1,6 +1,6 @@
-"""Products of the sizes of the instruction page, the first block of each on the emulator, or the first blocks that share
-what they copy: with the tiles, stages and layouts that a size of 4096 gets, its numbers are right and no access to
-shared memory meets another in a bank.
+"""Products of the sizes of the instruction page, the first block of each on the emulator, or the first that share what
+they copy: with the tiles, stages and layouts that a size of 4096 gets, its numbers are right and no access to shared
+memory meets another in a bank.
 
     python -m tests.cuda.whole_tiles            all of them, many minutes: kernels that lay operands out run whole
     python -m tests.cuda.whole_tiles tf32       those whose names say so
