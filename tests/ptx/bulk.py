@@ -82,8 +82,7 @@ def copy(instruction: Instruction, words: Words) -> Effect:
         return _tensor(instruction, words)
     if words.left == ["global", "shared::cta", _GROUPED]:
         return _plain_store(instruction, words)
-    target, source, size, barrier, *mask = instruction.operands
-    return _plain_load(instruction, source, size, _destination(instruction, words, target, barrier, mask))
+    return _plain_load(instruction, _destination(instruction, words, 4))
 
 
 def _for_lanes(act: Callable[[Block, int], None]) -> Effect:
@@ -94,25 +93,24 @@ def _for_lanes(act: Callable[[Block, int], None]) -> Effect:
     return effect
 
 
-# ---- where copies to shared memory go ------------------------------------------------------------------------------
+# ---- where copies to shared memory go --------------------------------------------------------------------------------
 
 
 # The blocks that a thread's copy goes to, and in each of them the address and the mbarrier.
 _Destination = Callable[[Block, int], list[tuple[Block, int, MBarrier]]]
 
 
-def _destination(
-    instruction: Instruction, words: Words, target: Operand, barrier: Operand, mask: Sequence[Operand]
-) -> _Destination:
-    """What `[target], ... [barrier]{, mask}` names; with a mask the same places of each block that is in it."""
+def _destination(instruction: Instruction, words: Words, count: int) -> _Destination:
+    """What the operands `[target], ... [barrier]{, mask}` name, so many without the mask; with it the same places of
+    each block that is in it."""
     is_multicast = words.take("multicast::cluster")
     if len(words.left) != 3 or words.left[0] not in _TO_SHARED or words.left[1:] != ["global", _ARRIVES]:
         raise words.unknown()
-    in_cluster = words.left[0] == _IN_CLUSTER
-    if len(mask) != is_multicast or (is_multicast and not in_cluster):
+    in_cluster, operands = words.left[0] == _IN_CLUSTER, instruction.operands
+    if len(operands) != count + is_multicast or (is_multicast and not in_cluster):
         raise words.unknown()
-    read_target, read_barrier = address_of(target, instruction), address_of(barrier, instruction)
-    read_mask = reader(mask[0], "u16", instruction) if is_multicast else None
+    read_target, read_barrier = address_of(operands[0], instruction), address_of(operands[count - 1], instruction)
+    read_mask = reader(operands[count], "u16", instruction) if is_multicast else None
 
     def find(block: Block, thread: int) -> list[tuple[Block, int, MBarrier]]:
         address, at = int(read_target(block)[thread]), int(read_barrier(block)[thread])
@@ -170,7 +168,8 @@ def _global_bytes(block: Block, thread: int, address: int, size: int) -> np.ndar
     return data[int(offsets[0]) : int(offsets[0]) + size]
 
 
-def _plain_load(instruction: Instruction, source: Operand, size: Operand, find: _Destination) -> Effect:
+def _plain_load(instruction: Instruction, find: _Destination) -> Effect:
+    _, source, size = instruction.operands[:3]
     read_source, read_size = address_of(source, instruction), reader(size, "u32", instruction)
 
     def act(block: Block, thread: int) -> None:
@@ -221,9 +220,8 @@ def _tensor(instruction: Instruction, words: Words) -> Effect:
         target, source = instruction.operands
         return _tensor_store(instruction, _named_box(instruction, target, rank), source)
     words.take("cta_group::1")
-    target, source, barrier, *mask = instruction.operands
-    destination = _destination(instruction, words, target, barrier, mask)
-    return _tensor_load(_named_box(instruction, source, rank), destination)
+    destination = _destination(instruction, words, 3)
+    return _tensor_load(_named_box(instruction, instruction.operands[1], rank), destination)
 
 
 _Box = Callable[[Block, int], tuple[TensorMap, tuple[np.ndarray, np.ndarray]]]

@@ -1,4 +1,5 @@
-"""Runs the PTX that LLVM's NVPTX back end prints, with NumPy: all threads of a block at once, block after block.
+"""Runs the PTX that LLVM's NVPTX back end prints, with NumPy: all threads of a block at once, the blocks of a cluster
+in turns, cluster after cluster.
 
 The source of truth is the PTX ISA (https://docs.nvidia.com/cuda/parallel-thread-execution), whose headings the comments
 cite. What is not implemented raises `NotImplementedError` with the text of the instruction; nothing is guessed.
