@@ -122,6 +122,7 @@ _EFFECTS: dict[str, Callable[[Instruction, Words], Effect]] = {
     "activemask": warps.active_mask,
     "mma": matrix.multiply,
     "ldmatrix": matrix.load_matrix,
+    "stmatrix": matrix.store_matrix,
     "elect": warps.elect,
     "mapa": cluster_operations.map_address,
     "getctarank": cluster_operations.rank_of_address,
@@ -140,7 +141,7 @@ _EFFECTS: dict[str, Callable[[Instruction, Words], Effect]] = {
 
 
 # Instructions that lanes of a warp run together, by the first word and by the first two; and those of four warps.
-_WHOLE_WARPS = frozenset({"shfl", "vote", "match", "redux", "mma", "ldmatrix", "elect"})
+_WHOLE_WARPS = frozenset({"shfl", "vote", "match", "redux", "mma", "ldmatrix", "stmatrix", "elect"})
 _WHOLE_WARPS |= {f"tcgen05.{word}" for word in ("alloc", "dealloc", "relinquish_alloc_permit", "ld", "st")}
 _WHOLE_WARPS |= {"tcgen05.wait::ld", "tcgen05.wait::st", "bar.arrive"}
 _WHOLE_GROUPS = frozenset({"wgmma", "setmaxnreg"})
