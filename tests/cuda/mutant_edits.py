@@ -34,7 +34,10 @@ USES_BARRIERS = (
     *(asynchronous.ArriveOp, asynchronous.ExpectOp, asynchronous.AwaitOp, asynchronous.TensorCopyOp),
     tensor_memory.MmaCommitOp,
 )
-_USES_TENSOR_MEMORY = (tensor_memory.TensorAllocOp, tensor_memory.TensorMmaOp, tensor_memory.TensorLoadOp)
+_USES_TENSOR_MEMORY = (
+    *(tensor_memory.TensorAllocOp, tensor_memory.TensorMmaOp, tensor_memory.TensorLoadOp),
+    tensor_memory.TensorPutOp,
+)
 # What touches memory where an operand is there.
 _MOVES = (tile.LoadOp, tile.StoreOp, scheduled.MmaOp, asynchronous.TensorStoreOp)
 

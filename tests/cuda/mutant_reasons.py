@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import cycle
+from typing import TypeVar
 
 from xdsl.ir import Block, Operation, SSAValue
 
 from tests.cuda.mutant_edits import count_of, kernel_of, map_of, neighbour, region_of, role_of
 from tilewright.dialects import asynchronous, scheduled, tensor_memory, tile
+from tilewright.passes.copying_role import COPIES
 
 # Said twice, these say nothing more.
 _IDEMPOTENT = (
@@ -23,6 +25,7 @@ _FENCED_AGAIN = "fenced again before the next product"
 # An arrival tells what its warp has done. A copy that it has begun is none of that, but is told by its own barrier, and
 # neither of the two waits.
 _OF_OTHER_BARRIERS = "a copy that is begun is told by its own barrier only"
+T = TypeVar("T", bound=Operation)
 _COUNTS_COPIES = (scheduled.CopyOp, scheduled.CommitOp, scheduled.WaitOp)
 
 
@@ -54,8 +57,10 @@ def why_moving_is_harmless(op: Operation, other: Operation, forwards: bool) -> s
     if reason := _why_the_order_of_two_is_free(op, other, forwards):
         return reason
     for moved, passed, down in ((op, other, forwards), (other, op, not forwards)):
-        if isinstance(moved, asynchronous.ArriveOp) and isinstance(passed, scheduled.BarrierOp) and down:
+        if isinstance(moved, asynchronous.ArriveOp) and isinstance(passed, scheduled.BarrierOp | tile.StoreOp) and down:
             return "says later that a stage is empty"
+        if isinstance(moved, tensor_memory.MmaCommitOp) and isinstance(passed, tile.StoreOp) and down:
+            return "says later that products have been done"
         stores = any(isinstance(each, asynchronous.TensorStoreOp) for each in passed.walk())
         if isinstance(moved, asynchronous.StoreWaitOp) and not down and not stores:
             return "waits sooner"
@@ -78,9 +83,53 @@ def _why_the_order_of_two_is_free(op: Operation, other: Operation, forwards: boo
         return "each waits for something else"
     if kinds == {asynchronous.ArriveOp, scheduled.MmaWaitOp} and isinstance(op.parent_op(), scheduled.ParallelOp):
         return "behind the last trip nothing is copied again"
+    if kinds == {asynchronous.ArriveOp, tensor_memory.TensorLoadOp} and _is_for_copies(op, other):
+        return "a load from tensor memory reads no stage"
+    if kinds == {asynchronous.AwaitOp, tensor_memory.TensorFenceOp} and _fences_before(op, other):
+        return "a wait tells nobody of tensor memory"
+    if kinds == {asynchronous.AwaitOp, tensor_memory.TensorPutOp} and _is_for_what_is_copied(op, other):
+        return "nothing is copied to tensor memory"
+    if kinds == {asynchronous.MbarrierOp, scheduled.BarrierOp} and _is_made_before_another(op, other):
+        return "made before another barrier of those that use it"
     if kinds == {scheduled.BarrierOp} and _scopes(op, other) == {scheduled.EVERY_ROLE, scheduled.CLUSTER}:
         return "all come to both"
     return ""
+
+
+def _one_of(kind: type[T], ops: Sequence[Operation]) -> T:
+    return next(op for op in ops if isinstance(op, kind))
+
+
+def _is_for_copies(*ops: Operation) -> bool:
+    """Whether only a role that copies waits for an arrival."""
+    users = [use.operation for use in _one_of(asynchronous.ArriveOp, ops).mbarrier.uses]
+    roles = {role_of(each) for each in users if isinstance(each, asynchronous.AwaitOp)}
+    return all(isinstance(role, scheduled.RoleOp) and role.role.data == COPIES for role in roles)
+
+
+def _is_for_what_is_copied(*ops: Operation) -> bool:
+    """Whether a wait is for copies alone."""
+    users = [use.operation for use in _one_of(asynchronous.AwaitOp, ops).mbarrier.uses]
+    return all(
+        isinstance(each, asynchronous.AwaitOp | asynchronous.ExpectOp | asynchronous.TensorCopyOp) for each in users
+    )
+
+
+def _fences_before(*ops: Operation) -> bool:
+    return _one_of(tensor_memory.TensorFenceOp, ops).side.data == tensor_memory.BEFORE
+
+
+def _is_made_before_another(*ops: Operation) -> bool:
+    """Whether barriers in memory are for no role, and a barrier of the block lies between that they do not pass and
+    their first use."""
+    made, barrier = _one_of(asynchronous.MbarrierOp, ops), _one_of(scheduled.BarrierOp, ops)
+    users = [use.operation for use in made.result.uses]
+    block = region_of(made).body.block
+    if barrier.scope.data != scheduled.EVERY_ROLE or any(role_of(user) is not None for user in users):
+        return False
+    behind = list(block.ops)[max(map(block.get_operation_index, (made, barrier))) + 1 :]
+    first = next(at for at, op in enumerate(behind) if any(each in users for each in op.walk()))
+    return any(isinstance(op, scheduled.BarrierOp) and op.scope.data == scheduled.BLOCK for op in behind[:first])
 
 
 def is_said_later(op: Operation) -> bool:
