@@ -68,6 +68,7 @@ def tile_to_warps() -> Sequence[Pass]:
     """Schedule for warps: layouts of all tiles, every movement of data between them, and copies ahead of products."""
     from tilewright.passes.scheduled_drop_barriers import ScheduledDropBarriersPass
     from tilewright.passes.scheduled_loop_over_tiles import ScheduledLoopOverTilesPass
+    from tilewright.passes.scheduled_multicast_copies import ScheduledMulticastCopiesPass
     from tilewright.passes.scheduled_multiply_in_tensor_memory import ScheduledMultiplyInTensorMemoryPass
     from tilewright.passes.scheduled_order_accesses import ScheduledOrderAccessesPass
     from tilewright.passes.scheduled_order_tiles import ScheduledOrderTilesPass
@@ -101,6 +102,7 @@ def tile_to_warps() -> Sequence[Pass]:
         ScheduledStoreTensorsPass(),  # results that go through a buffer anyway, where the machine copies
         ScheduledOrderTilesPass(),  # when what blocks copy is known, and before anything is planned by its place
         ScheduledLoopOverTilesPass(),  # in that order; when it is known how results are stored
+        ScheduledMulticastCopiesPass(),  # when it is known which blocks are neighbours, in all their tiles
         ScheduledPlanBlockMemoryPass(),  # when all buffers are there
         ScheduledDropBarriersPass(),  # what buffers share decides which barriers are needed
         ScheduledRecordZonesPass(),  # last: what zones hold when everything is where it stays

@@ -1,8 +1,9 @@
-"""Tests of a real GPU are not collected where there is none; programs of the others run on an emulated driver. A
-fixture compiles products by a schedule that is given."""
+"""Tests of a real GPU are not collected where there is none; programs of the others run on an emulated driver. Fixtures
+compile products by a schedule that is given, and for machines that are smaller."""
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +17,9 @@ from tests.cuda.fake_driver import H200, FakeDriver
 from tests.cuda.running import unassembled
 from tilewright.cost.products import MatmulTile
 from tilewright.cost.warp_products import TCGEN05, WGMMA, WarpSchedule
-from tilewright.passes import lower_contract_group
+from tilewright.machines import machine as machines
+from tilewright.machines.machine import Machine, load, with_caches
+from tilewright.passes import lower_contract_group, scheduled_loop_over_tiles, scheduled_order_tiles
 from tilewright.runtime import cuda_driver
 from tilewright.targets.cuda import target
 from tilewright.targets.cuda.target import CudaProgram
@@ -70,3 +73,18 @@ def in_tensor_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[..., CudaProgr
         return built(tw.jit(function).lower(*arrays), f"cuda:{chip}")
 
     return compiled
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Machines have so many multiprocessors, each with room for so many blocks, and so large a cache."""
+
+    def shrink(cores: int, cache_bytes: int = 2048, together: int = 1) -> None:
+        def smaller(name: str) -> Machine:
+            return dataclasses.replace(with_caches(load(name), {"l2": cache_bytes}), cores=cores)
+
+        monkeypatch.setattr(machines, "load", smaller)
+        for module in (scheduled_order_tiles, scheduled_loop_over_tiles):
+            monkeypatch.setattr(module, "blocks_together", lambda *_: together)
+
+    return shrink

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.ptx.emulator import run
+from tests.ptx.emulator import cluster_size, run
 from tests.ptx.parser import Address, Register, Symbol, parse
 from tests.ptx.tensor_maps import TensorMap
 from tilewright import dtypes
@@ -279,6 +279,11 @@ class FakeDriver:
         wrong = kernel.blocks < 1 or not 1 <= kernel.threads <= 1024 or len(addresses) > _MOST_PARAMETERS
         if wrong or kernel.shared_bytes > self.allowed_shared.get(function, _USUAL_SHARED_BYTES):
             raise DriverFailure("cu_launch", "CUDA_ERROR_INVALID_VALUE", str(kernel))
+        cluster = kernel.cluster if kernel.cluster > 1 else None
+        try:
+            cluster_size(entry, kernel.blocks, cluster)
+        except ValueError as reason:
+            raise DriverFailure("cu_launch", "CUDA_ERROR_INVALID_CLUSTER_SIZE", str(reason)) from None
         sizes = kernel.parameters
         for address, nbytes in zip(addresses, sizes, strict=True):
             if nbytes and address % 16:
@@ -291,7 +296,7 @@ class FakeDriver:
             ]
             blocks = random.Random(seed)
             maps = tensor_maps(kernel.tensor_maps, arrays)
-            run(ptx, name, kernel.blocks, kernel.threads, [*arrays, *maps], kernel.shared_bytes, blocks)
+            run(ptx, name, kernel.blocks, kernel.threads, [*arrays, *maps], kernel.shared_bytes, blocks, cluster)
 
         accesses = list(zip(addresses, sizes, _written(ptx, name)[: len(addresses)], strict=True))
         self._put(f"the kernel {name}", stream, Work(do, accesses))

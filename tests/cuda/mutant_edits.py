@@ -108,6 +108,10 @@ def put(op: Operation, name: str, attribute: Any) -> None:
     op.properties[name] = attribute
 
 
+def take_away(op: Operation, name: str) -> None:
+    del op.properties[name]
+
+
 def added(name: str, by: int) -> Edit:
     def edit(op: Operation) -> None:
         given = op.properties[name]

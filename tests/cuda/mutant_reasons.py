@@ -18,6 +18,7 @@ _IDEMPOTENT = (
     scheduled.SetRegistersOp,
 )
 FINDS_NOTHING = "no copy is under way"
+SAID_LATER = "the same warps say it later"
 _FENCED_AGAIN = "fenced again before the next product"
 # An arrival tells what its warp has done. A copy that it has begun is none of that, but is told by its own barrier, and
 # neither of the two waits.
@@ -30,6 +31,8 @@ def why_leaving_out_is_harmless(op: Operation) -> str:
         return _FENCED_AGAIN
     if isinstance(op, scheduled.SetRegistersOp) and _takes_more(op):
         return "goes on with the registers that it has"
+    if is_said_later(op):
+        return SAID_LATER
     return FINDS_NOTHING if finds_nothing(op) else ""
 
 
@@ -48,15 +51,8 @@ def why_moving_is_harmless(op: Operation, other: Operation, forwards: bool) -> s
         return _FENCED_AGAIN
     if isinstance(op if forwards else other, tensor_memory.TensorFreeOp):
         return "given back later"
-    kinds = {type(op), type(other)}
-    if kinds == {asynchronous.ExpectOp, asynchronous.TensorCopyOp} and _barrier(op) is not _barrier(other):
-        return _OF_OTHER_BARRIERS
-    if kinds == {scheduled.WaitOp, scheduled.CopyOp}:
-        return "the copy is in no group yet"
-    if kinds == {scheduled.WaitOp, scheduled.BarrierOp} and _is_left_alone(op if forwards else other):
-        return "nobody touches what it waits for"
-    if kinds == {asynchronous.StoreWaitOp, scheduled.MmaWaitOp}:
-        return "each waits for something else"
+    if reason := _why_the_order_of_two_is_free(op, other, forwards):
+        return reason
     for moved, passed, down in ((op, other, forwards), (other, op, not forwards)):
         if isinstance(moved, asynchronous.ArriveOp) and isinstance(passed, scheduled.BarrierOp) and down:
             return "says later that a stage is empty"
@@ -68,6 +64,36 @@ def why_moving_is_harmless(op: Operation, other: Operation, forwards: bool) -> s
         if isinstance(moved, scheduled.CommitOp) and isinstance(passed, scheduled.CopyOp) and down:
             return "waits for more"
     return ""
+
+
+def _why_the_order_of_two_is_free(op: Operation, other: Operation, forwards: bool) -> str:
+    kinds = {type(op), type(other)}
+    if kinds == {asynchronous.ExpectOp, asynchronous.TensorCopyOp} and _barrier(op) is not _barrier(other):
+        return _OF_OTHER_BARRIERS
+    if kinds == {scheduled.WaitOp, scheduled.CopyOp}:
+        return "the copy is in no group yet"
+    if kinds == {scheduled.WaitOp, scheduled.BarrierOp} and _is_left_alone(op if forwards else other):
+        return "nobody touches what it waits for"
+    if kinds == {asynchronous.StoreWaitOp, scheduled.MmaWaitOp}:
+        return "each waits for something else"
+    if kinds == {asynchronous.ArriveOp, scheduled.MmaWaitOp} and isinstance(op.parent_op(), scheduled.ParallelOp):
+        return "behind the last trip nothing is copied again"
+    if kinds == {scheduled.BarrierOp} and _scopes(op, other) == {scheduled.EVERY_ROLE, scheduled.CLUSTER}:
+        return "all come to both"
+    return ""
+
+
+def is_said_later(op: Operation) -> bool:
+    """Whether what an operation waits for is told by what the next one waits for: the same warps arrive there later."""
+    behind = op.next_op
+    if not isinstance(op, asynchronous.AwaitOp) or not isinstance(behind, asynchronous.AwaitOp):
+        return False
+    users = [use.operation for use in op.mbarrier.uses]
+    return op.mbarrier is behind.mbarrier and not any(isinstance(each, tensor_memory.MmaCommitOp) for each in users)
+
+
+def _scopes(*ops: Operation) -> set[str]:
+    return {op.scope.data for op in ops if isinstance(op, scheduled.BarrierOp)}
 
 
 def _takes_more(op: scheduled.SetRegistersOp) -> bool:

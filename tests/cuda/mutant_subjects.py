@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
@@ -25,11 +25,18 @@ from tests.passes.pass_support import parse
 from tests.programs import causal_attention
 from tests.ptx.emulator import run as execute
 from tilewright.cost.products import MatmulTile
-from tilewright.cost.warp_products import WARPGROUP, WGMMA, WarpSchedule
+from tilewright.cost.warp_products import TCGEN05, WARPGROUP, WGMMA, WarpSchedule
 from tilewright.dialects import scheduled, tile
 from tilewright.frontend.build import build_module
-from tilewright.machines.machine import Machine
-from tilewright.passes import array_convolve_by_products, lower_contract_group, scheduled_share_registers
+from tilewright.machines import machine as machines
+from tilewright.machines.machine import Machine, load, with_caches
+from tilewright.passes import (
+    array_convolve_by_products,
+    lower_contract_group,
+    scheduled_loop_over_tiles,
+    scheduled_order_tiles,
+    scheduled_share_registers,
+)
 from tilewright.pipelines import compile_module
 from tilewright.semantics.array import Interpreter
 from tilewright.semantics.scheduled import run_call
@@ -197,6 +204,26 @@ def convolution_subjects() -> list[Subject]:
     return subjects_of(program, [x, w], "convolution on sm_90a")
 
 
+def cluster_subjects() -> list[Subject]:
+    """Products whose blocks share what they copy, in registers and in tensor memory, several tiles a block and one."""
+    found: list[Subject] = []
+    generator = np.random.default_rng(0)
+    for chip, family, rows, columns in (("sm_90a", WGMMA, 64, 88), ("sm_100a", TCGEN05, 128, 248)):
+        schedule = WarpSchedule(MatmulTile(rows, 32, 64), WARPGROUP, (WARPGROUP, 1), 2, family)
+        a, b = (generator.integers(-4, 5, shape).astype(np.float16) for shape in ((128, 136), (columns, 136)))
+        for cores in (2, 100):
+            small = replace(with_caches(load(chip), {"l2": 2048}), cores=cores)
+            with (
+                patch.object(machines, "load", lambda _, small=small: small),
+                patch.object(lower_contract_group, "warp_schedule", lambda *_, schedule=schedule: schedule),
+                patch.object(scheduled_order_tiles, "blocks_together", lambda *_: 1),
+                patch.object(scheduled_loop_over_tiles, "blocks_together", lambda *_: 1),
+            ):
+                program = built(tw.jit(lambda x, y: x @ y.T).lower(a, b), f"cuda:{chip}")
+            found += subjects_of(program, [a, b], f"pairs of blocks on {chip} with {cores} multiprocessors")
+    return found
+
+
 def array_subjects() -> list[Subject]:
     """Kernels in which threads of a block touch what others wrote in an array."""
     found: list[Subject] = []
@@ -222,6 +249,7 @@ def all_subjects(chips: Sequence[str]) -> Iterator[Subject]:
     yield from shared_registers_subjects()
     yield from array_subjects()
     yield from convolution_subjects()
+    yield from cluster_subjects()
     yield from tensor_memory_subjects("sm_100a")
     yield from chain_subjects()
     yield from chain_subjects(causal_of_heads)

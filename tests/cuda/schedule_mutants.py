@@ -44,13 +44,16 @@ from tests.cuda.mutant_edits import (
     share_a_barrier,
     share_a_stage,
     shift,
+    take_away,
     take_others,
     with_a_barrier_fewer,
 )
 from tests.cuda.mutant_reasons import (
     FINDS_NOTHING,
+    SAID_LATER,
     finds_nothing,
     is_awaited_behind,
+    is_said_later,
     why_leaving_out_is_harmless,
     why_moving_is_harmless,
     why_moving_only_waits,
@@ -66,7 +69,12 @@ from tilewright.semantics.hazards import DeadlockError, PhaseError
 _SWAPPED = (asynchronous.ArriveOp, asynchronous.ExpectOp, asynchronous.AwaitOp, tensor_memory.MmaCommitOp)
 # PTX ISA, setmaxnreg.
 _FEWEST_REGISTERS = 24
-_NEXT = "the next barrier"
+_NEXT, _ALONE = "the next barrier", "for its own block"
+_NARROWER = {
+    scheduled.CLUSTER: scheduled.EVERY_ROLE,
+    scheduled.EVERY_ROLE: scheduled.BLOCK,
+    scheduled.BLOCK: scheduled.WARP,
+}
 
 
 @dataclass(frozen=True)
@@ -133,7 +141,9 @@ def _of_operation(op: Operation, number: int) -> Iterator[Mutant]:
         yield Mutant("repeated", number, repeat, why_repeating_is_harmless(op))
         yield from _moved(op, number)
     for rule, edit, harmless in _numbers(op):
-        yield Mutant(rule, number, edit, harmless, why_the_next_only_waits(op) if rule == _NEXT else "")
+        only_waits = {_NEXT: why_the_next_only_waits(op), _ALONE: "each block brings all of it for itself"}
+        said_later = SAID_LATER if is_said_later(op) else ""
+        yield Mutant(rule, number, edit, harmless, only_waits.get(rule, "") or said_later)
 
 
 def _moved(op: Operation, number: int) -> Iterator[Mutant]:
@@ -147,8 +157,7 @@ def _numbers(op: Operation) -> Iterator[tuple[str, Edit, str]]:
     """Other numbers in an operation: a rule, its edit and why it is harmless."""
     match op:
         case scheduled.BarrierOp():
-            narrower = {scheduled.EVERY_ROLE: scheduled.BLOCK, scheduled.BLOCK: scheduled.WARP}.get(op.scope.data)
-            if narrower:
+            if narrower := _NARROWER.get(op.scope.data):
                 yield f"of a {narrower}", lambda each: put(each, "scope", StringAttr(narrower)), ""
         case scheduled.WaitOp() | scheduled.MmaWaitOp():
             yield "one more pending", added("pending", 1), FINDS_NOTHING if finds_nothing(op) else ""
@@ -204,6 +213,10 @@ def _numbers_at_barriers(
     | asynchronous.TensorCopyOp
     | tensor_memory.MmaCommitOp,
 ) -> Iterator[tuple[str, Edit]]:
+    if "everywhere" in op.properties:
+        yield "in its own block", lambda each: take_away(each, "everywhere")
+    if "multicast" in op.properties:
+        yield _ALONE, lambda each: take_away(each, "multicast")
     if isinstance(op, asynchronous.ExpectOp):
         for by in (1, -1, int(op.bytes.value.data), -(int(op.bytes.value.data) // 2)):
             yield f"{by:+} bytes", added("bytes", by)

@@ -3,7 +3,6 @@ the operations against float64, on machines that are small enough for few tiles 
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Callable
 from typing import Any
@@ -21,8 +20,7 @@ from tests.cuda.test_pipeline import executed, numbers, operands, product
 from tests.cuda.test_warpgroups import Make, defined, ops_of, remarks
 from tilewright.dialects import asynchronous, scheduled, tensor_memory, tile, tile_order
 from tilewright.machines import machine as machines
-from tilewright.machines.machine import Machine, load, with_caches
-from tilewright.passes import scheduled_loop_over_tiles, scheduled_order_tiles
+from tilewright.machines.machine import with_caches
 from tilewright.passes.scheduled_loop_over_tiles import ScheduledLoopOverTilesPass
 from tilewright.passes.scheduled_order_tiles import ScheduledOrderTilesPass
 from tilewright.semantics.hazards import HazardError, RaceError
@@ -30,21 +28,6 @@ from tilewright.semantics.scheduled import run_call
 from tilewright.targets.cuda.target import CudaProgram
 
 Small = Callable[..., None]
-
-
-@pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> Small:
-    """Machines have so many multiprocessors, each with room for so many blocks, and so large a cache."""
-
-    def shrink(cores: int, cache_bytes: int = 2048, together: int = 1) -> None:
-        def smaller(name: str) -> Machine:
-            return dataclasses.replace(with_caches(load(name), {"l2": cache_bytes}), cores=cores)
-
-        monkeypatch.setattr(machines, "load", smaller)
-        for module in (scheduled_order_tiles, scheduled_loop_over_tiles):
-            monkeypatch.setattr(module, "blocks_together", lambda *_: together)
-
-    return shrink
 
 
 def check_loops(program: CudaProgram, blocks: int, tiles: int) -> None:

@@ -1,5 +1,6 @@
-"""Products of the sizes of the instruction page, the first block of each on the emulator: with the tiles, stages and
-layouts that a size of 4096 gets, its numbers are right and no access to shared memory meets another in a bank.
+"""Products of the sizes of the instruction page, the first block of each on the emulator, or the first that share what
+they copy: with the tiles, stages and layouts that a size of 4096 gets, its numbers are right and no access to shared
+memory meets another in a bank.
 
     python -m tests.cuda.whole_tiles            all of them, many minutes: kernels that lay operands out run whole
     python -m tests.cuda.whole_tiles tf32       those whose names say so
@@ -54,7 +55,7 @@ def check(name: str, function: Callable[..., Any], types: Sequence[tw.ShapeDtype
         multiplies = any(
             isinstance(op, scheduled.MmaOp | tensor_memory.TensorMmaOp | tile.DotOp) for op in kernel.walk()
         )
-        blocks = 1 if multiplies else code.blocks
+        blocks = code.cluster if multiplies else code.blocks
         counts = run(program.ptx[callee], callee, blocks, code.threads, [*bound, *maps], code.shared_bytes)
         if multiplies:
             conflicts.append(counts.shared_conflicts)

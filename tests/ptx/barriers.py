@@ -4,13 +4,13 @@ A barrier opens when the scheduler asks (`opened`), which it does when no thread
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from tests.ptx.block import WARP, Block, Reader, lane_bits, reader
 from tests.ptx.errors import BarrierMisuse, Divergence
-from tests.ptx.ordering import Sent, nothing_sent
+from tests.ptx.ordering import Sent
 from tests.ptx.parser import Instruction, Integer, Sink
 from tests.ptx.words import Words
 
@@ -51,7 +51,7 @@ class _Named:
     arrived: np.ndarray
     waiting: np.ndarray
     places: np.ndarray
-    sent: Sent = field(default_factory=nothing_sent)
+    sent: Sent
 
 
 class NamedBarriers:
@@ -77,8 +77,10 @@ class NamedBarriers:
                 self._open(number)
 
     def _arrive(self, number: int, count: int | None, waits: bool, running: np.ndarray, place: int) -> None:
-        lanes = np.zeros(self._block.lanes.size, bool)
-        named = self._named.setdefault(number, _Named(count, lanes, lanes.copy(), np.zeros(lanes.size, np.int64)))
+        if number not in self._named:
+            lanes, nothing = np.zeros(self._block.lanes.size, bool), self._block.ordering.nothing_sent()
+            self._named[number] = _Named(count, lanes, lanes.copy(), np.zeros(lanes.size, np.int64), nothing)
+        named = self._named[number]
         if named.count != count:
             raise BarrierMisuse(f"barrier {number} has a count of {named.count} already, {self._block.where()}")
         if (named.arrived & running).any():
@@ -88,7 +90,7 @@ class NamedBarriers:
         named.places[running] = place
         if waits:
             named.waiting |= running
-        named.sent.join(self._block.ordering.release(int(np.argmax(running)) // WARP))
+        named.sent.join(self._block.ordering.release(self._block.agent(int(np.argmax(running)))))
 
     def opened(self) -> tuple[int, np.ndarray]:
         """How many barriers all have come to, of those without a count, and the threads that may go on."""
@@ -105,7 +107,7 @@ class NamedBarriers:
         self._check_aligned(named)
         del self._named[number]
         for warp in np.flatnonzero(lane_bits(named.waiting)):
-            self._block.ordering.acquire(int(warp), named.sent)
+            self._block.ordering.acquire(self._block.first_warp + int(warp), named.sent)
         self._opened |= named.waiting
         self._block.counts.barriers += 1
         return True

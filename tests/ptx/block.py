@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -13,7 +12,6 @@ from tests.ptx.counts import Counts
 from tests.ptx.errors import Divergence, MemoryFault, RegisterRace
 from tests.ptx.formats import TYPES, Type
 from tests.ptx.memory import GlobalMemory
-from tests.ptx.ordering import Ordering
 from tests.ptx.parser import (
     Address,
     FloatBits,
@@ -30,6 +28,7 @@ from tests.ptx.parser import (
 
 if TYPE_CHECKING:
     from tests.ptx.bulk import BulkGroups
+    from tests.ptx.clusters import Cluster
     from tests.ptx.mbarriers import MBarriers
     from tests.ptx.shared import SharedMemory
     from tests.ptx.tensor_cores import Transfers
@@ -58,17 +57,26 @@ class Claim:
     owner: object
 
 
+@dataclass(eq=False)
 class Event:
-    """An asynchronous operation, or what happens once some are complete."""
+    """An asynchronous operation of a thread of `block`, or what happens once some are complete: in the shared memory of
+    `target`. `what` it is."""
 
-    def land(self, block: Block) -> None:
+    what: ClassVar[str]
+    block: Block
+    target: Block
+    thread: int
+
+    def land(self) -> None:
         raise NotImplementedError
 
 
 @dataclass
 class Block:
-    """Threads are padded to whole warps; the lanes beyond `threads` never run."""
+    """Threads are padded to whole warps; the lanes beyond `threads` never run. `rank`: of the block in its cluster."""
 
+    cluster: Cluster
+    rank: int
     position: tuple[int, int, int]
     blocks: tuple[int, int, int]
     threads: int
@@ -79,7 +87,6 @@ class Block:
     local: np.ndarray
     counts: Counts
     tensor_maps: Mapping[int, TensorMap]
-    order: random.Random
     # These know the block; the emulator sets them.
     shared: SharedMemory = None  # type: ignore[assignment]
     mbarriers: MBarriers = None  # type: ignore[assignment]
@@ -94,11 +101,18 @@ class Block:
         self.lanes = np.arange(-(-self.threads // WARP) * WARP)
         self.finished = self.lanes >= self.threads
         self.carry = np.zeros(self.lanes.size, bool)
-        self.ordering = Ordering(self.lanes.size // WARP)
-        self.events: list[Event] = []
+        self.ordering = self.cluster.ordering
+        self.first_warp = self.rank * (self.lanes.size // WARP)
+        # The clock of each agent's last operation on this block's shared memory, where that was another block's.
+        self.reached = np.zeros(self.ordering.most_agents, np.int32)
+        self.has_ended = False
         # The products of tcgen05 that each thread issued and that did not run.
         self.products: dict[int, list] = {}
         self.owned: dict[int, list[Claim]] = {}
+
+    def agent(self, thread: int) -> int:
+        """The number of the thread's warp among those of the cluster."""
+        return self.first_warp + thread // WARP
 
     def where(self) -> str:
         return f"block {self.position}, line {self.current.line}: {self.current.text}"
@@ -149,6 +163,10 @@ def _axes(register: str, value: Callable[[Block], tuple[int, int, int]]) -> dict
     return {f"%{register}.{axis}": lambda block, i=i: value(block)[i] for i, axis in enumerate("xyz")}
 
 
+def _in_clusters(block: Block, extents: tuple[int, int, int]) -> tuple[int, int, int]:
+    return extents[0] // block.cluster.size, extents[1], extents[2]
+
+
 _SPECIAL: dict[str, Callable[[Block], object]] = {
     "%tid.x": lambda block: block.lanes,
     "%tid.y": lambda block: 0,
@@ -156,13 +174,12 @@ _SPECIAL: dict[str, Callable[[Block], object]] = {
     **_axes("ntid", lambda block: (block.threads, 1, 1)),
     **_axes("ctaid", lambda block: block.position),
     **_axes("nctaid", lambda block: block.blocks),
-    # A block is a cluster of its own.
-    **_axes("cluster_ctaid", lambda block: (0, 0, 0)),
-    **_axes("cluster_nctaid", lambda block: (1, 1, 1)),
-    **_axes("clusterid", lambda block: block.position),
-    **_axes("nclusterid", lambda block: block.blocks),
-    "%cluster_ctarank": lambda block: 0,
-    "%cluster_nctarank": lambda block: 1,
+    **_axes("cluster_ctaid", lambda block: (block.rank, 0, 0)),
+    **_axes("cluster_nctaid", lambda block: (block.cluster.size, 1, 1)),
+    **_axes("clusterid", lambda block: _in_clusters(block, block.position)),
+    **_axes("nclusterid", lambda block: _in_clusters(block, block.blocks)),
+    "%cluster_ctarank": lambda block: block.rank,
+    "%cluster_nctarank": lambda block: block.cluster.size,
     "%laneid": lambda block: block.lanes % WARP,
     "%warpid": lambda block: block.lanes // WARP,
     "%nwarpid": lambda block: block.lanes.size // WARP,

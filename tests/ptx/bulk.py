@@ -4,7 +4,7 @@ A copy to shared memory lands when no thread can go on, at its mbarrier; one to 
 its group, and what it reads of shared memory may not change until then.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,23 +19,25 @@ from tests.ptx.words import Words
 
 Effect = Callable[[Block, np.ndarray], None]
 _ALIGNMENT, _TENSOR_ALIGNMENT = 16, 128
-_TO_SHARED = ("shared::cluster", "shared::cta")
+_IN_CLUSTER, _TO_SHARED = "shared::cluster", ("shared::cluster", "shared::cta")
 _ARRIVES, _GROUPED = "mbarrier::complete_tx::bytes", "bulk_group"
 
 
-@dataclass
+@dataclass(eq=False)
 class _Load(Event):
     """Bytes on their way to `places` of shared memory; `read` fetches them when they land."""
 
-    thread: int
+    what = "a bulk copy to shared memory"
     places: np.ndarray
     barrier: MBarrier
     read: Callable[[], np.ndarray]
 
-    def land(self, block: Block) -> None:
-        agent, clock = block.mbarriers.stamp(self.barrier)
-        block.shared.finish_write(self.places, self.read(), agent, clock)
-        block.mbarriers.complete(self.thread, self.barrier, self.places.size)
+    def land(self) -> None:
+        target = self.target
+        agent, clock = target.mbarriers.stamp(self.barrier)
+        target.cluster.note_landing(self.block, target, agent, clock)
+        target.shared.finish_write(self.places, self.read(), agent, clock)
+        target.mbarriers.complete(self.thread, self.barrier, self.places.size)
 
 
 @dataclass
@@ -49,8 +51,8 @@ class _Store:
     def finish_read(self, block: Block, thread: int) -> None:
         if self.data is None:
             self.data = block.shared.data[self.places].copy()
-            warp = thread // 32
-            block.shared.finish_read(self.places, warp, int(block.ordering.clocks[warp]))
+            agent = block.agent(thread)
+            block.shared.finish_read(self.places, agent, int(block.ordering.clocks[agent]))
 
 
 @dataclass
@@ -76,15 +78,11 @@ def copy(instruction: Instruction, words: Words) -> Effect:
         return _for_lanes(_commit)
     if words.left and words.left[0] == "wait_group":
         return _wait_group(instruction, words)
-    if "multicast::cluster" in words.left:
-        raise NotImplementedError(f"multicast: line {instruction.line}: {instruction.text}")
     if words.take("tensor"):
         return _tensor(instruction, words)
     if words.left == ["global", "shared::cta", _GROUPED]:
         return _plain_store(instruction, words)
-    if len(words.left) == 3 and words.left[0] in _TO_SHARED and words.left[1:] == ["global", _ARRIVES]:
-        return _plain_load(instruction, words)
-    raise words.unknown()
+    return _plain_load(instruction, _destination(instruction, words, 4))
 
 
 def _for_lanes(act: Callable[[Block, int], None]) -> Effect:
@@ -93,6 +91,55 @@ def _for_lanes(act: Callable[[Block, int], None]) -> Effect:
             act(block, lane)
 
     return effect
+
+
+# ---- where copies to shared memory go --------------------------------------------------------------------------------
+
+
+# The blocks that a thread's copy goes to, and in each of them the address and the mbarrier.
+_Destination = Callable[[Block, int], list[tuple[Block, int, MBarrier]]]
+
+
+def _destination(instruction: Instruction, words: Words, count: int) -> _Destination:
+    """What the operands `[target], ... [barrier]{, mask}` name, so many without the mask; with it the same places of
+    each block that is in it."""
+    is_multicast = words.take("multicast::cluster")
+    if len(words.left) != 3 or words.left[0] not in _TO_SHARED or words.left[1:] != ["global", _ARRIVES]:
+        raise words.unknown()
+    in_cluster, operands = words.left[0] == _IN_CLUSTER, instruction.operands
+    if len(operands) != count + is_multicast or (is_multicast and not in_cluster):
+        raise words.unknown()
+    read_target, read_barrier = address_of(operands[0], instruction), address_of(operands[count - 1], instruction)
+    read_mask = reader(operands[count], "u16", instruction) if is_multicast else None
+
+    def find(block: Block, thread: int) -> list[tuple[Block, int, MBarrier]]:
+        address, at = int(read_target(block)[thread]), int(read_barrier(block)[thread])
+        owner = barrier_owner = block
+        if in_cluster:
+            owner, address = block.cluster.target(block, thread, address)
+            barrier_owner, at = block.cluster.target(block, thread, at)
+        if read_mask is not None:
+            owners = block.cluster.chosen(block, thread, int(values_of(block, read_mask)[thread]))
+        elif owner is barrier_owner:
+            owners = [owner]
+        else:
+            raise block.fault(thread, address, f"a copy to rank {owner.rank} at an mbarrier of {barrier_owner.rank}")
+        return [(each, address, each.mbarriers.find(thread, at, True, block)) for each in owners]
+
+    return find
+
+
+def _start_loads(
+    block: Block,
+    thread: int,
+    destinations: Sequence[tuple[Block, int, MBarrier]],
+    places_at: Callable[[int], np.ndarray],
+    read: Callable[[], np.ndarray],
+) -> None:
+    for owner, address, barrier in destinations:
+        places = places_at(address)
+        owner.shared.start_write(thread, block.agent(thread), places)
+        block.cluster.events.append(_Load(block, owner, thread, places, barrier, read))
 
 
 def _shared_offset(block: Block, thread: int, address: int, alignment: int) -> int:
@@ -121,19 +168,19 @@ def _global_bytes(block: Block, thread: int, address: int, size: int) -> np.ndar
     return data[int(offsets[0]) : int(offsets[0]) + size]
 
 
-def _plain_load(instruction: Instruction, words: Words) -> Effect:
-    target, source, size, barrier = instruction.operands
-    read_target, read_source, read_barrier = (address_of(each, instruction) for each in (target, source, barrier))
-    read_size = reader(size, "u32", instruction)
+def _plain_load(instruction: Instruction, find: _Destination) -> Effect:
+    _, source, size = instruction.operands[:3]
+    read_source, read_size = address_of(source, instruction), reader(size, "u32", instruction)
 
     def act(block: Block, thread: int) -> None:
-        to, start = int(read_target(block)[thread]), int(read_source(block)[thread])
-        size = _plain_size(block, thread, read_size, to, start)
-        places = _shared_offset(block, thread, to, _ALIGNMENT) + np.arange(size)
+        start = int(read_source(block)[thread])
+        size = _plain_size(block, thread, read_size, start)
         data = _global_bytes(block, thread, start, size)
-        found = block.mbarriers.find(thread, int(read_barrier(block)[thread]), by_copies=True)
-        block.shared.start_write(thread, places)
-        block.events.append(_Load(thread, places, found, data.copy))
+
+        def places_at(address: int) -> np.ndarray:
+            return _shared_offset(block, thread, address, _ALIGNMENT) + np.arange(size)
+
+        _start_loads(block, thread, find(block, thread), places_at, data.copy)
 
     return _for_lanes(act)
 
@@ -172,10 +219,9 @@ def _tensor(instruction: Instruction, words: Words) -> Effect:
     if words.left == ["global", "shared::cta", _GROUPED]:
         target, source = instruction.operands
         return _tensor_store(instruction, _named_box(instruction, target, rank), source)
-    if len(words.left) == 3 and words.left[0] in _TO_SHARED and words.left[1:] == ["global", _ARRIVES]:
-        target, source, barrier = instruction.operands
-        return _tensor_load(instruction, target, _named_box(instruction, source, rank), barrier)
-    raise words.unknown()
+    words.take("cta_group::1")
+    destination = _destination(instruction, words, 3)
+    return _tensor_load(_named_box(instruction, instruction.operands[1], rank), destination)
 
 
 _Box = Callable[[Block, int], tuple[TensorMap, tuple[np.ndarray, np.ndarray]]]
@@ -208,14 +254,12 @@ def _array_places(tensor_map: TensorMap, offsets: np.ndarray) -> np.ndarray:
     return offsets[:, None] + np.arange(tensor_map.bytes_per_element)
 
 
-def _tensor_load(instruction: Instruction, target: Operand, find: _Box, barrier: Operand) -> Effect:
-    read_target, read_barrier = address_of(target, instruction), address_of(barrier, instruction)
-
+def _tensor_load(find: _Box, find_destination: _Destination) -> Effect:
     def act(block: Block, thread: int) -> None:
         tensor_map, (offsets, inside) = find(block, thread)
-        places = _box_places(block, thread, int(read_target(block)[thread]), tensor_map)
-        found = block.mbarriers.find(thread, int(read_barrier(block)[thread]), by_copies=True)
-        block.shared.start_write(thread, places)
+
+        def places_at(address: int) -> np.ndarray:
+            return _box_places(block, thread, address, tensor_map)
 
         def read() -> np.ndarray:
             data = np.zeros((offsets.size, tensor_map.bytes_per_element), np.uint8)
@@ -223,7 +267,7 @@ def _tensor_load(instruction: Instruction, target: Operand, find: _Box, barrier:
             data[inside] = flat[_array_places(tensor_map, offsets[inside])]
             return tensor_map.brought(data.reshape(-1))
 
-        block.events.append(_Load(thread, places, found, read))
+        _start_loads(block, thread, find_destination(block, thread), places_at, read)
 
     return _for_lanes(act)
 

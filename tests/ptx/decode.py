@@ -13,6 +13,7 @@ from tests.ptx import (
     access,
     barriers,
     carries,
+    cluster_operations,
     comparisons,
     conversions,
     floats,
@@ -121,9 +122,12 @@ _EFFECTS: dict[str, Callable[[Instruction, Words], Effect]] = {
     "activemask": warps.active_mask,
     "mma": matrix.multiply,
     "ldmatrix": matrix.load_matrix,
+    "stmatrix": matrix.store_matrix,
     "elect": warps.elect,
+    "mapa": cluster_operations.map_address,
+    "getctarank": cluster_operations.rank_of_address,
     "mbarrier": mbarriers.operate,
-    # Blocks run one after another: fences order nothing but what the asynchronous proxy reads.
+    # Clusters run one after another: fences order nothing but what the asynchronous proxy reads.
     "membar": mbarriers.fence,
     "fence": mbarriers.fence,
     "wgmma": warpgroups.operate,
@@ -137,7 +141,7 @@ _EFFECTS: dict[str, Callable[[Instruction, Words], Effect]] = {
 
 
 # Instructions that lanes of a warp run together, by the first word and by the first two; and those of four warps.
-_WHOLE_WARPS = frozenset({"shfl", "vote", "match", "redux", "mma", "ldmatrix", "elect"})
+_WHOLE_WARPS = frozenset({"shfl", "vote", "match", "redux", "mma", "ldmatrix", "stmatrix", "elect"})
 _WHOLE_WARPS |= {f"tcgen05.{word}" for word in ("alloc", "dealloc", "relinquish_alloc_permit", "ld", "st")}
 _WHOLE_WARPS |= {"tcgen05.wait::ld", "tcgen05.wait::st", "bar.arrive"}
 _WHOLE_GROUPS = frozenset({"wgmma", "setmaxnreg"})
@@ -228,6 +232,8 @@ def _action(instruction: Instruction) -> Effect | Branch | Exit | BarrierStep:
         words.finish()
         return Exit()
     if words.name in ("bar", "barrier"):
+        if words.name == "barrier" and words.left[:1] == ["cluster"]:
+            return cluster_operations.decode_barrier(instruction, words)
         # `bar.warp.sync` is an instruction of a warp.
         is_of_warp = words.name == "bar" and words.left == ["warp", "sync"]
         return warps.meet(instruction, words) if is_of_warp else barriers.decode(instruction, words)

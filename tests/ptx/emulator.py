@@ -1,4 +1,5 @@
-"""Runs the PTX that LLVM's NVPTX back end prints, with NumPy: all threads of a block at once, block after block.
+"""Runs the PTX that LLVM's NVPTX back end prints, with NumPy: all threads of a block at once, the blocks of a cluster
+in turns, cluster after cluster.
 
 The source of truth is the PTX ISA (https://docs.nvidia.com/cuda/parallel-thread-execution), whose headings the comments
 cite. What is not implemented raises `NotImplementedError` with the text of the instruction; nothing is guessed.
@@ -12,12 +13,12 @@ import numpy as np
 
 from tests.ptx.block import WARP, Block
 from tests.ptx.bulk import BulkGroups
+from tests.ptx.clusters import Cluster, ClusterRun
 from tests.ptx.counts import Counts
 from tests.ptx.decode import Program, decoded
 from tests.ptx.mbarriers import MBarriers
 from tests.ptx.memory import LOCAL_BASE, PARAMETER_BASE, SHARED_BASE, GlobalMemory
 from tests.ptx.parser import Entry, Variable
-from tests.ptx.schedule import BlockRun
 from tests.ptx.shared import SharedMemory
 from tests.ptx.tensor_cores import Transfers
 from tests.ptx.tensor_maps import TensorMap
@@ -27,8 +28,10 @@ from tests.ptx.warpgroups import WarpGroups
 # Of a tensor map, as a parameter (CUDA Driver API, CUtensorMap).
 _MAP_BYTES, _MAP_ALIGNMENT = 128, 64
 
-# Of a block: CUDA C++ Programming Guide, table of technical specifications.
+# Of a block, and of a cluster that every chip takes: CUDA C++ Programming Guide, table of technical specifications and
+# "Thread Block Clusters".
 _REGISTERS = 65536
+_BLOCKS_OF_CLUSTER = 8
 
 
 def run(
@@ -39,12 +42,13 @@ def run(
     arrays: Sequence[np.ndarray | TensorMap],
     shared_bytes: int = 0,
     order: random.Random | None = None,
+    cluster: int | None = None,
 ) -> Counts:
     """Runs entry `name` of the module `ptx` on `blocks` blocks of `threads` threads, and counts what it did.
 
     Parameter i is the address of `arrays[i]`, which the kernel writes in place, or the tensor map that is there.
     `shared_bytes`: the dynamic shared array. `order` shuffles the blocks, and chooses which asynchronous operation
-    lands next.
+    lands next. `cluster`: as many blocks along x are one, where the launch says so.
     """
     program = decoded(ptx, name)
     required = program.entry.required_threads
@@ -57,7 +61,8 @@ def run(
         raise ValueError(f"{name} has {len(program.entry.parameters)} parameters, not {len(arrays)}")
     memory = GlobalMemory([each for each in arrays if isinstance(each, np.ndarray)])
     extents = (blocks, 1, 1) if isinstance(blocks, int) else blocks
-    positions = [(x, y, z) for z in range(extents[2]) for y in range(extents[1]) for x in range(extents[0])]
+    size = cluster_size(program.entry, extents[0], cluster)
+    positions = [(x, y, z) for z in range(extents[2]) for y in range(extents[1]) for x in range(0, extents[0], size)]
     if order is not None:
         order.shuffle(positions)
     counts = Counts()
@@ -65,11 +70,31 @@ def run(
     executed: Counter[int] = Counter()
     with np.errstate(all="ignore"):
         for position in positions:
-            block = plan.block(position, extents, threads, memory, counts)
-            BlockRun(program, block, executed).run()
+            together = plan.cluster(position, size, extents, threads, memory, counts)
+            ClusterRun(program, together, executed).run()
     for step, number in executed.items():
         counts.instructions[program.steps[step].instruction.opcode] += number
     return counts
+
+
+def cluster_size(entry: Entry, blocks: int, launched: int | None) -> int:
+    """The blocks of a cluster: what an entry requires or a launch of `blocks` along x says.
+
+    Raises:
+        ValueError: they do not fit.
+    """
+    (required, *rest) = entry.cluster or (launched or 1, 1, 1)
+    if any(extent != 1 for extent in rest):
+        raise NotImplementedError(f"{entry.name} needs clusters of {entry.cluster} blocks")
+    if entry.needs_cluster and entry.cluster is None and launched is None:
+        raise ValueError(f"{entry.name} needs a size of clusters")
+    if launched not in (None, required):
+        raise ValueError(f"{entry.name} needs clusters of {required} blocks, not {launched}")
+    if not 1 <= required <= (entry.most_of_cluster or _BLOCKS_OF_CLUSTER):
+        raise ValueError(f"{entry.name} in clusters of {required} blocks")
+    if blocks % required:
+        raise ValueError(f"{blocks} blocks of {entry.name} in clusters of {required}")
+    return required
 
 
 class _MemoryPlan:
@@ -131,8 +156,25 @@ class _MemoryPlan:
             data[start : start + 8] = np.array([next(addresses)], np.uint64).view(np.uint8)
         return data
 
-    def block(
+    def cluster(
         self,
+        first: tuple[int, int, int],
+        size: int,
+        extents: tuple[int, int, int],
+        threads: int,
+        memory: GlobalMemory,
+        counts: Counts,
+    ) -> Cluster:
+        """The blocks from `first` on."""
+        cluster = Cluster(size, -(-threads // WARP), self._order)
+        for rank in range(size):
+            position = (first[0] + rank, *first[1:])
+            cluster.blocks.append(self._block(cluster, position, extents, threads, memory, counts))
+        return cluster
+
+    def _block(
+        self,
+        cluster: Cluster,
         position: tuple[int, int, int],
         extents: tuple[int, int, int],
         threads: int,
@@ -147,6 +189,8 @@ class _MemoryPlan:
         ]
         local = np.full((lanes, self.local_bytes), 0xCD, np.uint8)
         block = Block(
+            cluster,
+            len(cluster.blocks),
             position,
             extents,
             threads,
@@ -157,9 +201,8 @@ class _MemoryPlan:
             local,
             counts,
             self.tensor_maps,
-            self._order,
         )
-        block.shared = SharedMemory(self.shared_bytes, lanes, block.ordering, block.where)
+        block.shared = SharedMemory(self.shared_bytes, lanes, block.first_warp, block.ordering, cluster.where)
         block.mbarriers, block.bulk = MBarriers(block), BulkGroups()
         block.warpgroups = WarpGroups(block, self._most_registers)
         block.tensor_memory, block.transfers = TensorMemory(block), Transfers()

@@ -1,4 +1,4 @@
-"""mma.sync and ldmatrix: PTX ISA, "Matrix fragments for mma.*" and "ldmatrix".
+"""mma.sync, ldmatrix and stmatrix: PTX ISA, "Matrix fragments for mma.*", "ldmatrix" and "stmatrix".
 
 A fragment is described by the row and column of each of a lane's elements, from the least significant bits of its
 first register on; `group` is the lane / 4 and `member` the lane % 4, as in the ISA.
@@ -13,7 +13,7 @@ from tests.ptx.access import Effect, parts
 from tests.ptx.block import WARP, Block, address_of, reader, require_lanes, vector_items, writer
 from tests.ptx.descriptors import ELEMENTS
 from tests.ptx.formats import TYPES, narrowed
-from tests.ptx.memory import gather
+from tests.ptx.memory import gather, scatter
 from tests.ptx.parser import Instruction, Operand
 from tests.ptx.words import Words
 
@@ -153,14 +153,20 @@ def _fragment_writer(
     return write
 
 
-def load_matrix(instruction: Instruction, words: Words) -> Effect:
-    """ldmatrix.sync.aligned.m8n8.x{1,2,4}{.trans}.shared.b16: lane 8 j + i names row i of matrix j, of 16 bytes."""
+def _form(instruction: Instruction, words: Words) -> tuple[int, bool]:
+    """How many matrices an instruction moves, and whether they are transposed."""
     words.take_type(("b16",))
     transposed = words.take("trans")
     count = int(words.take_one(("x1", "x2", "x4"), None)[1:])
     words.take_one(("shared", "shared::cta"), None)
     if words.left != ["sync", "aligned", "m8n8"] or len(instruction.operands) != 2:
         raise words.unknown()
+    return count, transposed
+
+
+def load_matrix(instruction: Instruction, words: Words) -> Effect:
+    """ldmatrix.sync.aligned.m8n8.x{1,2,4}{.trans}.shared.b16: lane 8 j + i names row i of matrix j, of 16 bytes."""
+    count, transposed = _form(instruction, words)
     items = vector_items(instruction.operands[0])
     if len(items) != count:
         raise words.unknown()
@@ -183,5 +189,33 @@ def load_matrix(instruction: Instruction, words: Words) -> Effect:
         pairs = np.ascontiguousarray(matrices).view(np.uint32)
         for matrix, write in enumerate(writers):
             write(block, mask, pairs[:, matrix].reshape(-1))
+
+    return effect
+
+
+def store_matrix(instruction: Instruction, words: Words) -> Effect:
+    """stmatrix.sync.aligned.m8n8.x{1,2,4}{.trans}.shared.b16: as ldmatrix, the other way."""
+    count, transposed = _form(instruction, words)
+    items = vector_items(instruction.operands[1])
+    if len(items) != count:
+        raise words.unknown()
+    readers = [reader(item, "b32", instruction) for item in items]
+    read = address_of(instruction.operands[0], instruction)
+
+    def effect(block: Block, mask: np.ndarray) -> None:
+        require_lanes(block, mask, _ALL)
+        naming = np.flatnonzero(mask & (block.lanes % WARP < 8 * count))
+        if naming.size == 0:
+            return
+        ((_, _, data, offsets),) = parts(block, "shared", naming, read(block)[naming], 16)
+        block.shared.note_write(naming, offsets, 16)
+        block.counts.add_shared(instruction.line, naming, offsets, 16)
+        matrices = np.zeros((block.lanes.size // WARP, 4, 8, 4), np.uint32)
+        for number, each in enumerate(readers):
+            matrices[:, number] = np.broadcast_to(each(block), block.lanes.shape).reshape(-1, 8, 4)
+        rows = matrices.view(np.uint16)
+        if transposed:
+            rows = rows.swapaxes(2, 3)
+        scatter(data, offsets, np.ascontiguousarray(rows).reshape(-1, 8)[naming])
 
     return effect

@@ -11,7 +11,7 @@ import numpy as np
 from tests.ptx.block import Block, Reader, Retry, address_of, reader, writer
 from tests.ptx.errors import BarrierMisuse
 from tests.ptx.memory import SHARED_BASE
-from tests.ptx.ordering import Sent, nothing_sent
+from tests.ptx.ordering import Sent
 from tests.ptx.parser import Instruction, Sink
 from tests.ptx.words import Words
 
@@ -25,24 +25,25 @@ _NEVER = -2
 @dataclass
 class MBarrier:
     """`transactions` is the tx-count. `seen`: the last phase that each thread was told is complete; `asked`: the phase
-    that it was told is not."""
+    that it was told is not. `of`: words that name its block where there are others."""
 
     address: int
+    of: str
     agent: int
     expected: int
     pending: int
+    gathered: Sent
+    completed: Sent
     phase: int = 0
     transactions: int = 0
     observed: bool = True
-    gathered: Sent = field(default_factory=nothing_sent)
-    completed: Sent = field(default_factory=nothing_sent)
     seen: dict[int, int] = field(default_factory=dict)
     asked: dict[int, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return (
-            f"the mbarrier at {self.address - SHARED_BASE} (phase {self.phase}, {self.pending} of {self.expected} "
-            f"arrivals and {self.transactions} bytes pending)"
+            f"the mbarrier at {self.address - SHARED_BASE}{self.of} (phase {self.phase}, {self.pending} of "
+            f"{self.expected} arrivals and {self.transactions} bytes pending)"
         )
 
 
@@ -61,7 +62,7 @@ class MBarriers:
         return iter(self._alive.values())
 
     def misuse(self, thread: int, reason: str) -> BarrierMisuse:
-        return BarrierMisuse(f"thread {thread}: {reason}, {self._block.where()}")
+        return BarrierMisuse(f"thread {thread}: {reason}, {self._block.cluster.where()}")
 
     def init(self, thread: int, address: int, count: int) -> None:
         if address % _BYTES or not SHARED_BASE <= address <= SHARED_BASE + self._block.shared.data.size - _BYTES:
@@ -73,8 +74,11 @@ class MBarriers:
         self._block.shared.place_object(thread, address - SHARED_BASE)
         if address not in self._agents:
             self._agents[address] = self._block.ordering.add_agent()
-        self._alive[address] = MBarrier(address, self._agents[address], count, count)
-        self._born[address] = (thread // 32, int(self._block.ordering.clocks[thread // 32]))
+        ordering, warp = self._block.ordering, self._block.agent(thread)
+        of = f" of rank {self._block.rank}" if self._block.cluster.size > 1 else ""
+        nothing = ordering.nothing_sent
+        self._alive[address] = MBarrier(address, of, self._agents[address], count, count, nothing(), nothing())
+        self._born[address] = (warp, int(ordering.clocks[warp]))
         self._fenced.discard(address)
 
     def invalidate(self, thread: int, address: int) -> None:
@@ -88,13 +92,13 @@ class MBarriers:
         """fence.mbarrier_init or fence.proxy.async: the warp's mbarriers are there for the asynchronous proxy."""
         self._fenced |= {address for address in self._alive if self._born[address][0] == warp}
 
-    def find(self, thread: int, address: int, by_copies: bool = False) -> MBarrier:
-        """The mbarrier at an address, whose initialisation the thread has seen."""
+    def find(self, thread: int, address: int, by_copies: bool = False, issuer: Block | None = None) -> MBarrier:
+        """The mbarrier at an address, whose initialisation the thread, of this block or of `issuer`, has seen."""
         barrier = self._alive.get(address)
         if barrier is None:
             raise self.misuse(thread, f"there is no mbarrier at {address:#x}")
         warp, clock = self._born[address]
-        if self._block.ordering.seen[thread // 32, warp] < clock:
+        if not self._block.ordering.knows_mbarriers((issuer or self._block).agent(thread), warp, clock):
             raise self.misuse(thread, f"{barrier} was initialised by another warp, with no barrier since")
         if by_copies and address not in self._fenced:
             raise self.misuse(thread, f"{barrier} was initialised with no fence for the asynchronous proxy since")
@@ -136,7 +140,7 @@ class MBarriers:
                 raise self.misuse(thread, f"it waits for phase {phase} of {barrier}, and misses it")
         barrier.phase += 1
         barrier.pending = barrier.expected
-        barrier.completed, barrier.gathered = barrier.gathered, nothing_sent()
+        barrier.completed, barrier.gathered = barrier.gathered, self._block.ordering.nothing_sent()
         barrier.observed = False
 
     def is_complete(self, thread: int, barrier: MBarrier, phase: int) -> bool:
@@ -149,7 +153,7 @@ class MBarriers:
         barrier.seen[thread] = phase
         barrier.observed = True
         if phase >= 0:
-            self._block.ordering.acquire(thread // 32, barrier.completed)
+            self._block.ordering.acquire(self._block.agent(thread), barrier.completed)
         return True
 
     def phase_of_parity(self, thread: int, barrier: MBarrier, parity: int) -> int:
@@ -167,13 +171,21 @@ class MBarriers:
 
 # ---- instructions ----------------------------------------------------------------------------------------------------
 
-_SPACES = ("shared", "shared::cta", "shared::cluster")
+_SPACES = ("shared", "shared::cta")
 
 
 def _take_scope(words: Words, orders: tuple[str, ...]) -> None:
     """.sem and .scope; relaxed operations order nothing, which is not implemented but where it is the only choice."""
     words.take_one(orders, "none")
     words.take_one(("cta", "cluster"), "cta")
+
+
+def found(block: Block, thread: int, address: int, in_cluster: bool) -> tuple[Block, MBarrier]:
+    """The mbarrier at an address that a thread names, in its own block or `in_cluster`, and the block that has it."""
+    owner = block
+    if in_cluster:
+        owner, address = block.cluster.target(block, thread, address)
+    return owner, owner.mbarriers.find(thread, address, issuer=block)
 
 
 def operate(instruction: Instruction, words: Words) -> Effect:
@@ -222,9 +234,12 @@ def _invalidate(instruction: Instruction, words: Words) -> Effect:
 
 
 def _arrive(instruction: Instruction, words: Words) -> Effect:
-    """mbarrier.arrive{.expect_tx}{.release} state, [addr]{, count}: with expect_tx the count is one of bytes."""
+    """mbarrier.arrive{.expect_tx}{.release} state, [addr]{, count}: with expect_tx the count is one of bytes.
+
+    Nobody is told the state of another block's mbarrier.
+    """
     expects = words.take("expect_tx")
-    must_not_complete = words.take("noComplete")
+    must_not_complete, in_cluster = words.take("noComplete"), words.take("shared::cluster")
     _take_scope(words, ("release",))
     words.finish()
     operands = instruction.operands
@@ -232,19 +247,23 @@ def _arrive(instruction: Instruction, words: Words) -> Effect:
         raise words.unknown()
     write = writer(operands[0], "b64", instruction)
     returns = not isinstance(operands[0], Sink)
+    if in_cluster and (returns or must_not_complete):
+        raise words.unknown()
     read = address_of(operands[1], instruction)
     read_count = reader(operands[2], "u32", instruction) if len(operands) == 3 else None
 
     def effect(block: Block, mask: np.ndarray) -> None:
         states = np.zeros(block.lanes.size, np.uint64)
         for lane in lanes_of(mask):
-            barrier = block.mbarriers.find(lane, int(read(block)[lane]))
+            owner, barrier = found(block, lane, int(read(block)[lane]), in_cluster)
             count = 1 if read_count is None else int(values_of(block, read_count)[lane])
             states[lane] = _state(barrier)
             phase = barrier.phase
             if expects:
-                block.mbarriers.expect(lane, barrier, count)
-            block.mbarriers.arrive(lane, barrier, 1 if expects else count, block.ordering.release(lane // 32))
+                owner.mbarriers.expect(lane, barrier, count)
+            block.cluster.note_access(block, lane, owner)
+            sent = block.ordering.release(block.agent(lane))
+            owner.mbarriers.arrive(lane, barrier, 1 if expects else count, sent)
             if must_not_complete and barrier.phase != phase:
                 raise block.mbarriers.misuse(lane, f"an arrival that completes a phase of {barrier}")
         if returns:
@@ -255,27 +274,29 @@ def _arrive(instruction: Instruction, words: Words) -> Effect:
 
 def _state(barrier: MBarrier) -> int:
     """The opaque state: the phase, the pending count before the arrival, and the mbarrier's agent."""
-    return barrier.phase | barrier.pending << 32 | barrier.agent << 56
+    return barrier.phase | barrier.pending << 32 | barrier.agent << 52
 
 
 def _expect(instruction: Instruction, words: Words) -> Effect:
-    return _transactions(instruction, words, lambda block, *given: block.mbarriers.expect(*given))
+    return _transactions(instruction, words, MBarriers.expect)
 
 
 def _complete(instruction: Instruction, words: Words) -> Effect:
-    return _transactions(instruction, words, lambda block, *given: block.mbarriers.complete(*given))
+    return _transactions(instruction, words, MBarriers.complete)
 
 
 def _transactions(instruction: Instruction, words: Words, change: Callable[..., None]) -> Effect:
     _take_scope(words, ("relaxed",))
+    in_cluster = words.take("shared::cluster")
     words.finish()
     target, count = instruction.operands
     read, read_count = address_of(target, instruction), reader(count, "u32", instruction)
 
     def effect(block: Block, mask: np.ndarray) -> None:
         for lane in lanes_of(mask):
-            barrier = block.mbarriers.find(lane, int(read(block)[lane]))
-            change(block, lane, barrier, int(values_of(block, read_count)[lane]))
+            owner, barrier = found(block, lane, int(read(block)[lane]), in_cluster)
+            block.cluster.note_access(block, lane, owner)
+            change(owner.mbarriers, lane, barrier, int(values_of(block, read_count)[lane]))
 
     return effect
 
@@ -313,7 +334,7 @@ def _wait(instruction: Instruction, words: Words) -> Effect:
 
 
 def _phase_of_state(block: Block, thread: int, barrier: MBarrier, state: int) -> int:
-    if state >> 56 != barrier.agent:
+    if state >> 52 != barrier.agent:
         raise block.mbarriers.misuse(thread, f"a state that no arrival at {barrier} gave")
     return state & 0xFFFFFFFF
 
@@ -351,10 +372,15 @@ _OPERATIONS: dict[str, Callable[[Instruction, Words], Effect]] = {
 def fence(instruction: Instruction, words: Words) -> Effect:
     """fence and membar: those of the asynchronous proxy order what it reads, others nothing more than barriers do."""
     if words.left[:1] == ["mbarrier_init"]:
-        return _for_warps(lambda block, warp: block.mbarriers.fence(warp))
+        return _for_warps(_fence_mbarriers)
     if words.left in (["proxy", "async"], ["proxy", "async", "shared::cta"], ["proxy", "async", "shared::cluster"]):
         return _for_warps(_fence_proxy)
     return lambda block, mask: None
+
+
+def _fence_mbarriers(block: Block, warp: int) -> None:
+    block.mbarriers.fence(warp)
+    block.ordering.fence_mbarriers(warp)
 
 
 def _fence_proxy(block: Block, warp: int) -> None:
@@ -365,6 +391,6 @@ def _fence_proxy(block: Block, warp: int) -> None:
 def _for_warps(act: Callable[[Block, int], None]) -> Effect:
     def effect(block: Block, mask: np.ndarray) -> None:
         for warp in np.flatnonzero(mask.reshape(-1, 32).any(axis=1)):
-            act(block, int(warp))
+            act(block, block.first_warp + int(warp))
 
     return effect

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 
 SHARED_BASE = 0x0100_0000
+# Behind a block's own shared memory, in the same window, that of each block of its cluster by rank.
+CLUSTER_STRIDE = 0x0008_0000
 LOCAL_BASE = 0x0200_0000
 PARAMETER_BASE = 0x0300_0000
 SMALL_END = 0x0400_0000

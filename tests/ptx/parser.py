@@ -120,6 +120,9 @@ class Entry:
     labels: dict[str, int] = field(default_factory=dict)
     required_threads: tuple[int, ...] | None = None
     most_registers: int | None = None
+    cluster: tuple[int, ...] | None = None
+    most_of_cluster: int | None = None
+    needs_cluster: bool = False
 
 
 @dataclass
@@ -161,14 +164,21 @@ def parse(text: str) -> Module:
         entry = Entry(match[1])
         for declaration in filter(None, (part.strip() for part in (match[2] or "").split(","))):
             entry.parameters.append(_variable(declaration))
-        required = re.search(r"\.reqntid\s+([\d,\s]+)", match[3])
-        entry.required_threads = tuple(int(size) for size in required[1].split(",")) if required else None
-        registers = re.search(r"\.maxnreg\s+(\d+)", match[3])
-        entry.most_registers = int(registers[1]) if registers else None
+        _directives(match[3], entry)
         position = _body(text, match.end(), entry)
         module.entries[entry.name] = entry
     _declarations(text[position:], module)
     return module
+
+
+def _directives(text: str, entry: Entry) -> None:
+    """PTX ISA, "Performance-Tuning Directives" and "Cluster Dimension Directives"."""
+    given = dict(re.findall(r"\.(\w+)[ \t]*([\d, \t]*)", text))
+    sizes = {name: tuple(int(size) for size in values.split(",")) for name, values in given.items() if values.strip()}
+    entry.required_threads, entry.cluster = sizes.get("reqntid"), sizes.get("reqnctapercluster")
+    (entry.most_registers,) = sizes.get("maxnreg", (None,))
+    (entry.most_of_cluster,) = sizes.get("maxclusterrank", (None,))
+    entry.needs_cluster = "explicitcluster" in given
 
 
 def _declarations(text: str, module: Module) -> None:

@@ -1,4 +1,4 @@
-"""Runs one block: whose turn it is, branches, barriers, what waits for asynchronous operations, and ends.
+"""Runs one block of a cluster: whose turn it is, branches, barriers, what waits for asynchronous operations, and ends.
 
 Each thread has a position in the program. The threads at the lowest position run together until they reach the next
 lowest one or part at a branch, which brings structured code together again. Where that brings only some lanes of a warp
@@ -15,7 +15,7 @@ from tests.ptx import tensor_cores
 from tests.ptx.barriers import BarrierStep, NamedBarriers
 from tests.ptx.block import WARP, Block, Retry
 from tests.ptx.decode import Branch, Exit, Program
-from tests.ptx.errors import BarrierMisuse, Deadlock, SharedRace
+from tests.ptx.errors import BarrierMisuse
 
 # Far more than a test's block needs: a loop that does not end is an error, not a hang.
 MOST_STEPS = 1_000_000
@@ -31,26 +31,24 @@ class BlockRun:
         self._waiting, self._held, self._suspended = (np.zeros(block.lanes.size, bool) for _ in range(3))
         self._retries: list[Retry] = []
 
-    def run(self) -> None:
-        while not self._block.finished.all():
-            ready = ~self._block.finished & ~self._waiting & ~self._suspended
-            free = ready & ~self._held
-            if free.any():
-                self._take_turn(free, True)
-            elif self._wake() or self._open() or self._land():
-                continue
-            elif ready.any():
-                self._take_turn(ready, False)
-            else:
-                raise self._deadlock()
-        self._end()
+    @property
+    def is_over(self) -> bool:
+        return bool(self._block.finished.all())
 
-    def _take_turn(self, turn: np.ndarray, holds: bool) -> None:
+    def take_turn(self, holds: bool) -> bool:
+        """Some of the threads that can go on do: where `holds`, of those that are not held. Whether there are any."""
+        self._block.cluster.running = self._block
+        turn = ~self._block.finished & ~self._waiting & ~self._suspended
+        if holds:
+            turn &= ~self._held
+        if not turn.any():
+            return False
         position = int(self._positions[turn].min())
         mask = turn & (self._positions == position)
         self._held &= ~mask
         others = self._positions[turn & ~mask]
         self._run_until(position, mask, int(others.min()) if others.size else len(self._program.steps), holds)
+        return True
 
     def _joined(self, mask: np.ndarray, position: int, warps_together: int) -> np.ndarray:
         """With the lanes of the same warps, or warpgroups, that are held at the same instruction."""
@@ -133,26 +131,20 @@ class BlockRun:
 
     # ---- when no thread can go on ----------------------------------------------------------------------------------
 
-    def _wake(self) -> bool:
+    def wake(self) -> bool:
         over = [retry for retry in self._retries if retry.is_over()]
         for retry in over:
             self._retries.remove(retry)
             self._suspended &= ~retry.lanes
         return bool(over)
 
-    def _open(self) -> bool:
+    def open(self) -> bool:
         count, threads = self._barriers.opened()
         self._waiting &= ~threads
         return count > 0 or bool(threads.any())
 
-    def _land(self) -> bool:
-        events = self._block.events
-        if events:
-            events.pop(self._block.order.randrange(len(events))).land(self._block)
-            return True
-        return False
-
-    def _deadlock(self) -> Deadlock:
+    def stuck(self) -> str:
+        """What threads wait for."""
         block, steps = self._block, self._program.steps
         places = {number: found for number, found in self._barriers.places.items() if found.size}
         instructions = [steps[int(place)].instruction for found in places.values() for place in found]
@@ -162,15 +154,12 @@ class BlockRun:
             each = steps[int(self._positions[thread])].instruction
             lines.append(f"thread {thread}, line {each.line}: {each.text}, for {retry.waits_for()}")
         what = "different barriers" if len(places) > 1 and not self._retries else "what nobody will do"
-        return Deadlock(f"threads of block {block.position} wait for {what}: {'; '.join(lines)}")
+        return f"threads of block {block.position} wait for {what}: {'; '.join(lines)}"
 
-    def _end(self) -> None:
-        """All threads ended: nothing may be under way that touches memory."""
+    def end(self) -> None:
+        """All threads ended: nothing may be under way that touches the block's memory."""
         block = self._block
-        if any(not isinstance(event, tensor_cores.Commit) for event in block.events):
-            raise SharedRace(f"the block ends before a bulk copy to shared memory lands, {block.where()}")
-        while self._land():
-            pass
+        block.cluster.end(block)
         for barrier in block.mbarriers:
             if barrier.transactions:
                 raise BarrierMisuse(f"the block ends with bytes pending at {barrier}, {block.where()}")

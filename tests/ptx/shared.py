@@ -11,7 +11,7 @@ import numpy as np
 
 from tests.ptx.errors import SharedRace
 from tests.ptx.memory import scatter
-from tests.ptx.ordering import MOST_AGENTS, Ordering
+from tests.ptx.ordering import Ordering
 
 WROTE, READ, UPDATED = (f"that another warp {verb}" for verb in ("wrote before it", "read before it", "updated"))
 LANDED = "that an asynchronous copy wrote, whose completion the warp did not wait for"
@@ -28,13 +28,19 @@ class _Copy:
 
 
 class SharedMemory:
-    def __init__(self, size_bytes: int, threads: int, ordering: Ordering, where: Callable[[], str]) -> None:
+    """`first_warp`: the number of the block's first warp among those of its cluster. `where`: what runs now, of
+    whichever block."""
+
+    def __init__(
+        self, size_bytes: int, threads: int, first_warp: int, ordering: Ordering, where: Callable[[], str]
+    ) -> None:
         self.data = np.full(size_bytes, 0xFF, np.uint8)
+        self._first_warp = first_warp
         self._ordering = ordering
         # The agent that wrote a byte last and its clock then; the clock of each agent's last read and last update.
         self._writer = np.zeros(size_bytes, np.int16)
         self._writer_clock = np.zeros(size_bytes, np.int32)
-        self._reads = np.zeros((MOST_AGENTS, size_bytes), np.int32)
+        self._reads = np.zeros((ordering.most_agents, size_bytes), np.int32)
         self._updates: np.ndarray | None = None
         # How many asynchronous operations will write a byte, how many will read it, and where mbarriers are.
         self._arriving, self._pinned = np.zeros(size_bytes, np.uint16), np.zeros(size_bytes, np.uint16)
@@ -77,7 +83,11 @@ class SharedMemory:
         """(bytes, their warps as a column) of an access, once those that will be written are ruled out."""
         touched = offsets[:, None] + np.arange(total_bytes)
         self._check_claimed(lanes, touched)
-        return touched, (lanes >> 5)[:, None]
+        return touched, self._warps(lanes)
+
+    def _warps(self, lanes: np.ndarray) -> np.ndarray:
+        """The warps of the block's threads, by their numbers in the cluster, as a column."""
+        return self._first_warp + (lanes >> 5)[:, None]
 
     # ---- checks -------------------------------------------------------------------------------------------------
 
@@ -166,9 +176,11 @@ class SharedMemory:
         self._claims -= 1
         self.note_write(np.array([thread]), np.array([offset]), 8)
 
-    def start_write(self, thread: int, places: np.ndarray) -> None:
-        """An asynchronous operation will write: nobody may touch the bytes until `finish_write`."""
-        lanes, touched, warps = self._claim(thread, places)
+    def start_write(self, thread: int, warp: int, places: np.ndarray) -> None:
+        """An asynchronous operation of a thread will write: nobody may touch the bytes until `finish_write`. The
+        thread may be one of another block: `warp` is the number of its warp in the cluster."""
+        lanes, touched = self._claim(thread, places)
+        warps = np.array([[warp]])
         self._check_write(lanes, touched, warps)
         self._check_fenced(lanes, touched, warps)
         self._claims += 1
@@ -182,7 +194,8 @@ class SharedMemory:
 
     def start_read(self, threads: int | np.ndarray, places: np.ndarray) -> None:
         """An asynchronous operation of `threads` will read: nobody may write the bytes until `finish_read`."""
-        lanes, touched, warps = self._claim(threads, places)
+        lanes, touched = self._claim(threads, places)
+        warps = self._warps(lanes)
         self._check_written(lanes, touched, warps)
         self._check_updated(lanes, touched, warps)
         self._check_fenced(lanes, touched, warps)
@@ -195,12 +208,12 @@ class SharedMemory:
         self._pinned[np.unique(places)] -= 1
         self._reads[agent, places] = clock
 
-    def _claim(self, threads: int | np.ndarray, places: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _claim(self, threads: int | np.ndarray, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         lanes = np.atleast_1d(threads)
         touched = np.broadcast_to(places.reshape(-1), (lanes.size, places.size))
         self._check_inside(int(lanes[0]), touched)
         self._check_claimed(lanes, touched)
-        return lanes, touched, (lanes >> 5)[:, None]
+        return lanes, touched
 
     def _check_inside(self, thread: int, touched: np.ndarray) -> None:
         if touched.size and not 0 <= touched.min() <= touched.max() < self.data.size:

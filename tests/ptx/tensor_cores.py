@@ -15,7 +15,7 @@ from tests.ptx.block import WARP, Block, Claim, Event, Retry, address_of, reader
 from tests.ptx.descriptors import ELEMENTS, blackwell, numbers
 from tests.ptx.errors import TensorMemoryFault
 from tests.ptx.formats import narrowed
-from tests.ptx.mbarriers import MBarrier, values_of
+from tests.ptx.mbarriers import MBarrier, found, values_of
 from tests.ptx.memory import SHARED_BASE, scatter
 from tests.ptx.parser import Instruction, Register
 from tests.ptx.tensor_memory import LANES, QUARTER, Cells
@@ -367,39 +367,57 @@ def _accumulator(block: Block, thread: int, address: int, form: InstructionDescr
     return cells, row if form.rows == LANES else row // 16 * QUARTER + row % 16 + first
 
 
-@dataclass
+@dataclass(eq=False)
 class Commit(Event):
     """An arrival at an mbarrier once the products before are complete. `seen`: the asynchronous operations that came
     before those, which it passes on; it is no release of what the thread itself did."""
 
-    thread: int
+    what = "an arrival by tcgen05.commit"
     barrier: MBarrier
     products: list[_Product]
     seen: np.ndarray
 
-    def land(self, block: Block) -> None:
-        agent, clock = block.mbarriers.stamp(self.barrier)
+    def land(self) -> None:
+        block = self.block
+        agent, clock = self.target.mbarriers.stamp(self.barrier)
+        block.cluster.note_landing(block, self.target, agent, clock)
         pending = block.products.get(self.thread, [])
         while any(product in self.products for product in pending):
             pending.pop(0).run(block, agent, clock)
         sent = block.tensor_memory.tell(self.thread, agent, clock)
         np.maximum(sent.seen, self.seen, out=sent.seen)
-        block.mbarriers.arrive(self.thread, self.barrier, 1, sent)
+        self.target.mbarriers.arrive(self.thread, self.barrier, 1, sent)
 
 
 def _commit(instruction: Instruction, words: Words) -> Effect:
-    """tcgen05.commit.cta_group::1.mbarrier::arrive::one{.shared::cluster}.b64 [mbarrier]"""
-    words.take("shared::cluster")
+    """tcgen05.commit.cta_group::1.mbarrier::arrive::one{.shared::cluster}{.multicast::cluster}.b64 [mbarrier]{, mask}
+
+    With a mask at the same place of each block that is in it, at times of their own.
+    """
+    in_cluster, is_multicast = words.take("shared::cluster"), words.take("multicast::cluster")
     _expect(words, "cta_group::1", "mbarrier::arrive::one", "b64")
-    read = address_of(instruction.operands[0], instruction)
+    barrier, *mask = instruction.operands
+    if len(mask) != is_multicast or (is_multicast and not in_cluster):
+        raise words.unknown()
+    read = address_of(barrier, instruction)
+    read_mask = reader(mask[0], "u16", instruction) if is_multicast else None
+
+    def targets(block: Block, thread: int) -> list[tuple[Block, MBarrier]]:
+        address = int(read(block)[thread])
+        if read_mask is None:
+            return [found(block, thread, address, in_cluster)]
+        _, own = block.cluster.target(block, thread, address)
+        owners = block.cluster.chosen(block, thread, int(values_of(block, read_mask)[thread]))
+        return [(owner, owner.mbarriers.find(thread, own, issuer=block)) for owner in owners]
 
     def effect(block: Block, mask: np.ndarray) -> None:
         if mask.any():
             thread = _single(block, mask)
-            barrier = block.mbarriers.find(thread, int(read(block)[thread]))
-            seen = block.ordering.seen[thread // WARP].copy()
+            seen = block.ordering.seen[block.agent(thread)].copy()
             seen[: block.ordering.warps] = 0
-            block.events.append(Commit(thread, barrier, list(block.products.get(thread, [])), seen))
+            products = list(block.products.get(thread, []))
+            commits = [Commit(block, owner, thread, each, products, seen) for owner, each in targets(block, thread)]
+            block.cluster.events.extend(commits)
 
     return effect
 
@@ -410,7 +428,7 @@ def _fence(act: Callable[[Block, int], None]) -> Callable[[Instruction, Words], 
 
         def effect(block: Block, mask: np.ndarray) -> None:
             for warp in np.flatnonzero(mask.reshape(-1, WARP).any(axis=1)):
-                act(block, int(warp))
+                act(block, block.first_warp + int(warp))
 
         return effect
 

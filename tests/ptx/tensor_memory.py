@@ -12,7 +12,7 @@ import numpy as np
 
 from tests.ptx.block import Block
 from tests.ptx.errors import TensorMemoryFault
-from tests.ptx.ordering import MOST_AGENTS, Sent, nothing_sent
+from tests.ptx.ordering import Sent
 
 LANES, COLUMNS, QUARTER = 128, 512, 32
 _LEAST_COLUMNS = 32
@@ -44,7 +44,7 @@ class TensorMemory:
     def __post_init__(self) -> None:
         shape = (LANES // QUARTER, COLUMNS)
         self._writer, self._writer_clock = np.zeros(shape, np.int16), np.zeros(shape, np.int32)
-        self._reads = np.zeros((MOST_AGENTS, *shape), np.int32)
+        self._reads = np.zeros((self.block.ordering.most_agents, *shape), np.int32)
         self._multiplied, self._stored, self._loaded = (np.zeros(shape, np.int16) for _ in range(3))
         self.told: dict[int, Sent] = {}
         # What wrote last: a number for each thread and accumulator whose products did, 0 for stores.
@@ -77,7 +77,7 @@ class TensorMemory:
         if self._multiplied[cells].any() or self._stored[cells].any() or self._loaded[cells].any():
             raise self.fault(thread, "columns are deallocated that operations are under way on")
         ordering = self.block.ordering
-        known = ordering.seen[thread // 32, : ordering.agents]
+        known = ordering.seen[self.block.agent(thread), : ordering.agents]
         unseen_reads = self._reads[: ordering.agents, :, address : address + columns] > known[:, None, None]
         if unseen_reads.any() or (self._writer_clock[cells] > known[self._writer[cells]]).any():
             raise self.fault(thread, "columns are deallocated that other warps use, with no barrier since")
@@ -107,7 +107,8 @@ class TensorMemory:
 
     def finish_load(self, warp: int, cells: Cells) -> None:
         self._loaded[cells.index] -= 1
-        self._reads[warp][cells.index] = self.block.ordering.clocks[warp]
+        agent = self.block.first_warp + warp
+        self._reads[agent][cells.index] = self.block.ordering.clocks[agent]
 
     def start_store(self, thread: int, cells: Cells) -> None:
         self._check_written(thread, cells)
@@ -117,8 +118,9 @@ class TensorMemory:
 
     def finish_store(self, warp: int, cells: Cells) -> None:
         self._stored[cells.index] -= 1
-        self._writer[cells.index] = warp
-        self._writer_clock[cells.index] = self.block.ordering.clocks[warp]
+        agent = self.block.first_warp + warp
+        self._writer[cells.index] = agent
+        self._writer_clock[cells.index] = self.block.ordering.clocks[agent]
 
     # ---- products ----------------------------------------------------------------------------------------------------
 
@@ -137,6 +139,7 @@ class TensorMemory:
 
     def tell(self, thread: int, agent: int, clock: int) -> Sent:
         """What the mbarriers of a thread's commits pass on, with one more of its completions."""
+        nothing_sent = self.block.ordering.nothing_sent
         sent = self.told.setdefault(thread, nothing_sent())
         for clocks in (sent.seen, sent.fenced, sent.tensor):
             clocks[agent] = clock
@@ -146,10 +149,11 @@ class TensorMemory:
 
     # ---- checks ----------------------------------------------------------------------------------------------------
 
-    def _known(self, warp: int) -> np.ndarray:
-        """What comes before the warp's tensor-memory operations: what was fenced, and its own."""
-        known = self.block.ordering.tensor[warp].copy()
-        known[warp] = self.block.ordering.clocks[warp]
+    def _known(self, thread: int) -> np.ndarray:
+        """What comes before the tensor-memory operations of a thread's warp: what was fenced, and its own."""
+        agent = self.block.agent(thread)
+        known = self.block.ordering.tensor[agent].copy()
+        known[agent] = self.block.ordering.clocks[agent]
         return known
 
     def _check_written(self, thread: int, cells: Cells) -> None:
@@ -157,7 +161,7 @@ class TensorMemory:
             raise self.fault(thread, "a tcgen05.mma whose commit nobody awaited still writes there")
         if self._stored[cells.index].any():
             raise self.fault(thread, "a tcgen05.st that nobody awaited still writes there")
-        known = self._known(thread // 32)
+        known = self._known(thread)
         if (self._writer_clock[cells.index] > known[self._writer[cells.index]]).any():
             raise self.fault(thread, "what was written there is not ordered before: a wait or a tcgen05.fence lacks")
 
@@ -165,6 +169,6 @@ class TensorMemory:
         if self._loaded[cells.index].any():
             raise self.fault(thread, "a tcgen05.ld that nobody awaited still reads there")
         agents = self.block.ordering.agents
-        known: Sequence[int] | np.ndarray = self._known(thread // 32)[:agents]
+        known: Sequence[int] | np.ndarray = self._known(thread)[:agents]
         if (self._reads[:agents][(slice(None), *cells.index)] > np.asarray(known)[:, None, None]).any():
             raise self.fault(thread, "what was read there is not ordered before: a wait or a tcgen05.fence lacks")

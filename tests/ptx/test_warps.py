@@ -228,6 +228,28 @@ def test_ldmatrix(count: int, transposed: bool) -> None:
     assert (counts.shared_wavefronts, counts.shared_conflicts) == (4 + count, 0)
 
 
+@pytest.mark.parametrize("count", [1, 2, 4])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_stmatrix(count: int, transposed: bool) -> None:
+    """What it stores, ldmatrix loads, which is tested by itself; and a line of the first matrix."""
+    registers = np.arange(count * 64, dtype=np.uint16).reshape(count, 32, 2)
+    output, stored = np.zeros((count, 32, 2), np.uint16), np.zeros((32, 8), np.uint16)
+    given, names = (", ".join(f"%r{first + matrix}" for matrix in range(count)) for first in (20, 10))
+    trans = ".trans" if transposed else ""
+    body = """mov.u32 %r0, %tid.x; mul.wide.u32 %d0, %r0, 16; mul.wide.u32 %d4, %r0, 4; mov.b64 %d2, tw_shared;
+    add.s64 %d3, %d2, %d0; add.s64 %d1, %d100, %d4; add.s64 %d5, %d101, %d4; add.s64 %d6, %d102, %d0;"""
+    body += "".join(f"ld.global.b32 %r{20 + matrix}, [%d1+{128 * matrix}];" for matrix in range(count))
+    body += f"""stmatrix.sync.aligned.m8n8.x{count}{trans}.shared.b16 [%d3], {{{given}}}; bar.sync 0;
+    ldmatrix.sync.aligned.m8n8.x{count}{trans}.shared.b16 {{{names}}}, [%d3];
+    ld.shared.v4.b32 {{%r1, %r2, %r3, %r4}}, [%d3]; st.global.v4.b32 [%d6], {{%r1, %r2, %r3, %r4}};"""
+    body += "".join(f"st.global.b32 [%d5+{128 * matrix}], %r{10 + matrix};" for matrix in range(count))
+    counts = execute(body, [registers, output, stored], shared_bytes=512, declarations=SHARED)
+    np.testing.assert_array_equal(output, registers)
+    line = [registers[0][4 * i][0] for i in range(8)] if transposed else registers[0][:4].reshape(-1)
+    np.testing.assert_array_equal(stored[0], line)
+    assert (counts.shared_wavefronts, counts.shared_conflicts) == (2 * count + 4, 0)
+
+
 COPIED = """mov.u32 %r0, %tid.x; mul.wide.u32 %d0, %r0, 16; add.s64 %d1, %d100, %d0; mov.b64 %d2, tw_shared;
     add.s64 %d3, %d2, %d0; xor.b32 %r1, %r0, 32; mul.wide.u32 %d4, %r1, 16; add.s64 %d4, %d2, %d4;
     add.s64 %d5, %d101, %d0;

@@ -303,11 +303,12 @@ def _complete(block: Block, number: int, group: WarpGroup, product: _Product) ->
         total = total + _matrix(old, product.result, rows, places, columns)
     _write(block, number, product, _rounded(total, product)[rows, places])
     ordering = block.ordering
-    clock = int(ordering.seen[GROUP * number, group.agent]) + 1
+    first = block.first_warp + GROUP * number
+    clock = int(ordering.seen[first, group.agent]) + 1
     for matrix in (product.left, product.right):
         if matrix.places is not None:
             block.shared.finish_read(matrix.places, group.agent, clock)
-    ordering.seen[GROUP * number : GROUP * number + GROUP, group.agent] = clock
+    ordering.seen[first : first + GROUP, group.agent] = clock
     block.disown((*product.targets, *product.sources), product)
 
 

@@ -14,14 +14,14 @@ They are operations of `scheduled`.
 
 from __future__ import annotations
 
-from xdsl.dialects.builtin import AffineMapAttr, IndexType, IntegerAttr
+from xdsl.dialects.builtin import AffineMapAttr, BoolAttr, DenseArrayBase, IndexType, IntegerAttr
 from xdsl.ir import SSAValue
 from xdsl.irdl import irdl_op_definition, operand_def, opt_prop_def, prop_def, result_def, var_operand_def
 from xdsl.utils.exceptions import VerifyException
 
 from tilewright import dtypes
 from tilewright.dialects import tile
-from tilewright.dialects.base import PlainOp
+from tilewright.dialects.base import PlainOp, decode
 
 # Where the machine brings tiles, and where barriers are: memory that the threads of a block share.
 BLOCK = "block"
@@ -55,13 +55,15 @@ class MbarrierOp(PlainOp):
 @irdl_op_definition
 class ArriveOp(PlainOp):
     """One arrival at barrier `number(symbols)` by each warpgroup that runs it, or by a warp where there is no group of
-    four. What its threads did before is seen by who waits for the phase. None unless `0 <= trip(symbols)`."""
+    four. What its threads did before is seen by who waits for the phase. None unless `0 <= trip(symbols)`. Where it is
+    `everywhere`, at the barrier of that number of each block of the cluster."""
 
     name = "scheduled.arrive"
     mbarrier = operand_def(tile.RefType)
     symbols = var_operand_def(IndexType)
     number = prop_def(AffineMapAttr)
     trip = opt_prop_def(AffineMapAttr)
+    everywhere = opt_prop_def(BoolAttr)
 
     def verify_(self) -> None:
         verify_mbarrier(self.name, self.mbarrier)
@@ -109,7 +111,11 @@ class TensorCopyOp(PlainOp):
     """`destination[d] = source[map(d, symbols)]`, zero outside of the source, some time before the phase of barrier
     `number(symbols)` completes that now waits for its bytes: all those of the destination. One thread begins it, and
     no thread takes part. The destination has a layout that boxes of an array are brought to; to one of tf32 f32 is
-    rounded."""
+    rounded.
+
+    With `multicast` = (count, dim), of the `count` equal parts of the window along `dim` it is the part of the block's
+    rank that is copied, to its place in that buffer of each of the `count` blocks of the cluster; there it completes
+    the phase of that barrier, which may come to wait for its bytes later."""
 
     name = "scheduled.tensor_copy"
     source = operand_def(tile.RefType)
@@ -118,12 +124,22 @@ class TensorCopyOp(PlainOp):
     symbols = var_operand_def(IndexType)
     map = prop_def(AffineMapAttr)
     number = prop_def(AffineMapAttr)
+    multicast = opt_prop_def(DenseArrayBase)
+
+    @property
+    def parts(self) -> tuple[int, int] | None:
+        """How many blocks copy a part each, and along which dim; None where one copies all."""
+        return None if self.multicast is None else decode(self.multicast)
 
     def verify_(self) -> None:
         source, target, map = tile.ref_type(self.source), tile.ref_type(self.destination), self.map.data
         wanted = (len(target.shape), len(self.symbols), len(source.shape))
         if (map.num_dims, map.num_symbols, len(map.results)) != wanted:
             raise VerifyException(f"scheduled.tensor_copy: {map} does not map {target.shape} to {source.shape}")
+        if self.parts is not None:
+            count, dim = self.parts
+            if count < 2 or not 0 <= dim < len(target.shape) or target.shape[dim] % count:
+                raise VerifyException(f"scheduled.tensor_copy: {count} parts of {target.shape} along dim {dim}")
         is_rounded = (source.dtype, target.dtype) == (dtypes.f32, dtypes.tf32)
         if (source.dtype != target.dtype and not is_rounded) or target.space.data != BLOCK:
             raise VerifyException("scheduled.tensor_copy: not to a buffer of a block of the array's type")

@@ -33,6 +33,7 @@ again.
 from __future__ import annotations
 
 from functools import lru_cache
+from math import prod
 
 from xdsl.dialects.builtin import AffineMapAttr, BoolAttr, DenseArrayBase, IndexType, IntegerAttr, StringAttr
 from xdsl.ir import Dialect, SSAValue
@@ -60,6 +61,8 @@ from tilewright.primitives import ArrayType
 WORKER, SHARED, BLOCK, WARP = "worker", "shared", asynchronous.BLOCK, "warp"
 # All warps of a block, those of roles too; `BLOCK` as the scope of a barrier leaves out those of roles.
 EVERY_ROLE = "every role"
+# All warps of all blocks of a cluster.
+CLUSTER = "cluster"
 # Buffers of a block begin where the instructions that read them in lines want them to.
 BUFFER_ALIGNMENT_BYTES = 1024
 
@@ -250,7 +253,9 @@ class ParallelOp(PlainOp):
     With `in_order`, the nests of a point that load an array which the region stores too come after those of the point
     before it along the last dimension that store it. With `warps`, a point is a block of so many warps, besides those
     of roles. With `registers`, each thread of a block begins with so many: all together are what there is to give back
-    and to take by `set_registers`."""
+    and to take by `set_registers`. With `cluster`, so many blocks whose numbers follow each other run at once, and
+    reach each other's memory: the first one's number is a multiple of it, and each one's rank is what its number is
+    more. No block ends before all has come that others do to its memory."""
 
     name = "scheduled.parallel"
     extents = prop_def(DenseArrayBase)
@@ -258,15 +263,27 @@ class ParallelOp(PlainOp):
     in_order = opt_prop_def(BoolAttr)
     warps = opt_prop_def(IntegerAttr)
     registers = opt_prop_def(IntegerAttr)
+    cluster = opt_prop_def(IntegerAttr)
     body = region_def("single_block")
 
     @property
     def shape(self) -> tuple[int, ...]:
         return decode(self.extents)
 
+    @property
+    def blocks_of_cluster(self) -> int:
+        """How many blocks reach each other's memory."""
+        return 1 if self.cluster is None else int(self.cluster.value.data)
+
     def verify_(self) -> None:
         if len(self.body.block.args) != len(self.shape):
             raise VerifyException("scheduled.parallel: needs one index per extent")
+        if self.cluster is None:
+            return
+        if self.blocks_of_cluster < 2 or self.warps is None or self.in_order is not None:
+            raise VerifyException("scheduled.parallel: a cluster is of two blocks of warps or more, in any order")
+        if prod(self.shape) % self.blocks_of_cluster:
+            raise VerifyException(f"scheduled.parallel: {prod(self.shape)} blocks in clusters of {self.cluster}")
 
 
 @irdl_op_definition
@@ -322,12 +339,18 @@ class EndOp(PlainOp):
 
 @irdl_op_definition
 class BarrierOp(PlainOp):
-    """All threads of `scope` have finished and see what was written before: those of the team, a block or a warp.
-    `arrays`: it is needed for what they do to arrays, whatever they do to buffers."""
+    """All threads of `scope` have finished and see what was written before: those of the team, a block or a warp. Of a
+    cluster they have come, and see which barriers in memory other blocks made, but nothing else. `arrays`: it is needed
+    for what they do to arrays, whatever they do to buffers."""
 
     name = "scheduled.barrier"
     scope = prop_def(StringAttr)
     arrays = opt_prop_def(BoolAttr)
+
+    def verify_(self) -> None:
+        if self.scope.data == CLUSTER and not isinstance(around := self.parent_op(), ParallelOp | RoleOp):
+            name = "nothing" if around is None else around.name
+            raise VerifyException(f"scheduled.barrier: of a cluster in {name}, not in a region of blocks or a role")
 
 
 @irdl_op_definition

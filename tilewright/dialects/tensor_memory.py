@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 
-from xdsl.dialects.builtin import AffineMapAttr, IndexType, IntegerAttr, StringAttr
+from xdsl.dialects.builtin import AffineMapAttr, BoolAttr, IndexType, IntegerAttr, StringAttr
 from xdsl.ir import SSAValue
 from xdsl.irdl import irdl_op_definition, operand_def, opt_prop_def, prop_def, result_def, traits_def, var_operand_def
 from xdsl.traits import Pure
@@ -182,12 +182,13 @@ class TensorMmaOp(PlainOp):
 class MmaCommitOp(PlainOp):
     """One arrival at barrier `number(symbols)` when all products that this thread began before have been done. Who
     waits for the phase knows that, and nothing else of what the thread did. Of several warps the first has begun them,
-    and commits."""
+    and commits. Where it is `everywhere`, at the barrier of that number of each block of the cluster."""
 
     name = "scheduled.mma_commit"
     mbarrier = operand_def(tile.RefType)
     symbols = var_operand_def(IndexType)
     number = prop_def(AffineMapAttr)
+    everywhere = opt_prop_def(BoolAttr)
 
     def verify_(self) -> None:
         verify_number(self.name, self.number, len(self.symbols))

@@ -137,6 +137,7 @@ class Machine:
         default_memory: the memory that the axis `mem` counts addresses of; `mem.NAME` is the memory NAME.
         cycles: cycles of one core per vector operation, by cost class.
         converts: types of 8 bits that one instruction converts from and to.
+        stores_matrices: whether a warp stores matrices of 8 x 8 elements of 16 bits at once.
         residency: what blocks share, where a core runs several at once.
         cores: how many cores a chip has, where the file is about a chip; the threads to use are an option elsewhere.
     """
@@ -158,6 +159,7 @@ class Machine:
     matrix_atoms: tuple[MatrixAtom, ...] = ()
     cores: int = 1
     converts: tuple[str, ...] = ()
+    stores_matrices: bool = False
     residency: Residency | None = None
 
     def matrix_atom(self, left: DType, right: DType, accumulator: DType, depth: int) -> MatrixAtom | None:
@@ -242,6 +244,7 @@ def _parse(text: str) -> Machine:
         matrix_atoms=tuple(MatrixAtom(**atom) for atom in data.get("matrix_atom", ())),
         cores=data.get("cores", 1),
         converts=tuple(data.get("converts", ())),
+        stores_matrices=data.get("stores_matrices", False),
         residency=Residency(**data["residency"]) if "residency" in data else None,
     )
 

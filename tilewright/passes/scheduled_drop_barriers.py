@@ -118,7 +118,8 @@ _Event = _Touch | _Wait | scheduled.BarrierOp
 
 def _drop(region: scheduled.ParallelOp) -> None:
     found = (op for op in region.body.block.walk() if isinstance(op, scheduled.BarrierOp))
-    barriers = [op for op in found if op.scope.data != scheduled.EVERY_ROLE and not _is_for_others(op)]
+    of_all = scheduled.EVERY_ROLE, scheduled.CLUSTER
+    barriers = [op for op in found if op.scope.data not in of_all and not _is_for_others(op)]
     if not barriers:
         return
     ways = _ways(region)
@@ -393,7 +394,8 @@ def _meets(events: Sequence[_Event], changed: dict[Operation, str]) -> _Touch | 
     groups: list[list[_Touch]] = [[]]
     for event in events:
         if isinstance(event, scheduled.BarrierOp):
-            if scope := changed.get(event, event.scope.data):
+            scope = changed.get(event, event.scope.data)
+            if scope and scope != scheduled.CLUSTER:  # of which a block's own memory is not seen
                 state.barrier(scope)
         elif isinstance(event, _Touch):
             if not state.is_free(event):

@@ -2,9 +2,9 @@
 
 Blocks begin in the order of their numbers, and those under way together share what the second-level cache holds. Tiles
 go in groups of some rows, or some columns, where that has fewer bytes come from behind the cache: the size of the group
-is that of the least traffic, by the model of `cost/tile_order.py`. Where the cache has room for all that is read, or no
-order is better, blocks stay as they are. The example is for a machine of 4 multiprocessors, each with room for one
-warp, and a cache of 2 KiB.
+is that of the least traffic, by the model of `cost/tile_order.py`, or of nearly as little where pairs of blocks may
+share what they read. Where the cache has room for all that is read, or no order is better, blocks stay as they are.
+The example is for a machine of 4 multiprocessors, each with room for one warp, and a cache of 2 KiB.
 
 Before:
     func.func @main(%x: tensor<40x16xf16>, %y: tensor<16x64xf16>) -> tensor<40x64xf32> {
@@ -57,11 +57,14 @@ After:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import ClassVar
 
 from tilewright.cost.tile_order import best_order, plain_order
 from tilewright.dialects import scheduled, tile
+from tilewright.machines.machine import Machine
 from tilewright.passes.base import Remark, Unit
+from tilewright.passes.scheduled_multicast_copies import CLUSTERS, PAIR
 from tilewright.passes.tile_grids import blocks_together, number_points, product_grid
 
 
@@ -80,10 +83,11 @@ class ScheduledOrderTilesPass:
             return
         cache, behind = unit.machine.memories[1], unit.machine.memory(unit.machine.default_memory)
         tiles, blocks = found.tiles, unit.machine.cores * blocks_together(region, unit.machine)
-        best, plain = (choose(tiles, blocks, cache.bytes) for choose in (best_order, plain_order))
+        best = best_order(tiles, blocks, cache.bytes, in_pairs=_may_be_pairs(region, unit.machine))
+        plain = plain_order(tiles, blocks, cache.bytes)
         reason = f"{blocks} blocks at a time read {best.traffic_bytes} bytes from {behind.name}"
         if best == plain:
-            why = f"{cache.name} has room for all panels" if tiles.panel_bytes <= cache.bytes else "no order reads less"
+            why = f"{cache.name} has room for all panels" if tiles.panel_bytes <= cache.bytes else "no order is better"
             unit.remarks.append(Remark(self.name, kernel.sym_name.data, "tiles row by row", f"{why}: {reason}"))
             return
         pair = (found.columns, found.rows) if best.is_turned else (found.rows, found.columns)
@@ -92,3 +96,11 @@ class ScheduledOrderTilesPass:
         decision = f"tiles in groups of {best.group} {'columns' if best.is_turned else 'rows'}"
         reason += f", row by row {plain.traffic_bytes}"
         unit.remarks.append(Remark(self.name, kernel.sym_name.data, decision, reason))
+
+
+def _may_be_pairs(region: scheduled.ParallelOp, machine: Machine) -> bool:
+    """Whether blocks that follow each other may share what a warp copies: there are two for each pair, in each turn."""
+    blocks = prod(region.shape)
+    roles = any(isinstance(op, scheduled.RoleOp) for op in region.body.block.ops)
+    in_turns = blocks > machine.cores
+    return roles and machine.axes.get(CLUSTERS, 1) >= PAIR and blocks % 2 == 0 and not (in_turns and machine.cores % 2)

@@ -29,15 +29,20 @@ _SWIZZLES = (32, 64, 128)
 @dataclass(frozen=True)
 class Boxes:
     """The boxes that a window is copied by: elements along each dim of the array, bytes of the swizzle, and for each
-    box the index of its first element in the window and how many bytes into the buffer it goes."""
+    box the index of its first element in the window and how many bytes into the buffer it goes. Where blocks share a
+    window they are those of the block of rank 0; those of the next rank are `rank_index` further in the window, and
+    `rank_bytes` in the buffer."""
 
     box: tuple[int, ...]
     swizzle: int
     parts: tuple[tuple[tuple[int, ...], int], ...]
+    rank_index: tuple[int, ...] = ()
+    rank_bytes: int = 0
 
 
-def boxes_of(map: AffineMap, source: tile.RefType, layout: Layout) -> Boxes:
-    """How a window, `map` of whose index is that of the array, comes to a buffer.
+def boxes_of(map: AffineMap, source: tile.RefType, layout: Layout, shared: tuple[int, int] | None = None) -> Boxes:
+    """How a window, `map` of whose index is that of the array, comes to a buffer. `shared`: by so many blocks, each of
+    which copies an equal part along a dim.
 
     Raises:
         Refused: the machine does not copy it by itself.
@@ -50,10 +55,28 @@ def boxes_of(map: AffineMap, source: tile.RefType, layout: Layout) -> Boxes:
     along = [_dim_along(each, shape) for each in _forms(map)]
     if sorted(dim for dim in along if dim is not None) != list(range(len(shape))):
         raise Refused("a dim of the tile is along none of the array's, or along several")
-    swizzle, sides = _sides(layout, source.dtype, along[-1])
+    swizzle, sides = _sides(layout, source.dtype, along[-1], shared)
     box = tuple(1 if dim is None else sides[dim] for dim in along)
     order = [dim for dim in along if dim is not None]
-    return Boxes(box, swizzle, _parts(layout, source.dtype, tuple(sides), tuple(order)))
+    parts = _parts(layout, source.dtype, tuple(sides), tuple(order))
+    if shared is None:
+        return Boxes(box, swizzle, parts)
+    return Boxes(box, swizzle, *_parts_of_a_rank(parts, shape, *shared))
+
+
+def _parts_of_a_rank(
+    parts: tuple[tuple[tuple[int, ...], int], ...], shape: Sequence[int], count: int, dim: int
+) -> tuple[tuple[tuple[tuple[int, ...], int], ...], tuple[int, ...], int]:
+    """The boxes of the first of `count` blocks, and how much further those of the next one are."""
+    step = shape[dim] // count
+    by_rank: list[list[tuple[tuple[int, ...], int]]] = [[] for _ in range(count)]
+    for start, offset in parts:
+        by_rank[start[dim] // step].append((start, offset))
+    further = by_rank[1][0][1] - by_rank[0][0][1]
+    for rank, own in enumerate(by_rank):
+        if [offset - rank * further for _, offset in own] != [offset for _, offset in by_rank[0]]:
+            raise Refused("the parts of a window do not lie alike in the buffer")
+    return tuple(by_rank[0]), tuple(step if each == dim else 0 for each in range(len(shape))), further
 
 
 def _forms(map: AffineMap) -> list[Form]:
@@ -71,17 +94,25 @@ def _dim_along(form: Form, shape: Sequence[int]) -> int | None:
     return form.dims[0][0] if form.dims else None
 
 
-def _sides(layout: Layout, dtype: DType, contiguous: int | None) -> tuple[int, list[int]]:
+def _sides(
+    layout: Layout, dtype: DType, contiguous: int | None, shared: tuple[int, int] | None
+) -> tuple[int, list[int]]:
     """The swizzle of a buffer, and a box's elements along the dims of the tile: a line has those of the swizzle."""
     if contiguous is None:
         raise Refused("neighbours in the array are not neighbours in the tile")
     spans = [span for span in _SWIZZLES if layout.swizzle == (line_swizzle(span, dtype.itemsize, SHARED),)]
     if not spans:
         raise Refused("the buffer's swizzle is none of the copy engine's")
-    sides = [min(size, _MOST_BOX) for size in layout.static_shape]
+    of_a_block = list(layout.static_shape)
+    if shared is not None:
+        count, dim = shared
+        if of_a_block[dim] % count:
+            raise Refused(f"a tile of {layout.static_shape} is not made of {count} equal parts")
+        of_a_block[dim] //= count
+    sides = [min(size, _MOST_BOX) for size in of_a_block]
     sides[contiguous] = spans[0] // dtype.itemsize
-    if any(size % side for size, side in zip(layout.static_shape, sides, strict=True)):
-        raise Refused(f"a tile of {layout.static_shape} is not made of boxes of {sides}")
+    if any(size % side for size, side in zip(of_a_block, sides, strict=True)):
+        raise Refused(f"a tile of {tuple(of_a_block)} is not made of boxes of {sides}")
     return spans[0], sides
 
 

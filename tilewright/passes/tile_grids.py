@@ -62,7 +62,7 @@ def _panels(kernel: tile.KernelOp, region: scheduled.ParallelOp) -> dict[tuple[S
             continue
         if any(not isinstance(symbol.type, IndexType) for symbol in op.symbols):
             continue  # gathered: who reads what is not known
-        used = set(_used(op.map.data, op.symbols))
+        used = set(symbols_used(op.map.data, op.symbols))
         shape = array_type(op.result).shape if isinstance(op, tile.LoadOp) else tile.ref_type(op.destination).shape
         nbytes = prod(shape) * tile.ref_type(op.source).dtype.itemsize
         nbytes *= prod(int(loop.trips.value.data) for loop in _loops_around(op) if loop.body.block.args[0] in used)
@@ -71,7 +71,7 @@ def _panels(kernel: tile.KernelOp, region: scheduled.ParallelOp) -> dict[tuple[S
     return panels
 
 
-def _used(map: AffineMap, symbols: Sequence[SSAValue]) -> Iterator[SSAValue]:
+def symbols_used(map: AffineMap, symbols: Sequence[SSAValue]) -> Iterator[SSAValue]:
     """The symbols that a map goes by."""
     for result in map.results:
         yield from (symbols[part.position] for part in result.dfs() if isinstance(part, AffineSymExpr))

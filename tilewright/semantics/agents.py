@@ -1,4 +1,5 @@
-"""The agents of a block: its roles, and its other warps, which run beside each other.
+"""The agents of a block: its roles, and its other warps, which run beside each other, and beside those of the blocks of
+its cluster.
 
 Each agent but the first has a thread of its own, and exactly one runs at a time: it hands over where it synchronises
 with others, to one that a random generator picks of those that can go on. So a run is the same for the same seed. Only
@@ -25,12 +26,13 @@ class _Stopped(BaseException):
 
 @dataclass
 class Agent:
-    """`first` and `warps`: which warps of the block it is, one row of clocks each, and behind them one row for a warp
-    that is not said."""
+    """`first` and `warps`: which warps it is of those of all blocks that run together, one row of clocks each, and
+    behind them one row for a warp that is not said. `rank`: of its block among them."""
 
     name: str
     first: int
     warps: int
+    rank: int = 0
     begun: bool = False
     ended: bool = False
     ready: Callable[[], bool] | None = None
@@ -67,11 +69,15 @@ class Team:
         self._error: BaseException | None = None
         self._stopping = False
 
-    def begin(self, agent: Agent, body: Callable[[], object]) -> None:
-        """`agent` may run from now on."""
+    def start(self, agent: Agent, body: Callable[[], object]) -> None:
+        """`agent` may run when the present one waits."""
         agent.begun = True
         agent.thread = threading.Thread(target=self._run, args=(agent, body), daemon=True)
         agent.thread.start()
+
+    def begin(self, agent: Agent, body: Callable[[], object]) -> None:
+        """`agent` may run from now on."""
+        self.start(agent, body)
         self.pause()
 
     def pause(self) -> None:

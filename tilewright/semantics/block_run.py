@@ -1,19 +1,22 @@
-"""One block of warps: its memory, its agents, its barriers, and what works asynchronously for it."""
+"""One block of warps: its memory, its agents, its barriers, and what works asynchronously for it.
+
+What it does to other blocks of its cluster goes to the barriers of the same numbers there, and to the same places.
+"""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tilewright.dialects import asynchronous, scheduled, tensor_memory
-from tilewright.semantics.agents import Agent, Team
+from tilewright.semantics.agents import Agent
 from tilewright.semantics.array_accesses import ArrayAccesses, written_arrays
 from tilewright.semantics.block_memory import BlockMemory, Buffer, Plan
-from tilewright.semantics.clocks import Clocks
+from tilewright.semantics.cluster import Cluster
 from tilewright.semantics.hazards import HazardError, RaceError
 from tilewright.semantics.mbarriers import Mbarrier, Mbarriers
 from tilewright.semantics.tensor_memory import TensorMemory, TensorTile, TensorTiles
@@ -24,16 +27,21 @@ _MAIN = "the block"
 
 @dataclass(frozen=True, eq=False)
 class _TensorCopy:
-    """A copy that the machine makes, on its way to complete a phase of a barrier."""
+    """A copy that the machine makes to the memory of a block, on its way to complete a phase of a barrier there."""
 
+    memory: BlockMemory
     buffer: Buffer
     values: Tensor
     mbarrier: Mbarrier
     clock: int
     name: str
 
-    def land(self, memory: BlockMemory) -> None:
-        memory.finish_write(self.buffer, self.values, self.mbarrier.column, self.clock, self.name)
+    @property
+    def sequence(self) -> object:
+        return self
+
+    def land(self) -> None:
+        self.memory.finish_write(self.buffer, self.values, self.mbarrier.column, self.clock, self.name)
         self.mbarrier.come(self.buffer.bytes, self.name)
 
 
@@ -48,20 +56,26 @@ class _TensorProduct:
 
 @dataclass(frozen=True, eq=False)
 class _Commit:
-    """An arrival that comes when products have been done, those before it being done."""
+    """An arrival that comes when products of an agent have been done, those before it being done. `products`: what
+    they do to the memory of their block."""
 
     agent: Agent
+    memory: BlockMemory
     products: list[_TensorProduct]
     mbarrier: Mbarrier
     clock: int
     name: str
 
-    def land(self, memory: BlockMemory) -> None:
+    @property
+    def sequence(self) -> object:
+        return self.agent
+
+    def land(self) -> None:
         column = self.mbarrier.column
         for product in self.products:
             product.target.finish(column, self.clock)
             for cells, number in product.reads:
-                memory.finish_read_at(self.agent, cells, number, column, self.clock)
+                self.memory.finish_read_at(self.agent, cells, number, column, self.clock)
         self.mbarrier.keep(self.name)
 
 
@@ -82,6 +96,7 @@ class BlockPlan:
     """What is the same for all blocks of a region: where its buffers are, its roles and barriers."""
 
     def __init__(self, region: scheduled.ParallelOp) -> None:
+        self.cluster = region.blocks_of_cluster
         self.memory = Plan.of(region)
         self.arrays = written_arrays(region)
         self.warps = 1 if region.warps is None else int(region.warps.value.data)
@@ -94,10 +109,12 @@ class BlockPlan:
                 self.barriers[op] = self.barrier_count
                 self.barrier_count += int(op.count.value.data)
 
-    def agents(self) -> list[Agent]:
-        agents = [Agent(_MAIN, 0, self.warps)]
+    def agents(self, rank: int = 0, first: int = 0) -> list[Agent]:
+        """Those of a block, whose rows are those from `first` on."""
+        where = f" of rank {rank}" if self.cluster > 1 else ""
+        agents = [Agent(_MAIN + where, first, self.warps, rank)]
         for op in self.roles:
-            agents.append(Agent(f"role {op.role.data}", agents[-1].rows[-1] + 1, op.working))
+            agents.append(Agent(f"role {op.role.data}{where}", agents[-1].rows[-1] + 1, op.working, rank))
         return agents
 
     @property
@@ -106,20 +123,30 @@ class BlockPlan:
         return [self.warps, *(int(op.warps.value.data) for op in self.roles)]
 
 
+def cluster_of(plan: BlockPlan, order: random.Random) -> Cluster:
+    """The blocks of a cluster, ready to run."""
+    agents = [plan.agents()]
+    while len(agents) < plan.cluster:
+        agents.append(plan.agents(len(agents), agents[-1][-1].rows[-1] + 1))
+    cluster = Cluster(agents, plan.barrier_count, order)
+    cluster.blocks = [BlockRun(plan, cluster, own) for own in agents]
+    return cluster
+
+
 class BlockRun:
     """Operations are those of the agent that runs. `who` is the operation and its trip, for errors."""
 
-    def __init__(self, plan: BlockPlan, order: random.Random) -> None:
-        agents = plan.agents()
+    def __init__(self, plan: BlockPlan, cluster: Cluster, agents: list[Agent]) -> None:
         self._plan = plan
-        self._order = order
-        self.team = Team(agents, order, self._land)
-        self.clocks = Clocks(agents[-1].rows[-1] + 1, plan.barrier_count)
+        self._cluster = cluster
+        self.agents = agents
+        self.rank = agents[0].rank
+        self.team = cluster.team
+        self.clocks = cluster.clocks
         self.memory = BlockMemory(plan.memory, self.clocks, agents)
         self.arrays = ArrayAccesses(plan.arrays, self.clocks)
         self._barriers: dict[asynchronous.MbarrierOp, Mbarriers] = {}
         self.tensor_memory = TensorMemory(self.clocks)
-        self._flying: list[_TensorCopy | _Commit] = []
         # Of each agent the products to tensor memory since its last commit, and what its commits tell.
         self._uncommitted: dict[str, list[_TensorProduct]] = {agent.name: [] for agent in agents}
         self._ended = {agent.name: self.clocks.nothing() for agent in agents}
@@ -135,6 +162,11 @@ class BlockRun:
         self._met = 0
 
     @property
+    def rows(self) -> range:
+        """Those of the block's warps."""
+        return range(self.agents[0].first, self.agents[-1].rows[-1] + 1)
+
+    @property
     def agent(self) -> Agent:
         """Who runs."""
         return self.team.current
@@ -143,48 +175,40 @@ class BlockRun:
 
     def begin_role(self, op: scheduled.RoleOp, body: Callable[[], object]) -> None:
         """The warps of a role run beside the others."""
-        agent = self.team.agents[1 + self._plan.roles.index(op)]
+        agent = self.agents[1 + self._plan.roles.index(op)]
 
         def run() -> None:
             body()
-            self._end_agent()
+            self.end_agent()
 
         self.team.begin(agent, run)
 
     def end(self) -> None:
-        """All agents end.
+        """All agents have ended.
 
         Raises:
-            HazardError: something is still under way.
+            HazardError: something is still under way, or may be that other blocks do here.
         """
-        self._end_agent()
-        self.team.finish()
-        if self._flying:
-            raise RaceError(f"nothing waits for {self._flying[0].name}")
         self.tensor_memory.end()
+        came = self.clocks.came[self.rows].max(axis=0)
         for barriers in self._barriers.values():
             for barrier in barriers.barriers:
                 barrier.end()
+                if (barrier.reached > came).any():
+                    raise RaceError(f"the block may end before what others of the cluster do to {barrier.name}")
 
-    def _end_agent(self) -> None:
+    def end_agent(self) -> None:
+        """The agent that runs ends.
+
+        Raises:
+            RaceError: something that it began is still under way.
+        """
         self.memory.end(self.agent)
         begun = [*self._products[self.agent.name], *self._uncommitted[self.agent.name]]
         left = [product.name for product in begun]
         left += [name for _, name in self._stores[self.agent.name]]
         if left:
             raise RaceError(f"nothing waits for {left[0]}")
-
-    def _land(self) -> bool:
-        """One of the copies and commits that are under way arrives; the commits of an agent one after the other."""
-        if not self._flying:
-            return False
-        chosen = self._order.choice(self._flying)
-        if isinstance(chosen, _Commit):
-            agent = chosen.agent
-            chosen = next(each for each in self._flying if isinstance(each, _Commit) and each.agent is agent)
-        self._flying.remove(chosen)
-        chosen.land(self.memory)
-        return True
 
     # ---- barriers ---------------------------------------------------------------------------------------------------
 
@@ -194,9 +218,12 @@ class BlockRun:
             for row in self.agent.rows:
                 self.clocks.meet([row])
             return
+        if scope == scheduled.CLUSTER:
+            self._cluster.meet(who)
+            return
         if scope == scheduled.EVERY_ROLE:
             self._meet(who)
-        elif self.agent is not self.team.agents[0]:
+        elif self.agent is not self.agents[0]:
             raise HazardError(f"{who} of `{scope}`, to which no role belongs")
         else:
             self.clocks.meet(self.agent.rows)
@@ -204,9 +231,9 @@ class BlockRun:
 
     def _meet(self, who: str) -> None:
         self._came.append(self.agent)
-        if len(self._came) == sum(agent.begun for agent in self.team.agents):
+        if len(self._came) == sum(agent.begun for agent in self.agents):
             # Warps of roles that have not begun come by here, too.
-            self.clocks.meet([row for agent in self.team.agents for row in agent.rows])
+            self.clocks.meet([row for agent in self.agents for row in agent.rows])
             self._came = []
             self._met += 1
             return
@@ -218,19 +245,36 @@ class BlockRun:
         if op in self._barriers:
             raise HazardError(f"{who} makes barriers where there are some")
         name = f"`{op.result.name_hint or op.name}`"
-        first, row, arrivals = self._plan.barriers[op], self.agent.first, int(op.arrivals.value.data)
-        columns = [self.clocks.warps + first + number for number in range(int(op.count.value.data))]
+        row, arrivals = self.agent.first, int(op.arrivals.value.data)
+        first = self.clocks.warps + self.rank * self._plan.barrier_count + self._plan.barriers[op]
         made = [
-            Mbarrier(f"barrier {number} of {name}", arrivals, self.clocks, row, column)
-            for number, column in enumerate(columns)
+            Mbarrier(f"barrier {number} of {name}", arrivals, self.clocks, row, first + number, self.rows)
+            for number in range(int(op.count.value.data))
         ]
         self._barriers[op] = Mbarriers(name, made)
         return self._barriers[op]
+
+    def _everywhere(self, op: asynchronous.MbarrierOp, number: int, who: str) -> list[Mbarrier]:
+        """A barrier of each block of the cluster, this one's first."""
+        missing = [each.rank for each in self._from_here() if op not in each._barriers]
+        if missing:
+            raise RaceError(f"{who} uses barriers that the block of rank {missing[0]} may not have made")
+        return [each._barriers[op].number(number) for each in self._from_here()]
+
+    def _from_here(self) -> list[BlockRun]:
+        """The blocks of the cluster, this one first."""
+        return [self, *(each for each in self._cluster.blocks if each is not self)]
 
     def arrive(self, mbarrier: Mbarrier, who: str) -> None:
         """All warps of the agent arrive."""
         mbarrier.arrive(self.agent, who)
         self.team.pause()
+
+    def arrive_everywhere(self, op: asynchronous.MbarrierOp, number: int, who: str) -> None:
+        """All warps of the agent arrive at a barrier of each block of the cluster."""
+        for mbarrier in self._everywhere(op, number, who):
+            mbarrier.arrive(self.agent, who)
+            self.team.pause()
 
     def expect(self, mbarrier: Mbarrier, bytes: int, who: str) -> None:
         """One warp arrives, and the phase waits for some bytes."""
@@ -248,7 +292,7 @@ class BlockRun:
     def set_registers(self, count: int, who: str) -> None:
         """The agent's warps give registers back, or take some when there are enough, each as many."""
         agent = self.agent
-        warps = self._plan.all_warps[self.team.agents.index(agent)]
+        warps = self._plan.all_warps[self.agents.index(agent)]
         more = (count - self._registers[agent.name]) * warps
         self.team.wait(lambda: self._spare_registers >= more, lambda: f"registers in {who}")
         self._spare_registers -= more
@@ -266,7 +310,20 @@ class BlockRun:
         row = self.agent.first
         self.memory.start_write(row, buffer, who)
         clock = mbarrier.coming(row, buffer.bytes, who)
-        self._flying.append(_TensorCopy(buffer, values, mbarrier, clock, who))
+        self._cluster.flying.append(_TensorCopy(self.memory, buffer, values, mbarrier, clock, who))
+        self.team.pause()
+
+    def multicast(
+        self, buffer: Buffer, values: Tensor, dim: int, op: asynchronous.MbarrierOp, number: int, who: str
+    ) -> None:
+        """A copy of the part of the block's rank, along a dim, to each block of the cluster."""
+        row, blocks = self.agent.first, len(self._cluster.blocks)
+        part, brought = buffer.part(dim, self.rank, blocks), np.array_split(values, blocks, dim)[self.rank]
+        came = self.clocks.passed_in_time(row)
+        for mbarrier, block in zip(self._everywhere(op, number, who), self._from_here(), strict=True):
+            block.memory.start_write(row, part, who)
+            clock = mbarrier.coming_in_part(row, part.bytes, came, who)
+            self._cluster.flying.append(_TensorCopy(block.memory, part, brought, mbarrier, clock, who))
         self.team.pause()
 
     def tensor_store(self, buffer: Buffer, who: str) -> Tensor:
@@ -322,15 +379,24 @@ class BlockRun:
 
     def mma_commit(self, mbarrier: Mbarrier, who: str) -> None:
         """An arrival when all products that the agent began have been done."""
+        self._commit([mbarrier], who)
+
+    def mma_commit_everywhere(self, op: asynchronous.MbarrierOp, number: int, who: str) -> None:
+        """The same at a barrier of each block of the cluster."""
+        self._commit(self._everywhere(op, number, who), who)
+
+    def _commit(self, mbarriers: Sequence[Mbarrier], who: str) -> None:
+        """Of several barriers the first is this block's, in whose name products end."""
         agent = self.agent
         told = self._ended[agent.name]
         told.join(self.clocks.of_products(agent.first))
         before = self.clocks.nothing()
         before.join(told)
-        clock = mbarrier.promise(agent.first, before, who)
+        for mbarrier in mbarriers:
+            clock = mbarrier.promise(agent.first, before, who)
+            products, self._uncommitted[agent.name] = self._uncommitted[agent.name], []
+            self._cluster.flying.append(_Commit(agent, self.memory, products, mbarrier, clock, who))
         told.join(before)
-        self._flying.append(_Commit(agent, self._uncommitted[agent.name], mbarrier, clock, who))
-        self._uncommitted[agent.name] = []
         self.team.pause()
 
     def tensor_fence(self, side: str) -> None:

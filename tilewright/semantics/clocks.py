@@ -1,4 +1,4 @@
-"""Vector clocks: what each warp of a block knows to have happened.
+"""Vector clocks: what each warp of the blocks that run together knows to have happened.
 
 A column stands for a warp, or for a barrier in memory in whose name tensor copies arrive and products end. What
 happened at clock c of a column is known to a warp whose row has c or more there; to all of its lanes, so a warp does
@@ -63,6 +63,13 @@ class Clocks:
         behind[rows] = False
         return not behind.any()
 
+    def comes_after(self, rows: Sequence[int], sent: Sent) -> bool:
+        """Whether all that came before what was passed on came before some warps together, but for what they did
+        themselves."""
+        behind = self.came[rows].max(axis=0) < sent.came
+        behind[rows] = False
+        return not behind.any()
+
     def release(self, rows: Sequence[int]) -> Sent:
         """What some warps know together, and what they did."""
         sent = Sent(*(table[rows].max(axis=0) for table in (self.seen, self.fenced, self.tensor, self.came)))
@@ -81,6 +88,19 @@ class Clocks:
     def meet(self, rows: Sequence[int]) -> None:
         """Some warps tell each other."""
         self.acquire(rows, self.release(rows))
+
+    def meet_in_time(self, rows: Sequence[int]) -> None:
+        """Some warps have come to where they are, and tell each other nothing else."""
+        self.came[rows, rows] = self.now[rows]
+        self.came[rows] = self.came[rows].max(axis=0)
+        self.now[rows] += 1
+
+    def passed_in_time(self, row: int) -> Clocked:
+        """What came before what a warp does now."""
+        came = self.came[row].copy()
+        came[row] = self.now[row]
+        self.now[row] += 1
+        return came
 
     def fence(self, rows: Sequence[int]) -> None:
         """What each of some warps did is seen by what works asynchronously, where a barrier lies between."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from tilewright.semantics.agents import Agent
 from tilewright.semantics.clocks import Clocked, Clocks, Sent
 from tilewright.semantics.hazards import PhaseError, RaceError
@@ -25,12 +27,17 @@ class _Passed:
 
 
 class Mbarrier:
-    """One barrier. `row`: the warp that made it. `column`: that of the clocks in whose name its bytes come."""
+    """One barrier. `row`: the warp that made it. `column`: that of the clocks in whose name its bytes come. `own`: the
+    warps of its block. What those of other blocks of a cluster do there need not see, but come after, what completed
+    the phase before."""
 
-    def __init__(self, name: str, arrivals: int, clocks: Clocks, row: int, column: int) -> None:
+    def __init__(self, name: str, arrivals: int, clocks: Clocks, row: int, column: int, own: range) -> None:
         self.name = name
         self.column = column
+        # What other blocks did here, of which the block knows before it ends.
+        self.reached = clocks.nothing().came
         self._clocks = clocks
+        self._own = own
         self._made = row, int(clocks.now[row])
         self._arrivals = self._pending = arrivals
         # How many phases are complete, and so the number of the present one.
@@ -63,10 +70,16 @@ class Mbarrier:
 
     def _check_arrival(self, rows: Sequence[int], who: str) -> None:
         self._check_made(rows, who)
-        if self.phase and not self._clocks.knows(rows, self._completed[-1]):
+        knows = self._clocks.knows if self._is_own(rows[0]) else self._clocks.comes_after
+        if self.phase and not knows(rows, self._completed[-1]):
             raise PhaseError(f"{who} arrives at {self} and does not know that phase {self.phase - 1} is complete")
 
+    def _is_own(self, row: int) -> bool:
+        return row in self._own
+
     def _arrive(self, rows: Sequence[int], count: int, who: str) -> None:
+        if not self._is_own(rows[0]):
+            self.reached[rows] = self._clocks.now[rows]
         self._gathered.join(self._clocks.release(rows))
         self._pending -= count
         self._complete(who)
@@ -77,6 +90,8 @@ class Mbarrier:
             raise PhaseError(f"{who} is an arrival at {self}")
         self._check_arrival([row], who)
         self._expected_bytes += bytes
+        if self._coming_bytes > self._expected_bytes:
+            raise PhaseError(f"{self._coming_bytes} bytes are on their way to {self} in {who}")
         self._arrive([row], 1, who)
 
     def coming(self, row: int, bytes: int, who: str) -> int:
@@ -84,9 +99,28 @@ class Mbarrier:
         self._check_made([row], who)
         if self._coming_bytes + bytes > self._expected_bytes:
             raise PhaseError(f"{who} brings {bytes} bytes to {self}, of which {self._coming_bytes} are on their way")
+        return self._coming(bytes)
+
+    def coming_in_part(self, row: int, bytes: int, came: Clocked, who: str) -> int:
+        """The same of a copy to several blocks of a cluster, before which `came` came. What other blocks bring may come
+        before it is waited for."""
+        if self._is_own(row):
+            stamp = self.coming(row, bytes, who)
+        else:
+            self._check_arrival([row], who)
+            if self._pending == 0 and self._coming_bytes + bytes > self._expected_bytes:
+                raise PhaseError(
+                    f"{who} brings {bytes} bytes to {self}, of which {self._coming_bytes} are on their way"
+                )
+            stamp = self._coming(bytes)
+            self.reached[self.column] = stamp
+        np.maximum(self._gathered.came, came, out=self._gathered.came)
+        return stamp
+
+    def _coming(self, bytes: int) -> int:
         self._coming_bytes += bytes
         self._stamp += 1
-        self._gathered.seen[self.column] = self._stamp
+        self._gathered.seen[self.column] = self._gathered.came[self.column] = self._stamp
         return self._stamp
 
     def come(self, bytes: int, who: str) -> None:
@@ -97,14 +131,18 @@ class Mbarrier:
 
     def promise(self, row: int, before: Sent, who: str) -> int:
         """An arrival that comes when the products that one warp began have been done, which tells what came `before`;
-        gives the clock of their end."""
+        gives the clock of their end. What other barriers the same warp promises arrivals at in its own block is told,
+        too, for these come one after the other; in other blocks they come when they do."""
         self._check_arrival([row], who)
         if self._promised == self._pending:
             raise PhaseError(f"{who} is an arrival at {self}, {self._promised} of which are to come")
         self._promised += 1
         self._stamp += 1
-        for clocks in (before.seen, before.tensor):
-            clocks[self.column] = self._stamp
+        if self._is_own(row):
+            for clocks in (before.seen, before.tensor, before.came):
+                clocks[self.column] = self._stamp
+        else:
+            self._gathered.came[self.column] = self.reached[self.column] = self._stamp
         self._gathered.join(before)
         return self._stamp
 
@@ -180,7 +218,8 @@ class Mbarrier:
 
     def _check_made(self, rows: Sequence[int], who: str) -> None:
         maker, clock = self._made
-        if any(row != maker and self._clocks.seen[row, maker] < clock for row in rows):
+        known = self._clocks.seen if self._is_own(rows[0]) else self._clocks.came
+        if any(row != maker and known[row, maker] < clock for row in rows):
             raise RaceError(f"{who} uses {self.name}, which another warp made since the last barrier")
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,8 @@ from tilewright.dialects import asynchronous, scheduled, tensor_memory, tile
 from tilewright.dialects.base import array_type, decode, layout_text
 from tilewright.semantics import products
 from tilewright.semantics.block_memory import Buffer, Ring, warps_of
-from tilewright.semantics.block_run import BlockPlan, BlockRun
+from tilewright.semantics.block_run import BlockPlan, BlockRun, cluster_of
+from tilewright.semantics.cluster import Cluster
 from tilewright.semantics.hazards import HazardError
 from tilewright.semantics.mbarriers import Mbarrier, Mbarriers
 from tilewright.semantics.places import inside_of, named
@@ -39,7 +41,7 @@ class Interpreter(TileInterpreter):
     def __init__(self, seed: int = 0, shared_bytes: int | None = None) -> None:
         self._random = random.Random(seed)
         self._shared_bytes = shared_bytes
-        self._block: BlockRun | None = None
+        self._cluster: Cluster | None = None
 
     def run_scheduled(self, kernel: tile.KernelOp, arrays: Sequence[Tensor]) -> None:
         """Run a scheduled kernel on its refs, written in place."""
@@ -72,8 +74,8 @@ class Interpreter(TileInterpreter):
         if isinstance(op, scheduled.AllocOp) and tile.ref_type(op.result).space.data != scheduled.BLOCK:
             type = tile.ref_type(op.result)
             return [poison(type.shape, type.dtype)]
-        if self._block is not None:
-            done = self._run_in_block(op, values, self._block)
+        if self._cluster is not None:
+            done = self._run_in_block(op, values, self._cluster.current)
             if done is not None:
                 return done
         elif isinstance(op, scheduled.BarrierOp):
@@ -81,22 +83,19 @@ class Interpreter(TileInterpreter):
         return super().run_op(op, values)
 
     def _run_parallel(self, op: scheduled.ParallelOp, values: Values) -> None:
-        points = list(itertools.product(*(range(n) for n in op.shape)))
-        self._random.shuffle(points)
-        if op.in_order is not None:
-            points.sort(key=lambda point: point[-1])
         plan = BlockPlan(op)
         if self._shared_bytes is not None and plan.memory.end_bytes > self._shared_bytes:
             raise HazardError(f"a block has {plan.memory.end_bytes} bytes of memory, of {self._shared_bytes}")
-        for point in points:
-            inner = values | dict(zip(op.body.block.args, point, strict=True))
-            self._block = BlockRun(plan, self._random)
-            try:
-                self.run_block(op.body.block, inner)
-                self._block.end()
-            finally:
-                self._block.team.stop()
-        self._block = None
+        points = list(itertools.product(*(range(n) for n in op.shape)))
+        clusters = [points[first : first + plan.cluster] for first in range(0, len(points), plan.cluster)]
+        self._random.shuffle(clusters)
+        if op.in_order is not None:
+            clusters.sort(key=lambda together: together[0][-1])
+        for together in clusters:
+            inner = [values | dict(zip(op.body.block.args, point, strict=True)) for point in together]
+            self._cluster = cluster_of(plan, self._random)
+            self._cluster.run([partial(self.run_block, op.body.block, each) for each in inner])
+        self._cluster = None
 
     # ---- in a block of warps ----------------------------------------------------------------------------------------
 
@@ -151,15 +150,13 @@ def _run_order(op: Operation, values: Values, block: BlockRun) -> bool:
         case asynchronous.FenceOp():
             block.fence()
         case asynchronous.ArriveOp():
-            if op.trip is None or _number(op.trip.data, op, values) >= 0:
-                block.arrive(_mbarrier(op, values), named(op, values))
+            _arrive(op, values, block)
         case asynchronous.ExpectOp():
             block.expect(_mbarrier(op, values), int(op.bytes.value.data), named(op, values))
         case asynchronous.AwaitOp():
             block.wait_for(_mbarrier(op, values), _number(op.phase.data, op, values), named(op, values))
         case asynchronous.TensorCopyOp():
-            brought = ops.cast(_brought(op, values), tile.ref_type(op.destination).dtype)
-            block.tensor_copy(values[op.destination], brought, _mbarrier(op, values), named(op, values))
+            _tensor_copy(op, values, block)
         case asynchronous.TensorStoreOp():
             held = block.tensor_store(values[op.source], named(op, values))
             _write(values[op.destination], op.map.data, held, [values[s] for s in op.symbols])
@@ -177,6 +174,8 @@ def _run_on_tensor_memory(op: Operation, values: Values, block: BlockRun) -> boo
     match op:
         case tensor_memory.TensorMmaOp():
             products.multiply_to_tensor_memory(op, values, _number(op.adds.data, op, values) > 0, block)
+        case tensor_memory.MmaCommitOp() if op.everywhere is not None:
+            block.mma_commit_everywhere(*_mbarrier_everywhere(op, values), named(op, values))
         case tensor_memory.MmaCommitOp():
             block.mma_commit(_mbarrier(op, values), named(op, values))
         case tensor_memory.TensorFenceOp():
@@ -190,21 +189,42 @@ def _run_on_tensor_memory(op: Operation, values: Values, block: BlockRun) -> boo
     return True
 
 
+def _arrive(op: asynchronous.ArriveOp, values: Values, block: BlockRun) -> None:
+    if op.trip is not None and _number(op.trip.data, op, values) < 0:
+        return
+    if op.everywhere is None:
+        block.arrive(_mbarrier(op, values), named(op, values))
+    else:
+        block.arrive_everywhere(*_mbarrier_everywhere(op, values), named(op, values))
+
+
+def _tensor_copy(op: asynchronous.TensorCopyOp, values: Values, block: BlockRun) -> None:
+    buffer, who = values[op.destination], named(op, values)
+    brought = ops.cast(_brought(op, values), tile.ref_type(op.destination).dtype)
+    if op.parts is None:
+        block.tensor_copy(buffer, brought, _mbarrier(op, values), who)
+    else:
+        block.multicast(buffer, brought, op.parts[1], *_mbarrier_everywhere(op, values), who)
+
+
 def _number(map: AffineMap, op: Any, values: Values) -> int:
     (number,) = evaluate_map(map, (), [values[s] for s in op.symbols])
     return int(number)
 
 
-def _mbarrier(
-    op: asynchronous.ArriveOp
-    | asynchronous.ExpectOp
-    | asynchronous.AwaitOp
-    | asynchronous.TensorCopyOp
-    | tensor_memory.MmaCommitOp,
-    values: Values,
-) -> Mbarrier:
+_Everywhere = asynchronous.ArriveOp | asynchronous.TensorCopyOp | tensor_memory.MmaCommitOp
+
+
+def _mbarrier(op: _Everywhere | asynchronous.ExpectOp | asynchronous.AwaitOp, values: Values) -> Mbarrier:
     barriers: Mbarriers = values[op.mbarrier]
     return barriers.number(_number(op.number.data, op, values))
+
+
+def _mbarrier_everywhere(op: _Everywhere, values: Values) -> tuple[asynchronous.MbarrierOp, int]:
+    """What made the barriers of each block of a cluster, and the number of one of them."""
+    made = op.mbarrier.owner
+    assert isinstance(made, asynchronous.MbarrierOp)
+    return made, _number(op.number.data, op, values)
 
 
 def _load(op: tile.LoadOp, values: Values, block: BlockRun) -> Tensor:

@@ -33,7 +33,9 @@ CHIPS = ("sm_80", "sm_90a", "sm_100a", "sm_120a")
 _PRODUCT_LIMIT_S, _OTHER_LIMIT_S = 0.4, 1.0
 # What is counted, by the first word of an instruction's name, or its whole beginning where that says more.
 MULTIPLYING = ("FFMA", "FFMA2", "HMMA", "IMMA", "QMMA", "HGMMA", "IGMMA", "QGMMA", "UTCHMMA", "UTCIMMA", "UTCQMMA")
-COPYING = ("LDG", "STG", "LDS", "STS", "LDSM", "STSM", "LDGSTS", "UTMALDG", "UTMASTG", "LDTM", "STTM")
+COPYING = (
+    *("LDG", "STG", "LDS", "STS", "LDSM", "STSM", "LDGSTS", "UTMALDG", "UTMALDG.MULTICAST", "UTMASTG", "LDTM", "STTM"),
+)
 WAITING = ("BAR", "SYNCS")
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from tilewright.errors import CompilerBug
-from tilewright.targets.cuda.hopper import I32, VOID, Builder, Value, assembly, chip
+from tilewright.targets.cuda.hopper import I16, I32, VOID, Builder, Value, assembly, chip
 
 _TENSOR = ir.PointerType(addrspace=6)
 _ONE_BLOCK, _DISCARDED = 1, 0
@@ -78,6 +78,11 @@ def tcgen05_fence_after(builder: Builder) -> None:
 def tcgen05_commit(builder: Builder, barrier: Value) -> None:
     """One arrival at an mbarrier when the products that this thread issued are complete."""
     chip(builder, "tcgen05.commit.shared.cg1", VOID, barrier)
+
+
+def tcgen05_commit_to(builder: Builder, barrier: Value, blocks: int) -> None:
+    """The same at the mbarrier at this place in each of the first so many blocks of the cluster."""
+    chip(builder, "tcgen05.commit.mc.shared.cg1", VOID, barrier, ir.Constant(I16, (1 << blocks) - 1))
 
 
 # ---- products --------------------------------------------------------------------------------------------------------

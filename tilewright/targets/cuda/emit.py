@@ -14,6 +14,7 @@ from typing import Any
 from llvmlite import ir
 from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir.affine import AffineMap
 
 from tilewright.dialects import asynchronous, scheduled, tensor_memory, tile, tile_order
 from tilewright.dialects.base import array_type, decode
@@ -55,10 +56,11 @@ from tilewright.targets.cuda.fragments import (
     computed,
     held_form,
     i32,
+    table_of,
 )
 from tilewright.targets.cuda.functions import ChipBuilder
 from tilewright.targets.cuda.hopper import TensorMapParameter, assembly, fence_shared_writes
-from tilewright.targets.cuda.matrices import Matrices
+from tilewright.targets.cuda.matrices import Matrices, is_stored_by_matrices, words_of
 from tilewright.targets.cuda.vectors import WIDEST_BYTES, vector_of
 
 TRIPLE = "nvptx64-nvidia-cuda"
@@ -69,7 +71,8 @@ MOST_ELEMENTS = 1 << 31
 @dataclass(frozen=True)
 class KernelCode:
     """A kernel as LLVM text, and what launching it takes: blocks, threads of each, bytes of shared memory, in whole
-    vectors, as LLVM reads them, the tensor maps that are parameters behind its refs, and what it records."""
+    vectors, as LLVM reads them, the tensor maps that are parameters behind its refs, what it records, and how many
+    blocks are a cluster."""
 
     name: str
     text: str
@@ -78,6 +81,7 @@ class KernelCode:
     shared_bytes: int
     tensor_maps: tuple[TensorMap, ...] = ()
     zones: Zones | None = None
+    cluster: int = 1
 
 
 def emit_kernel(kernel: tile.KernelOp, machine: Machine) -> KernelCode:
@@ -98,6 +102,7 @@ def emit_kernel(kernel: tile.KernelOp, machine: Machine) -> KernelCode:
         round_up(emitter.shared_bytes, WIDEST_BYTES),
         emitter.roles.tensor_maps,
         emitter.zones.zones,
+        region.blocks_of_cluster,
     )
 
 
@@ -365,8 +370,7 @@ class _Emitter(TileEmitter):
 
     def _store(self, op: tile.StoreOp) -> None:
         if array_type(op.value).shape:
-            window, vector = self._window(op, op.value)
-            store(window, vector, self._fragment(op.value).values)
+            self._store_tile(op)
             return
         memory, dtype = self.memories[op.destination], array_type(op.value).dtype
         offset, there = self._scalar_place(op, memory)
@@ -376,6 +380,28 @@ class _Emitter(TileEmitter):
         pointer = self.builder.gep(memory.pointer, [offset], source_etype=load_form(dtype))
         with self.builder.if_then(there):
             self.builder.store(raw, pointer, align=dtype.itemsize)
+
+    def _store_tile(self, op: tile.StoreOp) -> None:
+        fragment, memory = self._fragment(op.value), self.memories[op.destination]
+        if self._is_stored_by_matrices(op, memory):
+            Matrices(self.threads, memory, fragment.layout).store(words_of(self.builder, fragment))
+            return
+        window, vector = self._window(op, op.value)
+        store(window, vector, fragment.values)
+
+    def _is_stored_by_matrices(self, op: tile.StoreOp, memory: Memory) -> bool:
+        """Whether all of a buffer is stored, by all warps."""
+        of_block = tile.ref_type(op.destination).space.data == scheduled.BLOCK
+        layout = self._layout(op.value)
+        return (
+            self.machine.stores_matrices
+            and of_block
+            and memory.dtype.bits == 16
+            and op.map.data == AffineMap.identity(len(memory.shape))
+            and memory.shape == layout.static_shape
+            and not self.threads.unheld(table_of(layout))
+            and is_stored_by_matrices(layout, memory.layout)
+        )
 
     def _thread(self) -> Value:
         numbers = self.threads.numbers

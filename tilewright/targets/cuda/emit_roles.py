@@ -81,12 +81,22 @@ class Roles:
         self._maps = [hopper.tensor_map(argument) for argument in function.args[len(self.kernel.refs) :]]
         if self._of_roles:
             _annotate(function, "maxntidx", self.threads)
+        if self.cluster > 1:
+            for axis, blocks in (("x", self.cluster), ("y", 1), ("z", 1)):
+                _annotate(function, f"cluster_dim_{axis}", blocks)
         if self.region.registers is not None:
             _annotate(function, "maxnreg", int(decode(self.region.registers)))
 
+    @property
+    def cluster(self) -> int:
+        """How many blocks are one."""
+        return self.region.blocks_of_cluster
+
     def barrier(self, builder: Builder, op: scheduled.BarrierOp) -> None:
         """A barrier of a block leaves out the warps of roles."""
-        if self._of_roles and op.scope.data == scheduled.BLOCK:
+        if op.scope.data == scheduled.CLUSTER:
+            hopper.cluster_sync(builder)
+        elif self._of_roles and op.scope.data == scheduled.BLOCK:
             hopper.barrier_sync(builder, _WITHOUT_ROLES, self.warps * self.lanes)
         else:
             emit_barrier(builder, op.scope.data)
@@ -169,16 +179,44 @@ class Roles:
             case asynchronous.ExpectOp():
                 hopper.mbarrier_expect(builder, barrier, i32(int(decode(op.bytes))))
             case asynchronous.ArriveOp():
-                _arrive(threads, op, barrier, symbols)
+                self._arrive(threads, op, barrier, symbols)
             case asynchronous.AwaitOp():
                 # The phase before the first, and those before it, count as complete.
                 phase = _number(builder, op.phase.data, symbols)
                 hopper.mbarrier_wait(builder, barrier, builder.and_(phase, i32(1)))
             case tensor_memory.MmaCommitOp():
-                by_one_thread(threads, op, lambda: blackwell.tcgen05_commit(builder, barrier))
+                by_one_thread(threads, op, lambda: self._commit(builder, op, barrier))
             case asynchronous.TensorCopyOp():
                 tensor_map = self._maps[self._numbers[op]]
                 _copy(builder, op, tensor_map, memories[op.destination].pointer, barrier, symbols)
+
+    def _arrive(self, threads: Threads, op: asynchronous.ArriveOp, barrier: Value, symbols: Sequence[Value]) -> None:
+        """The first thread of each warpgroup arrives, if there is a trip for it; everywhere in a cluster, its first
+        threads do, each at the block of a rank."""
+        builder = threads.builder
+        if threads.extents["warp"] % WARPGROUP:
+            raise CompilerBug(f"an arrival by warpgroups of {threads.extents['warp']} warps")
+        within, lane = builder.urem(threads.numbers["warp"], i32(WARPGROUP)), threads.numbers["lane"]
+        is_everywhere = op.everywhere is not None and self.cluster > 1
+        if is_everywhere:
+            is_one_of_them = builder.icmp_unsigned("<", lane, i32(self.cluster))
+            arrives = builder.and_(builder.icmp_unsigned("==", within, i32(0)), is_one_of_them)
+        else:
+            arrives = builder.icmp_unsigned("==", builder.or_(within, lane), i32(0))
+        if op.trip is not None:
+            begun = builder.icmp_signed(">=", _number(builder, op.trip.data, symbols), i32(0))
+            arrives = builder.and_(arrives, begun)
+        with builder.if_then(arrives):
+            if is_everywhere:
+                hopper.mbarrier_arrive_at(builder, barrier, lane)
+            else:
+                hopper.mbarrier_arrive(builder, barrier)
+
+    def _commit(self, builder: Builder, op: tensor_memory.MmaCommitOp, barrier: Value) -> None:
+        if op.everywhere is not None and self.cluster > 1:
+            blackwell.tcgen05_commit_to(builder, barrier, self.cluster)
+        else:
+            blackwell.tcgen05_commit(builder, barrier)
 
     def notes(self, threads: Threads, op: scheduled.RecordOp) -> Value:
         """Whether this is the thread of its role that notes the time."""
@@ -207,27 +245,14 @@ def _number(builder: Builder, map: AffineMap, symbols: Sequence[Value]) -> Value
     return evaluated(builder, map.results[0], [], symbols)
 
 
-def _arrive(threads: Threads, op: asynchronous.ArriveOp, barrier: Value, symbols: Sequence[Value]) -> None:
-    """The first thread of each warpgroup arrives, if there is a trip for it."""
-    builder = threads.builder
-    if threads.extents["warp"] % WARPGROUP:
-        raise CompilerBug(f"an arrival by warpgroups of {threads.extents['warp']} warps")
-    within = builder.urem(threads.numbers["warp"], i32(WARPGROUP))
-    arrives = builder.icmp_unsigned("==", builder.or_(within, threads.numbers["lane"]), i32(0))
-    if op.trip is not None:
-        begun = builder.icmp_signed(">=", _number(builder, op.trip.data, symbols), i32(0))
-        arrives = builder.and_(arrives, begun)
-    with builder.if_then(arrives):
-        hopper.mbarrier_arrive(builder, barrier)
-
-
 def _array(op: MoveOp) -> SSAValue:
     return op.source if isinstance(op, asynchronous.TensorCopyOp) else op.destination
 
 
 def _boxes(op: MoveOp) -> Boxes:
-    buffer = op.destination if isinstance(op, asynchronous.TensorCopyOp) else op.source
-    return boxes_of(op.map.data, tile.ref_type(_array(op)), parsed(tile.ref_type(buffer).layout.data))
+    is_copy = isinstance(op, asynchronous.TensorCopyOp)
+    buffer, shared = (op.destination, op.parts) if is_copy else (op.source, None)
+    return boxes_of(op.map.data, tile.ref_type(_array(op)), parsed(tile.ref_type(buffer).layout.data), shared)
 
 
 def _tensor_map(op: MoveOp, parameter: int) -> TensorMap:
@@ -253,17 +278,25 @@ def _copy(
     barrier: Value,
     symbols: Sequence[Value],
 ) -> None:
-    """Begin the copies of all boxes of a window."""
-    for place, coordinates in _places(builder, op, target, symbols):
-        hopper.tensor_copy_in(builder, place, tensor_map, coordinates, barrier)
+    """Begin the copies of all boxes of a window, or of the block's part of one."""
+    blocks, rank = (1, None) if op.parts is None else (op.parts[0], hopper.rank_in_cluster(builder))
+    for place, coordinates in _places(builder, op, target, symbols, rank):
+        hopper.tensor_copy_in(builder, place, tensor_map, coordinates, barrier, blocks=blocks)
 
 
 def _places(
-    builder: Builder, op: MoveOp, buffer: Value, symbols: Sequence[Value]
+    builder: Builder, op: MoveOp, buffer: Value, symbols: Sequence[Value], rank: Value | None = None
 ) -> Iterator[tuple[Value, list[Value]]]:
-    """Where each box of a window is in the buffer, and in the array, its last dim first."""
-    for start, offset_bytes in _boxes(op).parts:
+    """Where each box of a window is in the buffer, and in the array, its last dim first; of a window that blocks share,
+    those of a rank."""
+    boxes = _boxes(op)
+    if rank is not None:
+        buffer = builder.gep(buffer, [builder.mul(rank, i32(boxes.rank_bytes))], source_etype=ir.IntType(8))
+    for start, offset_bytes in boxes.parts:
         index = [i32(at) for at in start]
+        if rank is not None:
+            steps = zip(index, boxes.rank_index, strict=True)
+            index = [builder.add(at, builder.mul(rank, i32(step))) if step else at for at, step in steps]
         coordinates = [evaluated(builder, expression, index, symbols) for expression in op.map.data.results]
         place = builder.gep(buffer, [i32(offset_bytes)], source_etype=ir.IntType(8)) if offset_bytes else buffer
         yield place, coordinates[::-1]

@@ -54,6 +54,12 @@ def mbarrier_arrive(builder: Builder, barrier: Value) -> None:
     chip(builder, "mbarrier.arrive.scope.cta.space.cta", I64, barrier, _i32(1))
 
 
+def mbarrier_arrive_at(builder: Builder, barrier: Value, rank: Value) -> None:
+    """The same at the mbarrier at this place in the block of that rank of the cluster."""
+    text = "{.reg .b32 there; mapa.shared::cluster.u32 there, $0, $1; mbarrier.arrive.shared::cluster.b64 _, [there];}"
+    assembly(builder, text, "r,r,~{memory}", VOID, builder.ptrtoint(barrier, I32), rank)
+
+
 def mbarrier_expect(builder: Builder, barrier: Value, bytes_expected: Value) -> None:
     """One arrival, and so many bytes of copies that the phase waits for as well."""
     chip(builder, "mbarrier.arrive.expect.tx.scope.cta.space.cta", I64, barrier, _i32(bytes_expected))
@@ -82,6 +88,20 @@ def fence_shared_writes(builder: Builder) -> None:
     chip(builder, "fence.proxy.async.shared_cta", VOID)
 
 
+# ---- clusters --------------------------------------------------------------------------------------------------------
+
+
+def rank_in_cluster(builder: Builder) -> Value:
+    """The rank of the block in its cluster."""
+    return chip(builder, "read.ptx.sreg.cluster.ctarank", I32)
+
+
+def cluster_sync(builder: Builder) -> None:
+    """All threads of the cluster come; of what was done before, they see which mbarriers were made, and fenced."""
+    chip(builder, "barrier.cluster.arrive.relaxed.aligned", VOID)
+    chip(builder, "barrier.cluster.wait.aligned", VOID)
+
+
 # ---- tensor copies ---------------------------------------------------------------------------------------------------
 
 
@@ -106,21 +126,24 @@ def tensor_copy_in(
     barrier: Value,
     *,
     names_cluster: bool = False,
+    blocks: int = 1,
 ) -> None:
     """Copy the box of tensor map `source` at `coordinates`, innermost first, to shared memory at `target`.
 
     The bytes of the whole box are completed at `barrier`. `names_cluster`: the form for PTX before 8.6, which is slow
-    on sm_12x; else the one within a block.
+    on sm_12x; else the one within a block. `blocks`: to the same place in each of the first so many of the cluster,
+    where they are completed at the mbarrier in the same place; more than one names the cluster.
     """
     places = [_i32(each) for each in coordinates]
     no_hint, no = ir.Constant(I64, 0), ir.Constant(I1, 0)
     rank = f"tile.{len(places)}d"
-    if not names_cluster:
+    if not names_cluster and blocks == 1:
         name = f"cp.async.bulk.tensor.g2s.cta.{rank}"
         chip(builder, name, VOID, target, barrier, source, *places, no_hint, no)
         return
     target = builder.addrspacecast(target, ir.PointerType(addrspace=_SHARED_CLUSTER))
-    rest = (ir.Constant(I16, 0), no_hint, no, no, _i32(0))
+    several, mask = blocks > 1, (1 << blocks) - 1 if blocks > 1 else 0
+    rest = (ir.Constant(I16, mask), no_hint, ir.Constant(I1, several), no, _i32(0))
     chip(builder, f"cp.async.bulk.tensor.g2s.{rank}", VOID, target, barrier, source, *places, *rest)
 
 

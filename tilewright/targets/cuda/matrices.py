@@ -1,16 +1,20 @@
-"""Operands of products that are read from shared memory as matrices of 8 lines of 16 bytes: `ldmatrix`.
+"""What moves between shared memory and registers as matrices of 8 lines of 16 bytes: `ldmatrix` for operands of
+products, `stmatrix` for results of 16 bits.
 
-PTX ISA, "Warp-level matrix load instruction: ldmatrix": lanes 8 j to 8 j + 7 give the addresses of the lines of matrix
-j; lane l gets of each matrix the two elements of 16 bits at line l / 4, from 2 (l % 4) on, or with `.trans` those of
-column l / 4. Four elements of 8 bits along the depth, or one of 32, move as
-two of 16.
+PTX ISA, "Warp-level matrix load instruction: ldmatrix" and "stmatrix": lanes 8 j to 8 j + 7 give the addresses of the
+lines of matrix j; lane l has of each matrix the two elements of 16 bits at line l / 4, from 2 (l % 4) on, or with
+`.trans` those of column l / 4. Four elements of 8 bits along the depth, or one of 32, move as two of 16.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from math import prod
+from typing import Any
 
+import numpy as np
 from llvmlite import ir
 
 from tilewright import dtypes
@@ -19,8 +23,21 @@ from tilewright.errors import CompilerBug
 from tilewright.layout import Layout
 from tilewright.layout.axes import Kind
 from tilewright.layout.refinement import IndexDigit, Slot
+from tilewright.semantics.block_memory import places_in
+from tilewright.targets.cpu.vector_math_common import undefined
 from tilewright.targets.cuda.emit_memory import Memory
-from tilewright.targets.cuda.fragments import I32, Coordinates, Threads, Value, i32, registers_of, slots_of
+from tilewright.targets.cuda.fragments import (
+    I32,
+    Builder,
+    Coordinates,
+    Fragment,
+    Threads,
+    Value,
+    i32,
+    registers_of,
+    slots_of,
+    table_of,
+)
 from tilewright.targets.cuda.functions import rounded_to_tf32
 from tilewright.targets.cuda.places import Places
 
@@ -30,7 +47,7 @@ _WORD_BYTES = 4
 
 @dataclass
 class Matrices:
-    """An operand in a buffer, and the registers that a product takes it to."""
+    """A tile in a buffer, and the registers that it is loaded to, or stored from."""
 
     threads: Threads
     memory: Memory
@@ -68,12 +85,18 @@ class Matrices:
     def words(self, numbers: Sequence[int]) -> dict[int, Value]:
         """Some of the operand's registers, four or two at a time."""
         found: dict[int, Value] = {}
-        numbers = list(numbers)
-        while numbers:
-            count = 4 if len(numbers) >= 4 else 2 if len(numbers) >= 2 else 1
-            taken, numbers = numbers[:count], numbers[count:]
+        for taken in _taken(numbers):
             found.update(zip(taken, self._load(taken), strict=True))
         return found
+
+    def store(self, words: Sequence[Value]) -> None:
+        """All registers of the tile, each of two elements, four at a time."""
+        builder = self.threads.builder
+        for numbers in _taken([*range(len(words))]):
+            pointer = self._pointer(numbers)
+            given = [words[number] for number in numbers]
+            function = self._function("stmatrix", len(numbers), ir.VoidType(), [pointer.type, *(I32 for _ in given)])
+            builder.call(function, [pointer, *given])
 
     def _dim_of(self, slot: Slot) -> int:
         content = self._coordinates.table.slots.get(slot)
@@ -86,24 +109,28 @@ class Matrices:
         return next(iter(self.memory.layout.coordinates(at).values())) == 1
 
     def _load(self, numbers: Sequence[int]) -> list[Value]:
+        pointer, count = self._pointer(numbers), len(numbers)
+        form = I32 if count == 1 else ir.LiteralStructType([I32] * count)
+        function = self._function("ldmatrix", count, form, [pointer.type])
+        loaded = self.threads.builder.call(function, [pointer])
+        if count == 1:
+            return [self._multiplied(loaded)]
+        return [self._multiplied(self.threads.builder.extract_value(loaded, n)) for n in range(count)]
+
+    def _pointer(self, numbers: Sequence[int]) -> Value:
+        """The line that each lane names of the matrices of some registers."""
         origins = [self._origins[number] for number in numbers]
         first = origins[0]
         steps = tuple(tuple(a - b for a, b in zip(origins[1 << n], first, strict=True)) for n in range(_bits(origins)))
         self._check_steps(origins, steps)
         if steps not in self._places:
             self._places[steps] = self._places_of(steps)
-        pointer = self._places[steps].pointer(first)
-        count = len(numbers)
-        form = I32 if count == 1 else ir.LiteralStructType([I32] * count)
-        name = f"llvm.nvvm.ldmatrix.sync.aligned.m8n8.x{count}{'.trans' if self._is_transposed else ''}.b16.p3"
+        return self._places[steps].pointer(first)
+
+    def _function(self, what: str, count: int, result: ir.Type, arguments: Sequence[ir.Type]) -> Value:
+        name = f"llvm.nvvm.{what}.sync.aligned.m8n8.x{count}{'.trans' if self._is_transposed else ''}.b16.p3"
         module = self.threads.builder.module
-        function = module.globals.get(name)
-        if function is None:
-            function = ir.Function(module, ir.FunctionType(form, [pointer.type]), name)
-        loaded = self.threads.builder.call(function, [pointer])
-        if count == 1:
-            return [self._multiplied(loaded)]
-        return [self._multiplied(self.threads.builder.extract_value(loaded, n)) for n in range(count)]
+        return module.globals.get(name) or ir.Function(module, ir.FunctionType(result, arguments), name)
 
     def _multiplied(self, word: Value) -> Value:
         """A register as products take it: buffers of tf32 hold f32 numbers."""
@@ -146,3 +173,62 @@ class Matrices:
 
 def _bits(origins: Sequence[Sequence[int]]) -> int:
     return len(origins).bit_length() - 1
+
+
+def _taken(numbers: Sequence[int]) -> Iterator[Sequence[int]]:
+    """Those of one instruction, four or two where there are so many."""
+    first = 0
+    while first < len(numbers):
+        left = len(numbers) - first
+        count = 4 if left >= 4 else 2 if left >= 2 else 1
+        yield numbers[first : first + count]
+        first += count
+
+
+# ---- what is stored so ----------------------------------------------------------------------------------------------
+
+_PAIRS, _GROUPS, _PAIR = Slot("lane", 1, 4), Slot("lane", 4, _LINES), Slot("reg", 1, 2)
+_LINE_ELEMENTS = 8  # of 16 bits
+
+
+def words_of(builder: Builder, fragment: Fragment) -> list[Value]:
+    """The elements of 16 bits that a thread has, two in a word."""
+    words: list[Value] = []
+    pair = ir.VectorType(ir.IntType(16), 2)
+    for number, _ in registers_of(table_of(fragment.layout)):
+        if number % 2 == 0:
+            halves = (builder.bitcast(fragment.values[number + further], ir.IntType(16)) for further in range(2))
+            both = undefined(pair)
+            for lane, half in enumerate(halves):
+                both = builder.insert_element(both, half, i32(lane))
+            words.append(builder.bitcast(both, I32))
+    return words
+
+
+@lru_cache(maxsize=256)
+def is_stored_by_matrices(registers: Layout, buffer: Layout) -> bool:
+    """Whether a warp stores a tile of 16-bit elements as matrices: each is in registers of that layout once, and a line
+    of each matrix follows itself in the buffer, where the lines of one are in no bank together."""
+    table, shape = table_of(registers), registers.static_shape
+    held = [content for content in table.slots.values() if isinstance(content, IndexDigit)]
+    if len(shape) != 2 or len(held) != len(table.slots) or prod(digit.extent for digit in held) != prod(shape):
+        return False
+    pairs, groups, pair = (table.slots.get(slot) for slot in (_PAIRS, _GROUPS, _PAIR))
+    if not isinstance(pairs, IndexDigit) or not isinstance(groups, IndexDigit) or not isinstance(pair, IndexDigit):
+        return False
+    if pair.dim != pairs.dim or pairs.dim == groups.dim or (pair.weight, pairs.weight, groups.weight) != (1, 2, 1):
+        return False
+    return any(_has_lines(np.moveaxis(places_in(str(buffer), shape), dim, 1)) for dim in range(2))
+
+
+def _has_lines(places: np.ndarray[Any, Any]) -> bool:
+    """Whether elements along the last dim follow each other in lines, 8 of which are in as many parts of the banks."""
+    rows, columns = places.shape
+    if rows % _LINES or columns % _LINE_ELEMENTS:
+        return False
+    lines = places.reshape(rows, -1, _LINE_ELEMENTS)
+    starts = lines[..., 0]
+    if (lines != starts[..., None] + np.arange(_LINE_ELEMENTS)).any() or (starts % _LINE_ELEMENTS).any():
+        return False
+    parts = (starts // _LINE_ELEMENTS % _LINES).reshape(rows // _LINES, _LINES, -1)
+    return bool((np.sort(parts, axis=1) == np.arange(_LINES)[:, None]).all())

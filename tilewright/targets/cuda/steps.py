@@ -86,6 +86,7 @@ class _Writer:
             threads=code.threads,
             shared_bytes=code.shared_bytes,
             parameters=sizes,
+            cluster=code.cluster,
             tensor_maps=code.tensor_maps,
             zones=code.zones,
         )

@@ -209,12 +209,16 @@ def _tool(name: str) -> str:
 
 
 _INSTRUCTION = re.compile(r"^\s+(?:/\*[0-9a-f]+\*/)?\s*(?:@!?U?P\w+ )?([A-Z][A-Za-z0-9_.]*)[ ;]", re.MULTILINE)
+# What goes to several blocks of a cluster.
+_MULTICAST = "MULTICAST"
 
 
 def instructions_of(sass: str) -> dict[str, int]:
-    """How often each instruction stands in the text, by the first word of its name."""
+    """How often each instruction stands in the text, by the first word of its name; those that go to several blocks of
+    a cluster once more by that and `.MULTICAST`."""
     counts: dict[str, int] = {}
     for name in _INSTRUCTION.findall(sass):
-        first = name.partition(".")[0]
-        counts[first] = counts.get(first, 0) + 1
+        first, *others = name.split(".")
+        for key in (first, f"{first}.{_MULTICAST}") if _MULTICAST in others else (first,):
+            counts[key] = counts.get(key, 0) + 1
     return counts
