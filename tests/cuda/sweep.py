@@ -243,12 +243,15 @@ def _unit(
 
 
 def _made_of(unit: Unit) -> list[list[Any]]:
-    """Of each kernel: warps of the block and its roles, buffers with their layouts and stages, and products."""
+    """Of each kernel: warps of the block and its roles, blocks that go together, buffers with their layouts and stages,
+    and products."""
     return [[made for op in kernel.walk() for made in _parts_of(op)] for kernel in unit.kernels()]
 
 
 def _parts_of(op: Any) -> Iterator[tuple[Any, ...]]:
-    if isinstance(op, scheduled.ParallelOp | scheduled.RoleOp):
+    if isinstance(op, scheduled.ParallelOp):
+        yield op.name, op.warps, op.cluster
+    elif isinstance(op, scheduled.RoleOp):
         yield op.name, op.warps
     elif isinstance(op, scheduled.AllocOp):
         yield op.name, op.stages, op.result.type
