@@ -63,27 +63,27 @@ class Trials:
 
 
 _ODD, _SMALL = (129, 67, 93), (16, 24, 48)
+_PLAIN = Trials(2, (256, 512, 768), (400, 272, 400), _ODD, _SMALL)
 _ROWS = Trials(2, (64, 1024), (37, 1000), (5, 1027), (3, 40))
 # By words of names, of which the first that are there decide. Edges of what machines copy are multiples of 16 bytes.
 _TRIALS = {
     # So few results that the depth is cut.
-    "few tiles": Trials(32, (128, 256, 8192), (120, 248, 8008), (17, 33, 1500), (8, 8, 600)),
+    "few tiles": Trials(32, (128, 256, 4096), (120, 248, 4008), (17, 33, 1500), (8, 8, 600)),
     "gemm i8 odd": Trials(4, (175, 173, 777), (130, 145, 777), _ODD, (9, 31, 17)),
     # So many columns that rows of the left operand are laid out.
     "gemm f8e4m3fn odd": Trials(22, (161, 999, 777), (97, 937, 777), _ODD, (9, 31, 17)),
-    # How results are stored depends on the depth.
-    "f16": Trials(2, (256, 512, 4096), (272, 400, 4000), _ODD, _SMALL),
+    "f16": _PLAIN,
+    "a.T b.T": Trials(2, (128, 1536, 640), (144, 1552, 400), _ODD, _SMALL),
     # Multiplied by threads, which takes the emulator long.
     "gemm f32": Trials(2, (256, 384, 256), (200, 136, 144), _ODD, _SMALL),
-    "a.T b.T": Trials(2, (256, 2048, 768), (144, 2000, 400), _ODD, _SMALL),
-    "gemm": Trials(2, (512, 512, 768), (400, 272, 400), _ODD, _SMALL),
-    "attention": Trials(16, (1, 1024, 64), (1, 1000, 64), (2, 129, 64), (1, 40, 40)),
+    "gemm": _PLAIN,
+    "attention": Trials(16, (1, 1024, 64), (1, 328, 64), (2, 129, 64), (1, 40, 40)),
     "softmax": _ROWS,
     "layer norm": _ROWS,
     "row sum": _ROWS,
     "column sum": Trials(2, (512, 128), (300, 72), (129, 65), (3, 40)),
     "transpose": Trials(2, (128, 192), (136, 200), (65, 67), (5, 3)),
-    "conv 3x3": Trials(16, (2, 256, 64, 28, 28), (2, 200, 72, 27, 29), (2, 19, 35, 9, 11), (1, 3, 5, 4, 6)),
+    "conv 3x3": Trials(8, (1, 128, 64, 28, 28), (1, 136, 40, 14, 27), (2, 19, 35, 9, 11), (1, 3, 5, 4, 6)),
 }
 # What tells cases apart: a chip, a name, a trial and sizes.
 Key = tuple[str, str, str, Sizes]
@@ -243,12 +243,15 @@ def _unit(
 
 
 def _made_of(unit: Unit) -> list[list[Any]]:
-    """Of each kernel: warps of the block and its roles, buffers with their layouts and stages, and products."""
+    """Of each kernel: warps of the block and its roles, blocks that go together, buffers with their layouts and stages,
+    and products."""
     return [[made for op in kernel.walk() for made in _parts_of(op)] for kernel in unit.kernels()]
 
 
 def _parts_of(op: Any) -> Iterator[tuple[Any, ...]]:
-    if isinstance(op, scheduled.ParallelOp | scheduled.RoleOp):
+    if isinstance(op, scheduled.ParallelOp):
+        yield op.name, op.warps, op.cluster
+    elif isinstance(op, scheduled.RoleOp):
         yield op.name, op.warps
     elif isinstance(op, scheduled.AllocOp):
         yield op.name, op.stages, op.result.type

@@ -124,6 +124,15 @@ def test_products_of_any_order(chip: str, order: str, dtype: str) -> None:
     assert any(".trans" in opcode for opcode in loaded) == (order != "nt")
 
 
+@pytest.mark.parametrize("depth", [512, 4096])
+def test_results_move_in_the_type_that_is_stored(depth: int) -> None:
+    """Not in that of the sums, of twice the bytes, however much there is to add up."""
+    types = [tw.ShapeDtype(shape, tw.bf16) for shape in ((4096, depth), (depth, 4096))]
+    module = str(compiled(product("nn", "bf16"), "sm_80", *types).unit.module)
+    assert '!tile.ref<tensor<128x256xbf16>, "block"' in module
+    assert 'xf32>, "block"' not in module
+
+
 @pytest.mark.parametrize("chip", KINDS)
 def test_products_of_8_bits(chip: str) -> None:
     a, b, exact = operands("nt", "i8", 80, 96, 256)

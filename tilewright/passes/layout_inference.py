@@ -328,7 +328,9 @@ def _solve(work: _Kernel, budget: int) -> Inference:
         if flow.source not in variables or flow.target not in variables:
             continue
         source, target = array_type(flow.source), array_type(flow.target)
-        cost = FlowCost(flow.view, flow.combines, source.dtype, machine, trips, (source.shape, target.shape))
+        # What a cast makes is moved, not what it is made of.
+        moved = target.dtype if isinstance(op, tile.CastOp) else source.dtype
+        cost = FlowCost(flow.view, flow.combines, moved, machine, trips, (source.shape, target.shape))
         is_pin = isinstance(op, tile.RelayoutOp)  # of which one may take on what is next to another
         edge, text = (cost, flow.text) if is_pin else _closed(work, flow.source, flow.target, cost, flow.text)
         problem.relate(variables[flow.source], variables[flow.target], edge, Origin(text, location_of(op)))
