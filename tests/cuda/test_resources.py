@@ -22,10 +22,12 @@ from tilewright.errors import (
     ResourceExhausted,
     ResourceUnavailable,
     ShapeError,
+    TargetError,
     UnsupportedOnTargetError,
 )
 from tilewright.runtime import cuda_driver
 from tilewright.runtime.cuda_driver import Device
+from tilewright.targets.cuda import chip_of, machine_named
 
 pytestmark = pytest.mark.usefixtures("no_assembler")
 
@@ -199,6 +201,24 @@ def test_doctor_tells_the_target_of_each_device(driver: FakeDriver) -> None:
     with cuda_driver.replaced(FakeDriver(A100, Device(1, "New", (8, 7), 1, 1, 1), Device(2, "Old", (7, 0), 1, 1, 1))):
         targets = [device["target"] for device in cuda()["devices"]]
     assert targets == ["cuda:sm_80", "cuda:sm_86", None]
+
+
+def test_the_target_without_a_chip_is_that_of_the_first_device(driver: FakeDriver) -> None:
+    np.testing.assert_array_equal(tw.jit(lambda x: x + 1, target="cuda")(X), X + 1)
+    assert machine_named("").name == "sm_90a"
+    with cuda_driver.replaced(FakeDriver(A100, H200)):
+        assert machine_named("").name == "sm_80"
+
+
+def test_the_target_without_a_chip_needs_a_device_with_one() -> None:
+    old = Device(0, "Old", (7, 0), 1, 1, 1)
+    with cuda_driver.replaced(FakeDriver(old)):
+        with pytest.raises(ResourceUnavailable, match="0: Old, compute capability 7.0") as caught:
+            machine_named("")
+        assert "cuda:CHIP with one of sm_100a" in str(caught.value.help)
+        assert chip_of(old) is None
+    with pytest.raises(TargetError, match="no NVIDIA chip `sm_70`"):
+        machine_named("sm_70")
 
 
 def test_a_suite_is_measured_on_the_device(driver: FakeDriver) -> None:
