@@ -213,7 +213,7 @@ def test_the_target_without_a_chip_is_that_of_the_first_device(driver: FakeDrive
 def test_the_target_without_a_chip_needs_a_device_with_one() -> None:
     old = Device(0, "Old", (7, 0), 1, 1, 1)
     with cuda_driver.replaced(FakeDriver(old)):
-        with pytest.raises(ResourceUnavailable, match="0: Old, compute capability 7.0") as caught:
+        with pytest.raises(ResourceUnavailable, match=r"0: Old, compute capability 7\.0") as caught:
             machine_named("")
         assert "cuda:CHIP with one of sm_100a" in str(caught.value.help)
         assert chip_of(old) is None
