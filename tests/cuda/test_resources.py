@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
 import tilewright as tw
 from tests.cuda.fake_driver import A100, H200, FakeDriver
 from tests.cuda.running import Foreign, X, compiled, two_kernels
-from tilewright.cli import bench_worker
-from tilewright.cli.bench_suites.case import Case
-from tilewright.cli.bench_worker import Request
 from tilewright.cli.doctor import cuda
 from tilewright.errors import (
     ArgumentError,
@@ -219,19 +214,3 @@ def test_the_target_without_a_chip_needs_a_device_with_one() -> None:
         assert chip_of(old) is None
     with pytest.raises(TargetError, match="no NVIDIA chip `sm_70`"):
         machine_named("sm_70")
-
-
-def test_a_suite_is_measured_on_the_device(driver: FakeDriver) -> None:
-    case = Case("made up", lambda generator: (X,), tw.jit(two_kernels), {}, 1e3, 1e3, 1e-6, reference=reference)
-    request = Request(suite="ops", case=None, peers=("numpy",), threads=1, repeat=1, block_s=0.0, gap_s=0.0, quick=True)
-    with tw.options(target="cuda:sm_90a"):
-        record = bench_worker.measure(case, request)
-    assert record["agrees"]
-    assert record["ours_s"] == pytest.approx(1e-6)
-    assert record["absent"] == {"numpy": "is measured on the host only"}
-    assert driver.count("launch_graph") > 0
-
-
-def reference(numpy: Any, x: Any) -> Any:
-    powers = numpy.exp(x - x.max(-1, keepdims=True))
-    return (powers / powers.sum(-1, keepdims=True)).sum(0)

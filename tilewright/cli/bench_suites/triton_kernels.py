@@ -13,7 +13,10 @@ import torch
 import triton
 import triton.language as tl
 
+from tilewright.cli.bench_suites.ops import EPSILON
+
 _SQRT_HALF: tl.constexpr = tl.constexpr(0.7071067811865476)
+_SQRT_2_OVER_PI: tl.constexpr = tl.constexpr(0.7978845608028654)
 _LOG2_E: tl.constexpr = tl.constexpr(1.4426950408889634)
 _INTERPRETED = bool(triton.knobs.runtime.interpret)
 
@@ -31,6 +34,13 @@ def _tiles(rows: int, columns: int, depth: int, stages: int, warps: int) -> trit
     return triton.Config(sizes, num_stages=stages, num_warps=warps)
 
 
+def _is_whole(given: dict[str, int]) -> bool:
+    """Whether tiles of some sizes fill the matrices."""
+    step = given["TILE_DEPTH"] * 2 // given["ITEM_BYTES"]
+    tiles = ((given["rows"], given["TILE_ROWS"]), (given["columns"], given["TILE_COLUMNS"]), (given["depth"], step))
+    return all(extent % tile == 0 for extent, tile in tiles)
+
+
 @triton.autotune(
     # Depths are of 16-bit types: of others the same bytes.
     configs=_search(
@@ -45,7 +55,7 @@ def _tiles(rows: int, columns: int, depth: int, stages: int, warps: int) -> trit
     ),
     key=["rows", "columns", "depth", "a_row", "b_depth"],
 )
-@triton.heuristics({"IS_WHOLE": lambda given: given["depth"] % (given["TILE_DEPTH"] * 2 // given["ITEM_BYTES"]) == 0})
+@triton.heuristics({"IS_WHOLE": _is_whole})
 @triton.jit
 def _matmul(
     a, b, bias, result,
@@ -66,25 +76,22 @@ def _matmul(
     place = number % (GROUP * column_tiles)
     row = (band * GROUP + place % height) * TILE_ROWS + tl.arange(0, TILE_ROWS)
     column = (place // height) * TILE_COLUMNS + tl.arange(0, TILE_COLUMNS)
-    # What is outside reads the first ones again, and is not stored.
-    a_rows = tl.where(row < rows, row, 0).to(tl.int64)
-    b_columns = tl.where(column < columns, column, 0).to(tl.int64)
     k = tl.arange(0, step)
-    a_at = a + batch * a_batch + a_rows[:, None] * a_row + k[None, :] * a_depth
-    b_at = b + batch * b_batch + k[:, None] * b_depth + b_columns[None, :] * b_column
+    a_at = a + batch * a_batch + row[:, None].to(tl.int64) * a_row + k[None, :] * a_depth
+    b_at = b + batch * b_batch + k[:, None] * b_depth + column[None, :].to(tl.int64) * b_column
     total = tl.zeros((TILE_ROWS, TILE_COLUMNS), SUM)
     for done in range(0, depth, step):
         if IS_WHOLE:
             left, right = tl.load(a_at), tl.load(b_at)
         else:
-            left = tl.load(a_at, mask=k[None, :] < depth - done, other=0.0)
-            right = tl.load(b_at, mask=k[:, None] < depth - done, other=0.0)
+            left = tl.load(a_at, mask=(row < rows)[:, None] & (k < depth - done)[None, :], other=0.0)
+            right = tl.load(b_at, mask=(k < depth - done)[:, None] & (column < columns)[None, :], other=0.0)
         total = tl.dot(left, right, total, out_dtype=SUM, input_precision="tf32")
         a_at += step * a_depth
         b_at += step * b_depth
     if HAS_GELU:
-        total += tl.load(bias + b_columns)[None, :].to(SUM)
-        total = _gelu_of(total)
+        total += tl.load(bias + column, mask=column < columns, other=0.0)[None, :].to(SUM)
+        total = 0.5 * total * (1.0 + _tanh((total + 0.044715 * total * total * total) * _SQRT_2_OVER_PI))
     place_of = result + batch * result_batch + row[:, None].to(tl.int64) * result_row + column[None, :]
     inside = (row < rows)[:, None] & (column < columns)[None, :]
     tl.store(place_of, total.to(result.dtype.element_ty), mask=inside)
@@ -97,7 +104,7 @@ def matmul(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype | None = None) -
 
 
 def matmul_gelu(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    """`gelu(a @ b + bias)` of shapes (M, K), (K, N) and (N,) in one kernel."""
+    """GELU of `a @ b + bias` by a hyperbolic tangent, of shapes (M, K), (K, N) and (N,), in one kernel."""
     return _product(a, b, bias, a.dtype)
 
 
@@ -130,12 +137,16 @@ def _blocks(queries: int, keys: int, stages: int, warps: int) -> triton.Config:
 
 
 @triton.jit
-def _attend(q, k_at, v_at, total, top, weight, row, begin, end, length, stride, KEYS: tl.constexpr, KIND: tl.constexpr):
-    """The keys from `begin` to `end`: a new sum of values, the greatest logit of each query, and its sum of weights.
-    Logits are powers of two. KIND 0: all keys take part; 1: those up to the query's own; 2: those there are."""
+def _attend(
+    q, k_at, v_at, total, top, weight, row, begin, end, length, scale,
+    SIZE: tl.constexpr, KEYS: tl.constexpr, KIND: tl.constexpr,
+):  # fmt: skip
+    """The keys from `begin` to `end`: a new sum of values, the greatest product of each query, and its sum of weights,
+    which are two to the power of products times `scale`. KIND 0: all keys take part; 1: those up to the query's own;
+    2: those there are."""
     for first in range(begin, end, KEYS):
         key = first + tl.arange(0, KEYS)
-        place = key.to(tl.int64) * stride
+        place = key.to(tl.int64) * SIZE
         if KIND == 0:
             k = tl.load(k_at + place[None, :])
         else:
@@ -146,8 +157,8 @@ def _attend(q, k_at, v_at, total, top, weight, row, begin, end, length, stride, 
         if KIND == 2:
             logits = tl.where((key < length)[None, :], logits, float("-inf"))
         new_top = tl.maximum(top, tl.max(logits, 1))
-        parts = tl.math.exp2(logits - new_top[:, None])
-        shrink = tl.math.exp2(top - new_top)
+        parts = tl.math.exp2(logits * scale - (new_top * scale)[:, None])
+        shrink = tl.math.exp2((top - new_top) * scale)
         weight = weight * shrink + tl.sum(parts, 1)
         if KIND == 0:
             v = tl.load(v_at + place[:, None])
@@ -183,8 +194,6 @@ def _attention(
     q_at = head * length * SIZE + row[:, None].to(tl.int64) * SIZE + size[None, :]
     inside = (row < length)[:, None]
     queries = tl.load(q + q_at, mask=inside, other=0.0)
-    # Weights are powers of two: what makes them of logits is in the scale.
-    queries = (queries.to(tl.float32) * (scale * _LOG2_E)).to(queries.dtype)
     k_at, v_at = k + shared * length * SIZE + size[:, None], v + shared * length * SIZE + size[None, :]
     total = tl.zeros((QUERIES, SIZE), tl.float32)
     top = tl.full((QUERIES,), float("-inf"), tl.float32)
@@ -192,8 +201,14 @@ def _attention(
     whole = (block * QUERIES if IS_CAUSAL else length) // KEYS * KEYS
     end = tl.minimum((block + 1) * QUERIES, length) if IS_CAUSAL else length
     rest: tl.constexpr = 1 if IS_CAUSAL else 2
-    total, top, weight = _attend(queries, k_at, v_at, total, top, weight, row, 0, whole, length, SIZE, KEYS, 0)
-    total, top, weight = _attend(queries, k_at, v_at, total, top, weight, row, whole, end, length, SIZE, KEYS, rest)
+    # Powers of two take less time than those of e.
+    scale *= _LOG2_E
+    total, top, weight = _attend(
+        queries, k_at, v_at, total, top, weight, row, 0, whole, length, scale, SIZE, KEYS, 0
+    )  # fmt: skip
+    total, top, weight = _attend(
+        queries, k_at, v_at, total, top, weight, row, whole, end, length, scale, SIZE, KEYS, rest
+    )  # fmt: skip
     tl.store(result + q_at, (total / weight[:, None]).to(result.dtype.element_ty), mask=inside)
 
 
@@ -278,17 +293,17 @@ def softmax(x: torch.Tensor) -> torch.Tensor:
     return result
 
 
-def layer_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, epsilon: float) -> torch.Tensor:
+def layer_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     """Of the rows of a matrix, in f32; `weight` and `bias` are as long as a row."""
     result = torch.empty_like(x)
-    _norm[(x.shape[0],)](x, weight, bias, result, x.shape[1], epsilon, IS_CENTRED=True, BLOCK=_block(x.shape[1]))
+    _norm[(x.shape[0],)](x, weight, bias, result, x.shape[1], EPSILON, IS_CENTRED=True, BLOCK=_block(x.shape[1]))
     return result
 
 
-def rms_norm(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
+def rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """Of the rows of a matrix, in f32; `weight` is as long as a row."""
     result = torch.empty_like(x)
-    _norm[(x.shape[0],)](x, weight, None, result, x.shape[1], epsilon, IS_CENTRED=False, BLOCK=_block(x.shape[1]))
+    _norm[(x.shape[0],)](x, weight, None, result, x.shape[1], EPSILON, IS_CENTRED=False, BLOCK=_block(x.shape[1]))
     return result
 
 
@@ -379,7 +394,7 @@ def _gelu_of(x):
 
 @triton.jit
 def _tanh(x):
-    return 2.0 * tl.sigmoid(2.0 * x) - 1.0
+    return 1.0 - 2.0 / (tl.exp(2.0 * x) + 1.0)
 
 
 def _by_size(*sizes: tuple[int, int]) -> list[triton.Config]:
