@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import types
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 import tilewright as tw
 from tests.cuda.fake_driver import A100, H200, FakeDriver
 from tests.cuda.running import X, two_kernels
-from tilewright.cli import bench_device, bench_device_peers, bench_worker, main
+from tilewright.cli import bench, bench_device, bench_device_peers, bench_worker, main
 from tilewright.cli.bench_suites import load_cases
 from tilewright.cli.bench_suites.case import Case, DeviceCase, picked
 from tilewright.cli.bench_worker import Request
@@ -249,6 +252,38 @@ def test_floats_of_8_bits_go_by_way_of_bytes(driver: FakeDriver, torch: Torch) -
     assert name == "float8_e4m3fn"
     assert (as_bytes.address, as_bytes.shape, as_bytes.owner) == (array.address, array.shape, array)
     assert bench_device_peers.tensor_of(torch, as_bytes).view("again")[1] is not None
+
+
+# ---- the command -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process would not have the emulated driver."""
+
+    def records(request: Request) -> Iterator[dict[str, Any]]:
+        for case in bench_worker.selected(structs.replace(request, block_s=0.0)):
+            assert isinstance(case, DeviceCase)
+            ours = tw.jit(case.ours.__wrapped__)
+            yield bench_worker.measured_or_failed(replace(case, ours=ours), structs.replace(request, block_s=0.0))
+
+    monkeypatch.setattr(bench, "_run_worker", records)
+    # Where torch is, it would take addresses of the emulation for a device's.
+    monkeypatch.setattr(bench_device_peers, "_LIBRARIES", {})
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_the_command_measures_the_first_device(driver: FakeDriver, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["bench", "ops", "--quick", "--case", "f32 row sum", "--target", "cuda", "--vs", "torch,triton"]
+    assert main([*command, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    (record,) = document["cases"]
+    assert record["case"] == "f32 row sum 32x32"
+    assert record["measured_on"]["chip"] == "sm_90a"
+    assert record["absent"].keys() == {"torch", "triton"}
+    assert {"torch", "triton"} <= document["versions"].keys()
+    assert main(command) == 0
+    assert "ops: Emulated H200, CUDA 13.0" in capsys.readouterr().out
 
 
 # ---- what is refused -------------------------------------------------------------------------------------------------
