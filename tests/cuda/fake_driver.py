@@ -446,9 +446,14 @@ class FakeDriver:
             found.pending.append(lambda: self._do(before))
 
     def elapsed_s(self, start: int, end: int) -> float:
-        if not (self.events[start].timed and self.events[end].timed):
-            raise DriverFailure("cu_elapsed_s", "CUDA_ERROR_INVALID_HANDLE", "an event that is not timed")
-        return 1e-6
+        """A microsecond for each piece of work between two events of one stream."""
+        first, last = self.events[start], self.events[end]
+        if not (first.timed and last.timed) or first.clock is None or last.clock is None:
+            raise DriverFailure("cu_elapsed_s", "CUDA_ERROR_INVALID_HANDLE", "an event that is not timed or recorded")
+        stream = self._stream(last.stream)
+        if last.clock[stream.number] > stream.clock[stream.number] - len(stream.pending):
+            raise DriverFailure("cu_elapsed_s", "CUDA_ERROR_NOT_READY", "the second event is not over")
+        return 1e-6 * (last.clock[stream.number] - first.clock[stream.number])
 
     def begin_capture(self, stream: int) -> None:
         self._enter("begin_capture")

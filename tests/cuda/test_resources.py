@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
 import tilewright as tw
 from tests.cuda.fake_driver import A100, H200, FakeDriver
 from tests.cuda.running import Foreign, X, compiled, two_kernels
-from tilewright.cli import bench_worker
-from tilewright.cli.bench_suites.case import Case
-from tilewright.cli.bench_worker import Request
 from tilewright.cli.doctor import cuda
 from tilewright.errors import (
     ArgumentError,
@@ -22,10 +17,12 @@ from tilewright.errors import (
     ResourceExhausted,
     ResourceUnavailable,
     ShapeError,
+    TargetError,
     UnsupportedOnTargetError,
 )
 from tilewright.runtime import cuda_driver
 from tilewright.runtime.cuda_driver import Device
+from tilewright.targets.cuda import chip_of, machine_named
 
 pytestmark = pytest.mark.usefixtures("no_assembler")
 
@@ -201,17 +198,19 @@ def test_doctor_tells_the_target_of_each_device(driver: FakeDriver) -> None:
     assert targets == ["cuda:sm_80", "cuda:sm_86", None]
 
 
-def test_a_suite_is_measured_on_the_device(driver: FakeDriver) -> None:
-    case = Case("made up", lambda generator: (X,), tw.jit(two_kernels), {}, 1e3, 1e3, 1e-6, reference=reference)
-    request = Request(suite="ops", case=None, peers=("numpy",), threads=1, repeat=1, block_s=0.0, gap_s=0.0, quick=True)
-    with tw.options(target="cuda:sm_90a"):
-        record = bench_worker.measure(case, request)
-    assert record["agrees"]
-    assert record["ours_s"] == pytest.approx(1e-6)
-    assert record["absent"] == {"numpy": "is measured on the host only"}
-    assert driver.count("launch_graph") > 0
+def test_the_target_without_a_chip_is_that_of_the_first_device(driver: FakeDriver) -> None:
+    np.testing.assert_array_equal(tw.jit(lambda x: x + 1, target="cuda")(X), X + 1)
+    assert machine_named("").name == "sm_90a"
+    with cuda_driver.replaced(FakeDriver(A100, H200)):
+        assert machine_named("").name == "sm_80"
 
 
-def reference(numpy: Any, x: Any) -> Any:
-    powers = numpy.exp(x - x.max(-1, keepdims=True))
-    return (powers / powers.sum(-1, keepdims=True)).sum(0)
+def test_the_target_without_a_chip_needs_a_device_with_one() -> None:
+    old = Device(0, "Old", (7, 0), 1, 1, 1)
+    with cuda_driver.replaced(FakeDriver(old)):
+        with pytest.raises(ResourceUnavailable, match=r"0: Old, compute capability 7\.0") as caught:
+            machine_named("")
+        assert "cuda:CHIP with one of sm_100a" in str(caught.value.help)
+        assert chip_of(old) is None
+    with pytest.raises(TargetError, match="no NVIDIA chip `sm_70`"):
+        machine_named("sm_70")

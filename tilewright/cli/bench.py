@@ -29,8 +29,9 @@ _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS
 _BLOCK_S = 0.1
 _QUICK_BLOCK_S = 0.002
 
-# Suites that nothing on a device is measured by.
+# Suites that nothing on a device is measured by, and those that run programs on the target.
 _OF_THE_HOST = ("scaling", "schedules")
+_ON_THE_TARGET = ("gemm", "ops", "attention", "models")
 
 # In the summary: a case below this ratio is named, and one above this counts as this in the mean.
 _LEAST_RATIO = 0.95
@@ -60,7 +61,7 @@ def bench(
         tilewright bench gemm --vs numpy,torch --threads 2
         tilewright bench ops --case softmax --json > base.json
         tilewright bench ops --case softmax --compare base.json
-        tilewright bench gemm --target cuda:sm_90a
+        tilewright bench gemm --target cuda --vs torch,triton
 
     Parameters
     ----------
@@ -71,7 +72,7 @@ def bench(
     case
         Only the cases whose name contains this.
     vs
-        The peers, with commas between: numpy, torch, onnxruntime, jax.
+        The peers, with commas between: numpy, torch, onnxruntime, jax; on a GPU torch, triton.
     repeat
         Turns of each library.
     quick
@@ -87,9 +88,10 @@ def bench(
     from tilewright.targets.base import target_named
 
     base = _read_base(compare, suite) if compare is not None else {}
-    request = _request(suite, case, _peers(vs), repeat, quick)
-    if suite in _OF_THE_HOST and target_named(current().target)[0].device_arrays:
-        raise ArgumentError(f"`{suite}` measures the host's threads", help="use gemm, ops, attention or models")
+    on_device = target_named(current().target)[0].device_arrays
+    request = _request(suite, case, _peers(vs), repeat, quick, on_device)
+    if on_device:
+        _check_device(suite)
     if suite == "scaling" and request.threads == 1:
         raise ArgumentError("one thread cannot be compared with itself", help="give `--threads` 2 or more")
     document = _measure(request, quiet=flags is not None and flags.json)
@@ -100,6 +102,15 @@ def bench(
             found["speedup"] = earlier["ours_s"] / found["ours_s"]
     exit_code = 0 if all(found["agrees"] for found in document["cases"]) else 1
     return Report(document, lambda console: _show(console, document, request.peers), exit_code)
+
+
+def _check_device(suite: str) -> None:
+    if suite in _OF_THE_HOST:
+        raise ArgumentError(f"`{suite}` measures the host's threads", help=f"use {', '.join(_ON_THE_TARGET)}")
+    if suite in _ON_THE_TARGET:
+        from tilewright.cli.bench_device import device_here
+
+        device_here(f"bench {suite}")
 
 
 def _suggestion(given: str, names: Sequence[str]) -> str:
@@ -115,7 +126,9 @@ def _peers(text: str) -> tuple[str, ...]:
     return names
 
 
-def _request(suite: str, case: str | None, peers: tuple[str, ...], repeat: int, quick: bool) -> Request:
+def _request(
+    suite: str, case: str | None, peers: tuple[str, ...], repeat: int, quick: bool, on_device: bool
+) -> Request:
     from tilewright.cli.bench_worker import IDLE_GAP_S, Request
     from tilewright.options import current
     from tilewright.runtime.cpu_features import default_threads
@@ -127,7 +140,8 @@ def _request(suite: str, case: str | None, peers: tuple[str, ...], repeat: int, 
         threads=current().threads or default_threads(),
         repeat=1 if quick else repeat,
         block_s=_QUICK_BLOCK_S if quick else _BLOCK_S,
-        gap_s=0.0 if quick else IDLE_GAP_S,
+        # A device does what is on one stream only, and its clock falls when it is idle.
+        gap_s=0.0 if quick or on_device else IDLE_GAP_S,
         quick=quick,
     )
 
@@ -319,15 +333,20 @@ def _show(console: Console, document: dict[str, Any], peers: tuple[str, ...]) ->
         "difference",
         *(["against base"] if compared else []),
     ]
-    load = document["load"][0]
-    title = f"{document['suite']}: threads {document['threads']}, load {load:.1f} at the start"
-    console.print(make_table(title, columns, [_row(case, peers, compared) for case in document["cases"]]))
+    console.print(make_table(_title(document), columns, [_row(case, peers, compared) for case in document["cases"]]))
     reasons = {(peer, reason) for case in document["cases"] for peer, reason in case["absent"].items()}
     for peer, reason in sorted(reasons):
         console.print(f"{peer}: {reason}", markup=False, soft_wrap=True)
     _show_peers(console, document)
     _show_summary(console, document["summary"])
     _show_failures(console, document)
+
+
+def _title(document: dict[str, Any]) -> str:
+    places = [case["measured_on"] for case in document["cases"] if "measured_on" in case]
+    if places:
+        return f"{document['suite']}: {places[0]['device']}, {places[0]['driver']}, {places[0]['date']}"
+    return f"{document['suite']}: threads {document['threads']}, load {document['load'][0]:.1f} at the start"
 
 
 def _show_peers(console: Console, document: dict[str, Any]) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib
 import importlib.util
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -42,28 +43,48 @@ def prepare(library: str, case: Case, inputs: tuple[Array, ...], threads: int) -
     Raises:
         PeerUnavailable: it is not installed, cannot express the case, or fails at it.
     """
+    ways = ways_of(library, case, _MODULES.get(library, ()))
+    return {name: _started(library, way, inputs, threads) for name, way in ways.items()}
+
+
+def ways_of(library: str, case: Case, modules: Sequence[str]) -> Mapping[str, Callable[..., Any]]:
+    """The functions of a case for a peer, which needs some modules.
+
+    Raises:
+        PeerUnavailable: there is none, or a module is not installed.
+    """
     if library in case.unsupported:
         raise PeerUnavailable(case.unsupported[library])
     if library not in case.peers:
         raise PeerUnavailable("has no form of this case")
-    for module in _MODULES[library]:
+    for module in modules:
         if importlib.util.find_spec(module) is None:
             raise PeerUnavailable("not installed" if module == library else f"{module} is not installed")
     ways = case.peers[library]
-    named = ways if isinstance(ways, Mapping) else {"": ways}
-    return {name: _prepared(library, way, inputs, threads) for name, way in named.items()}
+    return ways if isinstance(ways, Mapping) else {"": ways}
 
 
-def _prepared(library: str, way: Callable[..., Any], inputs: tuple[Array, ...], threads: int) -> Runner:
+@contextlib.contextmanager
+def failing_is_absence() -> Generator[None]:
+    """Whatever a library raises inside is its own; the case goes on without it and says so.
+
+    Raises:
+        PeerUnavailable: something has been raised.
+    """
     try:
+        yield
+    except PeerUnavailable:
+        raise
+    except Exception as error:
+        text = str(error).splitlines()[0][:200] if str(error) else ""
+        raise PeerUnavailable(f"{type(error).__name__}: {text}") from error
+
+
+def _started(library: str, way: Callable[..., Any], inputs: tuple[Array, ...], threads: int) -> Runner:
+    with failing_is_absence():
         runner = _PREPARE[library](way, inputs, threads)
         runner.call()
-    except Exception as error:
-        # Whatever a library raises is its own; the case goes on without it and says so.
-        raise PeerUnavailable(
-            f"{type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else ''}"
-        ) from error
-    return runner
+        return runner
 
 
 def _numpy(function: Callable[..., Any], inputs: tuple[Array, ...], threads: int) -> Runner:
@@ -86,14 +107,16 @@ def _torch(function: Callable[..., Any], inputs: tuple[Array, ...], threads: int
             return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
         return torch.from_numpy(array)
 
-    def to_numpy(result: Any) -> Array:
-        tensor = first(result)
-        if tensor.dtype == torch.bfloat16:
-            return tensor.contiguous().view(torch.int16).numpy().view(by_name("bf16").numpy)
-        return tensor.numpy()
-
     tensors = [to_torch(array) for array in inputs]
-    return Runner(lambda: function(torch, *tensors), to_numpy)
+    return Runner(lambda: function(torch, *tensors), partial(torch_to_numpy, torch))
+
+
+def torch_to_numpy(torch: Any, result: Any) -> Array:
+    """The first of what a function of torch gives, from wherever it is."""
+    tensor = first(result).cpu()
+    if tensor.dtype == torch.bfloat16:
+        return tensor.contiguous().view(torch.int16).numpy().view(by_name("bf16").numpy)
+    return tensor.numpy()
 
 
 @cache

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tilewright.cli.bench_suites.case import AnyCase, Array, Case, CompilerCase
 
 IDLE_GAP_S = 0.25
-"""Between libraries: the worker threads of one spin for a while after a call and would slow the next."""
+"""Between libraries on the host: the worker threads of one spin for a while after a call and would slow the next."""
 
 _WARM_UP_S = 0.01
 _LEAST_CALLS = 3
@@ -77,8 +77,10 @@ def selected(request: Request) -> list[AnyCase]:
         ArgumentError: none does.
     """
     from tilewright.cli.bench_suites import load_cases
+    from tilewright.options import current
+    from tilewright.targets.base import target_named
 
-    cases = load_cases(request.suite, request.quick)
+    cases = load_cases(request.suite, request.quick, target_named(current().target)[0].device_arrays)
     found = [case for case in cases if request.case is None or request.case in case.name]
     if not found:
         names = ", ".join(repr(case.name) for case in cases)
@@ -165,7 +167,7 @@ def compare(case: Case, runners: Mapping[Key, Runner], inputs: tuple[Array, ...]
     expected = case.expected(inputs).astype(np.float64)
 
     def difference(runner: Runner) -> float:
-        found = runner.to_numpy(runner.call())
+        found = case.compared(runner.to_numpy(runner.call()))
         if found.dtype != by_name(case.dtype).numpy:
             return math.inf
         return relative_difference(found.astype(np.float64), expected)

@@ -19,10 +19,8 @@ from tilewright.errors import TilewrightError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tilewright.runtime.cuda_driver import Device
-
 _NEEDED = ("numpy", "ml_dtypes", "llvmlite", "xdsl", "msgspec")
-_PEERS = ("torch", "onnxruntime", "onnx", "jax")
+_PEERS = ("torch", "triton", "onnxruntime", "onnx", "jax")
 _BANDWIDTH_BYTES = 1 << 28
 _CALL_LIMIT_S = 5e-6
 
@@ -112,11 +110,10 @@ def _host(problems: list[Problem]) -> dict[str, Any]:
 
 def cuda() -> dict[str, Any]:
     """The driver for NVIDIA's GPUs, their memory and the target of each, or why there is none."""
-    from tilewright.machines import machine
     from tilewright.runtime import cuda_driver
+    from tilewright.targets.cuda import chip_of
 
     found = cuda_driver.found()
-    chips = [name for name in machine.names() if name.startswith("sm_")]
     devices = [
         {
             "ordinal": device.ordinal,
@@ -124,18 +121,11 @@ def cuda() -> dict[str, Any]:
             "compute_capability": ".".join(map(str, device.capability)),
             "memory_bytes": device.memory_bytes,
             "multiprocessors": device.multiprocessors,
-            "target": _target_of(device, chips),
+            "target": f"cuda:{chip}" if (chip := chip_of(device)) is not None else None,
         }
         for device in found.devices
     ]
     return {"driver": found.version, "devices": devices, "absent": found.problem}
-
-
-def _target_of(device: Device, chips: list[str]) -> str | None:
-    """The target whose code the device runs: of several the one nearest to it."""
-    fitting = [chip for chip in chips if device.runs(chip)]
-    nearest = max(fitting, key=lambda chip: (int(chip.removeprefix("sm_").rstrip("a")), chip), default=None)
-    return None if nearest is None else f"cuda:{nearest}"
 
 
 def _machine(problems: list[Problem]) -> dict[str, Any] | None:

@@ -223,6 +223,12 @@ class Machine:
         """Multiply and add operations per second of one core."""
         return 2 * self.lanes(dtype) * self.vector.fma_per_cycle * self.clock_hertz
 
+    def matrix_peak_flops(self, operands: str) -> float | None:
+        """Multiply and add operations per second of one core by the fastest instruction that multiplies matrices of a
+        type; None where there is none."""
+        atoms = [atom for atom in self.matrix_atoms if atom.left == atom.right == operands and atom.parts == 1]
+        return max((atom.flops_per_cycle * self.clock_hertz for atom in atoms), default=None)
+
 
 def _parse(text: str) -> Machine:
     data: dict[str, Any] = tomllib.loads(text)

@@ -66,7 +66,7 @@ class Target:
         program_files: compiled programs can be saved, so that the compile cache keeps them.
         opens_anywhere: so it does for machines that are named, too: what runs the program is looked for at its call.
         device_arrays: its programs take arrays that are not in the host's memory.
-        machine_named: the machine of a target string's second part, which is empty for the host.
+        machine_named: the machine of a target string's second part, which is empty for the one that is here.
         executable: the target's own lowering, from the program and the texts of its phases.
     """
 

@@ -57,6 +57,25 @@ class Case:
             raise CompilerBug(f"the case `{self.name}` has several ways in NumPy and does not state its reference")
         return np.asarray(first(reference(np, *map(_widened, inputs))))
 
+    def compared(self, result: Array) -> Array:
+        """What of a result the reference gives: all of it."""
+        return result
+
+
+@dataclass(frozen=True)
+class DeviceCase(Case):
+    """One benchmark on a GPU: arrays are large, and peers take them there.
+
+    `cut` takes of a result the part that the reference gives. `multiplies` is the type of operands whose matrix
+    instructions bound the case; None where memory does.
+    """
+
+    cut: Callable[[Array], Array] = np.asarray
+    multiplies: str | None = None
+
+    def compared(self, result: Array) -> Array:
+        return self.cut(result)
+
 
 def first(result: Any) -> Any:
     """What is compared of a function's result."""
@@ -120,6 +139,11 @@ def error_bound(operations: float, terms: int = 1, dtype: str = "f32") -> float:
     return (operations + 2 * math.sqrt(terms)) * kind.compute.epsilon / 2 + stored
 
 
+def picked(extent: int, count: int = 64) -> Array:
+    """So many indices of a dim, the first and the last among them; all where there are no more."""
+    return np.unique(np.linspace(0, extent - 1, count).round().astype(np.int64))
+
+
 def exact_erf(x: Array) -> Array:
     """The error function of f64, for references."""
     return np.asarray(np.frompyfunc(math.erf, 1, 1)(x), np.float64)
@@ -128,6 +152,12 @@ def exact_erf(x: Array) -> Array:
 def normal(*shapes: tuple[int, ...]) -> Callable[[np.random.Generator], tuple[Array, ...]]:
     """Inputs of these shapes: f32 from the standard normal distribution."""
     return lambda generator: tuple(generator.standard_normal(shape, dtype=np.float32) for shape in shapes)
+
+
+def normal_of(dtype: str, *shapes: tuple[int, ...]) -> Callable[[np.random.Generator], tuple[Array, ...]]:
+    """The same, rounded to a type."""
+    storage = by_name(dtype).numpy
+    return lambda generator: tuple(array.astype(storage, copy=False) for array in normal(*shapes)(generator))
 
 
 def onnx_model(

@@ -21,7 +21,7 @@ from tilewright.cli.bench_suites.case import (
     onnx_model,
 )
 
-_EPSILON = 1e-5
+EPSILON = 1e-5
 _SQRT_HALF = 0.7071067811865476
 
 # Abramowitz and Stegun 7.1.26: erf to 1.5e-7, in the arithmetic that a NumPy user has.
@@ -34,19 +34,20 @@ def cases(quick: bool) -> tuple[Case, ...]:
     heads = (2, 6, 3, 5) if quick else (64, 32, 128, 32)
     vector, table, selected = (256, (40, 8), (64, 4)) if quick else (4194304, (32768, 1024), (65536, 64))
     return (
-        *_on_matrix(*large),
-        *_on_matrix(*small),
-        _transpose(large, (1, 0), ""),
-        _transpose(heads, (0, 2, 1, 3), " by (0,2,1,3)"),
-        _cumulative_sum(large, 1, " along rows"),
-        _cumulative_sum(large, 0, " along columns"),
-        _cumulative_sum((vector,), 0, ""),
-        _gather(table, large[0]),
+        *on_matrix(*large),
+        *on_matrix(*small),
+        transposition(large, (1, 0), ""),
+        transposition(heads, (0, 2, 1, 3), " by (0,2,1,3)"),
+        running_sum(large, 1, " along rows"),
+        running_sum(large, 0, " along columns"),
+        running_sum((vector,), 0, ""),
+        gathering(table, large[0]),
         _top_k(*selected),
     )
 
 
-def _on_matrix(rows: int, columns: int) -> tuple[Case, ...]:
+def on_matrix(rows: int, columns: int) -> tuple[Case, ...]:
+    """What is done with f32 matrices of one shape."""
     size = rows * columns
     matrix, vector = (rows, columns), (columns,)
 
@@ -91,12 +92,12 @@ def _softmax(x: Any) -> Any:
 
 @tw.jit
 def _layer_norm(x: Any, weight: Any, bias: Any) -> Any:
-    return tw.nn.layer_norm(x, weight, bias, eps=_EPSILON)
+    return tw.nn.layer_norm(x, weight, bias, eps=EPSILON)
 
 
 @tw.jit
 def _rms_norm(x: Any, weight: Any) -> Any:
-    return tw.nn.rms_norm(x, weight, eps=_EPSILON)
+    return tw.nn.rms_norm(x, weight, eps=EPSILON)
 
 
 @tw.jit
@@ -126,11 +127,11 @@ def _softmax_by_parts(numpy: Any, x: Any) -> Any:
 
 def _layer_norm_by_parts(numpy: Any, x: Any, weight: Any, bias: Any) -> Any:
     centred = x - x.mean(-1, keepdims=True)
-    return centred / numpy.sqrt((centred * centred).mean(-1, keepdims=True) + _EPSILON) * weight + bias
+    return centred / numpy.sqrt((centred * centred).mean(-1, keepdims=True) + EPSILON) * weight + bias
 
 
 def _rms_norm_by_parts(numpy: Any, x: Any, weight: Any) -> Any:
-    return x / numpy.sqrt((x * x).mean(-1, keepdims=True) + _EPSILON) * weight
+    return x / numpy.sqrt((x * x).mean(-1, keepdims=True) + EPSILON) * weight
 
 
 def numpy_erf(numpy: Any, x: Array) -> Array:
@@ -169,15 +170,15 @@ _SOFTMAX: UnaryPeers = {
 }
 _LAYER_NORM: TernaryPeers = {
     "numpy": _layer_norm_by_parts,
-    "torch": lambda torch, x, w, b: torch.nn.functional.layer_norm(x, w.shape, w, b, _EPSILON),
+    "torch": lambda torch, x, w, b: torch.nn.functional.layer_norm(x, w.shape, w, b, EPSILON),
     "jax": lambda jax, x, w, b: _layer_norm_by_parts(jax.numpy, x, w, b),
-    "onnxruntime": _graph(("LayerNormalization", ["x0", "x1", "x2"], "y", {"axis": -1, "epsilon": _EPSILON})),
+    "onnxruntime": _graph(("LayerNormalization", ["x0", "x1", "x2"], "y", {"axis": -1, "epsilon": EPSILON})),
 }
 _RMS_NORM: BinaryPeers = {
     "numpy": _rms_norm_by_parts,
-    "torch": lambda torch, x, w: torch.nn.functional.rms_norm(x, w.shape, w, _EPSILON),
+    "torch": lambda torch, x, w: torch.nn.functional.rms_norm(x, w.shape, w, EPSILON),
     "jax": lambda jax, x, w: _rms_norm_by_parts(jax.numpy, x, w),
-    "onnxruntime": _graph(("SimplifiedLayerNormalization", ["x0", "x1"], "y", {"axis": -1, "epsilon": _EPSILON})),
+    "onnxruntime": _graph(("SimplifiedLayerNormalization", ["x0", "x1"], "y", {"axis": -1, "epsilon": EPSILON})),
 }
 _GELU: UnaryPeers = {
     "numpy": numpy_gelu,
@@ -231,7 +232,9 @@ def _sizes(shape: tuple[int, ...]) -> str:
     return "x".join(map(str, shape))
 
 
-def _transpose(shape: tuple[int, ...], order: tuple[int, ...], suffix: str) -> Case:
+def transposition(shape: tuple[int, ...], order: tuple[int, ...], suffix: str) -> Case:
+    """f32 with its dims in another order."""
+
     @tw.jit
     def transpose(x: Any) -> Any:
         return tw.permute_dims(x, order)
@@ -246,7 +249,9 @@ def _transpose(shape: tuple[int, ...], order: tuple[int, ...], suffix: str) -> C
     return _moving(f"transpose {_sizes(shape)}{suffix}", (shape,), transpose, peers)
 
 
-def _cumulative_sum(shape: tuple[int, ...], axis: int, suffix: str) -> Case:
+def running_sum(shape: tuple[int, ...], axis: int, suffix: str) -> Case:
+    """Cumulative sums of f32 along an axis."""
+
     @tw.jit
     def cumulative_sum(x: Any) -> Any:
         return tw.cumulative_sum(x, axis=axis)
@@ -272,7 +277,9 @@ def _rows_at(table: Any, rows: Any) -> Any:
     return tw.take(table, rows, axis=0)
 
 
-def _gather(shape: tuple[int, int], count: int) -> Case:
+def gathering(shape: tuple[int, int], count: int) -> Case:
+    """`count` rows of an f32 matrix, anywhere."""
+
     def inputs(generator: np.random.Generator) -> tuple[Array, ...]:
         return (*normal(shape)(generator), generator.integers(0, shape[0], count))
 
