@@ -439,6 +439,52 @@ def test_barriers_are_taken_out() -> None:
     assert after < before
 
 
+WORDS_OF_SEVERAL_WARPS = """
+  tile.kernel() {{sym_name = "k", grid = array<i64>, effects = ["in", "in", "out", "out"]}} do {{
+  ^bb0(%x: {array}, %y: {array}, %v: {array}, %w: {array}):
+    scheduled.parallel() {{extents = array<i64>, grain = 1 : index, warps = 4 : index}} do {{
+      %a = tile.load(%x) {{{all}}} : tensor<128x16xi8, "{rows}">
+      %b = tile.load(%y) {{{all}}} : tensor<128x16xi8, "{bytes}">
+      %s = scheduled.alloc() {{offset_bytes = 0 : index}} : !tile.ref<tensor<128x16xi8>, "block", "{first}">
+      %t = scheduled.alloc() {{offset_bytes = 0 : index}} : !tile.ref<tensor<128x16xi8>, "block", "{second}">
+      tile.store(%a, %s) {{{all}}}
+      scheduled.barrier() {{scope = "block"}}
+      %c = tile.load(%s) {{{all}}} : tensor<128x16xi8, "{rows}">
+      scheduled.barrier() {{scope = "block"}}
+      tile.store(%b, %t) {{{all}}}
+      scheduled.barrier() {{scope = "block"}}
+      %d = tile.load(%t) {{{all}}} : tensor<128x16xi8, "{bytes}">
+      tile.store(%c, %v) {{{all}}}
+      tile.store(%d, %w) {{{all}}}
+      scheduled.end()
+    }}
+    tile.yield()
+  }}
+"""
+
+
+def test_barriers_between_warps_whose_bytes_are_in_one_word_stay() -> None:
+    """Each word of the second buffer is written by four warps, one of which read it in the first one."""
+    text = WORDS_OF_SEVERAL_WARPS.format(
+        array="!tile.ref<tensor<128x16xi8>>",
+        all="map = affine_map<(d0, d1) -> (d0, d1)>",
+        rows="(128, 16) : [4@warp 32@lane | 16@reg]",
+        bytes="(128, 16) : [32@lane 4@warp | 16@reg]",
+        first="(128, 16) : [128@mem.shared*16 | 16@mem.shared]",
+        second="(128, 16) : [128@mem.shared | 16@mem.shared*128]",
+    )
+    unit = unit_of(parse(text), {})
+    unit.machine = load("sm_90a")
+    ScheduledDropBarriersPass().apply(unit)
+    (kernel,) = unit.kernels()
+    scopes = [op.scope.data for op in kernel.walk() if isinstance(op, scheduled.BarrierOp)]
+    assert scopes == ["warp", "block", "block"]
+    arrays = [np.random.default_rng(seed).integers(-99, 99, (128, 16)).astype(np.int8) for seed in range(2)]
+    for seed in range(3):
+        for got, expected in zip(semantics.run_call(kernel, arrays, seed), arrays, strict=True):
+            np.testing.assert_array_equal(got, expected)
+
+
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
 @pytest.mark.parametrize("shape", [(1, 40, 24), (17, 40, 1), (16, 33, 40), (5, 512, 7)], ids=str)
 @pytest.mark.parametrize("chip", ["sm_86", "sm_120a"])

@@ -374,16 +374,21 @@ class _State:
         cells, warps = touch.cells, touch.warps
         if self.written[cells].any() or (touch.writes and self.read[cells].any()):
             return False
-        # A warp that reads with others reads what it wrote itself, and the others do not.
-        writers = self.writers[cells]
-        if ((writers != 0) & (writers != warps)).any():
+        if _are_others(self.writers[cells], warps):
             return False
-        return not (touch.writes and (self.readers[cells] & ~warps).any())
+        return not (touch.writes and _are_others(self.readers[cells], warps))
 
     def note(self, touch: _Touch) -> None:
         masks, flags = (self.writers, self.written) if touch.writes else (self.readers, self.read)
         masks[touch.cells] |= touch.warps
         flags[touch.cells] = True
+
+
+def _are_others(before: Cells, now: Cells) -> bool:
+    """Whether one of the warps that touched a cell is not the one that does now. Of several that touch it each may
+    touch what another one did."""
+    both = before | now
+    return bool(((before != 0) & (both & (both - np.uint64(1)) != 0)).any())
 
 
 def _meets(events: Sequence[_Event], changed: dict[Operation, str]) -> _Touch | None:
