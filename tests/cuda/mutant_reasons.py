@@ -81,7 +81,7 @@ def _why_the_order_of_two_is_free(op: Operation, other: Operation, forwards: boo
         return "nobody touches what it waits for"
     if kinds == {asynchronous.StoreWaitOp, scheduled.MmaWaitOp}:
         return "each waits for something else"
-    if kinds == {asynchronous.ArriveOp, scheduled.MmaWaitOp} and isinstance(op.parent_op(), scheduled.ParallelOp):
+    if kinds == {asynchronous.ArriveOp, scheduled.MmaWaitOp} and _is_the_last_to_a_pair(op, other):
         return "behind the last trip nothing is copied again"
     if kinds == {asynchronous.ArriveOp, tensor_memory.TensorLoadOp} and _is_for_copies(op, other):
         return "a load from tensor memory reads no stage"
@@ -98,6 +98,12 @@ def _why_the_order_of_two_is_free(op: Operation, other: Operation, forwards: boo
 
 def _one_of(kind: type[T], ops: Sequence[Operation]) -> T:
     return next(op for op in ops if isinstance(op, kind))
+
+
+def _is_the_last_to_a_pair(*ops: Operation) -> bool:
+    """Whether blocks that share what they copy say for the last time that they have read it."""
+    arrives = _one_of(asynchronous.ArriveOp, ops)
+    return arrives.everywhere is not None and isinstance(arrives.parent_op(), scheduled.ParallelOp)
 
 
 def _is_for_copies(*ops: Operation) -> bool:

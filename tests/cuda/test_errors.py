@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 import tilewright as tw
-from tilewright.errors import TargetError, ToolFailure, UnsupportedOnTargetError
+from tilewright.errors import ResourceUnavailable, TargetError, TilewrightError, ToolFailure, UnsupportedOnTargetError
 from tilewright.machines.machine import load
+from tilewright.runtime import cuda_driver
 from tilewright.targets.cuda import device_code, toolchain
 from tilewright.targets.cuda.toolchain import DeviceCompiler, instructions_of, ptx_feature, usage_of
 
@@ -25,10 +26,17 @@ def lowered(function: Any = lambda x: x + 1) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("target", "message"), [("cuda", "compiles for a chip"), ("cuda:sm_50", "no NVIDIA chip `sm_50`")]
+    ("target", "error", "message"),
+    [
+        ("cuda", ResourceUnavailable, "the chip of the first NVIDIA GPU here; found: "),
+        ("cuda:sm_50", TargetError, "no NVIDIA chip `sm_50`"),
+    ],
 )
-def test_a_chip_has_to_be_named(target: str, message: str) -> None:
-    with pytest.raises(TargetError, match=message) as found:
+def test_a_chip_that_is_not_here_has_to_be_named(
+    monkeypatch: pytest.MonkeyPatch, target: str, error: type[TilewrightError], message: str
+) -> None:
+    monkeypatch.setattr(cuda_driver, "found", lambda: cuda_driver.Found(problem="no driver"))
+    with pytest.raises(error, match=message) as found:
         lowered().compile(target)
     assert "sm_90a" in str(found.value.help)
 

@@ -29,6 +29,7 @@ from tilewright.machines.machine import load
 from tilewright.passes.base import Unit
 from tilewright.passes.scheduled_drop_barriers import ScheduledDropBarriersPass
 from tilewright.passes.scheduled_loop_over_tiles import ScheduledLoopOverTilesPass
+from tilewright.passes.scheduled_multicast_copies import ScheduledMulticastCopiesPass
 from tilewright.passes.scheduled_multiply_in_tensor_memory import ScheduledMultiplyInTensorMemoryPass
 from tilewright.passes.scheduled_order_accesses import ScheduledOrderAccessesPass
 from tilewright.passes.scheduled_order_tiles import ScheduledOrderTilesPass
@@ -546,6 +547,7 @@ def test_the_order_of_the_passes_is_that_of_these_tests() -> None:
         ScheduledStoreTensorsPass,
         ScheduledOrderTilesPass,
         ScheduledLoopOverTilesPass,
+        ScheduledMulticastCopiesPass,
         ScheduledPlanBlockMemoryPass,
         ScheduledDropBarriersPass,
         ScheduledRecordZonesPass,

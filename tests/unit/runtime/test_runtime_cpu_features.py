@@ -12,6 +12,8 @@ from tilewright.runtime.cpu_features import CacheLevel, parse_cpu_list, parse_cp
 
 # Instructions of the system's kernel or of trusted environments, which no compiled program uses.
 PRIVILEGED = {"sgx", "pconfig", "wbnoinvd", "shstk", "hreset", "enqcmd", "uintr", "kl", "widekl", "invpcid", "usermsr"}
+# What kernels do not list where it does not work: of Zen 5 the random numbers of `rdseed` (AMD-SB-7055).
+HIDDEN = {"rdseed"}
 
 ZEN3 = """
 vendor_id\t: AuthenticAMD
@@ -38,7 +40,7 @@ def test_features_and_name_are_those_that_llvm_finds():
     if ours.architecture == "x86_64":
         assert ours.features <= theirs
         listed = {feature for words in cpu_features.X86_FEATURES.values() for feature in words}
-        assert (theirs - ours.features) & listed <= PRIVILEGED
+        assert (theirs - ours.features) & listed <= PRIVILEGED | HIDDEN
     assert ours.name == llvm.get_host_cpu_name() or ours.name.startswith("x86-64") or ours.name == "generic"
 
 
