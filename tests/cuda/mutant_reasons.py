@@ -26,6 +26,7 @@ _FENCED_AGAIN = "fenced again before the next product"
 # neither of the two waits.
 _OF_OTHER_BARRIERS = "a copy that is begun is told by its own barrier only"
 T = TypeVar("T", bound=Operation)
+_WAITS = (asynchronous.AwaitOp, asynchronous.StoreWaitOp)
 _COUNTS_COPIES = (scheduled.CopyOp, scheduled.CommitOp, scheduled.WaitOp)
 
 
@@ -85,7 +86,7 @@ def _why_the_order_of_two_is_free(op: Operation, other: Operation, forwards: boo
         return "behind the last trip nothing is copied again"
     if kinds == {asynchronous.ArriveOp, tensor_memory.TensorLoadOp} and _is_for_copies(op, other):
         return "a load from tensor memory reads no stage"
-    if kinds == {asynchronous.AwaitOp, tensor_memory.TensorFenceOp} and _fences_before(op, other):
+    if any(kinds == {wait, tensor_memory.TensorFenceOp} for wait in _WAITS) and _fences_before(op, other):
         return "a wait tells nobody of tensor memory"
     if kinds == {asynchronous.AwaitOp, tensor_memory.TensorPutOp} and _is_for_what_is_copied(op, other):
         return "nothing is copied to tensor memory"
