@@ -101,6 +101,37 @@ def test_what_is_held_otherwise_is_not() -> None:
         assert not is_stored_by_matrices(registers, Layout.parse(SWIZZLED))
 
 
+LINES_OF_96 = "(64, 96) : [64@mem.shared*32 | 3@mem.shared*2048 32@mem.shared] + swizzle[mem.shared{3:5}^{6:8}]"
+
+
+@pytest.mark.parametrize(
+    ("registers", "buffer"),
+    [
+        ("(64, 96) : [8@reg*2 8@lane*4 | 4@warp 3@reg*16 4@lane 2@reg]", LINES_OF_96),
+        (
+            "(96, 64) : [4@warp 3@reg*2 8@lane*4 | 8@reg*6 4@lane 2@reg]",
+            "(96, 64) : [96@mem.shared*64 | 64@mem.shared] + swizzle[mem.shared{3:6}^{6:9}]",
+        ),
+        (
+            "(8, 120) : [8@lane*4 | 3@reg*2 5@reg*6 4@lane 2@reg]",
+            "(8, 120) : [8@mem.shared*120 | 120@mem.shared]",
+        ),
+    ],
+    ids=["digits that share bits", "matrices that are not four", "no powers of two"],
+)
+def test_what_instructions_do_not_address_is_stored_otherwise(registers: str, buffer: str) -> None:
+    assert not is_stored_by_matrices(Layout.parse(registers), Layout.parse(buffer))
+
+
+@pytest.mark.parametrize("columns", [8, 24, 40, 48, 72, 80, 96])
+def test_any_number_of_columns(by_warpgroups: Make, columns: int) -> None:
+    """Of tiles whose words are taken four, two and one at a time."""
+    a, b, exact = operands("nn", "bf16", 136, columns, 136)
+    program = by_warpgroups((64, columns, 64, 1, 2), product("nn", "bf16"), a, b)
+    got, _ = executed(program, (a, b))
+    np.testing.assert_array_equal(got, exact.astype(got.dtype))
+
+
 def test_machine_code_has_them() -> None:
     square = tw.ShapeDtype((4096, 4096), tw.bf16)
     counts = check_clean(built(tw.jit(product("nn", "bf16")).lower(square, square), "cuda:sm_90a"))

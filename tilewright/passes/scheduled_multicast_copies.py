@@ -185,7 +185,7 @@ class ScheduledMulticastCopiesPass:
         try:
             feed = _feed_of(region)
             shared = _shared_copies(region, feed)
-            before, after = _step_seconds(region, feed, shared, unit.machine)
+            before, after = _step_seconds(feed, [copy for copy, _ in shared], unit.machine)
         except Refused as reason:
             unit.remarks.append(Remark(self.name, kernel.sym_name.data, "each block copies for itself", str(reason)))
             return
@@ -194,6 +194,22 @@ class ScheduledMulticastCopiesPass:
         decision = f"pairs of blocks share {bytes_shared} bytes of a step"
         reason = f"they come in {after * 1e9:.0f} ns instead of {before * 1e9:.0f}"
         unit.remarks.append(Remark(self.name, kernel.sym_name.data, decision, reason))
+
+
+def may_be_pairs(region: scheduled.ParallelOp, machine: Machine) -> bool:
+    """Whether blocks that follow each other may share what a warp copies, if their tiles are in an order for that:
+    there are two for each pair, in each turn, and it is worth it to share the larger panel."""
+    blocks = prod(region.shape)
+    if machine.axes.get(CLUSTERS, 1) < PAIR or blocks % PAIR or (blocks > machine.cores and machine.cores % PAIR):
+        return False
+    if not any(isinstance(op, scheduled.RoleOp) for op in region.body.block.ops):
+        return False
+    try:
+        feed = _feed_of(region)
+        _step_seconds(feed, [max(feed.copies, key=_bytes)], machine)
+    except Refused:
+        return False
+    return True
 
 
 # ---- what can be done -----------------------------------------------------------------------------------------------
@@ -234,6 +250,8 @@ def _feed_of(region: scheduled.ParallelOp) -> _Feed:
     counters = [loop.body.block.args[0] for loop in loops]
     if not 1 <= len(loops) <= 2 or any(symbol not in counters for symbol in waits[0].symbols):
         raise Refused("what is copied does not go by the number of the tile and the step")
+    if loops[-1].end is not None:
+        raise Refused("how many steps a tile has is not known before")
     empty = waits[0].mbarrier.owner
     assert isinstance(empty, asynchronous.MbarrierOp)
     users = [use.operation for use in empty.result.uses]
@@ -354,12 +372,7 @@ def _bytes(copy: asynchronous.TensorCopyOp) -> int:
     return prod(type.shape) * type.dtype.itemsize
 
 
-def _step_seconds(
-    region: scheduled.ParallelOp,
-    feed: _Feed,
-    shared: Sequence[tuple[asynchronous.TensorCopyOp, int]],
-    machine: Machine,
-) -> tuple[float, float]:
+def _step_seconds(feed: _Feed, shared: Sequence[asynchronous.TensorCopyOp], machine: Machine) -> tuple[float, float]:
     """The time in which the windows of a step come from the second-level cache, without and with pairs.
 
     Raises:
@@ -367,7 +380,7 @@ def _step_seconds(
     """
     near = machine.memories[1].bytes_per_second
     brought = sum(_bytes(copy) for copy in feed.copies)
-    less = sum(_bytes(copy) for copy, _ in shared) * (PAIR - 1) // PAIR
+    less = sum(map(_bytes, shared)) * (PAIR - 1) // PAIR
     before, after = brought / near, (brought - less) / near
     multiplied = _product_seconds(feed.product, machine)
     if max(after, multiplied) > _WORTH * max(before, multiplied):

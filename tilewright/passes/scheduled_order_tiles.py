@@ -57,14 +57,12 @@ After:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 from typing import ClassVar
 
 from tilewright.cost.tile_order import best_order, plain_order
 from tilewright.dialects import scheduled, tile
-from tilewright.machines.machine import Machine
 from tilewright.passes.base import Remark, Unit
-from tilewright.passes.scheduled_multicast_copies import CLUSTERS, PAIR
+from tilewright.passes.scheduled_multicast_copies import may_be_pairs
 from tilewright.passes.tile_grids import blocks_together, number_points, product_grid
 
 
@@ -83,7 +81,7 @@ class ScheduledOrderTilesPass:
             return
         cache, behind = unit.machine.memories[1], unit.machine.memory(unit.machine.default_memory)
         tiles, blocks = found.tiles, unit.machine.cores * blocks_together(region, unit.machine)
-        best = best_order(tiles, blocks, cache.bytes, in_pairs=_may_be_pairs(region, unit.machine))
+        best = best_order(tiles, blocks, cache.bytes, in_pairs=may_be_pairs(region, unit.machine))
         plain = plain_order(tiles, blocks, cache.bytes)
         reason = f"{blocks} blocks at a time read {best.traffic_bytes} bytes from {behind.name}"
         if best == plain:
@@ -96,11 +94,3 @@ class ScheduledOrderTilesPass:
         decision = f"tiles in groups of {best.group} {'columns' if best.is_turned else 'rows'}"
         reason += f", row by row {plain.traffic_bytes}"
         unit.remarks.append(Remark(self.name, kernel.sym_name.data, decision, reason))
-
-
-def _may_be_pairs(region: scheduled.ParallelOp, machine: Machine) -> bool:
-    """Whether blocks that follow each other may share what a warp copies: there are two for each pair, in each turn."""
-    blocks = prod(region.shape)
-    roles = any(isinstance(op, scheduled.RoleOp) for op in region.body.block.ops)
-    in_turns = blocks > machine.cores
-    return roles and machine.axes.get(CLUSTERS, 1) >= PAIR and blocks % 2 == 0 and not (in_turns and machine.cores % 2)

@@ -141,7 +141,8 @@ def check_device(name: str, code: DeviceCode, array_bytes: Sequence[int]) -> Non
             raise CompilerBug(f"`{name}` places a buffer at byte {slot.offset} of its arena")
     for kernel in code.kernels:
         extents = (kernel.blocks, kernel.threads, kernel.cluster)
-        if min(extents) < 1 or kernel.blocks > MOST_BLOCKS or kernel.shared_bytes < 0:
+        fits = min(extents) >= 1 and kernel.blocks <= MOST_BLOCKS and kernel.blocks % kernel.cluster == 0
+        if not fits or kernel.shared_bytes < 0:
             raise CompilerBug(f"`{name}` launches `{kernel.name}` with {kernel}")
         if kernel.zones is not None and kernel.parameters[-1:] != (kernel.zones.nbytes(kernel.blocks),):
             raise CompilerBug(f"`{name}` records {kernel.zones} of `{kernel.name}` in {kernel.parameters}")

@@ -8,11 +8,11 @@ lines of matrix j; lane l has of each matrix the two elements of 16 bits at line
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from llvmlite import ir
@@ -22,7 +22,7 @@ from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug
 from tilewright.layout import Layout
 from tilewright.layout.axes import Kind
-from tilewright.layout.refinement import IndexDigit, Slot
+from tilewright.layout.refinement import IndexDigit, Slot, Table
 from tilewright.semantics.block_memory import places_in
 from tilewright.targets.cpu.vector_math_common import undefined
 from tilewright.targets.cuda.emit_memory import Memory
@@ -41,6 +41,7 @@ from tilewright.targets.cuda.fragments import (
 from tilewright.targets.cuda.functions import rounded_to_tf32
 from tilewright.targets.cuda.places import Places
 
+T = TypeVar("T")
 _LINES = 8
 _WORD_BYTES = 4
 
@@ -120,9 +121,9 @@ class Matrices:
     def _pointer(self, numbers: Sequence[int]) -> Value:
         """The line that each lane names of the matrices of some registers."""
         origins = [self._origins[number] for number in numbers]
-        first = origins[0]
-        steps = tuple(tuple(a - b for a, b in zip(origins[1 << n], first, strict=True)) for n in range(_bits(origins)))
-        self._check_steps(origins, steps)
+        first, steps = origins[0], _steps_of(origins)
+        if steps is None:
+            raise CompilerBug(f"the matrices at {origins} are not one instruction's")
         if steps not in self._places:
             self._places[steps] = self._places_of(steps)
         return self._places[steps].pointer(first)
@@ -138,15 +139,6 @@ class Matrices:
             return word
         builder = self.threads.builder
         return builder.bitcast(rounded_to_tf32(builder, builder.bitcast(word, ir.FloatType())), I32)
-
-    def _check_steps(self, origins: Sequence[Sequence[int]], steps: Sequence[Sequence[int]]) -> None:
-        for number, origin in enumerate(origins):
-            expected = list(origins[0])
-            for bit, step in enumerate(steps):
-                if number >> bit & 1:
-                    expected = [a + b for a, b in zip(expected, step, strict=True)]
-            if expected != list(origin):
-                raise CompilerBug(f"the matrices at {origins} are not one instruction's")
 
     def _places_of(self, steps: Sequence[Sequence[int]]) -> Places:
         """The line that each lane names: its warp's part, its matrix's and its own within the matrix."""
@@ -167,21 +159,33 @@ class Matrices:
             if isinstance(content, IndexDigit):
                 part = builder.mul(self.threads.digit(slot), i32(content.weight))
                 thread[content.dim] = builder.add(thread[content.dim], part)
-                reached[content.dim] |= content.weight * (content.extent - 1)
+                for digit in range(content.extent):
+                    reached[content.dim] |= content.weight * digit
         return Places(builder, self.memory, thread, reached)
 
 
-def _bits(origins: Sequence[Sequence[int]]) -> int:
-    return len(origins).bit_length() - 1
+def _steps_of(origins: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...] | None:
+    """How far the matrices of an instruction are from each other: by a bit of their number each; None where they are
+    otherwise."""
+    bits = len(origins).bit_length() - 1
+    steps = tuple(tuple(a - b for a, b in zip(origins[1 << bit], origins[0], strict=True)) for bit in range(bits))
+    for number, origin in enumerate(origins):
+        expected = list(origins[0])
+        for bit, step in enumerate(steps):
+            if number >> bit & 1:
+                expected = [a + b for a, b in zip(expected, step, strict=True)]
+        if expected != list(origin):
+            return None
+    return steps
 
 
-def _taken(numbers: Sequence[int]) -> Iterator[Sequence[int]]:
-    """Those of one instruction, four or two where there are so many."""
+def _taken(each: Sequence[T]) -> Iterator[Sequence[T]]:
+    """What is of one instruction, four or two where there are so many."""
     first = 0
-    while first < len(numbers):
-        left = len(numbers) - first
+    while first < len(each):
+        left = len(each) - first
         count = 4 if left >= 4 else 2 if left >= 2 else 1
-        yield numbers[first : first + count]
+        yield each[first : first + count]
         first += count
 
 
@@ -218,7 +222,28 @@ def is_stored_by_matrices(registers: Layout, buffer: Layout) -> bool:
         return False
     if pair.dim != pairs.dim or pairs.dim == groups.dim or (pair.weight, pairs.weight, groups.weight) != (1, 2, 1):
         return False
+    if not all(_is_in_bits(digit for digit in held if digit.dim == dim) for dim in range(2)):
+        return False
+    if any(_steps_of(origins) is None for origins in _taken(_origins_of(table))):
+        return False
     return any(_has_lines(np.moveaxis(places_in(str(buffer), shape), dim, 1)) for dim in range(2))
+
+
+def _is_in_bits(digits: Iterable[IndexDigit]) -> bool:
+    """Whether all digits of an index but the highest have bits of their own."""
+    *lower, _ = sorted(digits, key=lambda digit: digit.weight)
+    return all(digit.extent & (digit.extent - 1) == 0 for digit in lower)
+
+
+def _origins_of(table: Table) -> list[list[int]]:
+    """What each register of two elements adds to the index that its thread decides."""
+    origins: list[list[int]] = []
+    for number, digits in registers_of(table):
+        if number % 2 == 0:
+            parts = [(table.slots[slot], digit) for slot, digit in digits.items()]
+            of = [(content, digit) for content, digit in parts if isinstance(content, IndexDigit)]
+            origins.append([sum(each.weight * digit for each, digit in of if each.dim == dim) for dim in range(2)])
+    return origins
 
 
 def _has_lines(places: np.ndarray[Any, Any]) -> bool:
