@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 def array_to_tile() -> Sequence[Pass]:
     """Fuse: after these, every array operation that computes is part of a kernel."""
     from tilewright.passes.array_collapse_dims import ArrayCollapseDimsPass
+    from tilewright.passes.array_copy_reshapes import ArrayCopyReshapesPass
     from tilewright.passes.array_convolve_by_products import ArrayConvolveByProductsPass
     from tilewright.passes.array_duplicate_views import ArrayDuplicateViewsPass
     from tilewright.passes.array_fuse_attention import ArrayFuseAttentionPass
@@ -31,6 +32,7 @@ def array_to_tile() -> Sequence[Pass]:
 
     return [
         ArraySimplifyPass(),  # fold, share and drop before anything is grouped
+        ArrayCopyReshapesPass(),  # where arrays are in pages, before transposes go elsewhere
         ArrayDuplicateViewsPass(),  # views must not tie groups together
         ArrayFuseAttentionPass(),  # first: it spans two products and a softmax, which the others would take apart
         ArrayConvolveByProductsPass(),  # products of operands that it lays out itself
@@ -41,6 +43,7 @@ def array_to_tile() -> Sequence[Pass]:
         ArrayUpdateInPlacePass(),  # updates of arrays that are not used again write the window alone
         ArrayFuseLoopsPass(),  # what remains: elementwise chains and reductions
         ArrayCollapseDimsPass(),  # as few dimensions as there can be; fusion goes by the shapes as they were
+        ArrayCopyReshapesPass(views=True),  # those that nothing took in
         ArrayLowerToTilePass(),  # tile sizes are chosen here, from the machine
     ]
 
@@ -109,8 +112,25 @@ def tile_to_warps() -> Sequence[Pass]:
     ]
 
 
+def tile_to_cores() -> Sequence[Pass]:
+    """Schedule for a grid of cores: threads that read, compute and write, queues, and what each core's units do."""
+    from tilewright.passes.scheduled_configure_units import ScheduledConfigureUnitsPass
+    from tilewright.passes.scheduled_plan_core_memory import ScheduledPlanCoreMemoryPass
+    from tilewright.passes.tile_erase_zones import TileEraseZonesPass
+    from tilewright.passes.tile_expand_arg_reduce import TileExpandArgReducePass
+    from tilewright.passes.tile_lower_to_cores import TileLowerToCoresPass
+
+    return [
+        TileEraseZonesPass(unless_traced=True),  # they are no code without a trace
+        TileExpandArgReducePass(),  # an index of the best is two reductions
+        TileLowerToCoresPass(),  # points to cores, tiles to pages in queues, sections of registers
+        ScheduledConfigureUnitsPass(),  # when it is known what each unit does, in which order
+        ScheduledPlanCoreMemoryPass(),  # when all queues are there
+    ]
+
+
 # From tiles to what a kind of machine does, by the target that a machine's file names.
-SCHEDULING = {"cpu": tile_to_scheduled, "cuda": tile_to_warps}
+SCHEDULING = {"cpu": tile_to_scheduled, "cuda": tile_to_warps, "grid": tile_to_cores}
 
 
 def compile_module(

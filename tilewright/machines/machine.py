@@ -11,6 +11,7 @@ from typing import Any
 
 from tilewright.dtypes import DType, by_name, u32
 from tilewright.errors import TargetError
+from tilewright.machines.core_grid import CoreGrid, Transfer
 
 
 @dataclass(frozen=True)
@@ -139,6 +140,7 @@ class Machine:
         converts: types of 8 bits that one instruction converts from and to.
         stores_matrices: whether a warp stores matrices of 8 x 8 elements of 16 bits at once.
         residency: what blocks share, where a core runs several at once.
+        grid: the cores of a machine that is a grid of them, which move data explicitly.
         cores: how many cores a chip has, where the file is about a chip; the threads to use are an option elsewhere.
     """
 
@@ -161,6 +163,7 @@ class Machine:
     converts: tuple[str, ...] = ()
     stores_matrices: bool = False
     residency: Residency | None = None
+    grid: CoreGrid | None = None
 
     def matrix_atom(self, left: DType, right: DType, accumulator: DType, depth: int) -> MatrixAtom | None:
         """The instruction that multiplies matrices of these types, where there is one and the depth is made of its
@@ -252,7 +255,16 @@ def _parse(text: str) -> Machine:
         converts=tuple(data.get("converts", ())),
         stores_matrices=data.get("stores_matrices", False),
         residency=Residency(**data["residency"]) if "residency" in data else None,
+        grid=_core_grid(data) if "grid" in data else None,
     )
+
+
+def _core_grid(data: dict[str, Any]) -> CoreGrid:
+    transfers = [
+        Transfer(each["kind"], each["latency_cycles"], tuple(1e9 * rate for rate in each["gigabytes_per_second"]))
+        for each in data["transfer"]
+    ]
+    return CoreGrid(**data["grid"], clock_hertz=data["clock"]["hertz"], transfers=tuple(transfers))
 
 
 def names() -> list[str]:

@@ -44,6 +44,7 @@ from xdsl.ir import SSAValue
 
 from tilewright.dialects import array, tile
 from tilewright.dialects.base import array_type, tensor
+from tilewright.errors import CompilerBug
 from tilewright.passes.array_fuse_attention import attention_parts
 from tilewright.passes.base import Unit, blocks_of
 from tilewright.passes.fusion import structural_key
@@ -56,6 +57,7 @@ from tilewright.passes.lower_contract_group import (
 )
 from tilewright.passes.lower_loop_group import lower_loop_group, plan_loop
 from tilewright.passes.lower_ordered_group import ordered_stages
+from tilewright.passes.lower_reshape_group import lower_reshape_group, plan_reshape
 from tilewright.passes.lower_scatter_group import lower_scatter_group
 from tilewright.passes.lower_update_group import update_stage
 from tilewright.passes.stages import Stage
@@ -192,6 +194,13 @@ def _update(unit: Unit, group: array.FusedOp) -> list[Stage]:
     return [update_stage(group)]
 
 
+def _reshape(unit: Unit, group: array.FusedOp) -> list[Stage]:
+    if unit.machine.grid is None:
+        raise CompilerBug("a reshape is copied on a grid of cores only")
+    plan = plan_reshape(group, unit.machine.grid)
+    return _only(plan.grid, lambda builder, indices, outputs: lower_reshape_group(plan, builder, indices, outputs))
+
+
 _GROUPS: dict[str, Callable[[Unit, Any], list[Stage]]] = {
     "loop": _loop,
     "contract": _contract,
@@ -203,4 +212,5 @@ _GROUPS: dict[str, Callable[[Unit, Any], list[Stage]]] = {
     "top_k": _ordered,
     "scatter": _scatter,
     "update": _update,
+    "reshape": _reshape,
 }

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from xdsl.ir import SSAValue
 
+from tilewright.cost.core_tiles import attention_tile
 from tilewright.cost.register_blocks import even_split
 from tilewright.cost.warp_products import MMA, WARPGROUP
 from tilewright.dialects import array
@@ -95,6 +96,11 @@ def plan_attention(parts: AttentionParts, machine: Machine, threads: int) -> Att
     row_dim = len(shape) - 2
     if shape[row_dim] == 1:
         row_dim = max(range(batch, len(shape) - 1), key=lambda d: (shape[d], d))
+    if machine.grid is not None:
+        others = math.prod(shape[:-1]) // max(1, shape[row_dim])
+        rows, keys = attention_tile(shape[row_dim], shape[-1], others, machine.grid)
+        repeats = [repeat for op in (parts.score_product, parts.value_product) if (repeat := repeat_of(op)) is not None]
+        return AttentionPlan(shape, row_dim, rows, keys, repeats[0] if repeats else None)
     # Small steps waste few keys at the end of what a causal mask lets through.
     causal = any(mask.hides(shape) for mask in causal_masks(parts.scores))
     operand = rounded_operands(parts, machine)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from xdsl.ir import BlockArgument, SSAValue
 
 from tilewright import dtypes
+from tilewright.cost.core_tiles import product_tile
 from tilewright.cost.products import Product, Right, best_schedule
 from tilewright.cost.register_blocks import micro_kernel_name
 from tilewright.cost.split_products import split_tile
@@ -17,6 +18,8 @@ from tilewright.cost.warp_products import WarpProduct, warp_schedule
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.dtypes import DType
+from tilewright.layout.catalogue.device_tiles import TILE
+from tilewright.machines.core_grid import CoreGrid
 from tilewright.machines.machine import Machine, MatrixAtom
 from tilewright.passes.contract_facts import (
     accumulator_of,
@@ -87,6 +90,8 @@ def plan_contract(group: array.FusedOp, machine: Machine, threads: int) -> Contr
     depth_sizes = tuple(left.shape[d] for d in summed)
     if machine.has_warps:
         return _plan_for_warps(group, op, machine, depth_sizes)
+    if machine.grid is not None:
+        return _plan_for_cores(op, machine.grid, depth_sizes)
     last_rows = result.shape[rows[-1]] if rows else 1
     last_columns = result.shape[columns[-1]] if columns else 1
     share = 1 if batches_of(op) >= 2 * threads else threads
@@ -155,6 +160,25 @@ def _plan_for_warps(
         schedule.stages if schedule.stages > 1 else None,
         part=op.attributes_of().get("part"),
     )
+
+
+def _plan_for_cores(op: array.ContractOp, grid: CoreGrid, depth_sizes: tuple[int, ...]) -> ContractPlan:
+    """Tiles of whole pages."""
+    left, right, result = (array_type(value) for value in (*op.operands, op.results[0]))
+    _, rows, columns = result_dims(op)
+    ends = [result.shape[dims[-1]] if dims else 1 for dims in (rows, columns)]
+    batches = math.prod(result.shape) // max(1, ends[0] * ends[1])
+    page_bytes = TILE * TILE * max(left.dtype.itemsize, right.dtype.itemsize)
+    tile = product_tile(*ends, depth_of(op), max(1, batches), page_bytes, grid)
+    extents = [1] * result.rank
+    if rows:
+        extents[rows[-1]] = tile.rows
+    if columns:
+        extents[columns[-1]] = tile.columns
+    same = left.dtype == right.dtype and left.dtype.is_float
+    operand = None if same else accumulator_of(result.dtype)
+    depth = max(1, min(tile.depth, depth_of(op)))
+    return ContractPlan(result.shape, tuple(extents), depth_sizes, depth, operand, part=op.attributes_of().get("part"))
 
 
 def _piece_bytes(op: array.ContractOp, operand: int) -> int:

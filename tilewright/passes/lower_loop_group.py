@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 from xdsl.ir import SSAValue
 
+from tilewright.cost.core_tiles import loop_extents, reduction_extents
 from tilewright.cost.reductions import Reduction, best_reduction_tile, reread_tile
 from tilewright.cost.tiles import loop_tile, turned_tile
 from tilewright.cost.warp_loops import warp_reduction_tile, warp_transpose_tile
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
+from tilewright.machines.core_grid import CoreGrid
 from tilewright.machines.machine import Machine
 from tilewright.passes.indexing import Axis, Coordinates, Linear
 from tilewright.passes.tile_builder import TileBuilder
@@ -41,6 +43,8 @@ def plan_loop(group: array.FusedOp, machine: Machine, threads: int) -> LoopPlan:
     """Choose tiles: of a reduction those that are predicted to be the quickest, but rows of which each element is
     needed again stay near; plain loops take about a page of elements at a time."""
     space, axes = group_space(group)
+    if machine.grid is not None:
+        return _plan_for_cores(group, space, axes, machine.grid)
     if not axes:
         turned = None if machine.has_warps else _turned_dim(group)
         if turned is not None:
@@ -61,6 +65,16 @@ def plan_loop(group: array.FusedOp, machine: Machine, threads: int) -> LoopPlan:
     else:
         tile = best_reduction_tile(reduction, machine, threads)
     return LoopPlan(space, {d: tile[d] for d in reduction.kept}, {d: tile[d] for d in sorted(axes, reverse=True)})
+
+
+def _plan_for_cores(group: array.FusedOp, space: tuple[int, ...], axes: tuple[int, ...], grid: CoreGrid) -> LoopPlan:
+    """Tiles of whole pages."""
+    if not axes:
+        return LoopPlan(space, dict(enumerate(loop_extents(space, grid))), {})
+    again = any(array_type(value).shape == space for value in array.yielded(group.body.block))
+    tile = reduction_extents(space, axes, again, grid)
+    kept = [d for d in range(len(space)) if d not in axes]
+    return LoopPlan(space, {d: tile[d] for d in kept}, {d: tile[d] for d in sorted(axes, reverse=True)})
 
 
 def _turned_dim(group: array.FusedOp) -> int | None:

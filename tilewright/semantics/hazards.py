@@ -1,8 +1,8 @@
-"""What can be wrong with the order of what a block of warps does."""
+"""What can be wrong with the order of what a block of warps, or a grid of cores, does."""
 
 from __future__ import annotations
 
-from tilewright.errors import CompilerBug
+from tilewright.errors import CompilerBug, SourceLocation
 
 
 class HazardError(CompilerBug):
@@ -19,3 +19,44 @@ class PhaseError(HazardError):
 
 class DeadlockError(HazardError):
     """No agent of a block can go on."""
+
+
+class CoreHazard(HazardError):
+    """What is wrong in a program of a grid of cores.
+
+    Attributes:
+        kind: a name of this kind of mistake, which stays.
+        core: row and column of the core; None where it is about the whole program.
+        agent: what does it on that core: a mover, or a part of the thread that computes (unpack, math, pack).
+        op: the operation, as text.
+        trips: which trip it is of each loop around it, the outer ones first.
+        cycle: who waits for what, where nothing can go on.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        message: str,
+        *,
+        core: tuple[int, int] | None = None,
+        agent: str = "",
+        op: str = "",
+        trips: tuple[int, ...] = (),
+        location: SourceLocation | None = None,
+        cycle: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(message, location=location)
+        self.kind = kind
+        self.core = core
+        self.agent = agent
+        self.op = op
+        self.trips = trips
+        self.cycle = cycle
+
+
+class CoreRaceError(CoreHazard, RaceError):
+    """Agents, or what they began, touch the same memory of a core, array or semaphore in no order."""
+
+
+class CoreDeadlockError(CoreHazard, DeadlockError):
+    """Agents of cores wait for what does not come."""

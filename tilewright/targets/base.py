@@ -79,7 +79,7 @@ class Target:
     device_arrays: bool = False
 
 
-TARGETS = ("cpu", "cuda", "interp", "null")
+TARGETS = ("cpu", "cuda", "grid", "interp", "null")
 
 
 def target_named(text: str) -> tuple[Target, str]:
@@ -90,5 +90,5 @@ def target_named(text: str) -> tuple[Target, str]:
     """
     name, _, machine_name = text.partition(":")
     if name not in TARGETS:
-        raise TargetError(f"there is no target `{text}`", help=f"use {', '.join(TARGETS)}, or cpu:MACHINE or cuda:CHIP")
+        raise TargetError(f"there is no target `{text}`", help=f"use {', '.join(TARGETS)}, or cpu:MACHINE, cuda:CHIP or grid:MACHINE")
     return importlib.import_module(f"tilewright.targets.{name}").TARGET, machine_name

@@ -1,0 +1,115 @@
+"""How the points of a kernel's grid are dealt to the cores of a grid."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import prod
+
+from xdsl.ir.affine import AffineExpr
+
+from tilewright.dialects import tile
+from tilewright.machines.core_grid import CoreGrid
+from tilewright.passes.core_threads import CORE_COLUMN, CORE_ROW, ZERO, divided, plus, remainder, times
+
+
+@dataclass(eq=False)
+class PointLoop:
+    """A loop of each core over its points: at most `trips`, and before trip `end`."""
+
+    trips: int
+    end: AffineExpr | None = None
+    counter: AffineExpr = ZERO
+
+
+@dataclass
+class Dealt:
+    """`cores`: rows and columns of the cores that have points. `loops`: those of a core. `dims`: of each dim of the
+    grid, the loop along it (None: it has one point), how many points a core has along it, and which of a core's
+    coordinates counts them; or with `line`, how many points there are of which each core has some in a row."""
+
+    shape: tuple[int, ...]
+    cores: tuple[int, int]
+    loops: list[PointLoop]
+    dims: dict[int, tuple[PointLoop | None, int, AffineExpr]] = field(
+        default_factory=dict[int, tuple[PointLoop | None, int, AffineExpr]]
+    )
+    line: int = 0
+
+    def enter(self, loop: PointLoop, counter: AffineExpr) -> None:
+        loop.counter = counter
+
+    def indices(self) -> list[AffineExpr]:
+        """The coordinates of the point that a core is at."""
+        if self.line:
+            counter = self.loops[0].counter if self.loops else ZERO
+            number = plus(times(self._core(), self.line), counter)
+            found: list[AffineExpr] = []
+            below = 1
+            for position in reversed(range(len(self.shape))):
+                size = self.shape[position]
+                own = divided(number, below)
+                outermost = prod(self.shape[:position]) == 1
+                found.insert(0, ZERO if size == 1 else own if outermost else remainder(own, size))
+                below *= size
+            return found
+        found = []
+        for dim in range(len(self.shape)):
+            loop, each, core = self.dims[dim]
+            found.append(plus(times(core, each), ZERO if loop is None else loop.counter))
+        return found
+
+    def _core(self) -> AffineExpr:
+        return plus(times(AffineExpr.symbol(CORE_ROW), self.cores[1]), AffineExpr.symbol(CORE_COLUMN))
+
+
+def deal_points(kernel: tile.KernelOp, grid: CoreGrid) -> Dealt:
+    """Points of a product go by rows and columns of cores, so that cores of a row or column read the same operand;
+    other points go to the cores in a line."""
+    shape = kernel.grid_shape
+    has_product = any(isinstance(op, tile.DotOp) for op in kernel.walk())
+    if has_product:
+        dealt = _by_rows_and_columns(shape, grid)
+        if dealt is not None:
+            return dealt
+    return _in_a_line(shape, grid)
+
+
+def _in_a_line(shape: tuple[int, ...], grid: CoreGrid) -> Dealt:
+    points = prod(shape)
+    each = -(-points // (grid.rows * grid.columns))
+    used = -(-points // max(1, each))
+    columns = min(used, grid.columns)
+    rows = -(-used // columns)
+    core = plus(times(AffineExpr.symbol(CORE_ROW), columns), AffineExpr.symbol(CORE_COLUMN))
+    loops: list[PointLoop] = []
+    if each > 1 or rows * columns * each != points:
+        left = plus(AffineExpr.constant(points), times(core, -each))
+        loops.append(PointLoop(each, None if rows * columns * each == points else left))
+    return Dealt(shape, (rows, columns), loops, line=max(1, each))
+
+
+def _by_rows_and_columns(shape: tuple[int, ...], grid: CoreGrid) -> Dealt | None:
+    """The last two dims of more than one point along rows and columns of cores; None where that leaves half of the
+    cores without any that a line would use."""
+    wide = [d for d, size in enumerate(shape) if size > 1]
+    if len(wide) < 2:
+        return None
+    first, second = wide[-2:]
+    each = [-(-shape[first] // grid.rows), -(-shape[second] // grid.columns)]
+    counts = [-(-shape[d] // n) for d, n in zip((first, second), each, strict=True)]
+    others = prod(shape[d] for d in wide[:-2])
+    if 2 * counts[0] * counts[1] <= min(grid.rows * grid.columns, prod(shape)) and others > 1:
+        return None
+    dealt = Dealt(shape, (counts[0], counts[1]), [])
+    roots = {first: AffineExpr.symbol(CORE_ROW), second: AffineExpr.symbol(CORE_COLUMN)}
+    for dim, size in enumerate(shape):
+        points = size if dim not in roots else each[(first, second).index(dim)]
+        core = roots.get(dim, ZERO)
+        loop = None
+        is_even = dim not in roots or counts[(first, second).index(dim)] * points == size
+        if points > 1 or not is_even:
+            end = None if is_even else plus(AffineExpr.constant(size), times(core, -points))
+            loop = PointLoop(points, end)
+            dealt.loops.append(loop)
+        dealt.dims[dim] = (loop, points if dim in roots else 1, core)
+    return dealt

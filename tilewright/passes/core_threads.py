@@ -1,0 +1,244 @@
+"""Writes the threads of a program for a grid of cores side by side: loops in all of them, and what each one does.
+
+Positions are affine expressions over numbered roots: root 0 is the row of a core, root 1 its column, and each loop has
+one more. A thread has its own counter for each loop, so an expression becomes operands when an operation is added to a
+thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from xdsl.dialects.builtin import AffineMapAttr, DenseArrayBase, IndexType, LocationAttr, i32
+from xdsl.ir import Block, Operation, Region, SSAValue
+from xdsl.ir.affine import AffineExpr, AffineMap
+from xdsl.ir.affine.affine_expr import AffineBinaryOpExpr, AffineBinaryOpKind, AffineConstantExpr, AffineDimExpr
+
+from tilewright.dialects import cores, tile
+from tilewright.errors import CompilerBug
+
+CORE_ROW, CORE_COLUMN = 0, 1
+ZERO = AffineExpr.constant(0)
+
+
+@dataclass
+class Scope:
+    """The body of a loop, or of the program. `values`: what is held until it ends, and so who takes it from its queue.
+    `loops`: each thread's loop around it."""
+
+    blocks: dict[str, Block]
+    loops: dict[str, Operation] = field(default_factory=dict[str, Operation])
+    endings: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
+
+
+class Threads:
+    """The threads of a program and where each goes on. `locate`: where what is added is from."""
+
+    def __init__(self, shape: tuple[int, int]) -> None:
+        self.body = cores.region_of(2)
+        self.program = cores.ProgramOp.make([], {"cores": shape}, [], [self.body])
+        self._bodies = {role: cores.region_of() for role in cores.ROLES}
+        row, column = self.body.block.args
+        self._roots: dict[str, dict[int, SSAValue]] = {
+            role: {CORE_ROW: row, CORE_COLUMN: column} for role in cores.ROLES
+        }
+        self._count = 2
+        self.scopes = [Scope({role: body.block for role, body in self._bodies.items()})]
+        self._at: dict[str, Block] = dict(self.scopes[0].blocks)
+        self.location: LocationAttr | None = None
+
+    # ---- declarations -----------------------------------------------------------------------------------------------
+
+    def queue(self, format: str, pages: int, hint: str = "") -> SSAValue:
+        from xdsl.dialects.builtin import IntegerAttr, StringAttr
+
+        type = cores.QueueType(StringAttr(format), IntegerAttr(pages, IndexType()))
+        op = cores.QueueOp.make([], {}, [type])
+        if hint:
+            op.results[0].name_hint = hint
+        self._place(op)
+        self.body.block.add_op(op)
+        return op.results[0]
+
+    # ---- operations -------------------------------------------------------------------------------------------------
+
+    def add(
+        self,
+        role: str,
+        cls: Any,
+        operands: Sequence[SSAValue],
+        attributes: Mapping[str, Any],
+        maps: Mapping[str, tuple[int, Sequence[AffineExpr]]] | None = None,
+        lanes: Sequence[SSAValue] = (),
+        regions: Sequence[Region] = (),
+    ) -> Any:
+        """Add an operation to a thread. `maps`: by name the dims and results of maps, whose symbols are roots, and
+        after those, from -1 down, `lanes`, which are further operands."""
+        maps = maps or {}
+        found = {root for _, results in maps.values() for e in results for root in symbols_in(e)}
+        roots = sorted(root for root in found if root >= 0)
+        numbers = {root: position for position, root in enumerate(roots)}
+        numbers |= {-1 - n: len(roots) + n for n in range(len(lanes))}
+        made = {
+            name: AffineMapAttr(
+                AffineMap(
+                    dims,
+                    len(roots) + (len(lanes) if name == "map" else 0),
+                    tuple(with_symbols(e, lambda r: AffineExpr.symbol(numbers[r])) for e in results),
+                )
+            )
+            for name, (dims, results) in maps.items()
+        }
+        symbols = [self._roots[role][root] for root in roots]
+        sizes: dict[str, Any] = {}
+        if issubclass(cls, cores.ElementsOp):
+            segments = [1, 1, len(symbols), len(lanes)]
+            sizes["operandSegmentSizes"] = DenseArrayBase.from_list(i32, segments)
+        op = cls.make([*operands, *symbols, *lanes], {**attributes, **made, **sizes}, [], list(regions))
+        self._place(op)
+        self._at[role].add_op(op)
+        return op
+
+    def _place(self, op: Operation) -> None:
+        if self.location is not None:
+            op.location = self.location
+
+    # ---- loops ------------------------------------------------------------------------------------------------------
+
+    def open_loop(self, trips: int, end: AffineExpr | None = None, roles: Iterable[str] = cores.ROLES) -> AffineExpr:
+        """Begin a loop in some threads; gives its counter."""
+        root = self._count
+        self._count += 1
+        scope = Scope({})
+        for role in roles:
+            region = cores.region_of(1)
+            maps = {} if end is None else {"end": (0, (end,))}
+            scope.loops[role] = self.add(role, tile.ForOp, [], {"trips": trips}, maps, regions=[region])
+            scope.blocks[role] = region.block
+            self._roots[role][root] = region.block.args[0]
+            self._at[role] = region.block
+        self.scopes.append(scope)
+        return AffineExpr.symbol(root)
+
+    def close_loop(self) -> None:
+        scope = self.scopes.pop()
+        for ending in scope.endings:
+            ending()
+        for role, loop in scope.loops.items():
+            self._at[role].add_op(tile.YieldOp.make([], {}, []))
+            parent = loop.parent_block()
+            if parent is None:
+                raise CompilerBug("a loop in no block")
+            self._at[role] = parent
+
+    def inside(self, role: str, scope: Scope) -> _Elsewhere:
+        """What is added to a thread meanwhile goes to a scope around the present one, before the loop that leads
+        here."""
+        return _Elsewhere(self, role, scope)
+
+    # ---- end --------------------------------------------------------------------------------------------------------
+
+    def finish(self, networks: Mapping[str, int]) -> cores.ProgramOp:
+        """The program; loops in which a thread has nothing to do, and threads, are left out."""
+        for ending in self.scopes[0].endings:
+            ending()
+        for role, region in self._bodies.items():
+            region.block.add_op(cores.EndOp.make([], {}, []))
+            drop_empty_loops(region.block)
+            if region.block.first_op is region.block.last_op:
+                continue
+            attributes = {"role": role} | ({"noc": networks[role]} if role in networks else {})
+            self.body.block.add_op(cores.ThreadOp.make([], attributes, [], [region]))
+        self.body.block.add_op(cores.EndOp.make([], {}, []))
+        return self.program
+
+
+class _Elsewhere:
+    def __init__(self, threads: Threads, role: str, scope: Scope) -> None:
+        self._threads, self._role, self._scope = threads, role, scope
+
+    def __enter__(self) -> None:
+        self._before = self._threads._at[self._role]
+        self._block = Block()
+        self._is_here = self._scope is self._threads.scopes[-1]
+        if not self._is_here:
+            self._threads._at[self._role] = self._block
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_here:
+            return
+        threads = self._threads
+        threads._at[self._role] = self._before
+        following = threads.scopes[threads.scopes.index(self._scope) + 1].loops[self._role]
+        parent = following.parent_block()
+        if parent is None:
+            raise CompilerBug("a loop in no block")
+        for op in list(self._block.ops):
+            op.detach()
+            parent.insert_op_before(op, following)
+
+
+def drop_empty_loops(block: Block) -> None:
+    """Take out loops that do nothing."""
+    for op in list(block.ops):
+        if isinstance(op, tile.ForOp):
+            drop_empty_loops(op.body.block)
+            if op.body.block.first_op is op.body.block.last_op and not op.results:
+                op.detach()
+                op.erase()
+
+
+def symbols_in(expression: AffineExpr) -> set[int]:
+    """The symbols of an expression that are roots."""
+    found: set[int] = set()
+    with_symbols(expression, lambda r: found.add(r) or AffineExpr.constant(0))
+    return found
+
+
+def with_symbols(expression: AffineExpr, replaced: Callable[[int], AffineExpr]) -> AffineExpr:
+    """An expression with other expressions for its symbols, and sums and products of numbers done."""
+    if isinstance(expression, AffineBinaryOpExpr):
+        left, right = (with_symbols(e, replaced) for e in (expression.lhs, expression.rhs))
+        return combined(expression.kind, left, right)
+    if isinstance(expression, AffineConstantExpr | AffineDimExpr):
+        return expression
+    return replaced(expression.position)  # type: ignore[attr-defined]  the only kind left
+
+
+def with_dims(expression: AffineExpr, replaced: Callable[[int], AffineExpr]) -> AffineExpr:
+    """An expression with other expressions for its dims."""
+    if isinstance(expression, AffineBinaryOpExpr):
+        left, right = (with_dims(e, replaced) for e in (expression.lhs, expression.rhs))
+        return combined(expression.kind, left, right)
+    return replaced(expression.position) if isinstance(expression, AffineDimExpr) else expression
+
+
+def combined(kind: AffineBinaryOpKind, left: AffineExpr, right: AffineExpr) -> AffineExpr:
+    """A sum, product, quotient or remainder, without what changes nothing."""
+    one = AffineExpr.constant(1)
+    if kind == AffineBinaryOpKind.Add and ZERO in (left, right):
+        return right if left == ZERO else left
+    if kind == AffineBinaryOpKind.Mul and ZERO in (left, right):
+        return ZERO
+    if right == one and kind != AffineBinaryOpKind.Add:
+        return ZERO if kind == AffineBinaryOpKind.Mod else left
+    return AffineExpr.binary(kind, left, right)
+
+
+def plus(left: AffineExpr, right: AffineExpr | int) -> AffineExpr:
+    right = AffineExpr.constant(right) if isinstance(right, int) else right
+    return combined(AffineBinaryOpKind.Add, left, right)
+
+
+def times(left: AffineExpr, factor: int) -> AffineExpr:
+    return combined(AffineBinaryOpKind.Mul, left, AffineExpr.constant(factor))
+
+
+def divided(left: AffineExpr, by: int) -> AffineExpr:
+    return combined(AffineBinaryOpKind.FloorDiv, left, AffineExpr.constant(by))
+
+
+def remainder(left: AffineExpr, by: int) -> AffineExpr:
+    return combined(AffineBinaryOpKind.Mod, left, AffineExpr.constant(by))

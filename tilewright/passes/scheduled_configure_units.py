@@ -1,0 +1,167 @@
+"""Set the states of a core's units before operations need them, as seldom as their order allows.
+
+A state stays until it is changed. Where all that a loop needs of a unit is one state, it is set before the loop; where
+a loop ends as it begins, it is set before its first trip only.
+
+Before:
+    func.func @main(%x: tensor<32x64xbf16>) -> tensor<32x64xbf16> {
+      %y = array.call(%x) {callee = "exp"} : tensor<32x64xbf16>
+      func.return %y : tensor<32x64xbf16>
+    }
+    tile.kernel() {sym_name = "exp", grid = array<i64>, effects = ["in", "out"]} do {
+    ^bb0(%x: !tile.ref<tensor<32x64xbf16>>, %out: !tile.ref<tensor<32x64xbf16>>):
+      cores.program() {cores = array<i64: 1, 1>} do {
+      ^bb1(%row: index, %column: index):
+        %a = cores.queue() : !cores.queue<"bf16", 2>
+        %b = cores.queue() : !cores.queue<"bf16", 2>
+        cores.thread() {role = "compute"} do {
+          tile.for() {trips = 2 : index} do {
+          ^bb2(%i: index):
+            cores.wait(%a) {pages = 1 : index}
+            cores.reserve(%b) {pages = 1 : index}
+            cores.registers() {step = "acquire"}
+            cores.copy(%a) {slot = 0 : index, count = 1 : index, at = affine_map<(d0) -> (d0)>, broadcast = "none"}
+            cores.map() {slot = 0 : index, count = 1 : index, fn = "exp", dtype = "f32", arguments = array<i64: 0>,
+              numbers = []}
+            cores.registers() {step = "commit"}
+            cores.registers() {step = "wait"}
+            cores.pack(%b) {slot = 0 : index, count = 1 : index, at = affine_map<(d0) -> (d0)>}
+            cores.registers() {step = "release"}
+            cores.push(%b) {pages = 1 : index}
+            cores.pop(%a) {pages = 1 : index}
+            tile.yield()
+          }
+          cores.end()
+        }
+        cores.end()
+      }
+      tile.yield()
+    }
+After:
+    func.func @main(%x: tensor<32x64xbf16>) -> tensor<32x64xbf16> {
+      %y = array.call(%x) {callee = "exp"} : tensor<32x64xbf16>
+      func.return %y : tensor<32x64xbf16>
+    }
+    tile.kernel() {sym_name = "exp", grid = array<i64>, effects = ["in", "out"]} do {
+    ^bb0(%x: !tile.ref<tensor<32x64xbf16>>, %out: !tile.ref<tensor<32x64xbf16>>):
+      cores.program() {cores = array<i64: 1, 1>} do {
+      ^bb1(%row: index, %column: index):
+        %a = cores.queue() : !cores.queue<"bf16", 2>
+        %b = cores.queue() : !cores.queue<"bf16", 2>
+        cores.thread() {role = "compute"} do {
+          cores.configure(%a) {unit = "unpack_a", state = "bf16"}
+          cores.configure(%a) {unit = "matrix", state = "copy none"}
+          cores.configure() {unit = "vector", state = "exp"}
+          cores.configure(%b) {unit = "pack", state = "bf16"}
+          tile.for() {trips = 2 : index} do {
+          ^bb2(%i: index):
+            cores.wait(%a) {pages = 1 : index}
+            cores.reserve(%b) {pages = 1 : index}
+            cores.registers() {step = "acquire"}
+            cores.copy(%a) {slot = 0 : index, count = 1 : index, at = affine_map<(d0) -> (d0)>, broadcast = "none"}
+            cores.map() {slot = 0 : index, count = 1 : index, fn = "exp", dtype = "f32", arguments = array<i64: 0>,
+              numbers = []}
+            cores.registers() {step = "commit"}
+            cores.registers() {step = "wait"}
+            cores.pack(%b) {slot = 0 : index, count = 1 : index, at = affine_map<(d0) -> (d0)>}
+            cores.registers() {step = "release"}
+            cores.push(%b) {pages = 1 : index}
+            cores.pop(%a) {pages = 1 : index}
+            tile.yield()
+          }
+          cores.end()
+        }
+        cores.end()
+      }
+      tile.yield()
+    }
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from xdsl.ir import Block, Operation
+
+from tilewright.dialects import cores, tile
+from tilewright.passes.base import Unit
+
+# What each unit is set to; a unit that is not in it may have any state.
+_States = dict[str, str]
+
+
+@dataclass(frozen=True)
+class ScheduledConfigureUnitsPass:
+    name: ClassVar[str] = "scheduled-configure-units"
+
+    def apply(self, unit: Unit) -> None:
+        for kernel in unit.timed_kernels(self.name):
+            for op in list(kernel.walk()):
+                if isinstance(op, cores.ThreadOp) and op.computes:
+                    _place(op.body.block, {})
+
+
+def _place(block: Block, states: _States) -> _States:
+    """Set states in a block that begins with some; gives those at its end."""
+    for op in list(block.ops):
+        if isinstance(op, tile.ForOp):
+            states = _place_in_loop(op, block, states)
+        elif isinstance(op, cores.IfOp):
+            ends = [_place(region.block, dict(states)) for region in (op.then, op.otherwise)]
+            states = {unit: state for unit, state in ends[0].items() if ends[1].get(unit) == state}
+        else:
+            for unit, state in cores.states_of(op).items():
+                _set(unit, state, op, op, block, states)
+    return states
+
+
+def _set(unit: str, state: str, user: Operation, before: Operation, block: Block, states: _States) -> None:
+    if states.get(unit) == state:
+        return
+    states[unit] = state
+    made = cores.ConfigureOp.make(queues_of(user, unit), {"unit": unit, "state": state}, [])
+    made.location = user.location
+    block.insert_op_before(made, before)
+
+
+def _place_in_loop(op: tile.ForOp, block: Block, states: _States) -> _States:
+    needs = list(_needs(op.body.block))
+    inside: _States = {unit: state for unit, state in states.items() if all(u != unit for u, _, _ in needs)}
+    for unit in cores.UNITS:
+        own = [(state, user) for u, state, user in needs if u == unit]
+        if own and own[0][0] == own[-1][0]:
+            _set(unit, own[0][0], own[0][1], op, block, states)
+            inside[unit] = own[0][0]
+    after = _place(op.body.block, dict(inside))
+    # A loop that may have no trip leaves what was there before it.
+    return after if op.end is None else {u: s for u, s in after.items() if states.get(u) == s}
+
+
+def _needs(block: Block) -> Iterator[tuple[str, str, Operation]]:
+    """The states that the operations of a block need, in order, and who needs them."""
+    for op in block.walk():
+        for unit, state in cores.states_of(op).items():
+            yield unit, state, op
+
+
+def queues_of(op: Operation, unit: str) -> list[object]:
+    """The queues that a unit's state is about."""
+    match op:
+        case cores.BinaryOp() if unit == cores.MATRIX:
+            return [op.left, op.right]
+        case cores.BinaryOp():
+            return [op.left if unit == cores.UNPACK_A else op.right]
+        case cores.MatmulOp() if unit == cores.MATRIX:
+            return [op.left, op.right]
+        case cores.MatmulOp():
+            return [op.right if unit == cores.UNPACK_A else op.left]
+        case cores.ReduceOp() if unit == cores.MATRIX:
+            return [op.queue, op.scaler]
+        case cores.ReduceOp():
+            return [op.queue if unit == cores.UNPACK_A else op.scaler]
+        case cores.CopyOp() | cores.PackOp():
+            return [op.queue]
+        case _:
+            return []

@@ -1,0 +1,137 @@
+"""Give each queue its place in the memory of a core.
+
+Queues live as long as their program: they lie one after another. Where there is no room for all, queues that movers fill
+ahead of what computes give up their second tile, the largest ones first, as that costs time and nothing else.
+
+Before:
+    func.func @main(%x: tensor<32x32xbf16>) -> tensor<32x32xbf16> {
+      %y = array.call(%x) {callee = "copy"} : tensor<32x32xbf16>
+      func.return %y : tensor<32x32xbf16>
+    }
+    tile.kernel() {sym_name = "copy", grid = array<i64>, effects = ["in", "out"]} do {
+    ^bb0(%x: !tile.ref<tensor<32x32xbf16>>, %out: !tile.ref<tensor<32x32xbf16>>):
+      cores.program() {cores = array<i64: 1, 1>} do {
+      ^bb1(%row: index, %column: index):
+        %a = cores.queue() : !cores.queue<"bf16", 2>
+        %b = cores.queue() : !cores.queue<"f32", 2>
+        cores.end()
+      }
+      tile.yield()
+    }
+After:
+    func.func @main(%x: tensor<32x32xbf16>) -> tensor<32x32xbf16> {
+      %y = array.call(%x) {callee = "copy"} : tensor<32x32xbf16>
+      func.return %y : tensor<32x32xbf16>
+    }
+    tile.kernel() {sym_name = "copy", grid = array<i64>, effects = ["in", "out"]} do {
+    ^bb0(%x: !tile.ref<tensor<32x32xbf16>>, %out: !tile.ref<tensor<32x32xbf16>>):
+      cores.program() {cores = array<i64: 1, 1>} do {
+      ^bb1(%row: index, %column: index):
+        %a = cores.queue() {address_bytes = 103712 : index} : !cores.queue<"bf16", 2>
+        %b = cores.queue() {address_bytes = 107808 : index} : !cores.queue<"f32", 2>
+        cores.end()
+      }
+      tile.yield()
+    }
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from xdsl.dialects.builtin import FileLineColLoc, IndexType, IntegerAttr
+from xdsl.rewriter import Rewriter
+
+from tilewright.dialects import cores
+from tilewright.errors import CompilerBug, ResourceExhausted
+from tilewright.machines.core_grid import CoreGrid
+from tilewright.passes.base import Remark, Unit, where
+
+
+@dataclass(frozen=True)
+class ScheduledPlanCoreMemoryPass:
+    name: ClassVar[str] = "scheduled-plan-core-memory"
+
+    def apply(self, unit: Unit) -> None:
+        grid = unit.machine.grid
+        if grid is None:
+            raise CompilerBug(f"{unit.machine.name} is no grid of cores")
+        for kernel in unit.timed_kernels(self.name):
+            for op in kernel.walk():
+                if isinstance(op, cores.ProgramOp):
+                    _plan(unit, kernel.sym_name.data, op, grid)
+
+
+def _plan(unit: Unit, name: str, program: cores.ProgramOp, grid: CoreGrid) -> None:
+    sizes = {queue: _aligned(_bytes(queue), grid) for queue in program.queues}
+    while sum(sizes.values()) > grid.memory_bytes:
+        halved = _largest_ahead(program)
+        if halved is None:
+            raise _exhausted(name, program, grid)
+        _halve(halved)
+        sizes[halved] = _aligned(_bytes(halved), grid)
+        decision = f"a queue of {cores.queue_type(halved.result).pages} pages instead of twice as many"
+        unit.remarks.append(Remark(ScheduledPlanCoreMemoryPass.name, name, decision, "no room in a core's memory"))
+    address = grid.memory_base_bytes
+    for queue in program.queues:
+        queue.address_bytes = IntegerAttr(address, IndexType())
+        address += sizes[queue]
+
+
+def _bytes(queue: cores.QueueOp) -> int:
+    return cores.queue_type(queue.result).bytes
+
+
+def _aligned(size: int, grid: CoreGrid) -> int:
+    unit = max(grid.memory_alignment_bytes, grid.dram_alignment_bytes)
+    return -(-size // unit) * unit
+
+
+def step_pages(queue: cores.QueueOp) -> int:
+    """The pages that are pushed or popped at a time, at most."""
+    steps = [use.operation for use in queue.result.uses if isinstance(use.operation, cores.QueueStepOp)]
+    return max((step.count for step in steps), default=1)
+
+
+def is_ahead(queue: cores.QueueOp) -> bool:
+    """Whether a queue is between two threads, and has room for more than what is pushed at a time."""
+    ends = [use.operation for use in queue.result.uses if isinstance(use.operation, cores.PushOp | cores.PopOp)]
+    roles = {cores.thread_of(end).role.data for end in ends}
+    return len(roles) > 1 and cores.queue_type(queue.result).pages >= 2 * step_pages(queue)
+
+
+def _largest_ahead(program: cores.ProgramOp) -> cores.QueueOp | None:
+    return max((queue for queue in program.queues if is_ahead(queue)), key=_bytes, default=None)
+
+
+def _halve(queue: cores.QueueOp) -> None:
+    type = cores.queue_type(queue.result)
+    least = step_pages(queue)
+    pages = max(least, type.pages // 2 // least * least)
+    replaced = cores.QueueType(type.format, IntegerAttr(pages, IndexType()))
+    Rewriter.replace_value_with_new_type(queue.result, replaced)
+
+
+def _exhausted(name: str, program: cores.ProgramOp, grid: CoreGrid) -> ResourceExhausted:
+    """What there is no room for: all queues are alive as long as the program runs."""
+    needed = sum(_aligned(_bytes(queue), grid) for queue in program.queues)
+    lines: list[str] = []
+    for queue in sorted(program.queues, key=_bytes, reverse=True):
+        type = cores.queue_type(queue.result)
+        users = sorted({cores.thread_of(use.operation).role.data for use in queue.result.uses})
+        lines.append(
+            f"{type.bytes:>9} bytes: {type.pages} pages of {type.format.data} at {where(queue) or 'no line'}, "
+            f"between {' and '.join(users)}, from the program's beginning to its end: "
+            f"{step_pages(queue)} pages are pushed together"
+        )
+    error = ResourceExhausted(
+        f"`{name}` needs {needed} bytes of each core's memory, which has {grid.memory_bytes}:\n" + "\n".join(lines),
+        help="use smaller tiles",
+    )
+    first = next((q.location for q in program.queues if isinstance(q.location, FileLineColLoc)), None)
+    if isinstance(first, FileLineColLoc):
+        from tilewright.passes.layout_rules import location_of
+
+        error.location = location_of(program.queues[0])
+    return error

@@ -1,0 +1,246 @@
+"""Each thread of a program as a Python function, one for each agent that runs it.
+
+    def agent(a, heap, row, column, o0, o1, ...):       for a reader
+        for i0 in range(8):
+            if heap[0][0] < a.time: yield True           all that comes before has happened
+            while o0(): yield False                      cores.reserve
+            ...
+
+`o0` and so on are what the agent's core does there (`steps.py`). A generator yields True where others have to go on
+first, and False where it waits for somebody to wake it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from xdsl.ir import Block, Operation, SSAValue
+
+from tilewright.dialects import cores, tile
+from tilewright.dialects.base import decode
+from tilewright.errors import CompilerBug
+from tilewright.semantics.cores import element_steps, math_steps, mover_steps, pack_steps, pad_steps, unpack_steps
+from tilewright.semantics.cores.agents import MATH, PACK, UNPACK, Agent
+from tilewright.semantics.cores.expressions import python
+from tilewright.semantics.cores.marks import print_steps, zone_steps
+from tilewright.semantics.cores.queue_steps import configure_steps, queue_steps
+from tilewright.semantics.cores.steps import Names, Step
+
+_Generator = Generator[bool, None, None]
+_QUEUE_OPS = (cores.ReserveOp, cores.PushOp, cores.WaitOp, cores.PopOp)
+
+
+@dataclass(frozen=True)
+class AgentCode:
+    """`function` makes an agent's generator; `steps`: what it is made of, each of one operation; `trip_names`: for each
+    operation the variables that count the trips of the loops around it."""
+
+    function: Callable[..., _Generator]
+    steps: list[tuple[Operation, Step]]
+    trip_names: dict[Operation, tuple[str, ...]]
+
+    def start(self, agent: Agent) -> None:
+        """Give an agent its generator."""
+        wrap = agent.world.timeline
+        actions = [step.make(agent) for _, step in self.steps]
+        if wrap is not None:
+            actions = [wrap.noting(agent, op, act) for (op, _), act in zip(self.steps, actions, strict=True)]
+        agent.trip_names = self.trip_names
+        agent.generator = self.function(agent, agent.world.heap, agent.core.row, agent.core.column, *actions)
+
+
+@dataclass
+class _Writer:
+    """The text of one agent's function."""
+
+    role: str
+    marks: bool
+    lines: list[str] = field(default_factory=list[str])
+    steps: list[tuple[Operation, Step]] = field(default_factory=list[tuple[Operation, Step]])
+    trip_names: dict[Operation, tuple[str, ...]] = field(default_factory=dict[Operation, tuple[str, ...]])
+    variables: dict[SSAValue, str] = field(default_factory=dict[SSAValue, str])
+    loops: list[str] = field(default_factory=list[str])
+    indent: int = 1
+
+    def block(self, block: Block) -> None:
+        for op in block.ops:
+            match op:
+                case tile.ForOp():
+                    self._for(op)
+                case cores.IfOp():
+                    self._if(op)
+                case cores.EndOp() | tile.YieldOp():
+                    pass
+                case _:
+                    for step in self._steps(op):
+                        self._step(op, step)
+
+    def names(self, values: Sequence[SSAValue]) -> list[str]:
+        return [self.variables[value] for value in values]
+
+    def _for(self, op: tile.ForOp) -> None:
+        name = f"i{len(self.loops)}_{len(self.lines)}"
+        trips = str(decode(op.trips))
+        if op.end is not None:
+            trips = f"min({trips}, {python(op.end.data.results[0], (), self.names(op.symbols))})"
+        self.variables[op.body.block.args[0]] = name
+        self.loops.append(name)
+        self._nest([f"for {name} in range({trips}):"], [op.body.block])
+        self.loops.pop()
+
+    def _if(self, op: cores.IfOp) -> None:
+        condition = python(op.map.data.results[0], (), self.names(op.symbols))
+        self._nest([f"if {condition} == 0:", "else:"], [op.then.block, op.otherwise.block])
+
+    def _nest(self, heads: Sequence[str], blocks: Sequence[Block]) -> None:
+        """Blocks behind their heads; nothing where the agent does nothing in any of them."""
+        before, does_something = len(self.lines), False
+        for head, block in zip(heads, blocks, strict=True):
+            self._line(head)
+            self.indent += 1
+            inside = len(self.lines)
+            self.block(block)
+            does_something = does_something or len(self.lines) > inside
+            if len(self.lines) == inside:
+                self._line("pass")
+            self.indent -= 1
+        if not does_something:
+            del self.lines[before:]
+
+    def _step(self, op: Operation, step: Step) -> None:
+        number = len(self.steps)
+        self.steps.append((op, step))
+        self.trip_names[op] = tuple(self.loops)
+        if step.in_order:
+            self._line("if heap[0][0] < a.time: yield True")
+        call = f"o{number}({step.arguments})"
+        self._line(f"while {call}: yield False" if step.waits else call)
+
+    def _line(self, text: str) -> None:
+        self.lines.append("    " * self.indent + text)
+
+    def _steps(self, op: Operation) -> list[Step]:
+        match op:
+            case tile.ZoneOp():
+                return zone_steps(op) if self.marks else []
+            case tile.PrintOp() if self.role not in (MATH, PACK):
+                return print_steps(op)
+            case tile.PrintOp():
+                return []
+            case _ if self.role in (UNPACK, MATH, PACK):
+                return _compute_steps(op, self.role, self.names)
+            case _:
+                return _mover_steps(op, self.names)
+
+
+def code_of(thread: cores.ThreadOp, role: str, row: SSAValue, column: SSAValue, marks: bool) -> AgentCode:
+    """The function of an agent that runs a thread. `marks`: whether zones are noted."""
+    writer = _Writer(role, marks)
+    writer.variables |= {row: "row", column: "column"}
+    writer.block(thread.body.block)
+    parameters = ", ".join(["a", "heap", "row", "column", *(f"o{i}" for i in range(len(writer.steps)))])
+    text = "\n".join([f"def agent({parameters}):", *writer.lines, "    return", "    yield False"])
+    scope: dict[str, Any] = {}
+    exec(compile(text, f"<{role}>", "exec"), scope)
+    return AgentCode(scope["agent"], writer.steps, writer.trip_names)
+
+
+def _mover_steps(op: Operation, names: Names) -> list[Step]:
+    match op:
+        case cores.QueueStepOp():
+            return queue_steps(op)
+        case cores.FetchOp():
+            return mover_steps.fetch_steps(op, names)
+        case cores.PadOp():
+            return pad_steps.pad_steps(op, names)
+        case cores.PutOp():
+            return mover_steps.put_steps(op, names)
+        case cores.BarrierOp():
+            return mover_steps.barrier_steps(op)
+        case cores.MulticastOp():
+            return mover_steps.multicast_steps(op, names)
+        case cores.SendOp():
+            return mover_steps.send_steps(op, names)
+        case cores.SemaphoreSetOp():
+            return mover_steps.semaphore_set_steps(op)
+        case cores.SemaphoreWaitOp():
+            return mover_steps.semaphore_wait_steps(op)
+        case cores.SemaphoreIncrementOp():
+            return mover_steps.semaphore_increment_steps(op, names)
+        case cores.SemaphoreMulticastOp():
+            return mover_steps.semaphore_multicast_steps(op, names)
+        case cores.GatherOp():
+            return element_steps.gather_steps(op, names)
+        case cores.ScatterOp():
+            return element_steps.scatter_steps(op, names)
+        case cores.GenerateOp():
+            return element_steps.generate_steps(op, names)
+        case _:
+            raise CompilerBug(f"no semantics for {op.name} in a mover")
+
+
+def _compute_steps(op: Operation, role: str, names: Names) -> list[Step]:
+    if isinstance(op, cores.ConfigureOp):
+        units = {UNPACK: unpack_steps.UNITS, MATH: math_steps.UNITS, PACK: pack_steps.UNITS}[role]
+        return configure_steps(op) if op.unit.data in units else []
+    if isinstance(op, _QUEUE_OPS):
+        empties = isinstance(op, cores.WaitOp | cores.PopOp)
+        return queue_steps(op) if role == (UNPACK if empties else PACK) else []
+    if isinstance(op, cores.RegistersOp):
+        owner = MATH if op.step.data in (cores.ACQUIRE, cores.COMMIT) else PACK
+        return math_steps.registers_steps(op) if role == owner else []
+    match role:
+        case _ if not isinstance(op, cores.CoreOp):
+            raise CompilerBug(f"no semantics for {op.name} in the thread that computes")
+        case "unpack":
+            return _unpack_steps(op, names)
+        case "math":
+            return _math_steps(op)
+        case _:
+            return _pack_steps(op, names)
+
+
+def _unpack_steps(op: Operation, names: Names) -> list[Step]:
+    match op:
+        case cores.CopyOp():
+            return unpack_steps.copy_steps(op, names)
+        case cores.BinaryOp():
+            return unpack_steps.binary_steps(op, names)
+        case cores.MatmulOp():
+            return unpack_steps.matmul_steps(op, names)
+        case cores.ReduceOp():
+            return unpack_steps.reduce_steps(op, names)
+        case _:
+            return []
+
+
+def _math_steps(op: Operation) -> list[Step]:
+    match op:
+        case cores.CopyOp():
+            return math_steps.copy_steps(op)
+        case cores.BinaryOp():
+            return math_steps.binary_steps(op)
+        case cores.MatmulOp():
+            return math_steps.matmul_steps(op)
+        case cores.ReduceOp():
+            return math_steps.reduce_steps(op)
+        case cores.MapOp():
+            return math_steps.map_steps(op)
+        case cores.CastOp():
+            return math_steps.cast_steps(op)
+        case cores.FoldOp():
+            return math_steps.fold_steps(op)
+        case _:
+            return []
+
+
+def _pack_steps(op: Operation, names: Names) -> list[Step]:
+    match op:
+        case cores.AccumulateOp():
+            return pack_steps.accumulate_steps(op, names)
+        case cores.PackOp():
+            return pack_steps.pack_steps(op, names)
+        case _:
+            return []

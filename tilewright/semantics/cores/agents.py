@@ -1,0 +1,204 @@
+"""The agents of a program: the movers of each core, and the three parts of its thread that computes.
+
+What happened is told apart by vector clocks. Each agent has a column, and so has what each mover began and has not
+waited for: reads, writes to arrays, writes to cores, and numbers of semaphores that are multicast. An event at clock c
+of a column is known to an agent whose vector has c or more there. Its own events an agent knows; its clock moves on
+when it tells others what it knows.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+from xdsl.ir import Operation, SSAValue
+
+from tilewright.dialects.cores import COMPUTE
+from tilewright.semantics.tile_formats import Array
+
+if TYPE_CHECKING:
+    from tilewright.semantics.cores.queues import Queue
+    from tilewright.semantics.cores.registers import Registers, Sources
+    from tilewright.semantics.cores.semaphores import Semaphore
+    from tilewright.semantics.cores.world import World
+
+UNPACK, MATH, PACK = "unpack", "math", "pack"
+PARTS = (UNPACK, MATH, PACK)
+# Columns of a mover behind its own.
+READS, ARRAY_WRITES, CORE_WRITES, NUMBERS = 1, 2, 3, 4
+MOVER_COLUMNS = 5
+
+# What an agent knows at some time.
+Knowledge = Array
+# An operation at work: it gives whether the agent has to wait, and then do it again.
+Action = Callable[..., bool | None]
+
+
+class Stamp(NamedTuple):
+    """When something was done, and by what."""
+
+    column: int
+    clock: int
+    agent: Agent
+    op: Operation
+
+
+class Resource(Protocol):
+    """What an agent may wait for."""
+
+    def wait_text(self, agent: Agent) -> str:
+        """What the agent waits for, and what there is."""
+        ...
+
+    def providers(self, agent: Agent) -> Sequence[Agent]:
+        """Who could bring it."""
+        ...
+
+    def starved_kind(self, agent: Agent) -> str:
+        """The kind of mistake where none of them does."""
+        ...
+
+
+@dataclass(eq=False)
+class Agent:
+    """One agent of a core. `time`: up to where it has come, in cycles; `busy`: how many of these it worked. `waiting`:
+    what it waits for, and in which operation."""
+
+    world: World
+    core: Core
+    role: str
+    column: int
+    vector: Knowledge
+    clock: int = 1
+    time: float = 0.0
+    busy: float = 0.0
+    ended: bool = False
+    waiting: tuple[Resource, Operation] | None = None
+    waiting_since: float = 0.0
+    states: dict[str, str] = field(default_factory=dict[str, str])
+    generator: Generator[bool, None, None] | None = None
+    trip_names: dict[Operation, tuple[str, ...]] = field(default_factory=dict[Operation, tuple[str, ...]])
+
+    @property
+    def thread(self) -> str:
+        return COMPUTE if self.role in PARTS else self.role
+
+    @property
+    def name(self) -> str:
+        part = f" ({self.role})" if self.role in PARTS else ""
+        return f"{self.thread}{part} of core {self.core.position}"
+
+    def queue(self, value: SSAValue) -> Queue:
+        return self.core.queues[self.world.queue_numbers[value]]
+
+    def trips_of(self, op: Operation) -> tuple[int, ...]:
+        """Which trip of each loop around an operation the agent is in."""
+        frame = None if self.generator is None else self.generator.gi_frame
+        if frame is None:
+            return ()
+        values: dict[str, Any] = frame.f_locals
+        return tuple(int(values[name]) for name in self.trip_names.get(op, ()) if name in values)
+
+    # ---- time -------------------------------------------------------------------------------------------------------
+
+    def spend(self, cycles: float) -> None:
+        """Work for some time."""
+        order = self.world.order
+        if order is not None:
+            cycles *= some_factor(order)
+        self.busy += cycles
+        self.time += cycles
+
+    def wait_for(self, resource: Resource, op: Operation) -> bool:
+        """Stop until somebody wakes the agent."""
+        self.waiting = (resource, op)
+        self.waiting_since = self.time
+        return True
+
+    def wake(self, time: float) -> None:
+        """Go on, where the agent waits."""
+        if self.waiting is not None:
+            self.waiting = None
+            self.time = max(self.time, time)
+            self.world.schedule(self)
+
+    # ---- what it knows ----------------------------------------------------------------------------------------------
+
+    def stamp(self, op: Operation) -> Stamp:
+        """What the agent does now."""
+        return Stamp(self.column, self.clock, self, op)
+
+    def tell(self) -> Knowledge:
+        """What it knows, with what it did; what it does from now on is not among it."""
+        told = self.vector.copy()
+        self.clock += 1
+        self.vector[self.column] = self.clock
+        return told
+
+    def learn(self, told: Knowledge) -> None:
+        np.maximum(self.vector, told, out=self.vector)
+
+    def knows(self, stamp: Stamp) -> bool:
+        return self.vector.item(stamp.column) >= stamp.clock
+
+
+def some_factor(order: random.Random) -> float:
+    """By how much something takes longer, or less long, than it should: from a fifth to four times."""
+    return 0.2 * 20.0 ** order.random()
+
+
+@dataclass(eq=False)
+class Mover(Agent):
+    """A thread that moves data. `begun`: the clock of each of its columns; `lands`: when all reads, writes to arrays and
+    writes to cores have. `arrivals` and `sent`: for each core that it wrote to, when the last write arrives, and its
+    clock; `multicasts`: stamps of the last multicast of pages and of a semaphore."""
+
+    noc: int = 0
+    begun: list[int] = field(default_factory=lambda: [0] * MOVER_COLUMNS)
+    lands: list[float] = field(default_factory=lambda: [0.0] * MOVER_COLUMNS)
+    arrivals: dict[Core, float] = field(default_factory=dict["Core", float])
+    sent: dict[Core, int] = field(default_factory=dict["Core", int])
+    multicasts: dict[int, Stamp] = field(default_factory=dict[int, Stamp])
+
+    def begin(self, column: int, op: Operation) -> Stamp:
+        """Something is under way."""
+        self.begun[column] += 1
+        return Stamp(self.column + column, self.begun[column], self, op)
+
+    def finish(self, column: int) -> None:
+        """All that is under way has ended, and the agent knows."""
+        self.vector[self.column + column] = self.begun[column]
+        self.time = max(self.time, self.lands[column])
+
+    def has_finished(self, column: int) -> bool:
+        return self.vector.item(self.column + column) >= self.begun[column]
+
+    def tell_core(self, core: Core) -> Knowledge:
+        """What a number that goes to a core tells there: among it, that what was written to the core before has come."""
+        told = self.tell()
+        column = self.column + CORE_WRITES
+        told[column] = max(told.item(column), self.sent.get(core, 0))
+        return told
+
+
+@dataclass(eq=False)
+class Core:
+    """One core: where it is, and what it has. `ports`: until when its end of each network is busy; `arriving`: the same
+    for what others write to it."""
+
+    row: int
+    column: int
+    queues: list[Queue] = field(default_factory=list["Queue"])
+    semaphores: list[Semaphore] = field(default_factory=list["Semaphore"])
+    agents: dict[str, Agent] = field(default_factory=dict[str, Agent])
+    ports: list[float] = field(default_factory=list[float])
+    arriving: list[float] = field(default_factory=list[float])
+    registers: Registers | None = None
+    sources: Sources | None = None
+
+    @property
+    def position(self) -> tuple[int, int]:
+        return self.row, self.column

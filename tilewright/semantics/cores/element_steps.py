@@ -1,0 +1,219 @@
+"""What movers do element by element: numbers that depend on their place, and elements of arrays by coordinates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+from xdsl.ir.affine import AffineExpr, AffineMap
+
+from tilewright.dialects import cores
+from tilewright.dialects.base import decode
+from tilewright.layout.catalogue.device_tiles import FACE, TILE
+from tilewright.machines.core_grid import DRAM_READ, DRAM_WRITE
+from tilewright.semantics.cores.agents import ARRAY_WRITES, Action, Agent
+from tilewright.semantics.cores.arrays import ArrayMemory
+from tilewright.semantics.cores.device_array import poison_page
+from tilewright.semantics.cores.expressions import Argument, Places, places_from
+from tilewright.semantics.cores.mover_steps import mover
+from tilewright.semantics.cores.queues import Queue
+from tilewright.semantics.cores.reports import hazard
+from tilewright.semantics.cores.steps import Names, Step
+from tilewright.semantics.cores.unpack_steps import pages_at
+from tilewright.semantics.tile import evaluate_map
+from tilewright.semantics.tile_formats import Array, decode_in_faces, encode, encode_in_faces
+
+_ELEMENTS = TILE * TILE
+_FIRST = AffineMap(0, 0, (AffineExpr.constant(0),))
+
+
+def generate_steps(op: cores.GenerateOp, names: Names) -> list[Step]:
+    symbols = names(op.symbols)
+    count: int = decode(op.count)
+    places = places_from(_FIRST, range(count), ())
+    choice: list[float] | None = None if op.choice is None else [decode(each) for each in op.choice.data]
+    face_rows = op.face_rows is not None
+
+    def make(agent: Agent) -> Action:
+        world, queue = agent.world, agent.queue(op.queue)
+        elements = count * (_ELEMENTS // FACE if face_rows else _ELEMENTS)
+        cycles = elements * world.grid.element_cycles
+
+        def generate(*given: int) -> None:
+            slots = queue.free_slots(agent, op, places.pages(0))
+            if world.checks:
+                queue.note_writes(agent, slots, agent.stamp(op))
+            agent.spend(cycles)
+            if queue.view is None:
+                return
+            (numbers,) = evaluate_map(op.map.data, (TILE, TILE, count), given)
+            values: Array = numbers.transpose(2, 0, 1)
+            if choice is not None:
+                values = np.where(values < choice[0], choice[1], choice[2])
+            if face_rows:
+                values = np.where((np.arange(TILE) % FACE == 0)[:, None], values, 0)
+            queue.view[slots[0] : slots[-1] + 1] = encode(values, queue.format.name)
+
+        return generate
+
+    return [Step(make, ", ".join(symbols))]
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """Where the lanes of a tile are: their pages, and elements of these, face by face."""
+
+    pages: Array
+    elements: Array
+    count: int
+
+
+def _tile_of(op: cores.ElementsOp) -> _Tile:
+    shape, rows, columns = op.lanes, int(decode(op.rows)), int(decode(op.columns))
+    lanes = np.indices(shape).reshape(len(shape), -1)
+    outer = [d for d in range(len(shape)) if d not in (rows, columns)]
+    page = np.zeros(lanes.shape[1], np.int64)
+    for d in outer:
+        page = page * shape[d] + lanes[d]
+    places: list[Array] = []
+    tiles = [1, 1]
+    for i, d in enumerate((rows, columns)):
+        at = np.zeros_like(page) if d < 0 else lanes[d]
+        tiles[i] = 1 if d < 0 else -(-shape[d] // TILE)
+        page = page * tiles[i] + at // TILE
+        places.append(at % TILE)
+    count = prod(shape[d] for d in outer) * tiles[0] * tiles[1]
+    return _Tile(page, element_of(*places), count)
+
+
+def element_of(row: Array, column: Array) -> Array:
+    """Which element of a page, face by face, is at some rows and columns."""
+    return (row // FACE * 2 + column // FACE) * FACE * FACE + row % FACE * FACE + column % FACE
+
+
+def gather_steps(op: cores.GatherOp, names: Names) -> list[Step]:
+    places, tile, symbols = _places(op, names)
+    fill = None if op.fill is None else decode(op.fill)
+
+    def make(agent: Agent) -> Action:
+        own, world = mover(agent), agent.world
+        memory, queue = world.arrays[op.array], agent.queue(op.queue)
+        _check_format(agent, op, memory, queue)
+
+        def gather(at: Argument, *given: int) -> None:
+            slots = queue.free_slots(agent, op, places.pages(at))
+            lanes = _lanes(agent, op, tile, given)
+            pages, elements, inside = _of_array(memory, op, lanes)
+            if world.checks:
+                stamp = agent.stamp(op)
+                queue.note_writes(agent, slots, stamp)
+                if memory.is_checked:
+                    memory.note_element_reads(agent, pages, elements, stamp)
+            runs = _runs(pages, elements)
+            size = memory.array.format.bits // 8
+            lands = world.transfer(own, DRAM_READ, max(1, round(size * len(pages) / max(1, runs))), runs, (), 0.0)
+            agent.time = max(agent.time, lands)
+            agent.spend(world.grid.element_cycles * len(tile.pages))
+            if queue.view is None:
+                return
+            values = decode_in_faces(np.tile(poison_page(queue.format), (tile.count, 1)), queue.format.name)
+            if fill is not None:
+                values[...] = fill
+            unique, index = np.unique(pages, return_inverse=True)
+            read = decode_in_faces(memory.array.pages[unique], memory.array.format.name)
+            values[tile.pages[inside], tile.elements[inside]] = read[index, elements]
+            queue.view[slots[0] : slots[-1] + 1] = encode_in_faces(values, queue.format.name)
+
+        return gather
+
+    return [Step(make, ", ".join([places.argument, *symbols]))]
+
+
+def scatter_steps(op: cores.ScatterOp, names: Names) -> list[Step]:
+    places, tile, symbols = _places(op, names)
+
+    def make(agent: Agent) -> Action:
+        own, world = mover(agent), agent.world
+        memory, queue = world.arrays[op.array], agent.queue(op.queue)
+        _check_format(agent, op, memory, queue)
+
+        def scatter(at: Argument, *given: int) -> None:
+            slots = queue.full_slots(agent, op, places.pages(at))
+            lanes = _lanes(agent, op, tile, given)
+            pages, elements, inside = _of_array(memory, op, lanes)
+            if world.checks:
+                stamp = own.begin(ARRAY_WRITES, op)
+                queue.note_reads(agent, slots, stamp)
+                memory.note_element_writes(agent, pages, elements, stamp)
+            runs = _runs(pages, elements)
+            size = memory.array.format.bits // 8
+            lands = world.transfer(own, DRAM_WRITE, max(1, round(size * len(pages) / max(1, runs))), runs, (), 0.0)
+            agent.spend(world.grid.issue_cycles * runs)
+            own.lands[ARRAY_WRITES] = max(own.lands[ARRAY_WRITES], lands)
+            if queue.view is None:
+                return
+            values = decode_in_faces(pages_at(queue, slots), queue.format.name)
+            unique, index = np.unique(pages, return_inverse=True)
+            changed = decode_in_faces(memory.array.pages[unique], memory.array.format.name)
+            changed[index, elements] = values[tile.pages[inside], tile.elements[inside]]
+            memory.array.pages[unique] = encode_in_faces(changed, memory.array.format.name)
+
+        return scatter
+
+    return [Step(make, ", ".join([places.argument, *symbols]))]
+
+
+def _places(op: cores.ElementsOp, names: Names) -> tuple[Places, _Tile, list[str]]:
+    tile, symbols = _tile_of(op), names(op.symbols)
+    return places_from(op.at.data, range(tile.count), symbols), tile, symbols
+
+
+def _check_format(agent: Agent, op: cores.ElementsOp, memory: ArrayMemory, queue: Queue) -> None:
+    if memory.array.format.name != queue.format.name:
+        raise hazard(
+            "other-format",
+            f"array {memory.name} has the format {memory.array.format.name}, queue {queue.name} {queue.format.name}",
+            agent,
+            op,
+        )
+
+
+def _lanes(agent: Agent, op: cores.ElementsOp, tile: _Tile, given: tuple[int, ...]) -> list[Array]:
+    """The coordinates in the array of each lane."""
+    symbols: list[Any] = [*given]
+    for value in op.indices:
+        queue = agent.queue(value)
+        slots = queue.full_slots(agent, op, range(tile.count))
+        if agent.world.checks:
+            queue.note_reads(agent, slots, agent.stamp(op))
+        if queue.view is None:
+            symbols.append(np.zeros(op.lanes, np.int64))
+            continue
+        numbers = decode_in_faces(pages_at(queue, slots), queue.format.name)
+        symbols.append(numbers[tile.pages, tile.elements].astype(np.int64).reshape(op.lanes))
+    return [each.reshape(-1) for each in evaluate_map(op.map.data, op.lanes, symbols)]
+
+
+def _of_array(memory: ArrayMemory, op: cores.ElementsOp, lanes: list[Array]) -> tuple[Array, Array, Array]:
+    """Pages of the array and elements of these for the lanes that are inside of it, and which lanes are."""
+    shape = memory.array.shape
+    inside = np.ones(prod(op.lanes), bool)
+    for coordinate, size in zip(lanes, shape, strict=True):
+        inside &= (coordinate >= 0) & (coordinate < size)
+    chosen = [coordinate[inside] for coordinate in lanes]
+    matrix = [np.zeros(int(inside.sum()), np.int64)] * (2 - len(shape)) + chosen
+    coordinates = [*matrix[:-2], matrix[-2] // TILE, matrix[-1] // TILE]
+    page = np.zeros_like(matrix[-1])
+    for coordinate, size in zip(coordinates, memory.grid, strict=True):
+        page = page * size + coordinate
+    return page, element_of(matrix[-2] % TILE, matrix[-1] % TILE), inside
+
+
+def _runs(pages: Array, elements: Array) -> int:
+    """In how many pieces elements lie in memory, of those that come one behind another."""
+    if not pages.size:
+        return 0
+    place = pages * _ELEMENTS + elements
+    return 1 + int((np.diff(place) != 1).sum())

@@ -1,0 +1,70 @@
+"""Scalar functions as the vector unit computes them, on whole registers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from tilewright import ops
+from tilewright.dtypes import DType
+from tilewright.semantics.tile_formats import Array
+
+# Nodes of the table for `erf`, up to where it is 1 in f32.
+_ERF_LIMIT, _ERF_NODES = 4.0, 2048
+
+
+def evaluate(name: str, operands: Sequence[Array], dtype: DType) -> Array:
+    """A function of registers and numbers of a type: in f32 for all floats, and 0 or 1 for a bool."""
+    if dtype.is_bool:
+        return _of_bools(name, operands)
+    compute = np.dtype(np.float32) if dtype.is_float else np.dtype(dtype.numpy)
+    if name == "select":
+        return np.where(operands[0] != 0, *(each.astype(compute) for each in operands[1:]))
+    given = [each.astype(compute, copy=False) for each in operands]
+    if name == "fill":
+        return given[0]
+    result = np.asarray(_function(name)(*given))
+    return result.astype(compute, copy=False)
+
+
+def _of_bools(name: str, operands: Sequence[Array]) -> Array:
+    given = [each != 0 for each in operands]
+    result = given[0] if name == "fill" else ops.FUNCTIONS[name].reference(*given)
+    return np.asarray(result).astype(np.float32)
+
+
+@cache
+def _function(name: str) -> Callable[..., Any]:
+    return {"erf": _erf, "sigmoid": _sigmoid, "rsqrt": _rsqrt}.get(name, ops.FUNCTIONS[name].reference)
+
+
+def _sigmoid(a: Array) -> Array:
+    return 1 / (1 + np.exp(-a.astype(np.float64)))
+
+
+def _rsqrt(a: Array) -> Array:
+    return 1 / np.sqrt(a.astype(np.float64))
+
+
+@cache
+def _erf_table() -> Array:
+    nodes = np.linspace(0.0, _ERF_LIMIT, _ERF_NODES + 1)
+    return np.array([[math.erf(x), 2 / math.sqrt(math.pi) * math.exp(-x * x)] for x in nodes.tolist()]).T
+
+
+def _erf(a: Array) -> Array:
+    """By the cubic between nodes, whose values and slopes are exact: within 1e-13."""
+    values, slopes = _erf_table()
+    step = _ERF_LIMIT / _ERF_NODES
+    size = np.minimum(np.abs(a.astype(np.float64)), _ERF_LIMIT)
+    index = np.minimum((np.nan_to_num(size) / step).astype(np.int64), _ERF_NODES - 1)
+    t = size / step - index
+    low, high = values[index], values[index + 1]
+    rise, fall = slopes[index] * step, slopes[index + 1] * step
+    difference = high - low
+    curve = rise + t * ((3 * difference - 2 * rise - fall) + t * (rise + fall - 2 * difference))
+    return np.copysign(low + t * curve, a)

@@ -1,0 +1,64 @@
+"""Where the queues of a program are in the memory of each core, and whether they have room there."""
+
+from __future__ import annotations
+
+from tilewright.dialects import cores
+from tilewright.dialects.base import decode
+from tilewright.machines.core_grid import CoreGrid
+from tilewright.semantics.cores.reports import location_of, name_of
+from tilewright.semantics.hazards import CoreHazard
+
+
+def addresses_of(program: cores.ProgramOp, grid: CoreGrid) -> list[int]:
+    """The address of each queue: what the program says, or one behind another where it says nothing.
+
+    Raises:
+        CoreHazard: a machine has fewer queues or semaphores, or its memory has no room, or they are not where they may
+            be.
+    """
+    queues, semaphores = program.queues, program.semaphores
+    if len(queues) > grid.queues:
+        raise _error("too-many-queues", f"{len(queues)} queues, of {grid.queues} that a core has", queues[-1])
+    if len(semaphores) > grid.semaphores:
+        text = f"{len(semaphores)} semaphores, of {grid.semaphores} that a core has"
+        raise _error("too-many-semaphores", text, semaphores[-1])
+    next_bytes, found = grid.memory_base_bytes, list[int]()
+    for queue in queues:
+        if queue.address_bytes is None:
+            next_bytes = -(-next_bytes // grid.memory_alignment_bytes) * grid.memory_alignment_bytes
+            found.append(next_bytes)
+            next_bytes += cores.queue_type(queue.result).bytes
+        else:
+            found.append(decode(queue.address_bytes))
+    ranges = sorted((begin, begin + cores.queue_type(q.result).bytes, i) for i, (q, begin) in _numbered(queues, found))
+    for begin, end, number in ranges:
+        queue = queues[number]
+        name = name_of(queue.result, number)
+        if begin % grid.memory_alignment_bytes:
+            text = f"queue {name} begins at {begin}, no multiple of {grid.memory_alignment_bytes}"
+            raise _error("misaligned", text, queue)
+        if begin < grid.memory_base_bytes or end > grid.memory_end_bytes:
+            raise _error("out-of-memory", f"queue {name} is from {begin} to {end}, {_table(program, found, grid)}", queue)
+    for (_, end, number), (begin, _, other) in zip(ranges, ranges[1:], strict=False):
+        if begin < end:
+            names = f"{name_of(queues[number].result, number)} and {name_of(queues[other].result, other)}"
+            raise _error("memory-overlap", f"queues {names} overlap from {begin} to {end}", queues[other])
+    return found
+
+
+def _numbered(queues: list[cores.QueueOp], found: list[int]) -> list[tuple[int, tuple[cores.QueueOp, int]]]:
+    return list(enumerate(zip(queues, found, strict=True)))
+
+
+def _table(program: cores.ProgramOp, found: list[int], grid: CoreGrid) -> str:
+    """Which queue takes how much."""
+    lines = [f"and programs may use {grid.memory_base_bytes} to {grid.memory_end_bytes}:"]
+    for number, (queue, begin) in _numbered(program.queues, found):
+        type = cores.queue_type(queue.result)
+        name = name_of(queue.result, number)
+        lines.append(f"  queue {name}: {type.bytes} bytes at {begin}, {type.pages} pages of {type.format.data}")
+    return "\n".join(lines)
+
+
+def _error(kind: str, message: str, op: cores.QueueOp | cores.SemaphoreOp) -> CoreHazard:
+    return CoreHazard(kind, f"[{kind}] {message}", op=str(op), location=location_of(op))

@@ -1,0 +1,412 @@
+"""What movers do with whole pages, and with numbers of semaphores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+from xdsl.ir import Operation
+
+from tilewright.dialects import cores
+from tilewright.dialects.base import decode
+from tilewright.semantics.cores.agents import (
+    ARRAY_WRITES,
+    CORE_WRITES,
+    NUMBERS,
+    READS,
+    Action,
+    Agent,
+    Core,
+    Knowledge,
+    Mover,
+    Stamp,
+)
+from tilewright.semantics.cores.arrays import ArrayMemory
+from tilewright.semantics.cores.device_array import poison_page
+from tilewright.semantics.cores.expressions import Argument, Numbers, numbers_of, places_from, python
+from tilewright.semantics.cores.reports import hazard
+from tilewright.semantics.cores.steps import Names, Step
+from tilewright.semantics.cores.unpack_steps import pages_at
+
+# How many moves of one operation are kept, by where they are.
+_MOST_KEPT = 1 << 16
+
+
+def mover(agent: Agent) -> Mover:
+    assert isinstance(agent, Mover)
+    return agent
+
+
+# ---- pages of arrays ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Move:
+    """One execution of an operation: pages of the array, those of the queue that they go with, and pages of the queue
+    that go with none. `banks`: how many pages of the array are in which bank of DRAM."""
+
+    pages: list[int]
+    places: Sequence[int]
+    missing: list[int]
+    banks: tuple[tuple[int, int], ...]
+
+    @property
+    def all_places(self) -> Sequence[int]:
+        return self.places if not self.missing else sorted({*self.places, *self.missing})
+
+
+class _Moves:
+    """The moves of an operation, worked out once for each place of its windows."""
+
+    def __init__(self, op: cores.PagesOp, names: Names) -> None:
+        map, symbols = op.map.data, names(op.symbols)
+        self._coordinates = [numbers_of(map, i, op.shape, symbols) for i in range(len(map.results))]
+        self._at = numbers_of(op.at.data, 0, op.shape, symbols)
+        self._count = prod(op.shape)
+        self._known: dict[tuple[int, ...], _Move] = {}
+        self.argument = ", ".join(each.argument for each in (*self._coordinates, self._at))
+
+    def move(self, memory: ArrayMemory, banks: int, given: tuple[Argument, ...]) -> _Move:
+        key = tuple(each if isinstance(each, int) else tuple(each) for each in given)
+        found = self._known.get(key)  # pyright: ignore[reportArgumentType, reportCallIssue]
+        if found is None:
+            if len(self._known) > _MOST_KEPT:
+                self._known.clear()
+            found = self._known[key] = self._work_out(memory, banks, given)  # pyright: ignore[reportArgumentType]
+        return found
+
+    def _work_out(self, memory: ArrayMemory, banks: int, given: tuple[Argument, ...]) -> _Move:
+        coordinates = [self._all(each, argument) for each, argument in zip(self._coordinates, given, strict=False)]
+        at = self._all(self._at, given[-1])
+        inside = np.ones(self._count, bool)
+        pages = np.zeros(self._count, np.int64)
+        for coordinate, size in zip(coordinates, memory.grid, strict=True):
+            inside &= (coordinate >= 0) & (coordinate < size)
+            pages = pages * size + coordinate
+        present, places = pages[inside], at[inside].tolist()
+        numbers, counts = np.unique(present % banks, return_counts=True)
+        if places and places == list(range(places[0], places[0] + len(places))):
+            places = range(places[0], places[0] + len(places))
+        by_bank = tuple(zip(numbers.tolist(), counts.tolist(), strict=True))
+        return _Move(present.tolist(), places, at[~inside].tolist(), by_bank)
+
+    def _all(self, numbers: Numbers, given: Argument) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        return np.asarray(numbers.all(given), np.int64)
+
+
+def fetch_steps(op: cores.FetchOp, names: Names) -> list[Step]:
+    moves, zeros = _Moves(op, names), op.zeros is not None
+
+    def make(agent: Agent) -> Action:
+        own, world = mover(agent), agent.world
+        memory, queue = world.arrays[op.array], agent.queue(op.queue)
+        banks, checks = world.grid.dram_banks, world.checks
+        page_bytes = queue.format.page_bytes
+
+        def fetch(*given: Argument) -> None:
+            move = moves.move(memory, banks, given)
+            slots = queue.free_slots(agent, op, move.all_places)
+            if checks and move.pages:
+                stamp = own.begin(READS, op)
+                first = queue.back % queue.capacity
+                queue.note_writes(agent, [first + place for place in move.places], stamp)
+                if memory.is_checked:
+                    memory.note_reads(agent, move.pages, stamp)
+            if move.missing:
+                first = queue.back % queue.capacity
+                absent = [first + place for place in move.missing]
+                if checks:
+                    queue.note_writes(agent, absent, agent.stamp(op))
+                if queue.view is not None:
+                    queue.view[absent] = 0 if zeros else poison_page(queue.format)
+            if not move.pages:
+                return
+            if queue.view is not None:
+                if move.missing:
+                    slots = [queue.back % queue.capacity + place for place in move.places]
+                if isinstance(slots, range):
+                    queue.view[slots.start : slots.stop] = memory.array.pages[move.pages]
+                else:
+                    queue.view[slots] = memory.array.pages[move.pages]
+            lands = world.transfer_with_array(own, memory, page_bytes, move.banks, True)
+            own.lands[READS] = max(own.lands[READS], lands)
+
+        return fetch
+
+    return [Step(make, moves.argument)]
+
+
+def put_steps(op: cores.PutOp, names: Names) -> list[Step]:
+    moves = _Moves(op, names)
+
+    def make(agent: Agent) -> Action:
+        own, world = mover(agent), agent.world
+        memory, queue = world.arrays[op.array], agent.queue(op.queue)
+        banks, checks = world.grid.dram_banks, world.checks
+        page_bytes = queue.format.page_bytes
+
+        def put(*given: Argument) -> None:
+            move = moves.move(memory, banks, given)
+            queue.full_slots(agent, op, move.all_places)
+            if not move.pages:
+                return
+            first = queue.front % queue.capacity
+            slots = (
+                range(first + move.places.start, first + move.places.stop)
+                if isinstance(move.places, range)
+                else [first + place for place in move.places]
+            )
+            if checks:
+                stamp = own.begin(ARRAY_WRITES, op)
+                queue.note_reads(agent, slots, stamp)
+                memory.note_writes(agent, move.pages, stamp)
+            if queue.view is not None:
+                memory.array.pages[move.pages] = pages_at(queue, slots)
+            lands = world.transfer_with_array(own, memory, page_bytes, move.banks, False)
+            own.lands[ARRAY_WRITES] = max(own.lands[ARRAY_WRITES], lands)
+
+        return put
+
+    return [Step(make, moves.argument)]
+
+
+def barrier_steps(op: cores.BarrierOp) -> list[Step]:
+    columns = (READS,) if op.of.data == cores.READ else (ARRAY_WRITES, CORE_WRITES, NUMBERS)
+
+    def make(agent: Agent) -> Action:
+        own = mover(agent)
+
+        def barrier() -> None:
+            for column in columns:
+                own.finish(column)
+
+        return barrier
+
+    return [Step(make)]
+
+
+# ---- pages of other cores -------------------------------------------------------------------------------------------
+
+
+def multicast_steps(op: cores.MulticastOp, names: Names) -> list[Step]:
+    symbols = names(op.symbols)
+    count: int = decode(op.pages)
+    places = places_from(op.at.data, range(count), symbols)
+    rectangle = [python(each, (), symbols) for each in op.rectangle.data.results]
+
+    def make(agent: Agent) -> Action:
+        own, world, queue = mover(agent), agent.world, agent.queue(op.queue)
+        checks, number = world.checks, queue.number
+
+        def multicast(given: Argument, *corners: int) -> None:
+            others = cores_in(own, op, corners)
+            slots = queue.free_slots(agent, op, places.pages(given))
+            if not others:
+                return
+            if checks:
+                _keep_apart(own, op, CORE_WRITES)
+                stamp = own.begin(CORE_WRITES, op)
+                queue.note_reads(agent, slots, stamp)
+                own.multicasts[CORE_WRITES] = stamp
+                for each in others:
+                    there = each.queues[number]
+                    there.check_reserved(agent, op, slots)
+                    there.note_writes(agent, slots, stamp)
+            if queue.view is not None:
+                pages = pages_at(queue, slots)
+                for each in others:
+                    view = each.queues[number].view
+                    assert view is not None
+                    view[slots[0] : slots[-1] + 1] = pages
+            _sent(own, world.transfer_to_cores(own, others, count * queue.format.page_bytes))
+
+        return multicast
+
+    return [Step(make, ", ".join([places.argument, *rectangle]))]
+
+
+def send_steps(op: cores.SendOp, names: Names) -> list[Step]:
+    symbols = names(op.symbols)
+    count: int = decode(op.pages)
+    read, written = (places_from(map.data, range(count), symbols) for map in (op.at, op.to))
+    core = [python(each, (), symbols) for each in op.core.data.results]
+
+    def make(agent: Agent) -> Action:
+        own, world = mover(agent), agent.world
+        source, destination = agent.queue(op.source), agent.queue(op.destination)
+        checks = world.checks
+
+        def send(at: Argument, to: Argument, row: int, column: int) -> None:
+            other = core_at(own, op, row, column)
+            slots = source.full_slots(agent, op, read.pages(at))
+            first = destination.back % destination.capacity
+            there = other.queues[destination.number]
+            target = [(first + page) % there.capacity for page in written.pages(to)]
+            if checks:
+                stamp = own.begin(CORE_WRITES, op)
+                source.note_reads(agent, slots, stamp)
+                there.check_reserved(agent, op, target)
+                there.note_writes(agent, target, stamp)
+            if source.view is not None:
+                assert there.view is not None
+                there.view[target] = pages_at(source, slots)
+            _sent(own, world.transfer_to_cores(own, [other], count * source.format.page_bytes))
+
+        return send
+
+    return [Step(make, ", ".join([read.argument, written.argument, *core]))]
+
+
+def _sent(own: Mover, lands: dict[Core, float]) -> None:
+    """Pages are on their way to cores."""
+    for core, time in lands.items():
+        own.arrivals[core] = max(own.arrivals.get(core, 0.0), time)
+        own.sent[core] = own.begun[CORE_WRITES]
+        own.lands[CORE_WRITES] = max(own.lands[CORE_WRITES], time)
+
+
+def _keep_apart(own: Mover, op: Operation, column: int) -> None:
+    """A mover has one multicast of a sort under way at a time."""
+    last = own.multicasts.get(column)
+    if last is not None and not own.knows(last):
+        raise hazard(
+            "multicasts-in-flight",
+            f"begins while `{last.op.name}` is under way: no barrier of writes is between, and no answer to it",
+            own,
+            op,
+        )
+
+
+def core_at(own: Mover, op: Operation, row: int, column: int) -> Core:
+    found = own.world.cores.get((row, column))
+    if found is None:
+        raise hazard("destination-outside", f"there is no core {(row, column)} in the program", own, op)
+    return found
+
+
+def cores_in(own: Mover, op: Operation, corners: Sequence[int]) -> list[Core]:
+    """All other cores of a rectangle, which has to have the mover's own among them."""
+    top, left, bottom, right = corners
+    row, column = own.core.position
+    if not (top <= row <= bottom and left <= column <= right):
+        raise hazard(
+            "sender-outside-rectangle",
+            f"core {own.core.position} is none of the rectangle {(top, left)} to {(bottom, right)} that it sends to",
+            own,
+            op,
+        )
+    places = [(r, c) for r in range(top, bottom + 1) for c in range(left, right + 1)]
+    return [core_at(own, op, r, c) for r, c in places if (r, c) != own.core.position]
+
+
+# ---- semaphores -----------------------------------------------------------------------------------------------------
+
+
+def semaphore_set_steps(op: cores.SemaphoreSetOp) -> list[Step]:
+    value: int = decode(op.value)
+
+    def make(agent: Agent) -> Action:
+        semaphore = agent.core.semaphores[agent.world.semaphore_numbers[op.semaphore]]
+        return lambda: semaphore.set(agent, op, value, agent.world.checks)
+
+    return [Step(make)]
+
+
+def semaphore_wait_steps(op: cores.SemaphoreWaitOp) -> list[Step]:
+    value, at_least = int(decode(op.value)), op.at_least is not None and bool(decode(op.at_least))
+
+    def make(agent: Agent) -> Action:
+        semaphore = agent.core.semaphores[agent.world.semaphore_numbers[op.semaphore]]
+        return lambda: semaphore.wait(agent, op, value, at_least, agent.world.checks)
+
+    return [Step(make, waits=True)]
+
+
+def semaphore_increment_steps(op: cores.SemaphoreIncrementOp, names: Names) -> list[Step]:
+    value: int = decode(op.value)
+    core = [python(each, (), names(op.symbols)) for each in op.core.data.results]
+
+    def make(agent: Agent) -> Action:
+        own, world = mover(agent), agent.world
+        number = world.semaphore_numbers[op.semaphore]
+
+        def increment(row: int, column: int) -> None:
+            other = core_at(own, op, row, column)
+            semaphore = other.semaphores[number]
+            stamp, told, trips = _message(own, op, other)
+            arrives = _arrival(own, other)
+            world.at(arrives, lambda: semaphore.add(own, op, trips, stamp, value, told))
+
+        return increment
+
+    return [Step(make, ", ".join(core))]
+
+
+def semaphore_multicast_steps(op: cores.SemaphoreMulticastOp, names: Names) -> list[Step]:
+    rectangle = [python(each, (), names(op.symbols)) for each in op.rectangle.data.results]
+
+    def make(agent: Agent) -> Action:
+        own, world = mover(agent), agent.world
+        number = world.semaphore_numbers[op.semaphore]
+        source = agent.core.semaphores[number]
+
+        def multicast(*corners: int) -> None:
+            others = cores_in(own, op, corners)
+            if not others:
+                return
+            value = source.value
+            if world.checks:
+                _keep_apart(own, op, NUMBERS)
+                reads = own.begin(NUMBERS, op)
+                own.multicasts[NUMBERS] = source.reads[reads.column] = reads
+            for other in others:
+                stamp, told, trips = _message(own, op, other)
+                if world.checks:
+                    told[own.column + NUMBERS] = own.begun[NUMBERS]
+                arrives = _arrival(own, other)
+                own.lands[NUMBERS] = max(own.lands[NUMBERS], arrives)
+                _post(own, op, other, number, value, stamp, told, trips, arrives)
+            own.spend(world.grid.issue_cycles)
+
+        return multicast
+
+    return [Step(make, ", ".join(rectangle))]
+
+
+def _post(
+    own: Mover,
+    op: Operation,
+    other: Core,
+    number: int,
+    value: int,
+    stamp: Stamp,
+    told: Knowledge,
+    trips: tuple[int, ...],
+    arrives: float,
+) -> None:
+    """A number is on its way to one of many cores."""
+    semaphore = other.semaphores[number]
+    own.world.at(arrives, lambda: semaphore.replace(own, op, trips, stamp, value, told))
+
+
+_NOTHING = np.zeros(0, np.int32)
+
+
+def _message(own: Mover, op: Operation, other: Core) -> tuple[Stamp, Knowledge, tuple[int, ...]]:
+    """What goes with a number to another core."""
+    stamp = own.stamp(op)
+    if not own.world.checks:
+        return stamp, _NOTHING, ()
+    return stamp, own.tell_core(other), own.trips_of(op)
+
+
+def _arrival(own: Mover, other: Core) -> float:
+    """When a number that goes to another core comes there: after all that was written there before."""
+    grid = own.world.grid
+    hops = own.world.hops(own.core, other, own.noc) * grid.hop_cycles
+    time = own.time + (grid.semaphore_cycles + hops) * own.world.factor()
+    time = max(time, own.arrivals.get(other, 0.0))
+    own.arrivals[other] = time
+    return time

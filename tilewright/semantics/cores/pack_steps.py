@@ -1,0 +1,99 @@
+"""What pack does: it brings tile registers to pages of queues."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tilewright.dialects import cores
+from tilewright.layout.catalogue.device_tiles import FACE
+from tilewright.semantics.cores.agents import Action, Agent
+from tilewright.semantics.cores.expressions import Argument, places_of, python
+from tilewright.semantics.cores.math_steps import registers_of
+from tilewright.semantics.cores.queue_steps import needed_states
+from tilewright.semantics.cores.registers import FLOATS, SIGNED, UNSIGNED
+from tilewright.semantics.cores.reports import hazard
+from tilewright.semantics.cores.steps import Names, Step
+from tilewright.semantics.cores.unpack_steps import check_states, pages_at
+from tilewright.semantics.tile_formats import Array, decode_in_faces, encode_in_faces
+
+UNITS = (cores.PACK, cores.EDGES)
+# A state of pack, which `accumulate` sets, and what it is while that is on.
+ACCUMULATES, ON = "accumulates", "on"
+
+
+def accumulate_steps(op: cores.AccumulateOp, names: Names) -> list[Step]:
+    def make(agent: Agent) -> Action:
+        world = agent.world
+        cycles = world.grid.configure_cycles
+
+        def accumulate(condition: int) -> None:
+            state = ON if condition else ""
+            if agent.states.get(ACCUMULATES, "") != state:
+                agent.spend(cycles)
+            agent.states[ACCUMULATES] = state
+
+        return accumulate
+
+    return [Step(make, python(op.map.data.results[0], (), names(op.symbols)), in_order=False)]
+
+
+def pack_steps(op: cores.PackOp, names: Names) -> list[Step]:
+    count = len(op.slots)
+    places, registers = places_of(op.at.data, count, names(op.symbols)), slice(op.slots.start, op.slots.stop)
+
+    def make(agent: Agent) -> Action:
+        world, queue, tile_registers = agent.world, agent.queue(op.queue), registers_of(agent)
+        format, checks, states = queue.format, world.checks, needed_states(op, UNITS)
+        cycles = world.grid.pack_cycles(format.page_bytes) * count
+        kind = {"i32": SIGNED, "u32": UNSIGNED}.get(format.dtype, FLOATS)
+
+        def pack(given: Argument) -> None:
+            check_states(agent, op, states)
+            half = tile_registers.of_pack(agent, op, registers)
+            slots = queue.free_slots(agent, op, places.pages(given))
+            adds = agent.states.get(ACCUMULATES) == ON
+            if adds and checks and not all(queue.filled[slot] for slot in slots):
+                raise hazard(
+                    "accumulate-onto-unwritten",
+                    f"adds to a page of queue {queue.name} that was not written since it was reserved",
+                    agent,
+                    op,
+                )
+            if checks:
+                queue.note_writes(agent, slots, agent.stamp(op))
+            agent.spend(cycles)
+            world.tile_operations += count
+            if queue.view is None:
+                return
+            for slot in op.slots:
+                if (half.kinds[slot] == FLOATS) != (kind == FLOATS):
+                    raise hazard(
+                        "register-of-other-type",
+                        f"register {slot} holds {half.kinds[slot]}, and is packed to pages of {format.name}",
+                        agent,
+                        op,
+                    )
+            values = edged(half.read(registers, kind), agent.states.get(cores.EDGES, ""))
+            if adds:
+                values = decode_in_faces(pages_at(queue, slots), format.name) + values
+            packed = encode_in_faces(values, format.name)
+            if isinstance(slots, range):
+                queue.view[slots.start : slots.stop] = packed
+            else:
+                queue.view[slots] = packed
+
+        return pack
+
+    return [Step(make, places.argument, in_order=False)]
+
+
+def edged(values: Array, edges: str) -> Array:
+    """What is packed where pack is configured for the results of a reduction: all else becomes zeros."""
+    if edges not in (cores.ROW, cores.COLUMN, cores.SCALAR):
+        return values
+    faces = values.reshape(-1, 2, 2, FACE, FACE)
+    kept = np.zeros_like(faces)
+    rows = slice(None) if edges == cores.ROW else slice(1)
+    columns = slice(None) if edges == cores.COLUMN else slice(1)
+    kept[:, rows, columns, rows, columns] = faces[:, rows, columns, rows, columns]
+    return kept.reshape(values.shape)

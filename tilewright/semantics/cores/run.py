@@ -1,0 +1,258 @@
+"""Running a program: it is set up, all agents run until none can go on, and what is left is looked at."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from xdsl.ir import Operation
+
+from tilewright import dtypes
+from tilewright.dialects import cores, tile
+from tilewright.dialects.base import decode
+from tilewright.errors import CompilerBug
+from tilewright.machines.machine import Machine
+from tilewright.semantics.cores.agent_code import AgentCode, code_of
+from tilewright.semantics.cores.agents import MOVER_COLUMNS, PACK, PARTS, UNPACK, Agent, Core, Mover
+from tilewright.semantics.cores.arrays import ArrayMemory
+from tilewright.semantics.cores.device_array import DeviceArray, poison_page
+from tilewright.semantics.cores.endings import check_endings
+from tilewright.semantics.cores.memory_plan import addresses_of
+from tilewright.semantics.cores.queues import Queue
+from tilewright.semantics.cores.registers import Registers, Sources
+from tilewright.semantics.cores.reports import name_of
+from tilewright.semantics.cores.semaphores import Semaphore
+from tilewright.semantics.cores.timeline import Timeline
+from tilewright.semantics.cores.world import World
+from tilewright.semantics.hazards import CoreHazard
+from tilewright.semantics.tile_formats import Bytes
+
+# Up to how many cycles after the launch an agent begins, where times are drawn.
+_LATEST_BEGIN_CYCLES = 500.0
+
+
+@dataclass(frozen=True)
+class ProgramRun:
+    """What a program did.
+
+    Attributes:
+        cycles, seconds: from its launch to its end.
+        tile_operations: tiles of 32 x 32 that were copied, computed, multiplied and packed.
+        configures: how often each unit's state was set, on all cores together.
+        moved_bytes: by kind of transfer.
+        busy_cycles: by agent, of all cores together, without what they waited.
+        highest_queues: for each queue the most pages that it held on any core.
+    """
+
+    cycles: float
+    seconds: float
+    tile_operations: int
+    configures: dict[str, int]
+    moved_bytes: dict[str, int]
+    busy_cycles: dict[str, float]
+    highest_queues: list[int]
+
+
+def run_program(
+    kernel: tile.KernelOp,
+    arrays: Sequence[DeviceArray],
+    machine: Machine,
+    *,
+    seed: int = 0,
+    values: bool = True,
+    checks: bool = True,
+    timeline: Timeline | None = None,
+) -> ProgramRun:
+    """Run a kernel that is one program, on arrays that are its refs in order and are written in place.
+
+    Seed 0 has the machine's times; others draw times and orders. Without `values` no tile is computed, and only times
+    come out. Without `checks` nothing is looked for that takes vector clocks.
+
+    Raises:
+        CoreHazard: the program does what it must not, or cannot go on.
+    """
+    program = _program_of(kernel)
+    world = _world_of(program, machine, seed, values, checks and values, timeline)
+    for number, (ref, effect, array) in enumerate(zip(kernel.refs, kernel.effect_names, arrays, strict=True)):
+        if tuple(array.shape) != tile.ref_type(ref).shape:
+            raise CompilerBug(f"array {number} has the shape {array.shape}, and not {tile.ref_type(ref).shape}")
+        written = any(isinstance(use.operation, cores.PutOp | cores.ScatterOp) for use in ref.uses)
+        world.arrays[ref] = ArrayMemory(array, name_of(ref, number), effect, written, world.checks)
+    _check_formats(program, world)
+    codes = _codes(program, timeline is not None)
+    _set_up(program, world, codes)
+    with np.errstate(all="ignore"):
+        world.run()
+    agents = [agent for core in world.cores.values() for agent in core.agents.values()]
+    check_endings(world, agents)
+    cycles = max((agent.time for agent in agents), default=0.0)
+    cycles = max(cycles, world.now)
+    highest = [max(core.queues[i].highest for core in world.cores.values()) for i in range(len(program.queues))]
+    busy: dict[str, float] = {}
+    for agent in agents:
+        busy[agent.role] = busy.get(agent.role, 0.0) + agent.busy
+    return ProgramRun(
+        cycles,
+        cycles / world.grid.clock_hertz,
+        world.tile_operations,
+        dict(world.configures),
+        dict(world.moved_bytes),
+        busy,
+        highest,
+    )
+
+
+def _program_of(kernel: tile.KernelOp) -> cores.ProgramOp:
+    found = [op for op in kernel.body.block.ops if not isinstance(op, tile.YieldOp)]
+    if len(found) != 1 or not isinstance(found[0], cores.ProgramOp):
+        raise CompilerBug(f"the kernel @{kernel.sym_name.data} is not one program of cores")
+    return found[0]
+
+
+def _world_of(
+    program: cores.ProgramOp, machine: Machine, seed: int, values: bool, checks: bool, timeline: Timeline | None
+) -> World:
+    if machine.grid is None:
+        raise CompilerBug(f"the machine {machine.name} is no grid of cores")
+    rows, columns = program.shape
+    if rows > machine.grid.rows or columns > machine.grid.columns:
+        raise CoreHazard(
+            "too-many-cores",
+            f"[too-many-cores] {rows} x {columns} cores, of {machine.grid.rows} x {machine.grid.columns}",
+        )
+    world = World(
+        machine.grid, rows, columns, values, checks, random.Random(seed) if seed else None, timeline
+    )
+    formats = {cores.queue_type(queue.result).tile_format for queue in program.queues}
+    world.wide = program.wide is not None
+    names = {format.name for format in formats}
+    narrow = dtypes.f16 if "f16" in names and not names & {"bf16", "bfp8"} else dtypes.bf16
+    world.narrow = None if world.wide else np.dtype(narrow.numpy)
+    return world
+
+
+def _check_formats(program: cores.ProgramOp, world: World) -> None:
+    """Pages move as they are between arrays and queues."""
+    for op in program.body.walk():
+        if not isinstance(op, cores.PagesOp):
+            continue
+        memory, format = world.arrays[op.array], cores.queue_type(op.queue).tile_format
+        if memory.array.format.name != format.name:
+            raise CoreHazard(
+                "other-format",
+                f"[other-format] `{op.name}`: array {memory.name} has the format {memory.array.format.name}, "
+                f"the queue {format.name}",
+                op=str(op),
+            )
+
+
+def _codes(program: cores.ProgramOp, marks: bool) -> dict[str, AgentCode]:
+    """The function of each agent, by its role."""
+    row, column = program.body.block.args
+    found: dict[str, AgentCode] = {}
+    for thread in program.threads:
+        for role in PARTS if thread.computes else (thread.role.data,):
+            found[role] = code_of(thread, role, row, column, marks)
+    return found
+
+
+# ---- cores ----------------------------------------------------------------------------------------------------------
+
+
+def _set_up(program: cores.ProgramOp, world: World, codes: dict[str, AgentCode]) -> None:
+    rows, columns = program.shape
+    addresses = addresses_of(program, world.grid)
+    per_core = sum(1 if role in PARTS else MOVER_COLUMNS for role in codes)
+    world.columns = per_core * rows * columns
+    world.queue_numbers = {queue.result: i for i, queue in enumerate(program.queues)}
+    world.semaphore_numbers = {semaphore.result: i for i, semaphore in enumerate(program.semaphores)}
+    nocs = {thread.role.data: decode(thread.noc) for thread in program.threads if thread.noc is not None}
+    ends = _ends_of(program)
+    column = 0
+    for row in range(rows):
+        for col in range(columns):
+            core = Core(row, col, ports=[0.0] * world.grid.networks, arriving=[0.0] * world.grid.networks)
+            world.cores[row, col] = core
+            for role in codes:
+                core.agents[role] = _agent(world, core, role, column, nocs)
+                column += 1 if role in PARTS else MOVER_COLUMNS
+            _equip(program, world, core, addresses, ends)
+    _name_givers(program, world)
+    # Agents begin when all of them are there, as they know of each other.
+    for core in world.cores.values():
+        for role, agent in core.agents.items():
+            agent.time = world.grid.dispatch_cycles
+            if world.order is not None:
+                agent.time += world.order.random() * _LATEST_BEGIN_CYCLES
+            codes[role].start(agent)
+            world.schedule(agent)
+
+
+def _agent(world: World, core: Core, role: str, column: int, nocs: dict[str, Any]) -> Agent:
+    vector = np.zeros(world.columns, np.int32)
+    vector[column] = 1
+    if role in PARTS:
+        return Agent(world, core, role, column, vector)
+    return Mover(world, core, role, column, vector, noc=nocs[role])
+
+
+def _equip(
+    program: cores.ProgramOp, world: World, core: Core, addresses: list[int], ends: list[tuple[str | None, str | None]]
+) -> None:
+    """Queues, semaphores and registers of a core."""
+    memory: Bytes | None = None
+    if world.values and program.queues:
+        last = max(a + cores.queue_type(q.result).bytes for a, q in zip(addresses, program.queues, strict=True))
+        memory = np.empty(last, np.uint8)
+    for number, queue in enumerate(program.queues):
+        type = cores.queue_type(queue.result)
+        name = name_of(queue.result, number)
+        made = Queue(core, name, number, type.tile_format, type.pages, addresses[number])
+        if memory is not None:
+            bytes = memory[addresses[number] : addresses[number] + type.bytes]
+            made.view = bytes.reshape(type.pages, type.tile_format.page_bytes)
+            made.view[:] = poison_page(type.tile_format)
+        filler, emptier = ends[number]
+        made.filler = None if filler is None else core.agents[filler]
+        made.emptier = None if emptier is None else core.agents[emptier]
+        core.queues.append(made)
+    for number, semaphore in enumerate(program.semaphores):
+        nothing = np.zeros(world.columns, np.int32)
+        name = name_of(semaphore.result, number)
+        core.semaphores.append(Semaphore(core, name, number, decode(semaphore.initial), nothing))
+    core.registers = Registers(core, world.grid.half_registers(world.wide), world.narrow, world.values)
+    core.sources = Sources(core)
+
+
+def _ends_of(program: cores.ProgramOp) -> list[tuple[str | None, str | None]]:
+    """For each queue which agent fills it and which empties it."""
+    found: list[tuple[str | None, str | None]] = []
+    for queue in program.queues:
+        fills = _thread_with(queue, (cores.ReserveOp, cores.PushOp))
+        empties = _thread_with(queue, (cores.WaitOp, cores.PopOp))
+        filler = PACK if fills == cores.COMPUTE else fills
+        found.append((filler, UNPACK if empties == cores.COMPUTE else empties))
+    return found
+
+
+def _thread_with(queue: cores.QueueOp, ops: tuple[type[Operation], ...]) -> str | None:
+    users = [use.operation for use in queue.result.uses if isinstance(use.operation, ops)]
+    return cores.thread_of(users[0]).role.data if users else None
+
+
+def _name_givers(program: cores.ProgramOp, world: World) -> None:
+    """Who may change a semaphore of a core: threads of the core that set it, and threads of any that send to it."""
+    sends = (cores.SemaphoreIncrementOp, cores.SemaphoreMulticastOp)
+    for number, semaphore in enumerate(program.semaphores):
+        users = [use.operation for use in semaphore.result.uses]
+        senders = sorted({cores.thread_of(op).role.data for op in users if isinstance(op, sends)})
+        setters = sorted({cores.thread_of(op).role.data for op in users if isinstance(op, cores.SemaphoreSetOp)})
+        everywhere = [core.agents[role] for core in world.cores.values() for role in senders]
+        for core in world.cores.values():
+            own = [core.agents[role] for role in setters if role not in senders]
+            core.semaphores[number].givers = [*everywhere, *own]
+
+

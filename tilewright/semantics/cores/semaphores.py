@@ -1,0 +1,147 @@
+"""A semaphore of one core: its number, who waits for it, and what is in no order with what.
+
+Numbers that come from other cores (increments, and numbers that are multicast) have to be in an order with what the
+core's own threads do: with a number that they set, which else could be lost, and with a wait for one exact number,
+which else could miss it. They are where the core's thread knew of them before, or whoever sent them knew of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from xdsl.ir import Operation
+
+from tilewright.semantics.cores.agents import Agent, Core, Knowledge, Mover, Stamp
+from tilewright.semantics.cores.reports import hazard, place
+
+
+class Semaphore:
+    """`told`: what whoever waits for the number learns. `came`: for each agent the stamp of the last number that came
+    from it; `own`: what the core's threads did last, `reads`: multicasts that read the number and may still do so."""
+
+    def __init__(self, core: Core, name: str, number: int, initial: int, knowledge: Knowledge) -> None:
+        self.core = core
+        self.name = name
+        self.number = number
+        self.initial = initial
+        self.value = initial
+        self.told = knowledge
+        self.came: dict[int, Stamp] = {}
+        self.own: Stamp | None = None
+        self.reads: dict[int, Stamp] = {}
+        self.givers: list[Agent] = []
+        self.waits: list[tuple[Agent, Operation, int, bool]] = []
+
+    # ---- what the core's threads do ---------------------------------------------------------------------------------
+
+    def set(self, agent: Agent, op: Operation, value: int, checks: bool) -> None:
+        if checks:
+            for stamp in self.came.values():
+                if not agent.knows(stamp):
+                    raise hazard(
+                        "semaphore-race",
+                        f"semaphore {self.name} is set to {value} in no order with what {place(stamp.agent, stamp.op, ())} "
+                        "sent, which is lost",
+                        agent,
+                        op,
+                    )
+            self._change(agent, op, None, value, agent.vector)
+            self.came.clear()
+            self.own = agent.stamp(op)
+            self.told = agent.tell()
+        self.value = value
+        self._wake(agent.time)
+
+    def wait(self, agent: Agent, op: Operation, value: int, at_least: bool, checks: bool) -> bool:
+        if not self._is_met(agent, op, value, at_least):
+            if (agent, op, value, at_least) not in self.waits:
+                self.waits.append((agent, op, value, at_least))
+            return agent.wait_for(self, op)
+        if checks:
+            agent.learn(self.told)
+            if not at_least:
+                self.own = agent.stamp(op)
+        return False
+
+    def _is_met(self, agent: Agent, op: Operation, value: int, at_least: bool) -> bool:
+        if self.value > value and not at_least:
+            raise hazard(
+                "semaphore-overshoot",
+                f"semaphore {self.name} is {self.value}, which is beyond the {value} that is waited for exactly",
+                agent,
+                op,
+            )
+        return self.value >= value
+
+    # ---- what comes from elsewhere ----------------------------------------------------------------------------------
+
+    def add(self, sender: Mover, op: Operation, trips: tuple[int, ...], stamp: Stamp, value: int, told: Knowledge) -> None:
+        """An increment arrives that a mover began at the time of a stamp."""
+        self._arrive(sender, op, trips, stamp, self.value + value, told)
+
+    def replace(
+        self, sender: Mover, op: Operation, trips: tuple[int, ...], stamp: Stamp, value: int, told: Knowledge
+    ) -> None:
+        """A number arrives that was multicast."""
+        self._arrive(sender, op, trips, stamp, value, told)
+
+    def _arrive(
+        self, sender: Mover, op: Operation, trips: tuple[int, ...], stamp: Stamp, value: int, told: Knowledge
+    ) -> None:
+        world = sender.world
+        if world.checks:
+            own = self.own
+            if own is not None and told.item(own.column) < own.clock:
+                raise hazard(
+                    "semaphore-race",
+                    f"it comes to semaphore {self.name} of core {self.core.position} in no order with "
+                    f"{place(own.agent, own.op, ())}, which may lose or miss it",
+                    sender,
+                    op,
+                    trips,
+                )
+            self._change(sender, op, trips, value, told)
+            self.came[stamp.column] = stamp
+            self.told = np.maximum(self.told, told)
+        self.value = value
+        self._wake(world.now)
+
+    def _change(
+        self, agent: Agent, op: Operation, trips: tuple[int, ...] | None, value: int, known: Knowledge
+    ) -> None:
+        if value == self.value:
+            return
+        for stamp in self.reads.values():
+            if known.item(stamp.column) < stamp.clock:
+                raise hazard(
+                    "semaphore-source-changed",
+                    f"semaphore {self.name} of core {self.core.position} becomes {value} while "
+                    f"{place(stamp.agent, stamp.op, ())} may still read it",
+                    agent,
+                    op,
+                    trips,
+                )
+        self.reads.clear()
+
+    def _wake(self, time: float) -> None:
+        still: list[tuple[Agent, Operation, int, bool]] = []
+        for wait in self.waits:
+            agent, op, value, at_least = wait
+            if self._is_met(agent, op, value, at_least):
+                agent.wake(time)
+            else:
+                still.append(wait)
+        self.waits = still
+
+    # ---- waiting ----------------------------------------------------------------------------------------------------
+
+    def wait_text(self, agent: Agent) -> str:
+        wanted = next(f"{value}{' or more' if more else ''}" for who, _, value, more in self.waits if who is agent)
+        return f"{wanted} in semaphore {self.name}, which is {self.value}"
+
+    def providers(self, agent: Agent) -> Sequence[Agent]:
+        return [giver for giver in self.givers if giver is not agent]
+
+    def starved_kind(self, agent: Agent) -> str:
+        return "semaphore-starved"

@@ -1,0 +1,24 @@
+"""What a generated program is made of: for each operation that an agent takes part in, what it does there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from xdsl.ir import SSAValue
+
+from tilewright.semantics.cores.agents import Action, Agent
+
+# Names of indices in the generated program.
+Names = Callable[[Sequence[SSAValue]], list[str]]
+
+
+@dataclass(frozen=True)
+class Step:
+    """`make` gives what one agent does, which takes `arguments`, expressions of Python. It may touch what others touch
+    only when all that comes before has happened (`in_order`), and it may have to wait (`waits`)."""
+
+    make: Callable[[Agent], Action]
+    arguments: str = ""
+    in_order: bool = True
+    waits: bool = False

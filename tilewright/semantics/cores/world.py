@@ -1,0 +1,162 @@
+"""What the agents of a program share: the time, the machine, the arrays, and what is counted."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from math import inf
+from typing import Any
+
+import numpy as np
+from xdsl.ir import SSAValue
+
+from tilewright.machines.core_grid import CORE_READ, CORE_WRITE, DRAM_READ, DRAM_WRITE, CoreGrid
+from tilewright.semantics.cores.agents import Agent, Core, Mover, some_factor
+from tilewright.semantics.cores.arrays import ArrayMemory
+from tilewright.semantics.cores.device_array import DRAM
+from tilewright.semantics.cores.timeline import Timeline
+
+# An agent, or something that happens.
+_Item = Agent | Callable[[], None]
+# When, an order among what is at one time, a number that tells these apart, and what.
+Entry = tuple[float, float, int, _Item | None]
+
+
+@dataclass(eq=False)
+class World:
+    """`values`: whether tiles are computed; `checks`: whether hazards are looked for by vector clocks; `order`: what
+    times and orders are drawn from, None for the nominal ones. `columns`: how many columns vectors have. `now`: the
+    time, in cycles. `heap` always ends with an entry that never comes."""
+
+    grid: CoreGrid
+    rows: int
+    columns_of_cores: int
+    values: bool
+    checks: bool
+    order: random.Random | None
+    timeline: Timeline | None
+    narrow: np.dtype[Any] | None = None
+    wide: bool = False
+    columns: int = 0
+    now: float = 0.0
+    cores: dict[tuple[int, int], Core] = field(default_factory=dict[tuple[int, int], Core])
+    arrays: dict[SSAValue, ArrayMemory] = field(default_factory=dict[SSAValue, ArrayMemory])
+    queue_numbers: dict[SSAValue, int] = field(default_factory=dict[SSAValue, int])
+    semaphore_numbers: dict[SSAValue, int] = field(default_factory=dict[SSAValue, int])
+    heap: list[Entry] = field(default_factory=lambda: [(inf, 0.0, -1, None)])
+    dram_banks: list[float] = field(default_factory=list[float])
+    tile_operations: int = 0
+    configures: Counter[str] = field(default_factory=Counter[str])
+    moved_bytes: Counter[str] = field(default_factory=Counter[str])
+    _number: int = 0
+
+    def __post_init__(self) -> None:
+        self.dram_banks = [0.0] * self.grid.dram_banks
+        self.bank_bytes_per_cycle = self.grid.dram_bytes_per_second / self.grid.dram_banks / self.grid.clock_hertz
+
+    # ---- what happens next ------------------------------------------------------------------------------------------
+
+    def schedule(self, agent: Agent) -> None:
+        """An agent goes on at its time."""
+        self._number += 1
+        tie = 0.0 if self.order is None else self.order.random()
+        heappush(self.heap, (agent.time, tie, self._number, agent))
+
+    def at(self, time: float, happens: Callable[[], None]) -> None:
+        self._number += 1
+        tie = 0.0 if self.order is None else self.order.random()
+        heappush(self.heap, (time, tie, self._number, happens))
+
+    def run(self) -> None:
+        """Let all happen that can, in the order of time."""
+        heap = self.heap
+        while True:
+            time, _, _, item = heappop(heap)
+            if item is None:
+                heappush(heap, (time, 0.0, -1, None))
+                return
+            self.now = time
+            if not isinstance(item, Agent):
+                item()
+                continue
+            assert item.generator is not None
+            state = next(item.generator, None)
+            if state is None:
+                item.ended = True
+            elif state:
+                self.schedule(item)
+
+    # ---- time -------------------------------------------------------------------------------------------------------
+
+    def factor(self) -> float:
+        """By how much a transfer's latency differs from the nominal one."""
+        return 1.0 if self.order is None else some_factor(self.order)
+
+    def hops(self, source: Core, destination: Core, noc: int) -> int:
+        """Routers between two cores: each network goes around its rows and columns in one direction."""
+        down, right = destination.row - source.row, destination.column - source.column
+        if noc == 1:
+            down, right = -down, -right
+        return down % self.grid.rows + right % self.grid.columns
+
+    def transfer_with_array(
+        self, mover: Mover, array: ArrayMemory, page_bytes: int, banks: tuple[tuple[int, int], ...], reads: bool
+    ) -> float:
+        """When so many pages of each bank have been moved to or from an array. The mover is busy as long as it takes to
+        issue them."""
+        grid, in_dram = self.grid, array.array.space == DRAM
+        if in_dram:
+            kind = DRAM_READ if reads else DRAM_WRITE
+        else:
+            kind = CORE_READ if reads else CORE_WRITE
+        count = sum(pages for _, pages in banks)
+        return self.transfer(mover, kind, page_bytes, count, banks if in_dram else (), grid.issue_cycles)
+
+    def transfer(
+        self,
+        mover: Mover,
+        kind: str,
+        transaction_bytes: int,
+        count: int,
+        banks: tuple[tuple[int, int], ...],
+        issue_cycles: float,
+    ) -> float:
+        """When `count` transactions of a kind that a mover begins have arrived. `banks`: how many of them go to which
+        bank of DRAM."""
+        grid, core = self.grid, mover.core
+        began = mover.time + grid.issue_cycles
+        mover.spend(issue_cycles * count)
+        free = max(core.ports[mover.noc], began) + grid.occupancy_cycles(kind, transaction_bytes, count)
+        core.ports[mover.noc] = done = free
+        each = transaction_bytes / self.bank_bytes_per_cycle
+        for bank, pages in banks:
+            busy = max(self.dram_banks[bank], began) + pages * each
+            self.dram_banks[bank] = busy
+            done = max(done, busy)
+        lands = max(done, mover.time) + grid.latency_cycles(kind) * self.factor()
+        self.moved_bytes[kind] += transaction_bytes * count
+        if self.timeline is not None:
+            self.timeline.transfer(mover, kind, transaction_bytes * count, began, lands)
+        return lands
+
+    def transfer_to_cores(self, mover: Mover, destinations: list[Core], bytes: int) -> dict[Core, float]:
+        """When the same bytes that a mover sends to other cores have come to each; its end of the network is busy
+        once."""
+        grid, core = self.grid, mover.core
+        began = mover.time + grid.issue_cycles
+        mover.spend(grid.issue_cycles)
+        free = max(core.ports[mover.noc], began) + grid.occupancy_cycles(CORE_WRITE, bytes)
+        core.ports[mover.noc] = free
+        lands: dict[Core, float] = {}
+        for each in destinations:
+            there = max(each.arriving[mover.noc] + bytes / grid.network_bytes_per_cycle, free)
+            each.arriving[mover.noc] = there
+            hops = self.hops(core, each, mover.noc) * grid.hop_cycles
+            lands[each] = there + (grid.latency_cycles(CORE_WRITE) + hops) * self.factor()
+        self.moved_bytes[CORE_WRITE] += bytes
+        if self.timeline is not None:
+            self.timeline.transfer(mover, CORE_WRITE, bytes, began, max(lands.values()))
+        return lands

@@ -1,0 +1,94 @@
+"""The grid target: a program for a grid of cores, which runs on a simulator of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import UnsupportedOnTargetError
+from tilewright.machines.core_grid import CoreGrid
+from tilewright.passes.base import Unit
+from tilewright.semantics.cores import ProgramRun
+from tilewright.targets.base import Tensor
+from tilewright.targets.grid.runtime import Simulation
+
+
+class GridProgram:
+    """A program compiled for a grid of cores."""
+
+    def __init__(self, unit: Unit, stages: dict[str, str]) -> None:
+        self.unit = unit
+        self._stages = stages
+        self.runs: list[tuple[str, ProgramRun]] = []
+
+    def __call__(self, *arrays: Tensor, out: Sequence[Tensor] | None = None) -> list[Tensor]:
+        simulation = Simulation(self.unit)
+        results = simulation.run(arrays)
+        self.runs = simulation.runs
+        if out is None:
+            return results
+        for target, result in zip(out, results, strict=True):
+            np.copyto(target, result)
+        return list(out)
+
+    @cached_property
+    def timing(self) -> list[tuple[str, ProgramRun]]:
+        """What the simulator counts for each kernel that a call runs, without numbers."""
+        simulation = Simulation(self.unit, values=False)
+        simulation.run(None)
+        return simulation.runs
+
+    @property
+    def grid(self) -> CoreGrid:
+        assert self.unit.machine.grid is not None  # the target's own machines all have one
+        return self.unit.machine.grid
+
+    def ir(self, phase: str) -> str:
+        """The program's text: `array`, `tile`, `scheduled` or `cpp`."""
+        if phase == "cpp":
+            return self.source
+        known = self._stages | {"scheduled": str(self.unit.module)}
+        if phase not in known:
+            names = ", ".join([*known, "cpp"])
+            raise UnsupportedOnTargetError(f"the grid target has no `{phase}` phase", help=f"ask for {names}")
+        return known[phase]
+
+    @cached_property
+    def source(self) -> str:
+        """Device source and host description of each kernel."""
+        from tilewright.targets.grid.emit import emit_program
+
+        texts: list[str] = []
+        for kernel in self.unit.kernels():
+            made = emit_program(kernel, self.unit.machine)
+            parts = {"reader": made.reader, "compute": made.compute, "writer": made.writer, "host": made.host}
+            texts += [f"// ---- {kernel.sym_name.data}: {part}\n{text}" for part, text in parts.items() if text]
+        return "\n".join(texts)
+
+    def asm(self) -> str:
+        """Device source: what the machine's own compiler takes."""
+        return self.source
+
+    def cost(self) -> dict[str, Any]:
+        """Per kernel the cycles that the simulator counts."""
+        kernels = [
+            {"kernel": name, "cycles": run.cycles, "seconds": run.seconds, "tile_operations": run.tile_operations}
+            for name, run in self.timing
+        ]
+        return {"machine": self.unit.machine.name, "kernels": kernels, "seconds": sum(run.seconds for _, run in self.timing)}
+
+    def explain(self) -> str:
+        """What was decided, and how long each kernel takes on the simulator."""
+        lines = [f"{text} [{n} times]" if n > 1 else text for text, n in Counter(map(str, self.unit.remarks)).items()]
+        for name, run in self.timing:
+            lines.append(f"{name}: {run.cycles:.0f} cycles, {run.tile_operations} tile operations")
+        return "\n".join(lines)
+
+    def save(self, path: str) -> None:
+        raise UnsupportedOnTargetError(
+            f"programs for a grid of cores are not saved, so not to {path}", help="keep what `ir('cpp')` prints"
+        )
