@@ -140,12 +140,13 @@ class Window:
 
 def natural_form(map: AffineMap, shape: Sequence[int], array_shape: Sequence[int]) -> Form:
     """The form in which pages of an array are when they are read for a tile: dims of the tile that go along the
-    array's last two dims lie along rows and columns."""
+    array's last two dims lie along rows and columns; of several, such as a window's places and its position, the
+    first one does."""
     ends = [ABSENT, ABSENT]
     for place, expression in zip((1, 0), reversed(map.results), strict=False):
         found = linear(expression)
         own = [d for d, _ in found.dims if shape[d] > 1] if found is not None else []
-        ends[place] = own[0] if len(own) == 1 else ABSENT
+        ends[place] = own[0] if own else ABSENT
     if ends[0] == ends[1] != ABSENT:
         ends[0] = ABSENT
     return Form(ends[0], ends[1]).of(shape)

@@ -10,7 +10,7 @@ from xdsl.ir import BlockArgument, SSAValue
 
 from tilewright import dtypes
 from tilewright.cost.core_tiles import product_tile
-from tilewright.cost.products import Product, Right, best_schedule
+from tilewright.cost.products import MatmulTile, Product, Right, best_schedule
 from tilewright.cost.register_blocks import micro_kernel_name
 from tilewright.cost.split_products import split_tile
 from tilewright.cost.tiles import is_streamed, matrix_tile, streaming_tile
@@ -450,7 +450,12 @@ def plan_convolve(group: array.FusedOp, machine: Machine, threads: int) -> Contr
         return plan
     sizes = max(1, per_group), max(1, result.shape[-1]), kernel.shape[1]
     accumulator = accumulator_of(result.dtype)
-    if machine.has_warps:
+    if machine.grid is not None:
+        groups = op.attributes_of()["groups"]
+        batches = groups * math.prod((result.shape[0], *result.shape[2:-1]))
+        found = product_tile(*sizes, batches, TILE * TILE * kernel.dtype.itemsize, machine.grid)
+        tile = MatmulTile(found.rows, found.columns, found.depth)
+    elif machine.has_warps:
         tile = warp_schedule(WarpProduct(*sizes, accumulator, accumulator, result.shape[0]), machine).tile
     else:
         tile = best_schedule(Product(*sizes, accumulator, copies_left=True), machine, 1).tile

@@ -17,14 +17,17 @@ from dataclasses import dataclass
 from xdsl.ir import SSAValue
 
 from tilewright import dtypes, ops
+from tilewright.cost.core_tiles import even_pages
 from tilewright.cost.products import dividing_split
 from tilewright.cost.register_blocks import even_split
 from tilewright.dialects import array, tile
 from tilewright.dialects.base import array_type, tensor
 from tilewright.dtypes import DType
-from tilewright.errors import CompilerBug
+from tilewright.errors import CompilerBug, UnsupportedOnTargetError
+from tilewright.layout.catalogue.device_tiles import TILE
 from tilewright.machines.machine import Machine
 from tilewright.passes.indexing import Axis, Coordinates, Linear, Tile
+from tilewright.passes.layout_rules import location_of
 from tilewright.passes.stages import Stage, Values
 from tilewright.passes.tile_builder import TileBuilder
 from tilewright.primitives import ArrayType
@@ -49,6 +52,8 @@ PART_COLUMNS = 64
 BLOCK_ELEMENTS = 4096
 # A line that is scanned is within one warp: 32 words a lane.
 WARP_LINE_BYTES = 4096
+# Pages of a line that a core of a grid looks through at a time.
+CORE_PAGES = 32
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,8 @@ def plan_ordered(op: array.ArrayOp, machine: Machine, threads: int) -> OrderedPl
     as there are, as long as every thread gets a tile, or as many as share lines of memory where each is sorted."""
     shape = array_type(op.operands[0]).shape
     axis, last = axis_of(op), len(shape) - 1
+    if machine.grid is not None:
+        return _plan_for_cores(op, shape, axis)
     if machine.has_warps:
         if isinstance(op, array.ScanOp):
             room = WARP_LINE_BYTES // array_type(op.operands[0]).dtype.compute.itemsize
@@ -107,6 +114,26 @@ def plan_ordered(op: array.ArrayOp, machine: Machine, threads: int) -> OrderedPl
     elif len(shape) > 1:
         extents[last - 1] = even_split(shape[last - 1], max(1, TILE_ELEMENTS // max(1, shape[axis])))
     return OrderedPlan(shape, axis, shape[axis], extents)
+
+
+def _plan_for_cores(op: array.ArrayOp, shape: tuple[int, ...], axis: int) -> OrderedPlan:
+    """Lines of one page side by side, in parts of as many pages as a tile has.
+
+    Raises:
+        UnsupportedOnTargetError: cores do not put elements in order.
+    """
+    if not isinstance(op, array.ArgReduceOp):
+        error = UnsupportedOnTargetError(
+            f"`{op.primitive}` does not run on a grid of cores", help='use target="cpu" for this program'
+        )
+        error.location = location_of(op)
+        raise error
+    last = len(shape) - 1
+    extents = {d: 1 for d in range(len(shape)) if d != axis}
+    beside = last if axis != last else last - 1
+    if beside >= 0:
+        extents[beside] = min(shape[beside], TILE)
+    return OrderedPlan(shape, axis, even_pages(-(-shape[axis] // TILE), CORE_PAGES) * TILE, extents)
 
 
 def _plan_in_registers(shape: tuple[int, ...], axis: int, room: int, reverse: bool = False) -> OrderedPlan:

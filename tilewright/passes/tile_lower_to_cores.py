@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any, ClassVar
 
-from xdsl.dialects.builtin import ArrayAttr, BoolAttr, FloatAttr, IndexType, f64
+from xdsl.dialects.builtin import AffineMapAttr, ArrayAttr, BoolAttr, FloatAttr, IndexType, f64
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
@@ -45,6 +45,7 @@ from tilewright.passes.core_forms import (
     Window,
     completed,
     default_form,
+    linear,
     natural_form,
     page_counts,
     pages_of,
@@ -116,6 +117,19 @@ def _is_wide(kernel: tile.KernelOp) -> bool:
     return False
 
 
+def _check_types(kernel: tile.KernelOp) -> None:
+    """Registers have 32 bits: numbers of 64 are places in arrays, which fit 32."""
+    for op in kernel.walk():
+        for value in (*op.operands, *op.results):
+            if isinstance(value.type, IndexType | tile.RefType):
+                continue
+            dtype = array_type(value).dtype
+            if dtype in (dtypes.f64, dtypes.u64) or (dtype.is_float and dtype.bits < 16) or dtype.bits in (8, 16) and (
+                dtype.is_integer
+            ):
+                raise _refuse(op, f"numbers of {dtype} do not run on a grid of cores", help="use f32, bf16, f16 or i32")
+
+
 def _refuse(op: Operation, what: str, help: str = 'use target="cpu" for this program') -> UnsupportedOnTargetError:
     error = UnsupportedOnTargetError(what, help=help)
     error.location = location_of(op)
@@ -144,14 +158,19 @@ class _Lowering:
         if grid is None:
             raise CompilerBug(f"{self.unit.machine.name} is no grid of cores")
         self.grid: CoreGrid = grid
+        _check_types(kernel)
         self.wide = _is_wide(kernel)
         self.registers = grid.half_registers(self.wide)
         result = tile.kernel(kernel.sym_name.data, (), [tile.ref_type(r) for r in kernel.refs], kernel.effect_names)
         self.refs = dict(zip(kernel.refs, result.refs, strict=True))
         self.shared = self._shared_tiles()
+        if 0 in kernel.grid_shape:
+            result.body.block.add_op(tile.YieldOp.make([], {}, []))
+            return result
         dealt = deal_points(kernel, grid)
         self.threads = Threads(dealt.cores)
         self.top = self.threads.scopes[0]
+        self.written = {op.destination for op in kernel.walk() if isinstance(op, tile.StoreOp)}
         for loop in dealt.loops:
             counter = self.threads.open_loop(loop.trips, loop.end)
             dealt.enter(loop, counter)
@@ -183,6 +202,10 @@ class _Lowering:
                     self._dot(op)
                 case tile.ForOp():
                     self._for(op)
+                case tile.LoadOp() if op.source in self.written:
+                    form = self.natural(op.result)
+                    held = self._loaded(op, form, None, cores.COMPUTE, self._window(op))
+                    self.held_tiles[op.result] = [(self._waited(held, cores.COMPUTE), cores.COMPUTE)]
                 case tile.LoadOp() | tile.IotaOp() | tile.PrintOp() | tile.AssertOp() | tile.ZoneOp():
                     pass  # what is loaded is loaded when it is asked for
                 case _ if isinstance(op, (*_PLACEWISE, *_RELABELS)) or _is_unit_reshape(op):
@@ -252,7 +275,8 @@ class _Lowering:
                 return _reduced_form(self.natural(op.operands[0]), op)
             case tile.MapOp():
                 known = [o for o in op.operands if not _is_vague(o)]
-                return self.natural(known[0]) if known else default_form(shape)
+                anchored = [o for o in known if _is_anchored(o)] or known
+                return self.natural(anchored[0]) if anchored else default_form(shape)
             case tile.CastOp() | tile.FillPaddingOp() | tile.RelayoutOp():
                 return self.natural(op.operands[0])
             case tile.ForOp():
@@ -331,16 +355,27 @@ class _Lowering:
     def _made(self, value: SSAValue, form: Form, need: tuple[Padding, Padding], consumer: str) -> Held:
         op = value.owner
         source = _load_behind(op) if isinstance(op, Operation) and value not in self.shared else None
-        if source is not None:
+        if source is not None and source[0].source not in self.written:
             load, fill = source
             wanted = fill if fill is not None else next((n for n in need if n is not None), None)
             if need in ((None, None), (wanted, None), (None, wanted), (wanted, wanted)):
                 window = self._window(load)
                 if window is None or (window.form.rows, window.form.columns) == (form.rows, form.columns):
                     return self._loaded(load, form, wanted, consumer, window)
-        if isinstance(op, tile.IotaOp) and consumer != cores.WRITER:
+                if (window.form.rows, window.form.columns) != (form.columns, form.rows) and not form.turned:
+                    return self._loaded(load, form, wanted, consumer, None)
+        if isinstance(op, tile.IotaOp) and consumer != cores.WRITER and not _is_place_of_lanes(op):
             return self._generated(op, form)
+        mine = [found.form for found, taker in self.held_tiles.get(value, ()) if taker == cores.COMPUTE]
+        if mine and all((own.rows, own.columns) not in _two_ways(form) for own in mine):
+            raise self._cannot_turn(value)
         return self._computed(value, form, need, consumer)
+
+    def _cannot_turn(self, value: SSAValue) -> UnsupportedOnTargetError:
+        op = value.owner
+        source = op if isinstance(op, Operation) else op.parent_op()
+        what = f"a tile of {array_type(value).shape} whose dims would have to change places with those of its pages"
+        return _refuse(source or self.kernel, f"{what} does not run on a grid of cores")
 
     def _capacity(self, pages: int, scope: Scope, buffers: int) -> int:
         return pages * (1 if scope is self.top else buffers)
@@ -365,25 +400,27 @@ class _Lowering:
             number = float(decode(op.fill))
         held = Held(queue, form, type, scope, (number, number))
         before, self.threads.location = self.threads.location, op.location
-        with self.threads.inside(cores.READER, scope):
+        # What is stored to the same array before has arrived, where one mover does both in turn.
+        role = cores.WRITER if op.source in self.written else cores.READER
+        with self.threads.inside(role, scope):
             if window is None:
-                self._gather(op, held, number)
+                self._gather(op, held, number, role)
             else:
-                self._fetch(op, held, number, window)
+                self._fetch(op, held, number, window, role)
         self.threads.location = before
         return held
 
-    def _fetch(self, op: tile.LoadOp, held: Held, fill: float | None, window: Window) -> None:
+    def _fetch(self, op: tile.LoadOp, held: Held, fill: float | None, window: Window, role: str) -> None:
         add, queue, array = self.threads.add, held.queue, self.refs[op.source]
         pages = {"pages": held.pages}
-        add(cores.READER, cores.ReserveOp, [queue], pages)
+        add(role, cores.ReserveOp, [queue], pages)
         extents, maps = self._page_maps(window, held.type.shape, held.form, op.symbols)
-        add(cores.READER, cores.FetchOp, [array, queue], {"extents": extents}, maps)
-        add(cores.READER, cores.BarrierOp, [], {"of": cores.READ})
+        add(role, cores.FetchOp, [array, queue], {"extents": extents}, maps)
+        add(role, cores.BarrierOp, [], {"of": cores.READ})
         if fill is not None and _reaches_beyond(window, held.type.shape, tile.ref_type(op.source).shape):
             value = fill if held.type.dtype.is_float or held.type.dtype.is_bool else int(fill)
-            add(cores.READER, cores.PadOp, [array, queue], {"extents": extents, "fill": value}, maps)
-        add(cores.READER, cores.PushOp, [queue], pages)
+            add(role, cores.PadOp, [array, queue], {"extents": extents, "fill": value}, maps)
+        add(role, cores.PushOp, [queue], pages)
 
     def _page_maps(
         self, window: Window, shape: Sequence[int], form: Form, symbols: Sequence[SSAValue]
@@ -413,17 +450,17 @@ class _Lowering:
             result = plus(result, times(self.index[symbols[position]], coefficient))
         return result
 
-    def _gather(self, op: tile.LoadOp, held: Held, fill: float | None) -> None:
+    def _gather(self, op: tile.LoadOp, held: Held, fill: float | None, role: str) -> None:
         add, queue = self.threads.add, held.queue
-        lanes = self._lanes(op, held.form, cores.READER)
+        lanes = self._lanes(op, held.form, role)
         pages = {"pages": held.pages}
-        add(cores.READER, cores.ReserveOp, [queue], pages)
+        add(role, cores.ReserveOp, [queue], pages)
         attributes = self._lane_attributes(held)
         if fill is not None:
             attributes["fill"] = fill if held.type.dtype.is_float or held.type.dtype.is_bool else int(fill)
         maps = self._lane_maps(op.map.data, op.symbols, held.type.rank)
-        add(cores.READER, cores.GatherOp, [self.refs[op.source], queue], attributes, maps, [h.queue for h in lanes])
-        add(cores.READER, cores.PushOp, [queue], pages)
+        add(role, cores.GatherOp, [self.refs[op.source], queue], attributes, maps, [h.queue for h in lanes])
+        add(role, cores.PushOp, [queue], pages)
 
     def _lanes(self, op: tile.LoadOp | tile.StoreOp, form: Form, consumer: str) -> list[Held]:
         """Tiles of integers that say, lane by lane, where elements are."""
@@ -446,8 +483,6 @@ class _Lowering:
     def _generated(self, op: tile.IotaOp, form: Form) -> Held:
         """A tile of places, which the reader stores number by number."""
         type, scope = array_type(op.result), self._scope_of(op.result)
-        if any(not isinstance(s.type, IndexType) for s in op.symbols):
-            raise _refuse(op, "a place that is computed from tiles of integers does not run on a grid of cores")
         pages = pages_of(type.shape, form)
         queue = self.threads.queue(dtypes.i32.name, self._capacity(pages, scope, self.buffers))
         row, column, page = (AffineExpr.dimension(d) for d in range(3))
@@ -578,8 +613,9 @@ class _Lowering:
         """What is stored, in a queue to the writer. What was computed further out is not stored here."""
         value, own = self._relabelled(op.value, form)
         source = _load_behind(value.owner) if isinstance(value.owner, Operation) else None
-        scope = self._scope_of(op.destination) if False else self.scopes[_block_of(op)]
-        if source is not None and source[1] is None and self._scope_of(value) is scope:
+        scope = self.scopes[_block_of(op)]
+        is_read = source is not None and source[0].source not in self.written
+        if source is not None and is_read and source[1] is None and self._scope_of(value) is scope:
             window = self._window(source[0])
             plain = own.of(array_type(value).shape)
             if window is None or (window.form.rows, window.form.columns) == (plain.rows, plain.columns):
@@ -732,6 +768,11 @@ def cores_lane(number: int) -> AffineExpr:
     return AffineExpr.symbol(-1 - number)
 
 
+def _two_ways(form: Form) -> tuple[tuple[int, int], tuple[int, int]]:
+    """The dims along rows and columns, and those of the pages turned around."""
+    return (form.rows, form.columns), (form.columns, form.rows)
+
+
 def _block_of(op: Operation) -> Block:
     block = op.parent_block()
     if block is None:
@@ -745,6 +786,10 @@ def _is_unit_reshape(op: Operation) -> bool:
         return False
     before, after = array_type(op.operands[0]).shape, array_type(op.results[0]).shape
     return [n for n in before if n != 1] == [n for n in after if n != 1]
+
+
+def _is_place_of_lanes(op: Operation) -> bool:
+    return isinstance(op, tile.IotaOp) and any(not isinstance(s.type, IndexType) for s in op.symbols)
 
 
 def _unit_places(op: Operation) -> dict[int, int]:
@@ -761,6 +806,14 @@ def _is_vague(value: SSAValue) -> bool:
     while isinstance(op, tile.CastOp | tile.RelayoutOp):
         op = op.operands[0].owner
     return isinstance(op, tile.FullOp | tile.BroadcastOp)
+
+
+def _is_anchored(value: SSAValue) -> bool:
+    """Whether a tile has something in it that lies in pages, and not only numbers that are made anywhere."""
+    op = value.owner
+    if isinstance(op, (*_PLACEWISE, *_RELABELS)) or (isinstance(op, Operation) and _is_unit_reshape(op)):
+        return any(_is_anchored(operand) for operand in op.operands)
+    return not isinstance(op, tile.IotaOp)
 
 
 def _is_zero(value: SSAValue) -> bool:
@@ -898,7 +951,7 @@ class _Graph:
         if key not in self._memo:
             op = value.owner
             is_read = value in self._lowering.shared or not isinstance(op, (*_PLACEWISE, *_RELABELS))
-            if isinstance(op, Operation) and _is_unit_reshape(op):
+            if isinstance(op, Operation) and (_is_unit_reshape(op) or _is_place_of_lanes(op)):
                 is_read = False
             self._memo[key] = self.read(value, at) if is_read else self.expanded(value, at)
         return self._memo[key]
@@ -929,6 +982,8 @@ class _Graph:
                 return self.node(op.operands[0], at)
             case tile.FillPaddingOp():
                 return self._filled(op, at)
+            case tile.IotaOp() if any(not isinstance(s.type, IndexType) for s in op.symbols):
+                return self._place(op, at)
             case Operation() if _is_unit_reshape(op):
                 places = _unit_places(op)
                 rank = array_type(op.operands[0]).rank
@@ -962,6 +1017,34 @@ class _Graph:
         value = Number(float(decode(op.value)), carrier_of(type.dtype))
         return apply("select", [inside, self.node(op.source, at), value], type.dtype)
 
+    def _place(self, op: tile.IotaOp, at: tuple[int | None, ...]) -> Node:
+        """A place that depends on tiles of integers: they are multiplied and added to one that does not."""
+        found = linear(op.map.data.results[0])
+        if found is None:
+            raise _refuse(op, "a place that divides a tile of integers does not run on a grid of cores")
+        indices = [s for s in op.symbols if isinstance(s.type, IndexType)]
+        plain = AffineExpr.constant(found.constant)
+        for d, coefficient in found.dims:
+            plain = plus(plain, times(AffineExpr.dimension(d), coefficient))
+        lanes: list[tuple[SSAValue, int]] = []
+        for position, coefficient in found.symbols:
+            symbol = op.symbols[position]
+            if isinstance(symbol.type, IndexType):
+                plain = plus(plain, times(AffineExpr.symbol(indices.index(symbol)), coefficient))
+            else:
+                lanes.append((symbol, coefficient))
+        rank = array_type(op.result).rank
+        map = AffineMapAttr(AffineMap(rank, len(indices), (plain,)))
+        iota = tile.IotaOp.make(indices, {"map": map}, [op.result.type])
+        iota.location = op.location
+        _block_of(op).insert_op_before(iota, op)
+        node = self.read(iota.result, at)
+        for symbol, coefficient in lanes:
+            own = self.node(symbol, at)
+            scaled = own if coefficient == 1 else apply("multiply", [own, Number(coefficient, dtypes.i32)], dtypes.i32)
+            node = apply("add", [node, scaled], dtypes.i32)
+        return node
+
     def read(self, value: SSAValue, at: tuple[int | None, ...]) -> Node:
         """A page of a tile in a queue."""
         lowering = self._lowering
@@ -969,15 +1052,15 @@ class _Graph:
         at = tuple(None if d is None or self._shape[d] == 1 or shape[i] == 1 else d for i, d in enumerate(at))
         where = {d: i for i, d in enumerate(at) if d is not None}
         wanted = Form(where.get(self._form.rows, ABSENT), where.get(self._form.columns, ABSENT)).of(shape)
-        natural = self._natural(value, shape)
-        transposed = ABSENT not in (wanted.rows, wanted.columns) and natural.swapped == wanted != natural
-        held = lowering.held(value, wanted.swapped if transposed else wanted)
         missing = [
             own != ABSENT and mine == ABSENT
             for own, mine in zip((self._form.rows, self._form.columns), (wanted.rows, wanted.columns), strict=True)
         ]
         broadcast = {(True, True): cores.SCALAR, (True, False): cores.ROW, (False, True): cores.COLUMN}
         kind = broadcast.get((missing[0], missing[1]), cores.NONE)
+        # A page is turned around or repeated on its way to a register, not both.
+        transposed = self._natural(value, shape).swapped == wanted != wanted.swapped and kind == cores.NONE
+        held = lowering.held(value, wanted.swapped if transposed else wanted)
         place_of = coordinates(self._shape, self._form)
         own, rank = held.form, len(shape)
         _, rows, columns = page_counts(shape, own)

@@ -12,8 +12,9 @@ first, and False where it waits for somebody to wake it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from types import GeneratorType
 from typing import Any
 
 from xdsl.ir import Block, Operation, SSAValue
@@ -28,8 +29,7 @@ from tilewright.semantics.cores.marks import print_steps, zone_steps
 from tilewright.semantics.cores.queue_steps import configure_steps, queue_steps
 from tilewright.semantics.cores.steps import Names, Step
 
-_Generator = Generator[bool, None, None]
-_QUEUE_OPS = (cores.ReserveOp, cores.PushOp, cores.WaitOp, cores.PopOp)
+_Generator = GeneratorType[bool, None, None]
 
 
 @dataclass(frozen=True)
@@ -148,99 +148,60 @@ def code_of(thread: cores.ThreadOp, role: str, row: SSAValue, column: SSAValue, 
 
 
 def _mover_steps(op: Operation, names: Names) -> list[Step]:
-    match op:
-        case cores.QueueStepOp():
-            return queue_steps(op)
-        case cores.FetchOp():
-            return mover_steps.fetch_steps(op, names)
-        case cores.PadOp():
-            return pad_steps.pad_steps(op, names)
-        case cores.PutOp():
-            return mover_steps.put_steps(op, names)
-        case cores.BarrierOp():
-            return mover_steps.barrier_steps(op)
-        case cores.MulticastOp():
-            return mover_steps.multicast_steps(op, names)
-        case cores.SendOp():
-            return mover_steps.send_steps(op, names)
-        case cores.SemaphoreSetOp():
-            return mover_steps.semaphore_set_steps(op)
-        case cores.SemaphoreWaitOp():
-            return mover_steps.semaphore_wait_steps(op)
-        case cores.SemaphoreIncrementOp():
-            return mover_steps.semaphore_increment_steps(op, names)
-        case cores.SemaphoreMulticastOp():
-            return mover_steps.semaphore_multicast_steps(op, names)
-        case cores.GatherOp():
-            return element_steps.gather_steps(op, names)
-        case cores.ScatterOp():
-            return element_steps.scatter_steps(op, names)
-        case cores.GenerateOp():
-            return element_steps.generate_steps(op, names)
-        case _:
-            raise CompilerBug(f"no semantics for {op.name} in a mover")
+    if isinstance(op, cores.QueueStepOp):
+        return queue_steps(op)
+    make = _MOVER_STEPS.get(type(op))
+    if make is None:
+        raise CompilerBug(f"no semantics for {op.name} in a mover")
+    return make(op, names)
 
 
 def _compute_steps(op: Operation, role: str, names: Names) -> list[Step]:
     if isinstance(op, cores.ConfigureOp):
         units = {UNPACK: unpack_steps.UNITS, MATH: math_steps.UNITS, PACK: pack_steps.UNITS}[role]
         return configure_steps(op) if op.unit.data in units else []
-    if isinstance(op, _QUEUE_OPS):
+    if isinstance(op, cores.QueueStepOp):
         empties = isinstance(op, cores.WaitOp | cores.PopOp)
         return queue_steps(op) if role == (UNPACK if empties else PACK) else []
     if isinstance(op, cores.RegistersOp):
         owner = MATH if op.step.data in (cores.ACQUIRE, cores.COMMIT) else PACK
         return math_steps.registers_steps(op) if role == owner else []
-    match role:
-        case _ if not isinstance(op, cores.CoreOp):
-            raise CompilerBug(f"no semantics for {op.name} in the thread that computes")
-        case "unpack":
-            return _unpack_steps(op, names)
-        case "math":
-            return _math_steps(op)
-        case _:
-            return _pack_steps(op, names)
+    if not any(type(op) in steps for steps in (_UNPACK_STEPS, _MATH_STEPS, _PACK_STEPS)):
+        raise CompilerBug(f"no semantics for {op.name} in the thread that computes")
+    make = {UNPACK: _UNPACK_STEPS, MATH: _MATH_STEPS, PACK: _PACK_STEPS}[role].get(type(op))
+    return [] if make is None else make(op, names)
 
 
-def _unpack_steps(op: Operation, names: Names) -> list[Step]:
-    match op:
-        case cores.CopyOp():
-            return unpack_steps.copy_steps(op, names)
-        case cores.BinaryOp():
-            return unpack_steps.binary_steps(op, names)
-        case cores.MatmulOp():
-            return unpack_steps.matmul_steps(op, names)
-        case cores.ReduceOp():
-            return unpack_steps.reduce_steps(op, names)
-        case _:
-            return []
-
-
-def _math_steps(op: Operation) -> list[Step]:
-    match op:
-        case cores.CopyOp():
-            return math_steps.copy_steps(op)
-        case cores.BinaryOp():
-            return math_steps.binary_steps(op)
-        case cores.MatmulOp():
-            return math_steps.matmul_steps(op)
-        case cores.ReduceOp():
-            return math_steps.reduce_steps(op)
-        case cores.MapOp():
-            return math_steps.map_steps(op)
-        case cores.CastOp():
-            return math_steps.cast_steps(op)
-        case cores.FoldOp():
-            return math_steps.fold_steps(op)
-        case _:
-            return []
-
-
-def _pack_steps(op: Operation, names: Names) -> list[Step]:
-    match op:
-        case cores.AccumulateOp():
-            return pack_steps.accumulate_steps(op, names)
-        case cores.PackOp():
-            return pack_steps.pack_steps(op, names)
-        case _:
-            return []
+# What makes the steps of an operation, by its class; each takes an operation of that class.
+_Makers = dict[type[Operation], Callable[[Any, Names], list[Step]]]
+_MOVER_STEPS: _Makers = {
+    cores.FetchOp: mover_steps.fetch_steps,
+    cores.PadOp: pad_steps.pad_steps,
+    cores.PutOp: mover_steps.put_steps,
+    cores.BarrierOp: lambda op, _: mover_steps.barrier_steps(op),
+    cores.MulticastOp: mover_steps.multicast_steps,
+    cores.SendOp: mover_steps.send_steps,
+    cores.SemaphoreSetOp: lambda op, _: mover_steps.semaphore_set_steps(op),
+    cores.SemaphoreWaitOp: lambda op, _: mover_steps.semaphore_wait_steps(op),
+    cores.SemaphoreIncrementOp: mover_steps.semaphore_increment_steps,
+    cores.SemaphoreMulticastOp: mover_steps.semaphore_multicast_steps,
+    cores.GatherOp: element_steps.gather_steps,
+    cores.ScatterOp: element_steps.scatter_steps,
+    cores.GenerateOp: element_steps.generate_steps,
+}
+_UNPACK_STEPS: _Makers = {
+    cores.CopyOp: unpack_steps.copy_steps,
+    cores.BinaryOp: unpack_steps.binary_steps,
+    cores.MatmulOp: unpack_steps.matmul_steps,
+    cores.ReduceOp: unpack_steps.reduce_steps,
+}
+_MATH_STEPS: _Makers = {
+    cores.CopyOp: lambda op, _: math_steps.copy_steps(op),
+    cores.BinaryOp: lambda op, _: math_steps.binary_steps(op),
+    cores.MatmulOp: lambda op, _: math_steps.matmul_steps(op),
+    cores.ReduceOp: lambda op, _: math_steps.reduce_steps(op),
+    cores.MapOp: lambda op, _: math_steps.map_steps(op),
+    cores.CastOp: lambda op, _: math_steps.cast_steps(op),
+    cores.FoldOp: lambda op, _: math_steps.fold_steps(op),
+}
+_PACK_STEPS: _Makers = {cores.AccumulateOp: pack_steps.accumulate_steps, cores.PackOp: pack_steps.pack_steps}

@@ -9,8 +9,9 @@ when it tells others what it knows.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from types import GeneratorType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -79,7 +80,7 @@ class Agent:
     waiting: tuple[Resource, Operation] | None = None
     waiting_since: float = 0.0
     states: dict[str, str] = field(default_factory=dict[str, str])
-    generator: Generator[bool, None, None] | None = None
+    generator: GeneratorType[bool, None, None] | None = None
     trip_names: dict[Operation, tuple[str, ...]] = field(default_factory=dict[Operation, tuple[str, ...]])
 
     @property
@@ -96,10 +97,9 @@ class Agent:
 
     def trips_of(self, op: Operation) -> tuple[int, ...]:
         """Which trip of each loop around an operation the agent is in."""
-        frame = None if self.generator is None else self.generator.gi_frame
-        if frame is None:
+        if self.generator is None or self.ended:
             return ()
-        values: dict[str, Any] = frame.f_locals
+        values: dict[str, Any] = self.generator.gi_frame.f_locals
         return tuple(int(values[name]) for name in self.trip_names.get(op, ()) if name in values)
 
     # ---- time -------------------------------------------------------------------------------------------------------
@@ -152,8 +152,8 @@ def some_factor(order: random.Random) -> float:
 
 @dataclass(eq=False)
 class Mover(Agent):
-    """A thread that moves data. `begun`: the clock of each of its columns; `lands`: when all reads, writes to arrays and
-    writes to cores have. `arrivals` and `sent`: for each core that it wrote to, when the last write arrives, and its
+    """A thread that moves data. `begun`: the clock of each of its columns; `lands`: when all reads, writes to arrays
+    and writes to cores have. `arrivals` and `sent`: for each core that it wrote to, when the last write arrives, and its
     clock; `multicasts`: stamps of the last multicast of pages and of a semaphore."""
 
     noc: int = 0
@@ -177,7 +177,7 @@ class Mover(Agent):
         return self.vector.item(self.column + column) >= self.begun[column]
 
     def tell_core(self, core: Core) -> Knowledge:
-        """What a number that goes to a core tells there: among it, that what was written to the core before has come."""
+        """What a number that goes to a core tells there: that what was written to the core before has come, too."""
         told = self.tell()
         column = self.column + CORE_WRITES
         told[column] = max(told.item(column), self.sent.get(core, 0))

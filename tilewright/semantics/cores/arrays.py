@@ -24,15 +24,19 @@ _Uses = dict[int, list[tuple[Stamp, Array]]]
 
 class ArrayMemory:
     """`grid`: how many pages there are along each coordinate. Where a program only reads an array, who does is not
-    noted; where it only writes it, each of its elements is to be written once."""
+    noted; where it only writes it, each of its elements is to be written once, and where it reads what it wrote, at
+    least once."""
 
-    def __init__(self, array: DeviceArray, name: str, effect: str, is_written: bool, checks: bool) -> None:
+    def __init__(
+        self, array: DeviceArray, name: str, effect: str, is_read: bool, is_written: bool, checks: bool
+    ) -> None:
         self.array = array
         self.name = name
         self.effect = effect
         self.grid = page_grid(array.shape)
         self.pages = prod(self.grid)
         self.is_checked = checks and is_written
+        self._is_written_once = effect == tile.OUT and not is_read
         self._counts = np.zeros(self.pages if checks else 0, np.int32)
         self._written: dict[int, Array] = {}
         self._writers: dict[int, Stamp] = {}
@@ -56,7 +60,7 @@ class ArrayMemory:
             self._note_write(agent, page, stamp, self._writers.get(page))
             if self.effect != tile.OUT:
                 continue
-            if self._counts[page] or page in self._written:
+            if self._is_written_once and (self._counts[page] or page in self._written):
                 raise self._twice(agent, stamp.op, page)
             self._counts[page] = 1
 
@@ -96,9 +100,8 @@ class ArrayMemory:
             self._keep_in_order(agent, page, own, stamp, self._gathered, "written", "reads")
             self._keep_in_order(agent, page, own, stamp, self._scattered, "written", "writes")
             written = self._written.setdefault(page, np.zeros(_ELEMENTS, bool))
-            if self.effect == tile.OUT and (
-                written[own].any() or self._counts[page] or np.unique(own).size < own.size
-            ):
+            is_again = written[own].any() or self._counts[page] or np.unique(own).size < own.size
+            if self._is_written_once and is_again:
                 raise self._twice(agent, stamp.op, page)
             written[own] = True
             self._scattered.setdefault(page, []).append((stamp, own))
@@ -120,7 +123,7 @@ class ArrayMemory:
         if self.effect != tile.OUT or not self._counts.size:
             return
         for page in np.flatnonzero(self._counts == 0).tolist():
-            inside = self._inside(page)
+            inside = self.inside(page)
             written = self._written.get(page)
             left = inside if written is None else inside & ~written
             if left.any():
@@ -131,7 +134,7 @@ class ArrayMemory:
                     "were not written",
                 )
 
-    def _inside(self, page: int) -> Array:
+    def inside(self, page: int) -> Array:
         """Which elements of a page, face by face, are some of the array."""
         rows, columns = (*(1,) * (2 - len(self.array.shape)), *self.array.shape)[-2:]
         *_, row, column = (int(c) for c in np.unravel_index(page, self.grid))
@@ -144,7 +147,7 @@ class ArrayMemory:
     def _race(self, agent: Agent, op: Operation, page: int, what: str, other: Stamp, does: str) -> CoreHazard:
         return hazard(
             "array-race",
-            f"page {page} of array {self.name} is {what} while {place(other.agent, other.op, ())} {does} it, in no order",
+            f"page {page} of array {self.name} is {what} while {place(other.agent, other.op, ())} {does} it",
             agent,
             op,
         )

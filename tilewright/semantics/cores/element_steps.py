@@ -18,10 +18,9 @@ from tilewright.semantics.cores.arrays import ArrayMemory
 from tilewright.semantics.cores.device_array import poison_page
 from tilewright.semantics.cores.expressions import Argument, Places, places_from
 from tilewright.semantics.cores.mover_steps import mover
-from tilewright.semantics.cores.queues import Queue
+from tilewright.semantics.cores.queues import Queue, at, set_at
 from tilewright.semantics.cores.reports import hazard
 from tilewright.semantics.cores.steps import Names, Step
-from tilewright.semantics.cores.unpack_steps import pages_at
 from tilewright.semantics.tile import evaluate_map
 from tilewright.semantics.tile_formats import Array, decode_in_faces, encode, encode_in_faces
 
@@ -54,7 +53,7 @@ def generate_steps(op: cores.GenerateOp, names: Names) -> list[Step]:
                 values = np.where(values < choice[0], choice[1], choice[2])
             if face_rows:
                 values = np.where((np.arange(TILE) % FACE == 0)[:, None], values, 0)
-            queue.view[slots[0] : slots[-1] + 1] = encode(values, queue.format.name)
+            set_at(queue.view, slots, encode(values, queue.format.name))
 
         return generate
 
@@ -72,7 +71,7 @@ class _Tile:
 
 def _tile_of(op: cores.ElementsOp) -> _Tile:
     shape, rows, columns = op.lanes, int(decode(op.rows)), int(decode(op.columns))
-    lanes = np.indices(shape).reshape(len(shape), -1)
+    lanes = np.indices(shape).reshape(len(shape), prod(shape))
     outer = [d for d in range(len(shape)) if d not in (rows, columns)]
     page = np.zeros(lanes.shape[1], np.int64)
     for d in outer:
@@ -80,10 +79,10 @@ def _tile_of(op: cores.ElementsOp) -> _Tile:
     places: list[Array] = []
     tiles = [1, 1]
     for i, d in enumerate((rows, columns)):
-        at = np.zeros_like(page) if d < 0 else lanes[d]
+        along = np.zeros_like(page) if d < 0 else lanes[d]
         tiles[i] = 1 if d < 0 else -(-shape[d] // TILE)
-        page = page * tiles[i] + at // TILE
-        places.append(at % TILE)
+        page = page * tiles[i] + along // TILE
+        places.append(along % TILE)
     count = prod(shape[d] for d in outer) * tiles[0] * tiles[1]
     return _Tile(page, element_of(*places), count)
 
@@ -102,8 +101,8 @@ def gather_steps(op: cores.GatherOp, names: Names) -> list[Step]:
         memory, queue = world.arrays[op.array], agent.queue(op.queue)
         _check_format(agent, op, memory, queue)
 
-        def gather(at: Argument, *given: int) -> None:
-            slots = queue.free_slots(agent, op, places.pages(at))
+        def gather(place: Argument, *given: int) -> None:
+            slots = queue.free_slots(agent, op, places.pages(place))
             lanes = _lanes(agent, op, tile, given)
             pages, elements, inside = _of_array(memory, op, lanes)
             if world.checks:
@@ -124,7 +123,7 @@ def gather_steps(op: cores.GatherOp, names: Names) -> list[Step]:
             unique, index = np.unique(pages, return_inverse=True)
             read = decode_in_faces(memory.array.pages[unique], memory.array.format.name)
             values[tile.pages[inside], tile.elements[inside]] = read[index, elements]
-            queue.view[slots[0] : slots[-1] + 1] = encode_in_faces(values, queue.format.name)
+            set_at(queue.view, slots, encode_in_faces(values, queue.format.name))
 
         return gather
 
@@ -139,8 +138,8 @@ def scatter_steps(op: cores.ScatterOp, names: Names) -> list[Step]:
         memory, queue = world.arrays[op.array], agent.queue(op.queue)
         _check_format(agent, op, memory, queue)
 
-        def scatter(at: Argument, *given: int) -> None:
-            slots = queue.full_slots(agent, op, places.pages(at))
+        def scatter(place: Argument, *given: int) -> None:
+            slots = queue.full_slots(agent, op, places.pages(place))
             lanes = _lanes(agent, op, tile, given)
             pages, elements, inside = _of_array(memory, op, lanes)
             if world.checks:
@@ -154,7 +153,7 @@ def scatter_steps(op: cores.ScatterOp, names: Names) -> list[Step]:
             own.lands[ARRAY_WRITES] = max(own.lands[ARRAY_WRITES], lands)
             if queue.view is None:
                 return
-            values = decode_in_faces(pages_at(queue, slots), queue.format.name)
+            values = decode_in_faces(at(queue.view, slots), queue.format.name)
             unique, index = np.unique(pages, return_inverse=True)
             changed = decode_in_faces(memory.array.pages[unique], memory.array.format.name)
             changed[index, elements] = values[tile.pages[inside], tile.elements[inside]]
@@ -191,7 +190,7 @@ def _lanes(agent: Agent, op: cores.ElementsOp, tile: _Tile, given: tuple[int, ..
         if queue.view is None:
             symbols.append(np.zeros(op.lanes, np.int64))
             continue
-        numbers = decode_in_faces(pages_at(queue, slots), queue.format.name)
+        numbers = decode_in_faces(at(queue.view, slots), queue.format.name)
         symbols.append(numbers[tile.pages, tile.elements].astype(np.int64).reshape(op.lanes))
     return [each.reshape(-1) for each in evaluate_map(op.map.data, op.lanes, symbols)]
 

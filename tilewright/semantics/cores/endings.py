@@ -135,5 +135,3 @@ def _line(agent: Agent) -> str:
     else:
         why = f"which {going[0].name} would bring"
     return f"{place(agent, op)} waits for {resource.wait_text(agent)}, {why}"
-
-

@@ -97,8 +97,7 @@ def reduce_steps(op: cores.ReduceOp) -> list[Step]:
         result = np.full((2, 2, FACE, FACE), np.nan, np.float32)
         result[_PLACES[along]] = reduced
         result = result.reshape(1, -1)
-        kind = half.kinds[slots.start]
-        if kind is not None:
+        if half.kinds[slots.start] is not None:
             held = _floats(agent, op, half, slots)
             result = held + result if adds else np.maximum(held, result)
         half.write(slots, FLOATS, result)
@@ -295,6 +294,4 @@ def _check_kind(agent: Agent, op: Operation, half: Half, slots: slice, kind: str
         if held is None:
             raise never_written(slot, agent, op)
         if kind is not None and (held == FLOATS) != (kind == FLOATS) and agent.world.values:
-            raise hazard(
-                "register-of-other-type", f"register {slot} holds {held}, and is taken for {kind}", agent, op
-            )
+            raise hazard("register-of-other-type", f"register {slot} holds {held}, and is taken for {kind}", agent, op)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from tilewright.dialects import cores
 from tilewright.dialects.base import decode
 from tilewright.machines.core_grid import CoreGrid
@@ -38,8 +40,10 @@ def addresses_of(program: cores.ProgramOp, grid: CoreGrid) -> list[int]:
             text = f"queue {name} begins at {begin}, no multiple of {grid.memory_alignment_bytes}"
             raise _error("misaligned", text, queue)
         if begin < grid.memory_base_bytes or end > grid.memory_end_bytes:
-            raise _error("out-of-memory", f"queue {name} is from {begin} to {end}, {_table(program, found, grid)}", queue)
-    for (_, end, number), (begin, _, other) in zip(ranges, ranges[1:], strict=False):
+            raise _error(
+                "out-of-memory", f"queue {name} is from {begin} to {end}, {_table(program, found, grid)}", queue
+            )
+    for (_, end, number), (begin, _, other) in itertools.pairwise(ranges):
         if begin < end:
             names = f"{name_of(queues[number].result, number)} and {name_of(queues[other].result, other)}"
             raise _error("memory-overlap", f"queues {names} overlap from {begin} to {end}", queues[other])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
@@ -9,7 +10,7 @@ from math import prod
 import numpy as np
 from xdsl.ir import Operation
 
-from tilewright.dialects import cores
+from tilewright.dialects import cores, tile
 from tilewright.dialects.base import decode
 from tilewright.semantics.cores.agents import (
     ARRAY_WRITES,
@@ -23,12 +24,11 @@ from tilewright.semantics.cores.agents import (
     Mover,
     Stamp,
 )
-from tilewright.semantics.cores.arrays import ArrayMemory
 from tilewright.semantics.cores.device_array import poison_page
-from tilewright.semantics.cores.expressions import Argument, Numbers, numbers_of, places_from, python
+from tilewright.semantics.cores.expressions import Argument, numbers_of, places_from, python
+from tilewright.semantics.cores.queues import Pages, at, set_at, shifted
 from tilewright.semantics.cores.reports import hazard
 from tilewright.semantics.cores.steps import Names, Step
-from tilewright.semantics.cores.unpack_steps import pages_at
 
 # How many moves of one operation are kept, by where they are.
 _MOST_KEPT = 1 << 16
@@ -43,94 +43,125 @@ def mover(agent: Agent) -> Mover:
 
 
 @dataclass(frozen=True)
-class _Move:
+class Move:
     """One execution of an operation: pages of the array, those of the queue that they go with, and pages of the queue
     that go with none. `banks`: how many pages of the array are in which bank of DRAM."""
 
-    pages: list[int]
-    places: Sequence[int]
+    pages: Pages
+    places: Pages
     missing: list[int]
     banks: tuple[tuple[int, int], ...]
 
     @property
-    def all_places(self) -> Sequence[int]:
+    def all_places(self) -> Pages:
         return self.places if not self.missing else sorted({*self.places, *self.missing})
 
 
-class _Moves:
-    """The moves of an operation, worked out once for each place of its windows."""
+class Moves:
+    """The moves of an operation on one array, worked out once for each place of its windows."""
 
     def __init__(self, op: cores.PagesOp, names: Names) -> None:
         map, symbols = op.map.data, names(op.symbols)
         self._coordinates = [numbers_of(map, i, op.shape, symbols) for i in range(len(map.results))]
         self._at = numbers_of(op.at.data, 0, op.shape, symbols)
+        self._grid = cores.page_grid(tile.ref_type(op.array).shape)
         self._count = prod(op.shape)
-        self._known: dict[tuple[int, ...], _Move] = {}
+        self._known: dict[tuple[Argument | tuple[int, ...], ...], Move] = {}
         self.argument = ", ".join(each.argument for each in (*self._coordinates, self._at))
+        offsets = [each.offsets for each in self._coordinates]
+        self._ends = [None if each is None else (min(each), max(each)) for each in offsets]
+        # Where all coordinates are sums of a base and something that stays, so are pages in the array.
+        self._offsets: list[int] | None = None
+        if self._at.offsets is not None and None not in offsets:
+            known = [each for each in offsets if each is not None]
+            self._offsets = [self._page(point) for point in zip(*known, strict=True)]
 
-    def move(self, memory: ArrayMemory, banks: int, given: tuple[Argument, ...]) -> _Move:
+    def move(self, banks: int, given: tuple[Argument, ...]) -> Move:
         key = tuple(each if isinstance(each, int) else tuple(each) for each in given)
-        found = self._known.get(key)  # pyright: ignore[reportArgumentType, reportCallIssue]
+        found = self._known.get(key)
         if found is None:
             if len(self._known) > _MOST_KEPT:
                 self._known.clear()
-            found = self._known[key] = self._work_out(memory, banks, given)  # pyright: ignore[reportArgumentType]
+            found = self._known[key] = self._inner(banks, given) or self._at_edge(banks, given)
         return found
 
-    def _work_out(self, memory: ArrayMemory, banks: int, given: tuple[Argument, ...]) -> _Move:
-        coordinates = [self._all(each, argument) for each, argument in zip(self._coordinates, given, strict=False)]
-        at = self._all(self._at, given[-1])
-        inside = np.ones(self._count, bool)
-        pages = np.zeros(self._count, np.int64)
-        for coordinate, size in zip(coordinates, memory.grid, strict=True):
-            inside &= (coordinate >= 0) & (coordinate < size)
-            pages = pages * size + coordinate
-        present, places = pages[inside], at[inside].tolist()
-        numbers, counts = np.unique(present % banks, return_counts=True)
-        if places and places == list(range(places[0], places[0] + len(places))):
-            places = range(places[0], places[0] + len(places))
-        by_bank = tuple(zip(numbers.tolist(), counts.tolist(), strict=True))
-        return _Move(present.tolist(), places, at[~inside].tolist(), by_bank)
+    def _page(self, coordinates: Sequence[int]) -> int:
+        page = 0
+        for coordinate, size in zip(coordinates, self._grid, strict=True):
+            page = page * size + coordinate
+        return page
 
-    def _all(self, numbers: Numbers, given: Argument) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        return np.asarray(numbers.all(given), np.int64)
+    def _inner(self, banks: int, given: tuple[Argument, ...]) -> Move | None:
+        """The move where all pages are inside of the array, by sums alone; else None."""
+        if self._offsets is None:
+            return None
+        bases: list[int] = []
+        for base, ends, size in zip(given, self._ends, self._grid, strict=False):
+            if not isinstance(base, int) or ends is None or base + ends[0] < 0 or base + ends[1] >= size:
+                return None
+            bases.append(base)
+        first = self._page(bases)
+        return _move([first + each for each in self._offsets], self._at.all(given[-1]), [], banks)
+
+    def _at_edge(self, banks: int, given: tuple[Argument, ...]) -> Move:
+        coordinates = [numbers.all(argument) for numbers, argument in zip(self._coordinates, given, strict=False)]
+        pages, places, missing = list[int](), list[int](), list[int]()
+        for *point, place in zip(*coordinates, self._at.all(given[-1]), strict=True):
+            if all(0 <= coordinate < size for coordinate, size in zip(point, self._grid, strict=True)):
+                pages.append(self._page(point))
+                places.append(place)
+            else:
+                missing.append(place)
+        return _move(pages, places, missing, banks)
+
+
+def _move(pages: list[int], places: Sequence[int], missing: list[int], banks: int) -> Move:
+    by_bank = (
+        tuple(Counter(page % banks for page in pages).items())
+        if len(pages) > 1
+        else tuple((page % banks, 1) for page in pages)
+    )
+    return Move(_run(pages), _run(places), missing, by_bank)
+
+
+def _run(numbers: Sequence[int]) -> Pages:
+    """Numbers as a range, where each is one more than that before it."""
+    if not numbers:
+        return numbers
+    run = range(numbers[0], numbers[0] + len(numbers))
+    return run if len(run) == 1 or list(run) == numbers else numbers
 
 
 def fetch_steps(op: cores.FetchOp, names: Names) -> list[Step]:
-    moves, zeros = _Moves(op, names), op.zeros is not None
+    moves, zeros = Moves(op, names), op.zeros is not None
 
     def make(agent: Agent) -> Action:
         own, world = mover(agent), agent.world
         memory, queue = world.arrays[op.array], agent.queue(op.queue)
-        banks, checks = world.grid.dram_banks, world.checks
+        banks, checks, view = world.grid.dram_banks, world.checks, queue.view
         page_bytes = queue.format.page_bytes
 
         def fetch(*given: Argument) -> None:
-            move = moves.move(memory, banks, given)
-            slots = queue.free_slots(agent, op, move.all_places)
-            if checks and move.pages:
-                stamp = own.begin(READS, op)
-                first = queue.back % queue.capacity
-                queue.note_writes(agent, [first + place for place in move.places], stamp)
-                if memory.is_checked:
-                    memory.note_reads(agent, move.pages, stamp)
+            move = moves.move(banks, given)
+            queue.free_slots(agent, op, move.all_places)
+            first = queue.back % queue.capacity
             if move.missing:
-                first = queue.back % queue.capacity
-                absent = [first + place for place in move.missing]
+                absent = shifted(move.missing, first)
                 if checks:
                     queue.note_writes(agent, absent, agent.stamp(op))
-                if queue.view is not None:
-                    queue.view[absent] = 0 if zeros else poison_page(queue.format)
+                if view is not None:
+                    set_at(view, absent, 0 if zeros else poison_page(queue.format))
             if not move.pages:
                 return
-            if queue.view is not None:
-                if move.missing:
-                    slots = [queue.back % queue.capacity + place for place in move.places]
-                if isinstance(slots, range):
-                    queue.view[slots.start : slots.stop] = memory.array.pages[move.pages]
-                else:
-                    queue.view[slots] = memory.array.pages[move.pages]
-            lands = world.transfer_with_array(own, memory, page_bytes, move.banks, True)
+            slots = shifted(move.places, first)
+            if checks:
+                stamp = own.begin(READS, op)
+                queue.note_writes(agent, slots, stamp)
+                if memory.is_checked:
+                    memory.note_reads(agent, move.pages, stamp)
+            if view is not None:
+                set_at(view, slots, at(memory.array.pages, move.pages))
+            lands = world.transfer_with_array(own, memory, page_bytes, len(move.pages), move.banks, True)
             own.lands[READS] = max(own.lands[READS], lands)
 
         return fetch
@@ -139,32 +170,27 @@ def fetch_steps(op: cores.FetchOp, names: Names) -> list[Step]:
 
 
 def put_steps(op: cores.PutOp, names: Names) -> list[Step]:
-    moves = _Moves(op, names)
+    moves = Moves(op, names)
 
     def make(agent: Agent) -> Action:
         own, world = mover(agent), agent.world
         memory, queue = world.arrays[op.array], agent.queue(op.queue)
-        banks, checks = world.grid.dram_banks, world.checks
+        banks, checks, view = world.grid.dram_banks, world.checks, queue.view
         page_bytes = queue.format.page_bytes
 
         def put(*given: Argument) -> None:
-            move = moves.move(memory, banks, given)
+            move = moves.move(banks, given)
             queue.full_slots(agent, op, move.all_places)
             if not move.pages:
                 return
-            first = queue.front % queue.capacity
-            slots = (
-                range(first + move.places.start, first + move.places.stop)
-                if isinstance(move.places, range)
-                else [first + place for place in move.places]
-            )
+            slots = shifted(move.places, queue.front % queue.capacity)
             if checks:
                 stamp = own.begin(ARRAY_WRITES, op)
                 queue.note_reads(agent, slots, stamp)
                 memory.note_writes(agent, move.pages, stamp)
-            if queue.view is not None:
-                memory.array.pages[move.pages] = pages_at(queue, slots)
-            lands = world.transfer_with_array(own, memory, page_bytes, move.banks, False)
+            if view is not None:
+                set_at(memory.array.pages, move.pages, at(view, slots))
+            lands = world.transfer_with_array(own, memory, page_bytes, len(move.pages), move.banks, False)
             own.lands[ARRAY_WRITES] = max(own.lands[ARRAY_WRITES], lands)
 
         return put
@@ -215,11 +241,11 @@ def multicast_steps(op: cores.MulticastOp, names: Names) -> list[Step]:
                     there.check_reserved(agent, op, slots)
                     there.note_writes(agent, slots, stamp)
             if queue.view is not None:
-                pages = pages_at(queue, slots)
+                pages = at(queue.view, slots)
                 for each in others:
                     view = each.queues[number].view
                     assert view is not None
-                    view[slots[0] : slots[-1] + 1] = pages
+                    set_at(view, slots, pages)
             _sent(own, world.transfer_to_cores(own, others, count * queue.format.page_bytes))
 
         return multicast
@@ -238,9 +264,9 @@ def send_steps(op: cores.SendOp, names: Names) -> list[Step]:
         source, destination = agent.queue(op.source), agent.queue(op.destination)
         checks = world.checks
 
-        def send(at: Argument, to: Argument, row: int, column: int) -> None:
+        def send(source_page: Argument, to: Argument, row: int, column: int) -> None:
             other = core_at(own, op, row, column)
-            slots = source.full_slots(agent, op, read.pages(at))
+            slots = source.full_slots(agent, op, read.pages(source_page))
             first = destination.back % destination.capacity
             there = other.queues[destination.number]
             target = [(first + page) % there.capacity for page in written.pages(to)]
@@ -251,7 +277,7 @@ def send_steps(op: cores.SendOp, names: Names) -> list[Step]:
                 there.note_writes(agent, target, stamp)
             if source.view is not None:
                 assert there.view is not None
-                there.view[target] = pages_at(source, slots)
+                there.view[target] = at(source.view, slots)
             _sent(own, world.transfer_to_cores(own, [other], count * source.format.page_bytes))
 
         return send

@@ -10,10 +10,11 @@ from tilewright.semantics.cores.agents import Action, Agent
 from tilewright.semantics.cores.expressions import Argument, places_of, python
 from tilewright.semantics.cores.math_steps import registers_of
 from tilewright.semantics.cores.queue_steps import needed_states
+from tilewright.semantics.cores.queues import at, set_at
 from tilewright.semantics.cores.registers import FLOATS, SIGNED, UNSIGNED
 from tilewright.semantics.cores.reports import hazard
 from tilewright.semantics.cores.steps import Names, Step
-from tilewright.semantics.cores.unpack_steps import check_states, pages_at
+from tilewright.semantics.cores.unpack_steps import check_states
 from tilewright.semantics.tile_formats import Array, decode_in_faces, encode_in_faces
 
 UNITS = (cores.PACK, cores.EDGES)
@@ -75,12 +76,9 @@ def pack_steps(op: cores.PackOp, names: Names) -> list[Step]:
                     )
             values = edged(half.read(registers, kind), agent.states.get(cores.EDGES, ""))
             if adds:
-                values = decode_in_faces(pages_at(queue, slots), format.name) + values
+                values = decode_in_faces(at(queue.view, slots), format.name) + values
             packed = encode_in_faces(values, format.name)
-            if isinstance(slots, range):
-                queue.view[slots.start : slots.stop] = packed
-            else:
-                queue.view[slots] = packed
+            set_at(queue.view, slots, packed)
 
         return pack
 

@@ -19,12 +19,13 @@ from tilewright.semantics.cores.agents import PARTS, Agent, Core, Knowledge, Mov
 from tilewright.semantics.cores.reports import hazard, place
 from tilewright.semantics.tile_formats import Bytes
 
-_Pages = range | Sequence[int]
+# Pages one behind another, or any.
+Pages = range | Sequence[int]
 
 
 class Queue:
-    """`front`, `back`: pages that were popped and pushed so far; `waited`, `reserved`: how many behind these were waited
-    for and reserved. `view`: the memory, (pages, bytes of one), absent where values are not computed."""
+    """`front`, `back`: pages that were popped and pushed so far; `waited`, `reserved`: how many behind these were
+    waited for and reserved. `view`: the memory, (pages, bytes of one), absent where values are not computed."""
 
     def __init__(self, core: Core, name: str, number: int, format: TileFormat, capacity: int, address: int) -> None:
         self.core = core
@@ -122,14 +123,14 @@ class Queue:
 
     # ---- which pages ------------------------------------------------------------------------------------------------
 
-    def full_slots(self, agent: Agent, op: Operation, pages: _Pages) -> _Pages:
+    def full_slots(self, agent: Agent, op: Operation, pages: Pages) -> Pages:
         """Where pages are in memory that are counted from the front."""
         first, last = _ends(pages)
         if last >= self.waited or first < 0:
             raise self._not_waited(agent, op, last if first >= 0 else first)
         return self._slots(self._keep_whole(self.front, last + 1, agent, op), pages)
 
-    def free_slots(self, agent: Agent, op: Operation, pages: _Pages) -> _Pages:
+    def free_slots(self, agent: Agent, op: Operation, pages: Pages) -> Pages:
         """The same of pages that are counted from the back."""
         first, last = _ends(pages)
         if last >= self.reserved or first < 0:
@@ -151,10 +152,8 @@ class Queue:
             op,
         )
 
-    def _slots(self, first: int, pages: _Pages) -> _Pages:
-        if isinstance(pages, range):
-            return range(first + pages.start, first + pages.stop)
-        return [first + page for page in pages]
+    def _slots(self, first: int, pages: Pages) -> Pages:
+        return shifted(pages, first)
 
     def _keep_whole(self, counted: int, count: int, agent: Agent, op: Operation) -> int:
         first = counted % self.capacity
@@ -170,7 +169,7 @@ class Queue:
 
     # ---- who touches them -------------------------------------------------------------------------------------------
 
-    def note_reads(self, agent: Agent, slots: _Pages, stamp: Stamp) -> None:
+    def note_reads(self, agent: Agent, slots: Pages, stamp: Stamp) -> None:
         """Pages are read, at the time of a stamp."""
         vector, column = agent.vector, stamp.column
         for slot in slots:
@@ -186,7 +185,7 @@ class Queue:
                 raise self._unordered(agent, stamp.op, writer, slot, "read")
             self.readers[slot][column] = stamp
 
-    def note_writes(self, agent: Agent, slots: _Pages, stamp: Stamp) -> None:
+    def note_writes(self, agent: Agent, slots: Pages, stamp: Stamp) -> None:
         """Pages are written, at the time of a stamp."""
         vector = agent.vector
         for slot in slots:
@@ -202,7 +201,7 @@ class Queue:
             self.writers[slot] = stamp
             self.filled[slot] = 1
 
-    def check_reserved(self, agent: Agent, op: Operation, slots: _Pages) -> None:
+    def check_reserved(self, agent: Agent, op: Operation, slots: Pages) -> None:
         """Another core's agent writes pages, which this core has to have reserved, as the agent knows."""
         for slot in slots:
             ahead = (slot - self.back) % self.capacity
@@ -261,6 +260,22 @@ class Queue:
         return "queue-underflow" if agent is self.emptier and self.wants_full is not None else "queue-overflow"
 
 
-def _ends(pages: _Pages) -> tuple[int, int]:
+def _ends(pages: Pages) -> tuple[int, int]:
     """The first and the last of some pages."""
     return (pages.start, pages.stop - 1) if isinstance(pages, range) else (min(pages), max(pages))
+
+
+def shifted(pages: Pages, by: int) -> Pages:
+    return range(pages.start + by, pages.stop + by) if isinstance(pages, range) else [page + by for page in pages]
+
+
+def at(rows: Bytes, numbers: Pages) -> Bytes:
+    """Some rows."""
+    return rows[numbers.start : numbers.stop] if isinstance(numbers, range) else rows[numbers]
+
+
+def set_at(rows: Bytes, numbers: Pages, values: Bytes | int) -> None:
+    if isinstance(numbers, range):
+        rows[numbers.start : numbers.stop] = values
+    else:
+        rows[numbers] = values

@@ -1,9 +1,9 @@
 """The tile registers of a core, which pass from math to pack by halves, and the source registers between unpack and
 math.
 
-A register holds a tile face by face, in 32 bits. Where registers have 16 bits, what is written to one is rounded. In the
-half that math acquires no register was written: a product, a reduction or a sum that is added to one starts there from
-its identity; what else reads one is a mistake.
+A register holds a tile face by face, in 32 bits. Where registers have 16 bits, what is written to one is rounded. In
+the half that math acquires no register was written: a product, a reduction or a sum that is added to one starts there
+from its identity; what else reads one is a mistake.
 """
 
 from __future__ import annotations

@@ -80,7 +80,8 @@ def run_program(
         if tuple(array.shape) != tile.ref_type(ref).shape:
             raise CompilerBug(f"array {number} has the shape {array.shape}, and not {tile.ref_type(ref).shape}")
         written = any(isinstance(use.operation, cores.PutOp | cores.ScatterOp) for use in ref.uses)
-        world.arrays[ref] = ArrayMemory(array, name_of(ref, number), effect, written, world.checks)
+        read = any(isinstance(use.operation, cores.FetchOp | cores.GatherOp) for use in ref.uses)
+        world.arrays[ref] = ArrayMemory(array, name_of(ref, number), effect, read, written, world.checks)
     _check_formats(program, world)
     codes = _codes(program, timeline is not None)
     _set_up(program, world, codes)
@@ -123,9 +124,7 @@ def _world_of(
             "too-many-cores",
             f"[too-many-cores] {rows} x {columns} cores, of {machine.grid.rows} x {machine.grid.columns}",
         )
-    world = World(
-        machine.grid, rows, columns, values, checks, random.Random(seed) if seed else None, timeline
-    )
+    world = World(machine.grid, rows, columns, values, checks, random.Random(seed) if seed else None, timeline)
     formats = {cores.queue_type(queue.result).tile_format for queue in program.queues}
     world.wide = program.wide is not None
     names = {format.name for format in formats}
@@ -254,5 +253,3 @@ def _name_givers(program: cores.ProgramOp, world: World) -> None:
         for core in world.cores.values():
             own = [core.agents[role] for role in setters if role not in senders]
             core.semaphores[number].givers = [*everywhere, *own]
-
-

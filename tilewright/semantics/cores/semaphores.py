@@ -76,7 +76,9 @@ class Semaphore:
 
     # ---- what comes from elsewhere ----------------------------------------------------------------------------------
 
-    def add(self, sender: Mover, op: Operation, trips: tuple[int, ...], stamp: Stamp, value: int, told: Knowledge) -> None:
+    def add(
+        self, sender: Mover, op: Operation, trips: tuple[int, ...], stamp: Stamp, value: int, told: Knowledge
+    ) -> None:
         """An increment arrives that a mover began at the time of a stamp."""
         self._arrive(sender, op, trips, stamp, self.value + value, told)
 
@@ -107,9 +109,7 @@ class Semaphore:
         self.value = value
         self._wake(world.now)
 
-    def _change(
-        self, agent: Agent, op: Operation, trips: tuple[int, ...] | None, value: int, known: Knowledge
-    ) -> None:
+    def _change(self, agent: Agent, op: Operation, trips: tuple[int, ...] | None, value: int, known: Knowledge) -> None:
         if value == self.value:
             return
         for stamp in self.reads.values():

@@ -14,7 +14,7 @@ from tilewright.layout.catalogue.device_tiles import FACE, TILE
 from tilewright.semantics.cores.agents import Action, Agent
 from tilewright.semantics.cores.expressions import Argument, Places, places_from, places_of
 from tilewright.semantics.cores.queue_steps import needed_states
-from tilewright.semantics.cores.queues import Queue
+from tilewright.semantics.cores.queues import at
 from tilewright.semantics.cores.registers import Operands
 from tilewright.semantics.cores.reports import hazard
 from tilewright.semantics.cores.steps import Names, Step
@@ -30,8 +30,6 @@ _Prepare = Callable[[list[Array]], tuple[Array, ...]]
 def copy_steps(op: cores.CopyOp, names: Names) -> list[Step]:
     count, places = len(op.slots), places_of(op.at.data, len(op.slots), names(op.symbols))
     broadcast, transposes = op.broadcast.data, op.transpose is not None
-    # Only a copy that the matrix unit changes goes through registers of 19 bits.
-    cuts = broadcast != cores.NONE or transposes
 
     def prepare(pages: list[Array]) -> tuple[Array, ...]:
         (source,) = pages
@@ -39,7 +37,7 @@ def copy_steps(op: cores.CopyOp, names: Names) -> list[Step]:
             source = source.reshape(-1, 2, 2, FACE, FACE).transpose(0, 2, 1, 4, 3).reshape(count, -1)
         return (repeated(source, broadcast),)
 
-    return _steps(op, [op.queue], [places], count, count, cuts, prepare)
+    return _steps(op, [op.queue], [places], count, count, False, prepare)
 
 
 def binary_steps(op: cores.BinaryOp, names: Names) -> list[Step]:
@@ -110,7 +108,7 @@ def _steps(
                 if checks:
                     queue.note_reads(agent, slots, agent.stamp(op))
                 if queue.view is not None:
-                    values = decode_in_faces(pages_at(queue, slots), queue.format.name)
+                    values = decode_in_faces(at(queue.view, slots), queue.format.name)
                     read.append(to_tf32(values) if cutting else values)
             began = agent.time
             agent.spend(cycles)
@@ -145,12 +143,6 @@ def check_states(agent: Agent, op: Operation, states: tuple[tuple[str, str], ...
                 agent,
                 op,
             )
-
-
-def pages_at(queue: Queue, slots: range | Sequence[int]) -> Array:
-    """The bytes of some pages."""
-    assert queue.view is not None
-    return queue.view[slots.start : slots.stop] if isinstance(slots, range) else queue.view[slots]
 
 
 def repeated(pages: Array, broadcast: str) -> Array:

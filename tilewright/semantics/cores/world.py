@@ -103,16 +103,21 @@ class World:
         return down % self.grid.rows + right % self.grid.columns
 
     def transfer_with_array(
-        self, mover: Mover, array: ArrayMemory, page_bytes: int, banks: tuple[tuple[int, int], ...], reads: bool
+        self,
+        mover: Mover,
+        array: ArrayMemory,
+        page_bytes: int,
+        count: int,
+        banks: tuple[tuple[int, int], ...],
+        reads: bool,
     ) -> float:
-        """When so many pages of each bank have been moved to or from an array. The mover is busy as long as it takes to
-        issue them."""
+        """When `count` pages, so many of each bank, have been moved to or from an array. The mover is busy as long as
+        it takes to issue them."""
         grid, in_dram = self.grid, array.array.space == DRAM
         if in_dram:
             kind = DRAM_READ if reads else DRAM_WRITE
         else:
             kind = CORE_READ if reads else CORE_WRITE
-        count = sum(pages for _, pages in banks)
         return self.transfer(mover, kind, page_bytes, count, banks if in_dram else (), grid.issue_cycles)
 
     def transfer(

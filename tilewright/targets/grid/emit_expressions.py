@@ -151,7 +151,7 @@ def remainder(left: Value, right: Value) -> Value:
     """What division leaves, which is not below zero; the divisor is positive."""
     if left.number is not None and right.number is not None:
         return constant(left.number % right.number)
-    if 0 <= left.low and left.high < right.low:
+    if left.low >= 0 and left.high < right.low:
         return left
     if right.number == 1:
         return constant(0)

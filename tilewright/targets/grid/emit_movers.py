@@ -9,21 +9,20 @@ each core its row and its column, where it needs them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil, inf, prod
+from math import ceil
 from typing import Any
 
 import ml_dtypes
 import numpy as np
-from xdsl.dialects.builtin import FloatAttr
 from xdsl.ir import Operation, SSAValue
 
 from tilewright.dialects import cores, tile
-from tilewright.dialects.base import decode, dtype_of
-from tilewright.errors import CompilerBug, UnsupportedOnTargetError
+from tilewright.dialects.base import dtype_of
+from tilewright.errors import UnsupportedOnTargetError
 from tilewright.layout.catalogue.device_tiles import TILE, TileFormat
 from tilewright.semantics.tile_formats import format_of
 from tilewright.targets.grid.emit_expressions import Value, add, constant, divide, multiply, remainder
-from tilewright.targets.grid.emit_thread import Facts, ThreadPrinter, ThreadSource
+from tilewright.targets.grid.emit_thread import Facts, ThreadPrinter, ThreadSource, number_of
 
 _LOCAL = """\
 // A number of a semaphore in this core's memory.
@@ -141,7 +140,9 @@ class MoverPrinter(ThreadPrinter):
         self._has_scratch = False
         self._reads_elements = False
         ops = list(thread.body.walk())
-        self._writes = any(isinstance(op, cores.MulticastOp | cores.SendOp | cores.PutOp | cores.ScatterOp) for op in ops)
+        self._writes = any(
+            isinstance(op, cores.MulticastOp | cores.SendOp | cores.PutOp | cores.ScatterOp) for op in ops
+        )
 
     def source(self, title: str) -> ThreadSource:
         """The whole kernel."""
@@ -203,10 +204,10 @@ class MoverPrinter(ThreadPrinter):
             case cores.GenerateOp():
                 self._print_generate(op)
             case cores.SemaphoreSetOp():
-                self.line(f"noc_semaphore_set({self._local(op.semaphore)}, {decode(op.value)});")
+                self.line(f"noc_semaphore_set({self._local(op.semaphore)}, {number_of(op.value)});")
             case cores.SemaphoreWaitOp():
                 suffix = "_min" if op.at_least is not None else ""
-                self.line(f"noc_semaphore_wait{suffix}({self._local(op.semaphore)}, {decode(op.value)});")
+                self.line(f"noc_semaphore_wait{suffix}({self._local(op.semaphore)}, {number_of(op.value)});")
             case cores.SemaphoreIncrementOp():
                 self._print_increment(op)
             case cores.SemaphoreMulticastOp():
@@ -246,51 +247,263 @@ class MoverPrinter(ThreadPrinter):
             place = self._place(op.queue, at, "write" if fetches else "read")
             inside = _inside(coordinates, grid)
             call = f"noc_async_{'read' if fetches else 'write'}_page({_flat(coordinates, grid).text}, {name}, {place});"
-            if inside == "true":
-                self.line(call)
-                return
-            if inside != "false":
-                with self.block(f"if ({inside})"):
-                    self.line(call)
-            if isinstance(op, cores.FetchOp) and op.zeros is not None:
+            zeros = None
+            if isinstance(op, cores.FetchOp) and op.zeros is not None and inside != "true":
                 self.helpers[_ZERO_PAGE] = None
                 zeros = f"zero_page({place}, {self.page_bytes(op.queue)});"
-                if inside == "false":
-                    self.line(zeros)
-                else:
-                    self.lines[-1] += " else {"
-                    self._depth += 1
-                    self.line(zeros)
-                    self._depth -= 1
-                    self.line("}")
+            self._print_guarded(inside, call, zeros)
 
     # ---- elements ---------------------------------------------------------------------------------------------------
 
     def _print_elements(self, op: cores.GatherOp | cores.ScatterOp) -> None:
-        """A loop over the lanes of a tile, each of which is read from its page or written to it."""
-        name, ref = self._array(op.array), tile.ref_type(op.array)
-        stored = format_of(dtype_of(ref.array.element_type))
+        """A loop over the lanes of a tile, each of which is read from its page of the array, or written to it."""
+        stored = format_of(dtype_of(tile.ref_type(op.array).array.element_type))
         element, format = _element_type(stored, op), cores.queue_type(op.queue).tile_format
         if format.name != stored.name:
             raise UnsupportedOnTargetError(
-                f"{op.name} between an array of {stored.name} and a queue of {format.name}",
-                help="cast the tile after it is loaded, or before it is stored",
+                f"{op.name} is between an array of {stored.name} and a queue of {format.name}",
+                help="cast the tile behind its load, or before its store",
             )
-        gathers = isinstance(op, cores.GatherOp)
         self.helpers |= {_IN_TILE: None, _LOAD: None, _STORE: None}
-        if gathers:
-            self.helpers[_READ_ELEMENT.format(piece=self.facts.grid.dram_alignment_bytes)] = None
-            self._reads_elements = True
-            # The scratch may hold something else by now.
-            self.line("held = Piece{};")
-        else:
-            self.helpers[_WRITE_ELEMENT] = None
         self._has_scratch = True
-        (at,) = self.map(op.at, [*op.symbols, *(constant(0) for _ in op.indices)] if _counts_indices(op) else op.symbols)
-        base = self._place(op.queue, at, "write" if gathers else "read")
-        self.line(f"const uint32_t pages = {base};" if base.startswith("get") else f"const uint32_t pages = {base};")
-        raise CompilerBug("unreachable")
+        if isinstance(op, cores.ScatterOp):
+            self.helpers[_WRITE_ELEMENT] = None
+            with self.loops(op.lanes) as dims:
+                self._print_lane(op, dims, element)
+            return
+        self.helpers[_READ_ELEMENT.format(piece=self.facts.grid.dram_alignment_bytes)] = None
+        with self.block(""):
+            self.line("Piece held;")
+            with self.loops(op.lanes) as dims:
+                self._print_lane(op, dims, element)
+
+    def _print_lane(self, op: cores.GatherOp | cores.ScatterOp, dims: Sequence[Value], element: str) -> None:
+        array, ref = self._array(op.array), tile.ref_type(op.array)
+        page, place = _lane_place(op, dims)
+        (at,) = self.map(op.at, op.symbols)
+        end = "write" if isinstance(op, cores.GatherOp) else "read"
+        here = f"{self._place(op.queue, add(at, page), end)} + {place} * sizeof({element})"
+        symbols: list[SSAValue | Value] = [*op.symbols]
+        for number, queue in enumerate(op.indices):
+            name = f"index{number}"
+            from_page = self._place(queue, page, "read")
+            self.line(f"const uint32_t {name} = load<uint32_t>({from_page} + {place} * sizeof(uint32_t));")
+            symbols.append(Value(name, -(2**31), 2**31 - 1))
+        coordinates = self.map(op.map, symbols, dims)
+        inside = _inside(coordinates, ref.shape)
+        known = [
+            Value(v.text, max(v.low, 0), min(v.high, size - 1), v.binds)
+            for v, size in zip(coordinates, ref.shape, strict=True)
+        ]
+        known = [constant(0)] * (2 - len(known)) + known
+        tiled = [*known[:-2], *(divide(each, constant(TILE)) for each in known[-2:])]
+        pages = cores.page_grid(ref.shape)
+        there = f"{array}, {_flat(tiled, pages).text}, {_in_tile(known[-2], known[-1])}"
+        scratch = f"get_write_ptr({_SCRATCH})"
+        if isinstance(op, cores.ScatterOp):
+            call = f"write_element({there}, load<{element}>({here}), {scratch});"
+            self._print_guarded(inside, call, None)
+            return
+        call = f"store({here}, read_element<{element}>({there}, {scratch}, held));"
+        fill = None if op.fill is None else _bits(float(op.fill.value.data), cores.queue_type(op.queue).tile_format)
+        self._print_guarded(inside, call, None if fill is None else f"store<{element}>({here}, {fill});")
+
+    def _print_guarded(self, inside: str, call: str, otherwise: str | None) -> None:
+        """One call where a condition holds, and another one where not."""
+        if inside == "true":
+            self.line(call)
+        elif inside == "false":
+            self.line(otherwise or "")
+        else:
+            with self.block(f"if ({inside})"):
+                self.line(call)
+            if otherwise is not None:
+                self.lines[-1] += " else {"
+                self._depth += 1
+                self.line(otherwise)
+                self._depth -= 1
+                self.line("}")
+
+    # ---- numbers ----------------------------------------------------------------------------------------------------
+
+    def _print_generate(self, op: cores.GenerateOp) -> None:
+        format = cores.queue_type(op.queue).tile_format
+        element = _element_type(format, op)
+        self.helpers |= {_IN_TILE: None, _STORE: None}
+        with self.loops((number_of(op.count), TILE, TILE)) as (page, row, column):
+            (number,) = self.map(op.map, op.symbols, [row, column, page])
+            text = self._chosen(number, op, format) if op.choice is not None else self._converted(number, format, op)
+            if op.face_rows is not None:
+                text = f"{row.text} % 16 == 0 ? {text} : 0"
+            place = f"{self._place(op.queue, page, 'write')} + {_in_tile(row, column)} * sizeof({element})"
+            self.line(f"store<{element}>({place}, {text});")
+
+    def _chosen(self, number: Value, op: cores.GenerateOp, format: TileFormat) -> str:
+        """The bits of one of two numbers."""
+        choice = [] if op.choice is None else [float(each.value.data) for each in op.choice.data]
+        limit, below, otherwise = choice
+        if number.high < limit:
+            return _bits(below, format)
+        if number.low >= limit:
+            return _bits(otherwise, format)
+        signed = f"static_cast<int32_t>({number.text})" if number.low < 0 else number.within(1)
+        return f"({signed} < {ceil(limit)} ? {_bits(below, format)} : {_bits(otherwise, format)})"
+
+    def _converted(self, number: Value, format: TileFormat, op: Operation) -> str:
+        """The bits of a number in a format."""
+        if number.number is not None:
+            return _bits(number.number, format)
+        if format.name in ("i32", "u32"):
+            return number.text
+        if format.name not in _CONVERSIONS:
+            raise UnsupportedOnTargetError(
+                f"{op.name} of numbers by place in {format.name} has no form in C++", help="generate them in f32"
+            )
+        name, helper = _CONVERSIONS[format.name]
+        self.helpers[helper] = None
+        return f"{name}({number.text})"
+
+    # ---- other cores ------------------------------------------------------------------------------------------------
+
+    def _print_multicast(self, op: cores.MulticastOp) -> None:
+        (at,) = self.map(op.at, op.symbols)
+        rectangle = self.map(op.rectangle, op.symbols)
+        here = self._place(op.queue, at, "write")
+        size = self._size(op.queue, number_of(op.pages))
+        call = f"noc_async_write_multicast({here}, {self._rectangle(rectangle, here)}, {size}, {{}});"
+        self._print_to_others(rectangle, call)
+
+    def _print_semaphore_multicast(self, op: cores.SemaphoreMulticastOp) -> None:
+        rectangle = self.map(op.rectangle, op.symbols)
+        name = self._semaphore(op.semaphore)
+        # What was multicast before goes first: it is on the same way, once it has left.
+        self.line("noc_async_writes_flushed();")
+        self._print_to_others(
+            rectangle, f"noc_semaphore_set_multicast({name}, {self._rectangle(rectangle, name)}, {{}});"
+        )
+
+    def _rectangle(self, rectangle: Sequence[Value], address: str) -> str:
+        self._needs_cores = True
+        self.helpers[_RECTANGLE_ADDRESS] = None
+        return f"rectangle_address({', '.join(each.text for each in rectangle)}, {address})"
+
+    def _print_to_others(self, rectangle: Sequence[Value], call: str) -> None:
+        """A call that is told how many cores of a rectangle are others."""
+        first_row, first_column, last_row, last_column = rectangle
+        minus_one = constant(-1)
+        rows = _simplified(add(last_row, multiply(minus_one, first_row)), last_row, first_row)
+        columns = _simplified(add(last_column, multiply(minus_one, first_column)), last_column, first_column)
+        count = multiply(add(rows, constant(1)), add(columns, constant(1)))
+        row, column = self.core()
+        insides = [
+            each
+            for low, own, high in ((first_row, row, last_row), (first_column, column, last_column))
+            for each in (_at_most(low, own), _at_most(own, high))
+        ]
+        if "false" not in insides:
+            asked = [each for each in insides if each != "true"]
+            own = Value(f"({' && '.join(asked)})", 0, 1) if asked else constant(1)
+            count = add(count, multiply(minus_one, own))
+        if count.number == 0:
+            return
+        if count.number is not None or count.low > 0:
+            self.line(call.format(count.text))
+            return
+        with self.block(f"if (const uint32_t others = {count.text}; others > 0)"):
+            self.line(call.format("others"))
+
+    def _size(self, queue: SSAValue, pages: int) -> str:
+        return self.page_bytes(queue) if pages == 1 else f"{pages} * {self.page_bytes(queue)}"
+
+    def _print_send(self, op: cores.SendOp) -> None:
+        (at,) = self.map(op.at, op.symbols)
+        (to,) = self.map(op.to, op.symbols)
+        there = self._core_address(self.map(op.core, op.symbols), self._place(op.destination, to, "write"))
+        size = self._size(op.source, number_of(op.pages))
+        self.line(f"noc_async_write({self._place(op.source, at, 'read')}, {there}, {size});")
+
+    def _print_increment(self, op: cores.SemaphoreIncrementOp) -> None:
+        if self._writes and not _is_behind_barrier(op):
+            # Increments go another way than what was written before.
+            self.line("noc_async_write_barrier();")
+        there = self._core_address(self.map(op.core, op.symbols), self._semaphore(op.semaphore))
+        self.line(f"noc_semaphore_inc({there}, {number_of(op.value)});")
+
+    def _core_address(self, core: Sequence[Value], address: str) -> str:
+        self._needs_cores = True
+        self.helpers[_CORE_ADDRESS] = None
+        row, column = core
+        return f"core_address({row.text}, {column.text}, {address})"
 
 
-def _counts_indices(op: cores.ElementsOp) -> bool:
-    return op.at.data.num_symbols > len(op.symbols)
+def _element_type(format: TileFormat, op: Operation) -> str:
+    """The unsigned type of C++ of an element's size."""
+    if format.exponent_bytes:
+        raise UnsupportedOnTargetError(
+            f"{op.name} touches single elements of {format.name}, which share an exponent", help="use bf16 there"
+        )
+    return f"uint{format.bits}_t"
+
+
+def _bits(number: float, format: TileFormat) -> str:
+    """The bits of a number, as a literal."""
+    types: dict[str, Any] = {"f32": np.float32, "bf16": ml_dtypes.bfloat16, "f16": np.float16}
+    if format.name not in types:
+        return hex(int(number) & 0xFFFFFFFF) if abs(number) > 9 else str(int(number) & 0xFFFFFFFF)
+    with np.errstate(over="ignore"):
+        value = np.asarray(number, np.float32).astype(types[format.name])
+    return f"0x{int(value.view(f'u{value.itemsize}')):0{2 * value.itemsize}X}"
+
+
+def _lane_place(op: cores.ElementsOp, dims: Sequence[Value]) -> tuple[Value, str]:
+    """The page of a lane's element, from that of the tile on, and its place there."""
+    lanes, rows, columns = op.lanes, number_of(op.rows), number_of(op.columns)
+    row = dims[rows] if rows >= 0 else constant(0)
+    column = dims[columns] if columns >= 0 else constant(0)
+    tall = -(-lanes[rows] // TILE) if rows >= 0 else 1
+    wide = -(-lanes[columns] // TILE) if columns >= 0 else 1
+    others = [d for d in range(len(lanes)) if d not in (rows, columns)]
+    counts = [*(lanes[d] for d in others), tall, wide]
+    page = _flat([*(dims[d] for d in others), divide(row, constant(TILE)), divide(column, constant(TILE))], counts)
+    return page, _in_tile(row, column)
+
+
+def _in_tile(row: Value, column: Value) -> str:
+    return f"in_tile({remainder(row, constant(TILE)).text}, {remainder(column, constant(TILE)).text})"
+
+
+def _flat(coordinates: Sequence[Value], sizes: Sequence[int]) -> Value:
+    """The number of a place, counted row-major."""
+    found = constant(0)
+    for coordinate, size in zip(coordinates, sizes, strict=True):
+        found = add(multiply(found, constant(size)), coordinate)
+    return found
+
+
+def _inside(coordinates: Sequence[Value], sizes: Sequence[int]) -> str:
+    """Whether all coordinates are inside of an array, as a condition; `true` and `false` where that is known."""
+    asked: list[str] = []
+    for coordinate, size in zip(coordinates, sizes, strict=True):
+        if coordinate.high < 0 or coordinate.low >= size:
+            return "false"
+        if coordinate.low < 0 or coordinate.high >= size:
+            asked.append(f"{coordinate.text} < {size}")
+    return " && ".join(asked) or "true"
+
+
+def _at_most(left: Value, right: Value) -> str:
+    if left.text == right.text or left.high <= right.low:
+        return "true"
+    return "false" if left.low > right.high else f"{left.text} <= {right.text}"
+
+
+def _simplified(difference: Value, left: Value, right: Value) -> Value:
+    return constant(0) if left.text == right.text else difference
+
+
+def _is_behind_barrier(op: Operation) -> bool:
+    """Whether nothing was written since a barrier of writes, by the operations right before."""
+    before = op.prev_op
+    while isinstance(before, cores.SemaphoreIncrementOp | cores.PopOp | cores.PushOp):
+        before = before.prev_op
+    return isinstance(before, cores.BarrierOp) and before.of.data == cores.WRITE

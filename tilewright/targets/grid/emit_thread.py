@@ -6,25 +6,39 @@ in vain.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from xdsl.dialects.builtin import AffineMapAttr
+from xdsl.dialects.builtin import AffineMapAttr, IntegerAttr
 from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.dialects import cores, tile
-from tilewright.dialects.base import decode
 from tilewright.errors import CompilerBug
 from tilewright.machines.core_grid import CoreGrid
 from tilewright.targets.grid.emit_expressions import FLOOR_DIVIDE, Value, constant, results, variable
 
 _COUNTERS = ("i", "j", "k", "m", "n", "p", "q", "r", "s", "t", "u", "v", "w")
 # Names that C++ or the headers of kernels have.
-_TAKEN = {"and", "asm", "auto", "bool", "case", "char", "class", "const", "do", "double", "else", "enum", "float", "for"}
-_TAKEN |= {"if", "int", "long", "new", "not", "or", "short", "signed", "struct", "switch", "this", "union", "using"}
-_TAKEN |= {"void", "while", "xor", "noc", "fill", "core_row", "core_column"}
+_CPP_NAMES = {
+    "and",
+    "asm",
+    "auto",
+    "bool",
+    "case",
+    "char",
+    "class",
+    "const",
+    "do",
+    "double",
+    "else",
+    "enum",
+    "float",
+    "for",
+}
+_CPP_NAMES |= {"if", "int", "long", "new", "not", "or", "short", "signed", "struct", "switch", "this", "union", "using"}
+_CPP_NAMES |= {"void", "while", "xor", "noc", "fill", "core_row", "core_column"}
 
 
 @dataclass(frozen=True)
@@ -66,7 +80,7 @@ class Facts:
 
 def _choose(chosen: dict[SSAValue, str], value: SSAValue, fallback: str, prefix: str = "") -> None:
     hint = value.name_hint or ""
-    plain = hint if hint.isidentifier() and hint.isascii() and (prefix or hint not in _TAKEN) else fallback
+    plain = hint if hint.isidentifier() and hint.isascii() and (prefix or hint not in _CPP_NAMES) else fallback
     name = prefix + plain.removeprefix(prefix)
     chosen[value] = name if name not in chosen.values() else f"{name}_{len(chosen)}"
 
@@ -109,16 +123,16 @@ class ThreadPrinter:
         self.lines.append("    " * self._depth + text if text else "")
 
     @contextmanager
-    def block(self, opening: str) -> Iterator[None]:
+    def block(self, opening: str) -> Generator[None]:
         """What is printed meanwhile is inside of braces."""
-        self.line(opening + " {")
+        self.line(f"{opening} {{".lstrip())
         self._depth += 1
         yield
         self._depth -= 1
         self.line("}")
 
     @contextmanager
-    def loops(self, extents: Sequence[int]) -> Iterator[list[Value]]:
+    def loops(self, extents: Sequence[int]) -> Generator[list[Value]]:
         """What is printed meanwhile is repeated for each point of some extents; gives the coordinates."""
         counters: list[Value] = []
         before, opened = self._depth, len(self._counters)
@@ -213,7 +227,7 @@ class ThreadPrinter:
         """A loop's body is printed next."""
 
     def _print_for(self, op: tile.ForOp) -> None:
-        trips = decode(op.trips)
+        trips = number_of(op.trips)
         counter = op.body.block.args[0]
         self.enter_loop(op)
         if op.end is None:
@@ -258,10 +272,8 @@ class ThreadPrinter:
             for number, op in enumerate(self.facts.program.queues)
             if op.result in self.queues
         ]
-        lines += [
-            f"constexpr uint32_t {self.facts.queue_names[queue]}_bytes = get_tile_size({self.facts.queue_names[queue]});"
-            for queue in self.sized
-        ]
+        sized = [self.facts.queue_names[queue] for queue in self.sized]
+        lines += [f"constexpr uint32_t {name}_bytes = get_tile_size({name});" for name in sized]
         lines += [
             f"const uint32_t {name} = get_arg_val<uint32_t>({number});"
             for number, name in enumerate(self.core_arguments)
@@ -277,6 +289,10 @@ class ThreadPrinter:
         body += ["", *self.lines] if body else self.lines
         parts = [f"// {title}", includes, helpers, "void kernel_main() {\n" + "\n".join(body) + "\n}"]
         return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
+
+
+def number_of(attribute: IntegerAttr) -> int:
+    return int(attribute.value.data)
 
 
 def _does_something(block: Block) -> bool:
