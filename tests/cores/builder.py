@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from xdsl.dialects.builtin import AffineMapAttr, ArrayAttr, FloatAttr, IndexType, f64
+from xdsl.dialects.builtin import AffineMapAttr, ArrayAttr, DenseArrayBase, FloatAttr, IndexType, f64, i32
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
@@ -27,13 +27,18 @@ def affine(text: str, dims: int, symbols: int) -> AffineMapAttr:
 
 
 class Builder:
-    """A kernel that is one program. `refs`: its arrays, each by shape, type and effect."""
+    """A kernel that is one program. `refs`: its arrays, each by shape, type and effect. `wide` registers have 32 bits,
+    if not said where an array has."""
 
-    def __init__(self, shape: tuple[int, int], refs: Sequence[tuple[Sequence[int], str, str]]) -> None:
+    def __init__(
+        self, shape: tuple[int, int], refs: Sequence[tuple[Sequence[int], str, str]], wide: bool | None = None
+    ) -> None:
         types = [tile.ref(ArrayType(tuple(size), dtypes.by_name(name))) for size, name, _ in refs]
         self.kernel = tile.kernel("program", (), types, [effect for *_, effect in refs])
         body = Block(arg_types=[IndexType(), IndexType()])
-        program = cores.ProgramOp.make([], {"cores": shape}, [], [Region(body)])
+        is_wide = any(dtypes.by_name(name).bits == 32 for _, name, _ in refs) if wide is None else wide
+        attributes = {"cores": shape} | ({"wide": True} if is_wide else {})
+        program = cores.ProgramOp.make([], attributes, [], [Region(body)])
         self.kernel.body.block.add_ops([program, tile.YieldOp.make([], {}, [])])
         self.arrays = self.kernel.refs
         self.row, self.column = body.args
@@ -225,7 +230,7 @@ class Builder:
             "map": affine(map, lanes, given + len(indices)),
             "at": affine(at, 0, given),
             "fill": None if fill is None else FloatAttr(fill, f64),
-            "operandSegmentSizes": tuple([1, 1, given, len(indices)]),
+            "operandSegmentSizes": DenseArrayBase.from_list(i32, [1, 1, given, len(indices)]),
         }
         self.add(op, [self.arrays[array], queue, *symbols, *indices], attributes)
 

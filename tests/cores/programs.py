@@ -189,3 +189,147 @@ def multicast_page(
             if "reset" not in without:
                 b.set(sent, 0)
     b.push(queue)
+
+
+def row_sums(tiles: int, dtype: str = "bf16", padding: int = 0) -> tile.KernelOp:
+    """The sums of the rows of 32 x 32 * tiles, in the first column of one tile; its other columns are 0. `padding`: how
+    many columns the array has less."""
+    b = Builder((1, 1), [((32, 32 * tiles - padding), dtype, "in"), ((32, 32), dtype, "out")])
+    x, ones, z = b.queue(dtype, 2), b.queue("bf16", 1), b.queue(dtype, 1)
+    with b.thread("reader"):
+        b.reserve(ones)
+        b.generate(ones, "1", face_rows=True)
+        b.push(ones)
+        with b.loop(tiles) as i:
+            b.reserve(x)
+            b.fetch(0, x, "0, s0", [i])
+            b.barrier("read")
+            b.push(x)
+    with b.thread("compute"):
+        b.wait(ones)
+        b.registers("acquire")
+        with b.loop(tiles):
+            b.wait(x)
+            b.reduce(x, ones, "add", "row")
+            b.pop(x)
+        b.registers("commit")
+        b.pop(ones)
+        b.reserve(z)
+        b.registers("wait")
+        b.configure("edges", "row")
+        b.pack(z)
+        b.registers("release")
+        b.push(z)
+    with b.thread("writer"):
+        b.wait(z)
+        b.put(1, z, "0, 0")
+        b.barrier("write")
+        b.pop(z)
+    return b.finished()
+
+
+def gather_to_one(cores: int, dtype: str = "bf16") -> tile.KernelOp:
+    """The sum of the tiles of a row: each core but the first sends its own to the first, which adds them up."""
+    b = Builder((1, cores), [((32, 32 * cores), dtype, "in"), ((32, 32), dtype, "out")])
+    x, own, all_x, z = b.queue(dtype, 1), b.queue(dtype, 1), b.queue(dtype, cores - 1), b.queue(dtype, 1)
+    room, came = b.semaphore(), b.semaphore()
+    here = [b.row, b.column]
+    with b.thread("reader"), b.choice("s0", [b.column]) as (first, others):
+        for block, queue in ((first, x), (others, own)):
+            with b.within(block):
+                b.reserve(queue)
+                b.fetch(0, queue, "0, s0", [b.column])
+                b.barrier("read")
+                b.push(queue)
+                if block is first:
+                    b.reserve(all_x, cores - 1)
+                    for other in range(1, cores):
+                        b.increment(room, f"0, {other}")
+                    b.wait_semaphore(came, cores - 1)
+                    b.set(came, 0)
+                    b.push(all_x, cores - 1)
+    with b.thread("compute"), b.zero("s0", [b.column]):
+        b.wait(x)
+        b.wait(all_x, cores - 1)
+        b.registers("acquire")
+        b.copy(x)
+        for other in range(cores - 1):
+            b.copy(all_x, 1, at=str(other))
+            b.map("add", [0, 1])
+        b.registers("commit")
+        b.pop(x)
+        b.pop(all_x, cores - 1)
+        b.reserve(z)
+        b.registers("wait")
+        b.pack(z)
+        b.registers("release")
+        b.push(z)
+    with b.thread("writer"), b.choice("s0", [b.column]) as (first, others):
+        with b.within(first):
+            b.wait(z)
+            b.put(1, z, "0, 0")
+            b.barrier("write")
+            b.pop(z)
+        with b.within(others):
+            b.wait(own)
+            b.wait_semaphore(room, 1)
+            b.set(room, 0)
+            b.send(own, all_x, "0, 0", here, to="s1 - 1")
+            b.increment(came, "0, 0")
+            b.barrier("write")
+            b.pop(own)
+    return b.finished()
+
+
+def through_memory(tiles: int, dtype: str = "bf16") -> tile.KernelOp:
+    """exp(-x) of 32 x 32 * tiles, with -x packed to a queue that the same thread reads."""
+    b = Builder((1, 1), [((32, 32 * tiles), dtype, "in"), ((32, 32 * tiles), dtype, "out")])
+    x, t, z = b.queue(dtype, 2), b.queue(dtype, 1), b.queue(dtype, 2)
+    with b.thread("reader"), b.loop(tiles) as i:
+        b.reserve(x)
+        b.fetch(0, x, "0, s0", [i])
+        b.barrier("read")
+        b.push(x)
+    with b.thread("compute"), b.loop(tiles):
+        for source, target, fn in ((x, t, "negative"), (t, z, "exp")):
+            b.wait(source)
+            b.registers("acquire")
+            b.copy(source)
+            b.map(fn, [0])
+            b.registers("commit")
+            b.pop(source)
+            b.reserve(target)
+            b.registers("wait")
+            b.pack(target)
+            b.registers("release")
+            b.push(target)
+    with b.thread("writer"), b.loop(tiles) as i:
+        b.wait(z)
+        b.put(1, z, "0, s0", [i])
+        b.barrier("write")
+        b.pop(z)
+    return b.finished()
+
+
+def shifted_elements(rows: int, columns: int) -> tile.KernelOp:
+    """`out[r, c] = x[r + 1, indices[r, c]]`, 0 where that is outside, by elements: of any number of rows and columns
+    below 32."""
+    shape = (rows, columns)
+    b = Builder((1, 1), [(shape, "f32", "in"), (shape, "i32", "in"), (shape, "f32", "out")])
+    x, indices = b.queue("f32", 1), b.queue("i32", 1)
+    with b.thread("reader"):
+        b.reserve(indices)
+        b.fetch(1, indices, "0, 0")
+        b.barrier("read")
+        b.push(indices)
+        b.wait(indices)
+        b.reserve(x)
+        b.gather(0, x, "d0 + 1, s0", [], [indices], shape=shape, rows=0, columns=1, fill=0.0)
+        b.pop(indices)
+        b.push(x)
+    with b.thread("writer"):
+        b.wait(x)
+        b.scatter(2, x, "d0, d1", shape=shape, rows=0, columns=1)
+        b.barrier("write")
+        b.pop(x)
+    return b.finished()

@@ -37,6 +37,8 @@ from tilewright.pipelines import compile_module, tile_to_scheduled
 from tilewright.runtime import cpu_features
 from tilewright.semantics import tile as tile_semantics
 from tilewright.targets.cuda.target import CudaProgram
+from tilewright.targets.grid.runtime import Simulation
+from tilewright.targets.grid.target import GridProgram
 
 # Whole numbers up to here, and sums of them, are exact in f32 in any order.
 EXACT = 2**24
@@ -137,6 +139,10 @@ def _runs(
         if isinstance(executable, CudaProgram):
             yield f"{target} by definition", by_definition(executable.unit, [a.copy() for a in arrays], kernel.seed)
             yield target, emulated(executable, [a.copy() for a in arrays])
+            continue
+        if isinstance(executable, GridProgram):
+            simulation = Simulation(executable.unit, seed=kernel.seed)
+            yield target, simulation.run([a.copy() for a in arrays])
             continue
         at_end = kernel.seed % 4 != 3
         outputs = [guarded_empty(t.shape, t.dtype.numpy, at_end) for t in map(array_type, _results(unit))]

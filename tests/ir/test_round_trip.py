@@ -14,6 +14,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from tests.programs import PROGRAMS, build, matmul_epilogue
 from tilewright.dialects.array import Array
+from tilewright.dialects.cores import Cores
 from tilewright.dialects.scheduled import Scheduled
 from tilewright.dialects.tile import Tile
 from tilewright.frontend.build import build_module
@@ -24,7 +25,7 @@ from tilewright.pipelines import run_passes
 
 def context() -> Context:
     made = Context()
-    for dialect in (Builtin, Func, Array, Tile, Scheduled):
+    for dialect in (Builtin, Func, Array, Tile, Scheduled, Cores):
         made.load_dialect(dialect)
     return made
 

@@ -18,7 +18,7 @@ from xdsl.dialects.func import Func
 from xdsl.parser import Parser
 
 from tests.programs import Program, build
-from tilewright.dialects import array, scheduled, tile
+from tilewright.dialects import array, cores, scheduled, tile
 from tilewright.dialects.base import array_type
 from tilewright.frontend.build import build_module
 from tilewright.frontend.trace import Value
@@ -42,7 +42,7 @@ def unit_of(module: ModuleOp, constants: dict[str, Tensor]) -> Unit:
 def parse(text: str) -> ModuleOp:
     """A verified module from text; operations at the top level need no `builtin.module` around them."""
     context = Context()
-    for dialect in (Builtin, Func, array.Array, tile.Tile, scheduled.Scheduled):
+    for dialect in (Builtin, Func, array.Array, tile.Tile, scheduled.Scheduled, cores.Cores):
         context.load_dialect(dialect)
     module = Parser(context, text).parse_module()
     module.verify()

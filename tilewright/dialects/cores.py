@@ -8,6 +8,7 @@
 
     fetch  pad  put     pages of an array to a queue, what they have beyond the array, and from a queue to an array
     gather scatter      elements of an array to a queue, and from a queue to an array
+    rearrange          elements of a queue to other places of another one
     multicast  send     pages of a queue to the same place of other cores, or of one
     barrier             what the thread began to read, or to write, has come
     generate            pages of numbers that depend on their place alone
@@ -473,6 +474,34 @@ class ScatterOp(ElementsOp):
 
 
 @irdl_op_definition
+class RearrangeOp(MoverOp):
+    """For each point of `extents`: the element of a tile in pages that were waited for, at `source_map`, is copied to
+    its place in a tile in reserved pages, at `map`; it is there when the operation is done. `shape`, `rows` and
+    `columns` say where the elements of a tile are in pages, as those of `gather` do, those with `source_` where the
+    source's are."""
+
+    name = "cores.rearrange"
+    source = operand_def(QueueType)
+    queue = operand_def(QueueType)
+    extents = prop_def(DenseArrayBase)
+    source_map = prop_def(AffineMapAttr)
+    source_shape = prop_def(DenseArrayBase)
+    source_rows = prop_def(IntegerAttr)
+    source_columns = prop_def(IntegerAttr)
+    map = prop_def(AffineMapAttr)
+    shape = prop_def(DenseArrayBase)
+    rows = prop_def(IntegerAttr)
+    columns = prop_def(IntegerAttr)
+
+    def verify_(self) -> None:
+        rank = len(decode(self.extents))
+        _verify_map(self, "the place", self.map, rank, len(decode(self.shape)))
+        _verify_map(self, "the source's place", self.source_map, rank, len(decode(self.source_shape)))
+        if queue_type(self.source).format != queue_type(self.queue).format:
+            raise VerifyException("cores.rearrange: between queues of two formats")
+
+
+@irdl_op_definition
 class MulticastOp(MoverOp):
     """`pages` pages from page `at` on, reserved by the core and by all others, are written to the same place of all
     other cores of `rectangle(symbols)` = (first row, first column, last row, last column), some time later; they have
@@ -815,7 +844,7 @@ Cores = Dialect(
         *(ProgramOp, QueueOp, SemaphoreOp, ThreadOp, EndOp, IfOp),
         *(ReserveOp, PushOp, WaitOp, PopOp),
         *(SemaphoreSetOp, SemaphoreIncrementOp, SemaphoreWaitOp, SemaphoreMulticastOp),
-        *(FetchOp, PadOp, PutOp, GatherOp, ScatterOp, MulticastOp, SendOp, BarrierOp, GenerateOp),
+        *(FetchOp, PadOp, PutOp, GatherOp, ScatterOp, RearrangeOp, MulticastOp, SendOp, BarrierOp, GenerateOp),
         *(ConfigureOp, RegistersOp, CopyOp, BinaryOp, MatmulOp, ReduceOp, MapOp, CastOp, FoldOp, AccumulateOp, PackOp),
     ],
     [QueueType, SemaphoreType],

@@ -446,9 +446,7 @@ def page_at(shape: Sequence[int], form: Form) -> Callable[[AffineExpr, AffineExp
     _, rows, columns = page_counts(shape, form)
     if not form.turned:
         return lambda row, column: plus(times(row, columns), column)
-    return lambda row, column: plus(
-        times(plus(times(divided(row, rows), columns), column), rows), remainder(row, rows)
-    )
+    return lambda row, column: plus(times(plus(times(divided(row, rows), columns), column), rows), remainder(row, rows))
 
 
 def coordinates(shape: Sequence[int], form: Form) -> Callable[[int, AffineExpr, AffineExpr], AffineExpr]:

@@ -70,7 +70,17 @@ from tilewright.passes.core_sections import (
     rounded,
     step,
 )
-from tilewright.passes.core_threads import ZERO, Scope, Threads, divided, plus, remainder, times, with_dims, with_symbols
+from tilewright.passes.core_threads import (
+    ZERO,
+    Scope,
+    Threads,
+    divided,
+    plus,
+    remainder,
+    times,
+    with_dims,
+    with_symbols,
+)
 from tilewright.passes.layout_rules import location_of
 from tilewright.primitives import ArrayType
 
@@ -106,15 +116,37 @@ def storage_format(dtype: DType) -> str:
 
 
 def _is_wide(kernel: tile.KernelOp) -> bool:
-    """Whether registers have 32 bits: something is computed that does not fit 16."""
+    """Whether registers have 32 bits: something is computed that does not fit 16, or 16 bits are of two kinds, as f16
+    and what bools are stored as."""
     for op in kernel.walk():
         for value in (*op.results, *(a for region in op.regions for a in region.block.args)):
             if isinstance(value.type, IndexType | tile.RefType):
                 continue
             type = array_type(value)
-            if type.rank and type.dtype.bits > 16 and not isinstance(op, tile.FullOp):
+            is_wide = type.dtype.bits > 16 or type.dtype == dtypes.f16
+            is_computed = type.rank > 0 or not type.dtype.is_float
+            if is_computed and is_wide and not isinstance(op, tile.FullOp):
                 return True
     return False
+
+
+def drop_unused(kernel: tile.KernelOp) -> None:
+    """Take out what computes tiles that nothing takes, and loops of no trip."""
+    for op in list(kernel.walk()):
+        if isinstance(op, tile.ForOp) and not op.trips.value.data:
+            for result, initial in zip(op.results, op.initial, strict=True):
+                result.replace_all_uses_with(initial)
+            for inner in list(op.body.block.ops):
+                if isinstance(inner, tile.StoreOp):
+                    inner.detach()
+                    inner.erase()
+    for op in reversed(list(kernel.walk())):
+        if isinstance(op, tile.KernelOp | tile.StoreOp | tile.YieldOp | tile.PrintOp | tile.AssertOp | tile.ZoneOp):
+            continue
+        has_effects = any(isinstance(i, tile.StoreOp | tile.PrintOp | tile.AssertOp) for i in op.walk())
+        if not has_effects and all(result.first_use is None for result in op.results) and op.parent_block() is not None:
+            op.detach()
+            op.erase()
 
 
 def _check_types(kernel: tile.KernelOp) -> None:
@@ -124,8 +156,11 @@ def _check_types(kernel: tile.KernelOp) -> None:
             if isinstance(value.type, IndexType | tile.RefType):
                 continue
             dtype = array_type(value).dtype
-            if dtype in (dtypes.f64, dtypes.u64) or (dtype.is_float and dtype.bits < 16) or dtype.bits in (8, 16) and (
-                dtype.is_integer
+            if (
+                dtype in (dtypes.f64, dtypes.u64)
+                or (dtype.is_float and dtype.bits < 16)
+                or dtype.bits in (8, 16)
+                and (dtype.is_integer)
             ):
                 raise _refuse(op, f"numbers of {dtype} do not run on a grid of cores", help="use f32, bf16, f16 or i32")
 
@@ -158,6 +193,7 @@ class _Lowering:
         if grid is None:
             raise CompilerBug(f"{self.unit.machine.name} is no grid of cores")
         self.grid: CoreGrid = grid
+        drop_unused(kernel)
         _check_types(kernel)
         self.wide = _is_wide(kernel)
         self.registers = grid.half_registers(self.wide)
@@ -208,6 +244,10 @@ class _Lowering:
                     self.held_tiles[op.result] = [(self._waited(held, cores.COMPUTE), cores.COMPUTE)]
                 case tile.LoadOp() | tile.IotaOp() | tile.PrintOp() | tile.AssertOp() | tile.ZoneOp():
                     pass  # what is loaded is loaded when it is asked for
+                case tile.IfOp():
+                    self._if(op)
+                case tile.SliceOp() | tile.ConcatOp() | tile.ReshapeOp():
+                    pass  # moved when it is asked for
                 case _ if isinstance(op, (*_PLACEWISE, *_RELABELS)) or _is_unit_reshape(op):
                     pass
                 case _:
@@ -236,7 +276,9 @@ class _Lowering:
             takes = [user for user in users if not user.results or user.results[0] not in roots]
             is_stored = all(isinstance(user, tile.StoreOp) for user in takes)
             is_taken = bool(takes) and not is_stored and len(users) > 1
-            if isinstance(op, tile.MapOp | tile.CastOp) and (is_taken or (isinstance(op, tile.MapOp) and len(ends) > 1)):
+            if isinstance(op, tile.MapOp | tile.CastOp) and (
+                is_taken or (isinstance(op, tile.MapOp) and len(ends) > 1)
+            ):
                 found.add(result)
                 ends = {op}
             roots[result] = ends
@@ -277,6 +319,10 @@ class _Lowering:
                 known = [o for o in op.operands if not _is_vague(o)]
                 anchored = [o for o in known if _is_anchored(o)] or known
                 return self.natural(anchored[0]) if anchored else default_form(shape)
+            case tile.IfOp():
+                last = op.then.block.last_op
+                given = last.operands if last is not None else ()
+                return self.natural(given[list(op.results).index(value)])  # type: ignore[arg-type]
             case tile.CastOp() | tile.FillPaddingOp() | tile.RelayoutOp():
                 return self.natural(op.operands[0])
             case tile.ForOp():
@@ -321,7 +367,9 @@ class _Lowering:
         while value not in self.shared and isinstance(op, Operation):
             if isinstance(op, tile.TransposeOp):
                 permutation: tuple[int, ...] = op.attributes_of()["permutation"]
-                form = Form(*(ABSENT if d == ABSENT else permutation[d] for d in (form.rows, form.columns)), form.turned)
+                form = Form(
+                    *(ABSENT if d == ABSENT else permutation[d] for d in (form.rows, form.columns)), form.turned
+                )
             elif _is_unit_reshape(op):
                 back = {new: old for old, new in _unit_places(op).items()}
                 form = Form(
@@ -341,24 +389,32 @@ class _Lowering:
         )
         return rows, columns
 
-    def _waited(self, tile_held: Held, consumer: str) -> Held:
-        """The thread that takes it has waited for it; it gives it back at the end of the scope."""
+    def _waited(self, tile_held: Held, consumer: str, at_end: bool = True) -> Held:
+        """The thread that takes it has waited for it, and gives it back at the end of the scope, if it is to."""
         if not tile_held.waited:
             tile_held.waited = True
             attributes = {"pages": tile_held.pages}
             with self.threads.inside(consumer, tile_held.scope):
                 self.threads.add(consumer, cores.WaitOp, [tile_held.queue], attributes)
+            if not at_end:
+                return tile_held
             pop = lambda: self.threads.add(consumer, cores.PopOp, [tile_held.queue], attributes)  # noqa: E731
             tile_held.scope.endings.append(pop)
         return tile_held
 
     def _made(self, value: SSAValue, form: Form, need: tuple[Padding, Padding], consumer: str) -> Held:
         op = value.owner
-        source = _load_behind(op) if isinstance(op, Operation) and value not in self.shared else None
-        if source is not None and source[0].source not in self.written:
+        source = self.load_behind(value)
+        if source is not None:
             load, fill = source
+            given = None if load.fill is None else float(decode(load.fill))
             wanted = fill if fill is not None else next((n for n in need if n is not None), None)
-            if need in ((None, None), (wanted, None), (None, wanted), (wanted, wanted)):
+            if (given is None or wanted in (None, given)) and need in (
+                (None, None),
+                (wanted, None),
+                (None, wanted),
+                (wanted, wanted),
+            ):
                 window = self._window(load)
                 if window is None or (window.form.rows, window.form.columns) == (form.rows, form.columns):
                     return self._loaded(load, form, wanted, consumer, window)
@@ -366,16 +422,55 @@ class _Lowering:
                     return self._loaded(load, form, wanted, consumer, None)
         if isinstance(op, tile.IotaOp) and consumer != cores.WRITER and not _is_place_of_lanes(op):
             return self._generated(op, form)
+        if isinstance(op, tile.SliceOp | tile.ConcatOp) or (
+            isinstance(op, tile.ReshapeOp) and not _is_unit_reshape(op)
+        ):
+            if need == (None, None) and not form.turned and consumer == cores.COMPUTE:
+                return self._rearranged(op, _pieces_of(op), form)
         mine = [found.form for found, taker in self.held_tiles.get(value, ()) if taker == cores.COMPUTE]
         if mine and all((own.rows, own.columns) not in _two_ways(form) for own in mine):
-            raise self._cannot_turn(value)
+            if need == (None, None) and not form.turned and consumer == cores.COMPUTE:
+                rank = array_type(value).rank
+                same = tuple(AffineExpr.dimension(d) for d in range(rank))
+                return self._rearranged(None, [_Piece(value, array_type(value).shape, same, same)], form)
         return self._computed(value, form, need, consumer)
 
-    def _cannot_turn(self, value: SSAValue) -> UnsupportedOnTargetError:
-        op = value.owner
-        source = op if isinstance(op, Operation) else op.parent_op()
-        what = f"a tile of {array_type(value).shape} whose dims would have to change places with those of its pages"
-        return _refuse(source or self.kernel, f"{what} does not run on a grid of cores")
+    def _rearranged(self, op: Operation | None, pieces: Sequence[_Piece], form: Form) -> Held:
+        """A tile whose elements are others' in other places: a mover copies them one by one."""
+        value = pieces[0].value if op is None else op.results[0]
+        type, scope = array_type(value), self._scope_of(value)
+        form = form.of(type.shape)
+        pages = {"pages": pages_of(type.shape, form)}
+        queue = self.threads.queue(storage_format(type.dtype), pages["pages"])
+        taken = [self.held(piece.value, self._form_to_take(piece.value), consumer=cores.READER) for piece in pieces]
+        with self.threads.inside(cores.READER, scope):
+            self.threads.add(cores.READER, cores.ReserveOp, [queue], pages)
+            for piece, source in zip(pieces, taken, strict=True):
+                attributes = {
+                    "extents": piece.extents,
+                    "source_shape": source.type.shape,
+                    "source_rows": source.form.rows,
+                    "source_columns": source.form.columns,
+                    "shape": type.shape,
+                    "rows": form.rows,
+                    "columns": form.columns,
+                }
+                rank = len(piece.extents)
+                maps = {"map": (rank, piece.target), "source_map": (rank, piece.source)}
+                self.threads.add(cores.READER, cores.RearrangeOp, [source.queue, queue], attributes, maps)
+            self.threads.add(cores.READER, cores.PushOp, [queue], pages)
+        return Held(queue, form, type, scope)
+
+    def _form_to_take(self, value: SSAValue) -> Form:
+        """The form in which a tile is taken for its elements: the one that it is in."""
+        mine = [found.form for found, taker in self.held_tiles.get(value, ()) if taker == cores.COMPUTE]
+        return Form(mine[0].rows, mine[0].columns) if mine else self.natural(value)
+
+    def load_behind(self, value: SSAValue) -> tuple[tile.LoadOp, float | None] | None:
+        """The load that a tile is, or whose lanes beyond the array it fills, and with what; None where it is more, or
+        where what is loaded is stored to, and so is loaded in its turn."""
+        found = _load_behind(value.owner) if isinstance(value.owner, Operation) and value not in self.shared else None
+        return None if found is None or found[0].source in self.written else found
 
     def _capacity(self, pages: int, scope: Scope, buffers: int) -> int:
         return pages * (1 if scope is self.top else buffers)
@@ -433,7 +528,13 @@ class _Lowering:
         extents = (*(shape[d] for d in outer), rows, columns)
         results: list[AffineExpr] = []
         for dim, start in zip(window.dims, window.starts, strict=True):
-            own = row if dim == form.rows != ABSENT else column if dim == form.columns != ABSENT else places.get(dim, ZERO)
+            own = (
+                row
+                if dim == form.rows != ABSENT
+                else column
+                if dim == form.columns != ABSENT
+                else places.get(dim, ZERO)
+            )
             results.append(plus(self._sum(start, symbols), own))
         before = ZERO
         for d in outer:
@@ -474,9 +575,7 @@ class _Lowering:
         self, map: AffineMap, symbols: Sequence[SSAValue], rank: int
     ) -> dict[str, tuple[int, list[AffineExpr]]]:
         lanes = [s for s in symbols if not isinstance(s.type, IndexType)]
-        replaced = [
-            self.index[s] if isinstance(s.type, IndexType) else cores_lane(lanes.index(s)) for s in symbols
-        ]
+        replaced = [self.index[s] if isinstance(s.type, IndexType) else cores_lane(lanes.index(s)) for s in symbols]
         results = [with_symbols(e, lambda p: replaced[p]) for e in map.results]
         return {"map": (rank, results), "at": (0, [ZERO])}
 
@@ -605,27 +704,29 @@ class _Lowering:
             lanes = self._lanes(op, form, cores.WRITER)
             maps = self._lane_maps(op.map.data, op.symbols, type.rank)
             queues = [h.queue for h in lanes]
-            attributes = self._lane_attributes(held)
+            # What is held may be another tile, turned around: its elements are counted as the stored one's are.
+            attributes = {"shape": type.shape, "rows": form.rows, "columns": form.columns}
             add(cores.WRITER, cores.ScatterOp, [self.refs[op.destination], held.queue], attributes, maps, queues)
         add(cores.WRITER, cores.BarrierOp, [], {"of": cores.WRITE})
+        add(cores.WRITER, cores.PopOp, [held.queue], {"pages": held.pages})
 
     def _stored(self, op: tile.StoreOp, form: Form) -> Held:
         """What is stored, in a queue to the writer. What was computed further out is not stored here."""
         value, own = self._relabelled(op.value, form)
-        source = _load_behind(value.owner) if isinstance(value.owner, Operation) else None
+        source = self.load_behind(value)
         scope = self.scopes[_block_of(op)]
-        is_read = source is not None and source[0].source not in self.written
-        if source is not None and is_read and source[1] is None and self._scope_of(value) is scope:
+        if source is not None and source[1] is None and self._scope_of(value) is scope:
             window = self._window(source[0])
             plain = own.of(array_type(value).shape)
             if window is None or (window.form.rows, window.form.columns) == (plain.rows, plain.columns):
                 if not (window is None and plain.turned):
-                    return self._waited(self._loaded(source[0], plain, None, cores.WRITER, window), cores.WRITER)
+                    held = self._loaded(source[0], plain, None, cores.WRITER, window)
+                    return self._waited(held, cores.WRITER, at_end=False)
         type = array_type(op.value)
         pages = pages_of(type.shape, form)
         queue = self.threads.queue(storage_format(type.dtype), self._capacity(pages, scope, self.buffers))
         self._compute_into(op.value, form, (None, None), queue)
-        return self._waited(Held(queue, form, type, scope), cores.WRITER)
+        return self._waited(Held(queue, form, type, scope), cores.WRITER, at_end=False)
 
     # ---- reductions -------------------------------------------------------------------------------------------------
 
@@ -698,7 +799,7 @@ class _Lowering:
     def _is_paged(self, value: SSAValue) -> bool:
         """Whether the pages of a tile can come in any order: it is loaded in whole pages."""
         source, _ = self._relabelled(value, self.natural(value))
-        found = _load_behind(source.owner) if isinstance(source.owner, Operation) else None
+        found = self.load_behind(source)
         return found is not None and self._window(found[0]) is not None
 
     _accumulated: dict[tile.ForOp, dict[tile.DotOp, tuple[SSAValue, AffineExpr | None]]] = field(
@@ -709,6 +810,16 @@ class _Lowering:
         queue, counter = next(found[op] for found in self._accumulated.values() if op in found)
         left, right = self._product_operands(op)
         emit_product(self.threads, left, right, None, queue, self.registers, counter)
+
+    def _if(self, op: tile.IfOp) -> None:
+        """Both branches are computed, and one is chosen place by place where it is used."""
+        for region in (op.then, op.otherwise):
+            self.scopes[region.block] = self.threads.scopes[-1]
+            for inner in region.walk():
+                if isinstance(inner, tile.StoreOp | tile.ForOp):
+                    name = inner.name.removeprefix("tile.")
+                    raise _refuse(inner, f"a `{name}` in a branch does not run on a grid of cores")
+            self.lower_block(region.block)
 
     # ---- loops ------------------------------------------------------------------------------------------------------
 
@@ -725,7 +836,9 @@ class _Lowering:
             form = completed(form.rows, form.columns, type.shape)
             pages = pages_of(type.shape, form)
             is_sum = position in sums
-            queue = self.threads.queue(storage_format(type.dtype), pages * (1 if is_sum else 2), "sum" if is_sum else "")
+            queue = self.threads.queue(
+                storage_format(type.dtype), pages * (1 if is_sum else 2), "sum" if is_sum else ""
+            )
             self.forms[argument] = form
             queues.append(queue)
             if is_sum:
@@ -755,12 +868,50 @@ class _Lowering:
             form = self.forms[block.args[position + 1]]
             if position in sums:
                 pages = pages_of(array_type(result).shape, form)
-                if trips > 1:
-                    self.threads.add(cores.COMPUTE, cores.AccumulateOp, [], {}, {"map": (0, [ZERO])})
                 self.threads.add(cores.COMPUTE, cores.PushOp, [queues[position]], {"pages": pages})
             held = Held(queues[position], form, array_type(result), outer)
             self.forms[result] = form
             self.held_tiles[result] = [(self._waited(held, cores.COMPUTE), cores.COMPUTE)]
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Elements of a tile that are some of another one's: over `extents`, those at `source` are at `target`."""
+
+    value: SSAValue
+    extents: tuple[int, ...]
+    source: tuple[AffineExpr, ...]
+    target: tuple[AffineExpr, ...]
+
+
+def _pieces_of(op: tile.SliceOp | tile.ConcatOp | tile.ReshapeOp) -> list[_Piece]:
+    shape = array_type(op.results[0]).shape
+    same = tuple(AffineExpr.dimension(d) for d in range(len(shape)))
+    match op:
+        case tile.SliceOp():
+            starts, strides = op.attributes_of()["starts"], op.attributes_of()["strides"]
+            source = tuple(plus(times(d, by), first) for d, by, first in zip(same, strides, starts, strict=True))
+            return [_Piece(op.operands[0], shape, source, same)]
+        case tile.ReshapeOp():
+            linear_place: AffineExpr = ZERO
+            for d, size in zip(same, shape, strict=True):
+                linear_place = plus(times(linear_place, size), d)
+            before = array_type(op.operands[0]).shape
+            found: list[AffineExpr] = []
+            for d, size in enumerate(before):
+                quotient = divided(linear_place, prod(before[d + 1 :]))
+                found.append(quotient if prod(before[:d]) == 1 else remainder(quotient, size))
+            return [_Piece(op.operands[0], shape, tuple(found), same)]
+        case _:
+            axis: int = op.attributes_of()["axis"]
+            pieces: list[_Piece] = []
+            first = 0
+            for operand in op.operands:
+                extents = array_type(operand).shape
+                target = tuple(plus(d, first) if n == axis else d for n, d in enumerate(same))
+                pieces.append(_Piece(operand, extents, same, target))
+                first += extents[axis]
+            return pieces
 
 
 def cores_lane(number: int) -> AffineExpr:
@@ -951,7 +1102,8 @@ class _Graph:
         if key not in self._memo:
             op = value.owner
             is_read = value in self._lowering.shared or not isinstance(op, (*_PLACEWISE, *_RELABELS))
-            if isinstance(op, Operation) and (_is_unit_reshape(op) or _is_place_of_lanes(op)):
+            is_plain = isinstance(op, Operation) and (_is_unit_reshape(op) or _is_place_of_lanes(op))
+            if is_plain or isinstance(op, tile.IfOp):
                 is_read = False
             self._memo[key] = self.read(value, at) if is_read else self.expanded(value, at)
         return self._memo[key]
@@ -982,6 +1134,12 @@ class _Graph:
                 return self.node(op.operands[0], at)
             case tile.FillPaddingOp():
                 return self._filled(op, at)
+            case tile.IfOp():
+                position = list(op.results).index(value)  # type: ignore[arg-type]
+                ends = [region.block.last_op for region in (op.then, op.otherwise)]
+                given = [self.node(end.operands[position], at) for end in ends if end is not None]
+                condition = self.node(op.condition, ())
+                return apply("select", [condition, *given], array_type(value).dtype)
             case tile.IotaOp() if any(not isinstance(s.type, IndexType) for s in op.symbols):
                 return self._place(op, at)
             case Operation() if _is_unit_reshape(op):
@@ -1004,7 +1162,7 @@ class _Graph:
         return converted
 
     def _filled(self, op: tile.FillPaddingOp, at: tuple[int | None, ...]) -> Node:
-        if _load_behind(op) is not None and op.result not in self._lowering.shared:
+        if self._lowering.load_behind(op.result) is not None:
             return self.read(op.result, at)
         type = array_type(op.result)
         iota = tile.IotaOp.make(list(op.symbols), {"map": op.map}, [_index_tile(type.shape)])
@@ -1244,6 +1402,9 @@ def emit_product(
     for extent, size in ((columns, width), (rows, height)):
         if extent > size:
             threads.close_loop()
+    if counter is not None:
+        # What else is packed in the loop replaces what is there.
+        threads.add(cores.COMPUTE, cores.AccumulateOp, [], {}, {"map": (0, [ZERO])})
 
 
 def product_block(rows: int, columns: int, registers: int) -> tuple[int, int]:

@@ -48,6 +48,35 @@ _files: dict[Path, _File] = {}
 _lock = threading.Lock()
 
 
+def add_events(path: Path, names: dict[tuple[int, int | None], str], events: Sequence[Event]) -> None:
+    """Add events to a file, and names of processes and threads, by their numbers, where they are not in it yet.
+
+    Raises:
+        OptionError: the file cannot be written.
+    """
+    with _lock:
+        try:
+            file = _files.get(path) or _files.setdefault(path, _File(path))
+            new = {numbers: name for numbers, name in names.items() if numbers not in file.named}
+            file.named.update(new)
+            file.add([*(_name_event(numbers, name) for numbers, name in new.items()), *events])
+        except OSError as error:
+            raise _not_written(path, error) from error
+
+
+def _name_event(numbers: tuple[int, int | None], name: str) -> Event:
+    process, thread = numbers
+    what: Event = {"name": "process_name"} if thread is None else {"name": "thread_name", "tid": thread}
+    return {"ph": "M", "pid": process, "args": {"name": name}} | what
+
+
+def _not_written(path: Path, error: OSError) -> OptionError:
+    return OptionError(
+        f"`trace_file` is {str(path)!r}, which cannot be written: {error.strerror}",
+        help="give a file in a directory that exists and is writable",
+    )
+
+
 def add_launch(path: Path, device: tuple[int, str], kernel: str, zones: Zones, records: Records) -> None:
     """Add what a launch on a device, by number and name, recorded.
 
@@ -63,10 +92,7 @@ def add_launch(path: Path, device: tuple[int, str], kernel: str, zones: Zones, r
             file = _files.get(path) or _files.setdefault(path, _File(path))
             file.add(_events(file, ordinal, f"cuda:{ordinal} {name}", kernel, zones, slices))
         except OSError as error:
-            raise OptionError(
-                f"`trace_file` is {str(path)!r}, which cannot be written: {error.strerror}",
-                help="give a file in a directory that exists and is writable",
-            ) from error
+            raise _not_written(path, error) from error
 
 
 def _events(file: _File, ordinal: int, device: str, kernel: str, zones: Zones, slices: Sequence[Slice]) -> list[Event]:

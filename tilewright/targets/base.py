@@ -90,5 +90,7 @@ def target_named(text: str) -> tuple[Target, str]:
     """
     name, _, machine_name = text.partition(":")
     if name not in TARGETS:
-        raise TargetError(f"there is no target `{text}`", help=f"use {', '.join(TARGETS)}, or cpu:MACHINE, cuda:CHIP or grid:MACHINE")
+        raise TargetError(
+            f"there is no target `{text}`", help=f"use {', '.join(TARGETS)}, or cpu:MACHINE, cuda:CHIP or grid:MACHINE"
+        )
     return importlib.import_module(f"tilewright.targets.{name}").TARGET, machine_name

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import GeneratorType
-from typing import Any
+from typing import Any, TypeAlias
 
 from xdsl.ir import Block, Operation, SSAValue
 
@@ -29,7 +29,7 @@ from tilewright.semantics.cores.marks import print_steps, zone_steps
 from tilewright.semantics.cores.queue_steps import configure_steps, queue_steps
 from tilewright.semantics.cores.steps import Names, Step
 
-_Generator = GeneratorType[bool, None, None]
+_Generator: TypeAlias = "GeneratorType[bool, None, None]"
 
 
 @dataclass(frozen=True)
@@ -187,6 +187,7 @@ _MOVER_STEPS: _Makers = {
     cores.SemaphoreMulticastOp: mover_steps.semaphore_multicast_steps,
     cores.GatherOp: element_steps.gather_steps,
     cores.ScatterOp: element_steps.scatter_steps,
+    cores.RearrangeOp: lambda op, _: element_steps.rearrange_steps(op),
     cores.GenerateOp: element_steps.generate_steps,
 }
 _UNPACK_STEPS: _Makers = {

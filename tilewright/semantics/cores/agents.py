@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from types import GeneratorType
+from types import FrameType, GeneratorType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -97,9 +97,10 @@ class Agent:
 
     def trips_of(self, op: Operation) -> tuple[int, ...]:
         """Which trip of each loop around an operation the agent is in."""
-        if self.generator is None or self.ended:
+        frame: FrameType | None = None if self.generator is None else self.generator.gi_frame
+        if frame is None:
             return ()
-        values: dict[str, Any] = self.generator.gi_frame.f_locals
+        values: dict[str, Any] = frame.f_locals
         return tuple(int(values[name]) for name in self.trip_names.get(op, ()) if name in values)
 
     # ---- time -------------------------------------------------------------------------------------------------------
@@ -153,8 +154,8 @@ def some_factor(order: random.Random) -> float:
 @dataclass(eq=False)
 class Mover(Agent):
     """A thread that moves data. `begun`: the clock of each of its columns; `lands`: when all reads, writes to arrays
-    and writes to cores have. `arrivals` and `sent`: for each core that it wrote to, when the last write arrives, and its
-    clock; `multicasts`: stamps of the last multicast of pages and of a semaphore."""
+    and writes to cores have. `arrivals` and `sent`: for each core that it wrote to, when the last write arrives, and
+    its clock; `multicasts`: stamps of the last multicast of pages and of a semaphore."""
 
     noc: int = 0
     begun: list[int] = field(default_factory=lambda: [0] * MOVER_COLUMNS)

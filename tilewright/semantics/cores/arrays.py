@@ -8,7 +8,6 @@ from math import prod
 import numpy as np
 from xdsl.ir import Operation
 
-from tilewright.dialects import tile
 from tilewright.dialects.cores import page_grid
 from tilewright.layout.catalogue.device_tiles import FACE, TILE
 from tilewright.semantics.cores.agents import Agent, Stamp
@@ -24,19 +23,17 @@ _Uses = dict[int, list[tuple[Stamp, Array]]]
 
 class ArrayMemory:
     """`grid`: how many pages there are along each coordinate. Where a program only reads an array, who does is not
-    noted; where it only writes it, each of its elements is to be written once, and where it reads what it wrote, at
-    least once."""
+    noted. Where it `is_once`, no element is to be written again; where it `is_whole`, each is to be written."""
 
     def __init__(
-        self, array: DeviceArray, name: str, effect: str, is_read: bool, is_written: bool, checks: bool
+        self, array: DeviceArray, name: str, is_once: bool, is_whole: bool, is_written: bool, checks: bool
     ) -> None:
         self.array = array
         self.name = name
-        self.effect = effect
         self.grid = page_grid(array.shape)
         self.pages = prod(self.grid)
         self.is_checked = checks and is_written
-        self._is_written_once = effect == tile.OUT and not is_read
+        self._is_once, self._is_whole = is_once, is_whole
         self._counts = np.zeros(self.pages if checks else 0, np.int32)
         self._written: dict[int, Array] = {}
         self._writers: dict[int, Stamp] = {}
@@ -58,9 +55,7 @@ class ArrayMemory:
         """Whole pages are written."""
         for page in pages:
             self._note_write(agent, page, stamp, self._writers.get(page))
-            if self.effect != tile.OUT:
-                continue
-            if self._is_written_once and (self._counts[page] or page in self._written):
+            if self._is_once and (self._counts[page] or page in self._written):
                 raise self._twice(agent, stamp.op, page)
             self._counts[page] = 1
 
@@ -101,7 +96,7 @@ class ArrayMemory:
             self._keep_in_order(agent, page, own, stamp, self._scattered, "written", "writes")
             written = self._written.setdefault(page, np.zeros(_ELEMENTS, bool))
             is_again = written[own].any() or self._counts[page] or np.unique(own).size < own.size
-            if self._is_written_once and is_again:
+            if self._is_once and is_again:
                 raise self._twice(agent, stamp.op, page)
             written[own] = True
             self._scattered.setdefault(page, []).append((stamp, own))
@@ -120,7 +115,7 @@ class ArrayMemory:
 
     def check_written(self) -> None:
         """All elements of an array that is only written were."""
-        if self.effect != tile.OUT or not self._counts.size:
+        if not self._is_whole or not self._counts.size:
             return
         for page in np.flatnonzero(self._counts == 0).tolist():
             inside = self.inside(page)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -70,8 +71,12 @@ class _Tile:
 
 
 def _tile_of(op: cores.ElementsOp) -> _Tile:
-    shape, rows, columns = op.lanes, int(decode(op.rows)), int(decode(op.columns))
-    lanes = np.indices(shape).reshape(len(shape), prod(shape))
+    lanes = np.indices(op.lanes).reshape(len(op.lanes), prod(op.lanes))
+    return _lanes_in_pages(lanes, op.lanes, int(decode(op.rows)), int(decode(op.columns)))
+
+
+def _lanes_in_pages(lanes: Array, shape: Sequence[int], rows: int, columns: int) -> _Tile:
+    """Where some lanes of a tile of a shape are, by their coordinates."""
     outer = [d for d in range(len(shape)) if d not in (rows, columns)]
     page = np.zeros(lanes.shape[1], np.int64)
     for d in outer:
@@ -162,6 +167,42 @@ def scatter_steps(op: cores.ScatterOp, names: Names) -> list[Step]:
         return scatter
 
     return [Step(make, ", ".join([places.argument, *symbols]))]
+
+
+def rearrange_steps(op: cores.RearrangeOp) -> list[Step]:
+    extents: tuple[int, ...] = decode(op.extents)
+
+    def tile_at(map: AffineMap, shape: Sequence[int], rows: int, columns: int) -> _Tile:
+        points = evaluate_map(map, extents, ())
+        lanes = np.array([each.reshape(-1) for each in points]).reshape(len(points), prod(extents))
+        return _lanes_in_pages(lanes, shape, rows, columns)
+
+    source = tile_at(op.source_map.data, decode(op.source_shape), decode(op.source_rows), decode(op.source_columns))
+    target = tile_at(op.map.data, decode(op.shape), decode(op.rows), decode(op.columns))
+
+    def make(agent: Agent) -> Action:
+        world, taken, queue = agent.world, agent.queue(op.source), agent.queue(op.queue)
+
+        def rearrange() -> None:
+            read = taken.full_slots(agent, op, range(source.count))
+            slots = queue.free_slots(agent, op, range(target.count))
+            if world.checks:
+                stamp = agent.stamp(op)
+                taken.note_reads(agent, read, stamp)
+                queue.note_writes(agent, slots, stamp)
+            agent.spend(world.grid.element_cycles * len(source.pages))
+            if queue.view is None or taken.view is None:
+                return
+            kind = np.dtype(f"u{queue.format.bits // 8}")
+            elements = at(taken.view, read).view(kind)
+            first = slots[0]
+            queue.view[first : slots[-1] + 1].view(kind)[target.pages, target.elements] = elements[
+                source.pages, source.elements
+            ]
+
+        return rearrange
+
+    return [Step(make)]
 
 
 def _places(op: cores.ElementsOp, names: Names) -> tuple[Places, _Tile, list[str]]:

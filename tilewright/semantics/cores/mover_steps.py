@@ -1,11 +1,16 @@
-"""What movers do with whole pages, and with numbers of semaphores."""
+"""What movers do with whole pages, and with numbers of semaphores.
+
+Bytes are moved when a transfer begins; when they may be used is a matter of clocks, by which whoever touches them
+before is found, and of the time at which a barrier ends and a semaphore's number comes. On one network, a number that a
+thread sends to a core comes there after what it wrote to that core before.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 from xdsl.ir import Operation
@@ -42,8 +47,7 @@ def mover(agent: Agent) -> Mover:
 # ---- pages of arrays ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Move:
+class Move(NamedTuple):
     """One execution of an operation: pages of the array, those of the queue that they go with, and pages of the queue
     that go with none. `banks`: how many pages of the array are in which bank of DRAM."""
 
@@ -58,31 +62,37 @@ class Move:
 
 
 class Moves:
-    """The moves of an operation on one array, worked out once for each place of its windows."""
+    """The moves of an operation on one array. Where all coordinates are sums of a base and what never changes, so are
+    pages of the array and places; else they are worked out once for each place of the operation's window."""
 
     def __init__(self, op: cores.PagesOp, names: Names) -> None:
         map, symbols = op.map.data, names(op.symbols)
         self._coordinates = [numbers_of(map, i, op.shape, symbols) for i in range(len(map.results))]
         self._at = numbers_of(op.at.data, 0, op.shape, symbols)
         self._grid = cores.page_grid(tile.ref_type(op.array).shape)
-        self._count = prod(op.shape)
         self._known: dict[tuple[Argument | tuple[int, ...], ...], Move] = {}
         self.argument = ", ".join(each.argument for each in (*self._coordinates, self._at))
-        offsets = [each.offsets for each in self._coordinates]
-        self._ends = [None if each is None else (min(each), max(each)) for each in offsets]
-        # Where all coordinates are sums of a base and something that stays, so are pages in the array.
-        self._offsets: list[int] | None = None
-        if self._at.offsets is not None and None not in offsets:
-            known = [each for each in offsets if each is not None]
-            self._offsets = [self._page(point) for point in zip(*known, strict=True)]
+        # For each coordinate its lowest and highest offset, the array's size and its step in pages.
+        self._bounds: list[tuple[int, int, int, int]] | None = None
+        known = [each.offsets for each in self._coordinates if each.offsets is not None]
+        if self._at.offsets is not None and len(known) == len(self._coordinates):
+            steps = [prod(self._grid[i + 1 :]) for i in range(len(self._grid))]
+            rows = zip(known, self._grid, steps, strict=True)
+            self._bounds = [(min(each), max(each), size, step) for each, size, step in rows]
+            self._offsets = _run([self._page(point) for point in zip(*known, strict=True)])
+            self._places = _run(self._at.offsets)
+        self._by_bank: dict[int, tuple[tuple[int, int], ...]] = {}
 
     def move(self, banks: int, given: tuple[Argument, ...]) -> Move:
+        found = self._inner(banks, given)
+        if found is not None:
+            return found
         key = tuple(each if isinstance(each, int) else tuple(each) for each in given)
         found = self._known.get(key)
         if found is None:
             if len(self._known) > _MOST_KEPT:
                 self._known.clear()
-            found = self._known[key] = self._inner(banks, given) or self._at_edge(banks, given)
+            found = self._known[key] = self._at_edge(banks, given)
         return found
 
     def _page(self, coordinates: Sequence[int]) -> int:
@@ -93,15 +103,21 @@ class Moves:
 
     def _inner(self, banks: int, given: tuple[Argument, ...]) -> Move | None:
         """The move where all pages are inside of the array, by sums alone; else None."""
-        if self._offsets is None:
+        if self._bounds is None:
             return None
-        bases: list[int] = []
-        for base, ends, size in zip(given, self._ends, self._grid, strict=False):
-            if not isinstance(base, int) or ends is None or base + ends[0] < 0 or base + ends[1] >= size:
+        page = 0
+        for base, (low, high, size, step) in zip(given, self._bounds, strict=False):
+            assert isinstance(base, int)
+            if base + low < 0 or base + high >= size:
                 return None
-            bases.append(base)
-        first = self._page(bases)
-        return _move([first + each for each in self._offsets], self._at.all(given[-1]), [], banks)
+            page += base * step
+        at = given[-1]
+        assert isinstance(at, int)
+        bank = page % banks
+        by_bank = self._by_bank.get(bank)
+        if by_bank is None:
+            by_bank = self._by_bank[bank] = _counted(shifted(self._offsets, bank), banks)
+        return Move(shifted(self._offsets, page), shifted(self._places, at), _NONE, by_bank)
 
     def _at_edge(self, banks: int, given: tuple[Argument, ...]) -> Move:
         coordinates = [numbers.all(argument) for numbers, argument in zip(self._coordinates, given, strict=False)]
@@ -112,16 +128,15 @@ class Moves:
                 places.append(place)
             else:
                 missing.append(place)
-        return _move(pages, places, missing, banks)
+        return Move(_run(pages), _run(places), missing, _counted(pages, banks))
 
 
-def _move(pages: list[int], places: Sequence[int], missing: list[int], banks: int) -> Move:
-    by_bank = (
-        tuple(Counter(page % banks for page in pages).items())
-        if len(pages) > 1
-        else tuple((page % banks, 1) for page in pages)
-    )
-    return Move(_run(pages), _run(places), missing, by_bank)
+_NONE: list[int] = []
+
+
+def _counted(pages: Pages, banks: int) -> tuple[tuple[int, int], ...]:
+    """How many pages are in which bank."""
+    return tuple(Counter(page % banks for page in pages).items())
 
 
 def _run(numbers: Sequence[int]) -> Pages:
@@ -129,7 +144,7 @@ def _run(numbers: Sequence[int]) -> Pages:
     if not numbers:
         return numbers
     run = range(numbers[0], numbers[0] + len(numbers))
-    return run if len(run) == 1 or list(run) == numbers else numbers
+    return run if len(run) == 1 or [*run] == [*numbers] else numbers
 
 
 def fetch_steps(op: cores.FetchOp, names: Names) -> list[Step]:
@@ -246,7 +261,9 @@ def multicast_steps(op: cores.MulticastOp, names: Names) -> list[Step]:
                     view = each.queues[number].view
                     assert view is not None
                     set_at(view, slots, pages)
-            _sent(own, world.transfer_to_cores(own, others, count * queue.format.page_bytes))
+            lands = _sent(own, world.transfer_to_cores(own, others, count * queue.format.page_bytes))
+            for each in others:
+                each.queues[number].expect(slots, lands[each])
 
         return multicast
 
@@ -278,19 +295,21 @@ def send_steps(op: cores.SendOp, names: Names) -> list[Step]:
             if source.view is not None:
                 assert there.view is not None
                 there.view[target] = at(source.view, slots)
-            _sent(own, world.transfer_to_cores(own, [other], count * source.format.page_bytes))
+            lands = _sent(own, world.transfer_to_cores(own, [other], count * source.format.page_bytes))
+            there.expect(target, lands[other])
 
         return send
 
     return [Step(make, ", ".join([read.argument, written.argument, *core]))]
 
 
-def _sent(own: Mover, lands: dict[Core, float]) -> None:
-    """Pages are on their way to cores."""
+def _sent(own: Mover, lands: dict[Core, float]) -> dict[Core, float]:
+    """Pages are on their way to cores, to each up to some time."""
     for core, time in lands.items():
         own.arrivals[core] = max(own.arrivals.get(core, 0.0), time)
         own.sent[core] = own.begun[CORE_WRITES]
         own.lands[CORE_WRITES] = max(own.lands[CORE_WRITES], time)
+    return lands
 
 
 def _keep_apart(own: Mover, op: Operation, column: int) -> None:
@@ -363,7 +382,8 @@ def semaphore_increment_steps(op: cores.SemaphoreIncrementOp, names: Names) -> l
             semaphore = other.semaphores[number]
             stamp, told, trips = _message(own, op, other)
             arrives = _arrival(own, other)
-            world.at(arrives, lambda: semaphore.add(own, op, trips, stamp, value, told))
+            own.spend(world.grid.issue_cycles)
+            world.at(arrives, lambda: semaphore.arrive(own, op, trips, stamp, value, told, False))
 
         return increment
 
@@ -414,7 +434,7 @@ def _post(
 ) -> None:
     """A number is on its way to one of many cores."""
     semaphore = other.semaphores[number]
-    own.world.at(arrives, lambda: semaphore.replace(own, op, trips, stamp, value, told))
+    own.world.at(arrives, lambda: semaphore.arrive(own, op, trips, stamp, value, told, True))
 
 
 _NOTHING = np.zeros(0, np.int32)

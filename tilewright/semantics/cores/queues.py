@@ -49,6 +49,7 @@ class Queue:
         self.filled = bytearray(capacity)
         self.writers: list[Stamp | None] = [None] * capacity
         self.readers: list[dict[int, Stamp]] = [{} for _ in range(capacity)]
+        self._arrivals: dict[int, float] = {}
 
     # ---- steps ------------------------------------------------------------------------------------------------------
 
@@ -183,6 +184,8 @@ class Queue:
                 )
             if vector.item(writer.column) < writer.clock:
                 raise self._unordered(agent, stamp.op, writer, slot, "read")
+            if self._arrivals and self._arrivals.pop(slot, 0.0) > agent.time:
+                raise self._unordered(agent, stamp.op, writer, slot, "read")
             self.readers[slot][column] = stamp
 
     def note_writes(self, agent: Agent, slots: Pages, stamp: Stamp) -> None:
@@ -201,6 +204,12 @@ class Queue:
             self.writers[slot] = stamp
             self.filled[slot] = 1
 
+    def expect(self, slots: Pages, time: float) -> None:
+        """Pages that another core sent come at some time. Who knows that other pages of the sender came, to another
+        core, knows by its clock of these, too: so the time is looked at as well."""
+        for slot in slots:
+            self._arrivals[slot] = time
+
     def check_reserved(self, agent: Agent, op: Operation, slots: Pages) -> None:
         """Another core's agent writes pages, which this core has to have reserved, as the agent knows."""
         for slot in slots:
@@ -218,7 +227,7 @@ class Queue:
 
     def _unordered(self, agent: Agent, op: Operation, writer: Stamp, slot: int, what: str) -> Exception:
         in_flight = isinstance(writer.agent, Mover) and writer.column != writer.agent.column
-        kind = "read-write-race" if what == "read" else "write-write-race"
+        kind = "queue-race"
         if in_flight and what == "read":
             kind = "read-before-arrival"
         elif {agent.role, writer.agent.role} <= {*PARTS} and what == "read":
@@ -236,7 +245,7 @@ class Queue:
         in_flight = isinstance(reader.agent, Mover) and reader.column != reader.agent.column
         how = "still reads it: no barrier of writes is between" if in_flight else "reads it, in no order"
         return hazard(
-            "overwritten-in-flight" if in_flight else "read-write-race",
+            "overwritten-in-flight" if in_flight else "queue-race",
             f"page {slot} of the memory of queue {self.name} of core {self.core.position} is written while "
             f"{place(reader.agent, reader.op, ())} {how}",
             agent,

@@ -248,4 +248,4 @@ class Sources:
         return [] if other is None else [other]
 
     def starved_kind(self, agent: Agent) -> str:
-        return "sources-starved"
+        return "deadlock"

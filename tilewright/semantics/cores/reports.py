@@ -13,18 +13,75 @@ from tilewright.semantics.hazards import CoreHazard, CoreRaceError
 if TYPE_CHECKING:
     from tilewright.semantics.cores.agents import Agent
 
-# Kinds that are about two things in no order.
+# Kinds of mistakes, with what each means.
+KINDS = {
+    # queues
+    "queue-underflow": "waits for pages that nobody pushes any more",
+    "queue-overflow": "waits for free pages, where nobody pops any more",
+    "queue-residual": "pages are left at the end",
+    "reserve-without-push": "pages are still reserved at the end",
+    "wait-without-pop": "pages that were waited for are left at the end",
+    "push-without-reserve": "more pages are pushed than are reserved",
+    "pop-without-wait": "more pages are popped than were waited for",
+    "page-not-waited": "a page is read beyond those that were waited for",
+    "page-not-reserved": "a page is written beyond those that are reserved",
+    "read-never-written": "a page is read that was not written since it was free",
+    "block-around-the-end": "a block of pages goes around the end of a queue's memory",
+    "queue-race": "a page is touched twice in no order",
+    # transfers
+    "read-before-arrival": "a page is read while it may not have come",
+    "overwritten-in-flight": "a page is written while it may still be sent",
+    "transfer-not-awaited": "a thread ends without a barrier behind what it began",
+    "destination-not-reserved": "a page of another core is written that may not be reserved there",
+    "sender-outside-rectangle": "a core multicasts to a rectangle that it is not in",
+    "destination-outside": "a core is named that the program does not have",
+    "multicasts-in-flight": "a multicast begins while another of the thread may be under way",
+    # semaphores
+    "semaphore-race": "a number is set, or waited for exactly, in no order with one that comes from elsewhere",
+    "semaphore-overshoot": "a number is beyond the one that is waited for exactly",
+    "semaphore-source-changed": "a number changes while it may still be multicast",
+    "semaphore-starved": "a number is waited for that nobody brings any more",
+    "semaphore-not-initial": "a number is another one at the end than in the beginning",
+    "deadlock": "agents wait for each other in a circle",
+    # compute
+    "registers-overflow": "more registers are used than a half has",
+    "registers-not-acquired": "math uses, or commits, registers that it has not, or no longer",
+    "registers-acquired-twice": "math acquires registers without committing those that it has",
+    "registers-not-waited": "pack uses, or releases, registers that it has not, or no longer",
+    "registers-not-released": "registers that were committed are not given back",
+    "registers-not-committed": "registers that were acquired are not committed",
+    "register-never-written": "a register is read that was not written since it was acquired",
+    "register-of-other-type": "a register of floats is taken for integers, or the other way round",
+    "registers-too-narrow": "integers of 32 bits are in registers of 16",
+    "unpack-before-pack": "what the same thread packs is unpacked without waiting for it",
+    "accumulate-left-on": "pack still adds at the end",
+    "accumulate-onto-unwritten": "pack adds to a page that was not written since it was reserved",
+    "unit-not-configured": "a unit is used in the state in which it happens to be",
+    "unit-configured-otherwise": "a unit is used in a state that is meant for something else",
+    # arrays
+    "element-written-twice": "an element of a result is written again",
+    "element-never-written": "an element of a result is not written",
+    "array-race": "a page of an array is touched twice in no order, and written",
+    "other-format": "pages move between an array and a queue of another format",
+    # plans
+    "memory-overlap": "two queues share memory",
+    "misaligned": "a queue begins where transfers do not",
+    "out-of-memory": "a queue is not in the memory that programs may use",
+    "too-many-queues": "there are more queues than a core has",
+    "too-many-semaphores": "there are more semaphores than a core has",
+    "too-many-cores": "there are more cores than the machine has",
+}
+# Those that are about two things in no order.
 RACES = frozenset(
     {
-        "read-before-arrival",
-        "read-write-race",
-        "write-write-race",
-        "overwritten-in-flight",
         "array-race",
-        "semaphore-race",
-        "semaphore-source-changed",
         "destination-not-reserved",
         "multicasts-in-flight",
+        "overwritten-in-flight",
+        "queue-race",
+        "read-before-arrival",
+        "semaphore-race",
+        "semaphore-source-changed",
         "unpack-before-pack",
     }
 )

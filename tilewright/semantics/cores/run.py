@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from xdsl.ir import Operation
+from xdsl.ir import Operation, SSAValue
 
 from tilewright import dtypes
 from tilewright.dialects import cores, tile
@@ -64,12 +64,14 @@ def run_program(
     seed: int = 0,
     values: bool = True,
     checks: bool = True,
+    whole_outputs: bool = True,
     timeline: Timeline | None = None,
 ) -> ProgramRun:
     """Run a kernel that is one program, on arrays that are its refs in order and are written in place.
 
     Seed 0 has the machine's times; others draw times and orders. Without `values` no tile is computed, and only times
-    come out. Without `checks` nothing is looked for that takes vector clocks.
+    come out. Without `checks` nothing is looked for that takes vector clocks. With `whole_outputs` each element of an
+    array that is only written has to be.
 
     Raises:
         CoreHazard: the program does what it must not, or cannot go on.
@@ -80,9 +82,11 @@ def run_program(
         if tuple(array.shape) != tile.ref_type(ref).shape:
             raise CompilerBug(f"array {number} has the shape {array.shape}, and not {tile.ref_type(ref).shape}")
         written = any(isinstance(use.operation, cores.PutOp | cores.ScatterOp) for use in ref.uses)
-        read = any(isinstance(use.operation, cores.FetchOp | cores.GatherOp) for use in ref.uses)
-        world.arrays[ref] = ArrayMemory(array, name_of(ref, number), effect, read, written, world.checks)
+        is_once = effect == tile.OUT and _is_written_once(ref)
+        is_whole = effect == tile.OUT and whole_outputs
+        world.arrays[ref] = ArrayMemory(array, name_of(ref, number), is_once, is_whole, written, world.checks)
     _check_formats(program, world)
+    _check_registers(program)
     codes = _codes(program, timeline is not None)
     _set_up(program, world, codes)
     with np.errstate(all="ignore"):
@@ -111,6 +115,15 @@ def _program_of(kernel: tile.KernelOp) -> cores.ProgramOp:
     if len(found) != 1 or not isinstance(found[0], cores.ProgramOp):
         raise CompilerBug(f"the kernel @{kernel.sym_name.data} is not one program of cores")
     return found[0]
+
+
+def _is_written_once(ref: SSAValue) -> bool:
+    """Whether no element of an array is to be written again: one operation stores it, each at its own place, and none
+    reads it."""
+    stores = [use.operation for use in ref.uses if isinstance(use.operation, cores.PutOp | cores.ScatterOp)]
+    reads = any(isinstance(use.operation, cores.FetchOp | cores.GatherOp) for use in ref.uses)
+    lanes = any(isinstance(store, cores.ScatterOp) and len(store.indices) > 0 for store in stores)
+    return len(stores) == 1 and not reads and not lanes
 
 
 def _world_of(
@@ -144,6 +157,28 @@ def _check_formats(program: cores.ProgramOp, world: World) -> None:
                 "other-format",
                 f"[other-format] `{op.name}`: array {memory.name} has the format {memory.array.format.name}, "
                 f"the queue {format.name}",
+                op=str(op),
+            )
+
+
+def _check_registers(program: cores.ProgramOp) -> None:
+    """Registers of 16 bits hold no integers of 32."""
+    if program.wide is not None:
+        return
+    for op in program.body.walk():
+        match op:
+            case cores.CopyOp():
+                is_integer = cores.queue_type(op.queue).format.data in ("i32", "u32")
+            case cores.MapOp() | cores.FoldOp():
+                is_integer = op.dtype.data in ("i32", "u32")
+            case cores.CastOp():
+                is_integer = not {"i32", "u32"}.isdisjoint((op.from_type.data, op.to_type.data))
+            case _:
+                is_integer = False
+        if is_integer:
+            raise CoreHazard(
+                "registers-too-narrow",
+                f"[registers-too-narrow] `{op.name}`: integers of 32 bits, in registers of 16",
                 op=str(op),
             )
 

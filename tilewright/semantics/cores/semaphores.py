@@ -8,6 +8,7 @@ which else could miss it. They are where the core's thread knew of them before, 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from xdsl.ir import Operation
@@ -15,10 +16,23 @@ from xdsl.ir import Operation
 from tilewright.semantics.cores.agents import Agent, Core, Knowledge, Mover, Stamp
 from tilewright.semantics.cores.reports import hazard, place
 
+# Of a number that is never set, so many arrivals are told apart.
+_MOST_ARRIVALS = 256
+
+
+@dataclass(frozen=True)
+class _Arrival:
+    """What was added to a number, by whom, and what that tells."""
+
+    sender: Mover
+    value: int
+    told: Knowledge
+
 
 class Semaphore:
-    """`told`: what whoever waits for the number learns. `came`: for each agent the stamp of the last number that came
-    from it; `own`: what the core's threads did last, `reads`: multicasts that read the number and may still do so."""
+    """`told`: what whoever waits for the number learns in any case; `arrivals`: what was added to it since, in order.
+    `came`: for each agent the stamp of the last number that came from it; `own`: what the core's threads did last,
+    `reads`: multicasts that read the number and may still do so."""
 
     def __init__(self, core: Core, name: str, number: int, initial: int, knowledge: Knowledge) -> None:
         self.core = core
@@ -27,6 +41,7 @@ class Semaphore:
         self.initial = initial
         self.value = initial
         self.told = knowledge
+        self.arrivals: list[_Arrival] = []
         self.came: dict[int, Stamp] = {}
         self.own: Stamp | None = None
         self.reads: dict[int, Stamp] = {}
@@ -41,8 +56,8 @@ class Semaphore:
                 if not agent.knows(stamp):
                     raise hazard(
                         "semaphore-race",
-                        f"semaphore {self.name} is set to {value} in no order with what {place(stamp.agent, stamp.op, ())} "
-                        "sent, which is lost",
+                        f"semaphore {self.name} is set to {value} in no order with what "
+                        f"{place(stamp.agent, stamp.op, ())} sent, which is lost",
                         agent,
                         op,
                     )
@@ -50,6 +65,7 @@ class Semaphore:
             self.came.clear()
             self.own = agent.stamp(op)
             self.told = agent.tell()
+            self.arrivals.clear()
         self.value = value
         self._wake(agent.time)
 
@@ -59,10 +75,24 @@ class Semaphore:
                 self.waits.append((agent, op, value, at_least))
             return agent.wait_for(self, op)
         if checks:
-            agent.learn(self.told)
+            self._learn(agent, value)
             if not at_least:
                 self.own = agent.stamp(op)
         return False
+
+    def _learn(self, agent: Agent, value: int) -> None:
+        """An agent that waited for a number knows what had to come before it, whatever else came: of each sender as
+        much as is missing where all that others sent is there."""
+        sums: dict[Mover, int] = {}
+        for each in self.arrivals:
+            sums[each.sender] = sums.get(each.sender, 0) + each.value
+        missing = {sender: value - (self.value - sum) for sender, sum in sums.items()}
+        known = self.told
+        for each in self.arrivals:
+            if missing[each.sender] > 0:
+                known = np.maximum(known, each.told)
+                missing[each.sender] -= each.value
+        agent.learn(known)
 
     def _is_met(self, agent: Agent, op: Operation, value: int, at_least: bool) -> bool:
         if self.value > value and not at_least:
@@ -76,21 +106,19 @@ class Semaphore:
 
     # ---- what comes from elsewhere ----------------------------------------------------------------------------------
 
-    def add(
-        self, sender: Mover, op: Operation, trips: tuple[int, ...], stamp: Stamp, value: int, told: Knowledge
+    def arrive(
+        self,
+        sender: Mover,
+        op: Operation,
+        trips: tuple[int, ...],
+        stamp: Stamp,
+        number: int,
+        told: Knowledge,
+        replaces: bool,
     ) -> None:
-        """An increment arrives that a mover began at the time of a stamp."""
-        self._arrive(sender, op, trips, stamp, self.value + value, told)
-
-    def replace(
-        self, sender: Mover, op: Operation, trips: tuple[int, ...], stamp: Stamp, value: int, told: Knowledge
-    ) -> None:
-        """A number arrives that was multicast."""
-        self._arrive(sender, op, trips, stamp, value, told)
-
-    def _arrive(
-        self, sender: Mover, op: Operation, trips: tuple[int, ...], stamp: Stamp, value: int, told: Knowledge
-    ) -> None:
+        """A number comes from elsewhere, which a mover sent at the time of a stamp: it is added to the own one, or
+        `replaces` it."""
+        value = number if replaces else self.value + number
         world = sender.world
         if world.checks:
             own = self.own
@@ -105,7 +133,13 @@ class Semaphore:
                 )
             self._change(sender, op, trips, value, told)
             self.came[stamp.column] = stamp
-            self.told = np.maximum(self.told, told)
+            if replaces:
+                self.arrivals.clear()
+                self.told = told
+            else:
+                self.arrivals.append(_Arrival(sender, number, told))
+                if len(self.arrivals) > _MOST_ARRIVALS:
+                    self.told = np.maximum(self.told, self.arrivals.pop(0).told)
         self.value = value
         self._wake(world.now)
 

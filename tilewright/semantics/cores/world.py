@@ -52,6 +52,7 @@ class World:
     configures: Counter[str] = field(default_factory=Counter[str])
     moved_bytes: Counter[str] = field(default_factory=Counter[str])
     _number: int = 0
+    _occupancies: dict[tuple[str, int, int], float] = field(default_factory=dict[tuple[str, int, int], float])
 
     def __post_init__(self) -> None:
         self.dram_banks = [0.0] * self.grid.dram_banks
@@ -102,6 +103,13 @@ class World:
             down, right = -down, -right
         return down % self.grid.rows + right % self.grid.columns
 
+    def _occupancy(self, kind: str, transaction_bytes: int, count: int) -> float:
+        key = kind, transaction_bytes, count
+        found = self._occupancies.get(key)
+        if found is None:
+            found = self._occupancies[key] = self.grid.occupancy_cycles(kind, transaction_bytes, count)
+        return found
+
     def transfer_with_array(
         self,
         mover: Mover,
@@ -114,10 +122,7 @@ class World:
         """When `count` pages, so many of each bank, have been moved to or from an array. The mover is busy as long as
         it takes to issue them."""
         grid, in_dram = self.grid, array.array.space == DRAM
-        if in_dram:
-            kind = DRAM_READ if reads else DRAM_WRITE
-        else:
-            kind = CORE_READ if reads else CORE_WRITE
+        kind = (DRAM_READ if reads else DRAM_WRITE) if in_dram else CORE_READ if reads else CORE_WRITE
         return self.transfer(mover, kind, page_bytes, count, banks if in_dram else (), grid.issue_cycles)
 
     def transfer(
@@ -134,8 +139,8 @@ class World:
         grid, core = self.grid, mover.core
         began = mover.time + grid.issue_cycles
         mover.spend(issue_cycles * count)
-        free = max(core.ports[mover.noc], began) + grid.occupancy_cycles(kind, transaction_bytes, count)
-        core.ports[mover.noc] = done = free
+        done = max(core.ports[mover.noc], began) + self._occupancy(kind, transaction_bytes, count)
+        core.ports[mover.noc] = done
         each = transaction_bytes / self.bank_bytes_per_cycle
         for bank, pages in banks:
             busy = max(self.dram_banks[bank], began) + pages * each
@@ -153,7 +158,7 @@ class World:
         grid, core = self.grid, mover.core
         began = mover.time + grid.issue_cycles
         mover.spend(grid.issue_cycles)
-        free = max(core.ports[mover.noc], began) + grid.occupancy_cycles(CORE_WRITE, bytes)
+        free = max(core.ports[mover.noc], began) + self._occupancy(CORE_WRITE, bytes, 1)
         core.ports[mover.noc] = free
         lands: dict[Core, float] = {}
         for each in destinations:

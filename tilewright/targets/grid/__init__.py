@@ -25,7 +25,9 @@ def machine_named(name: str) -> Machine:
 
     known = [found.name for found in map(machines.load, machines.names()) if found.grid is not None]
     if name and name not in known:
-        raise TargetError(f"there is no grid of cores `{name}`", help=f"use grid:MACHINE with one of {', '.join(known)}")
+        raise TargetError(
+            f"there is no grid of cores `{name}`", help=f"use grid:MACHINE with one of {', '.join(known)}"
+        )
     return machines.load(name or DEFAULT)
 
 

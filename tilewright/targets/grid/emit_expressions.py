@@ -103,7 +103,7 @@ def add(left: Value, right: Value) -> Value:
     low, high = left.low + right.low, left.high + right.high
     if low == high:
         return constant(low)
-    if left.number is not None:
+    if left.number is not None or (left.binds == _ATOM and right.binds == _PRODUCT and not right.text.startswith("-")):
         left, right = right, left
     divides = left.divides or right.divides
     match right.number:

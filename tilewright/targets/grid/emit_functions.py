@@ -19,7 +19,7 @@ from tilewright.errors import UnsupportedOnTargetError
 
 _API = "api/compute/compute_kernel_api.h"
 _BINARY = "api/compute/eltwise_binary_sfpu.h"
-_FLOAT_FORMATS = {"f32": "Float32", "bf16": "Float16_b", "i32": "Int32", "u32": "UInt32"}
+_FORMATS = {"f32": "Float32", "bf16": "Float16_b", "i32": "Int32", "u32": "UInt32"}
 
 
 @dataclass(frozen=True)
@@ -202,15 +202,18 @@ _TEMPLATED_INITS = {"mul_int_tile", "typecast_tile", "erf_tile"} | {
 }
 
 
-def calls_of(fn: str, dtype: DType, operands: Sequence[Operand], slot: int, wide: bool) -> list[Call]:
-    """The calls that put a function of registers and numbers to the register `slot`. `wide`: registers have 32 bits.
+def calls_of(
+    fn: str, dtype: DType, operands: Sequence[Operand], slot: int, wide: bool, spare: int | None = None
+) -> list[Call]:
+    """The calls that put a function of registers and numbers to the register `slot`. `wide`: registers have 32 bits;
+    `spare`: a register that nothing else uses, where there is one.
 
     Raises:
         UnsupportedOnTargetError: there are no such calls.
     """
     if all(not isinstance(each, Register) for each in operands):
         return [_fill(_evaluate(fn, dtype, operands), dtype, slot)]
-    return _Lowering(fn, dtype, slot, wide).calls(operands)
+    return _Lowering(fn, dtype, slot, wide, spare).calls(operands)
 
 
 def cast_calls(source: Operand, from_type: str, to_type: str, slot: int, wide: bool) -> list[Call]:
@@ -222,24 +225,27 @@ def cast_calls(source: Operand, from_type: str, to_type: str, slot: int, wide: b
     before, after = dtypes.by_name(from_type), dtypes.by_name(to_type)
     lowering = _Lowering(f"cast to {to_type}", before, slot, wide)
     calls = lowering.moved(source)
-    if after.is_bool and not before.is_integer:
-        return calls if before.is_bool else [*calls, _call(_unary("comp"), "unary_ne_tile", (slot,), ("0",))]
-    if before.is_bool:
-        if after.is_float:
-            return calls
-        before = dtypes.bf16
-    if before == after:
+    if before == after or (before.is_integer and after.is_integer):
+        # Between integers the bits stay, in two's complement.
         return calls
-    names = [_FLOAT_FORMATS.get(each.name) for each in (before, after)]
-    if None in names or (before.is_integer and after.is_integer):
-        if before.is_integer and after.is_integer:
-            # The same bits, in two's complement.
-            return calls
+    if before.is_float and after.is_float and not wide:
+        # Registers of 16 bits hold what was rounded.
+        return calls
+    names = [_FORMATS.get(each.name) for each in (before, after)]
+    if None in names:
         raise UnsupportedOnTargetError(
-            f"the vector unit does not cast {from_type} to {to_type}", help="cast by way of f32 or i32"
+            f"the vector unit does not cast {from_type} to {to_type}", help="use bf16 in place of f16"
         )
     types = ", ".join(f"static_cast<uint32_t>(DataFormat::{name})" for name in names)
     return [*calls, _call(_unary("typecast"), f"typecast_tile<{types}>", (slot,))]
+
+
+def fold_calls(fn: str, along: str, dtype: DType, slot: int, wide: bool) -> list[Call]:
+    """The calls that reduce the register `slot` along its rows (`row`) or its columns (`column`)."""
+    pool = {"add": "SUM", "maximum": "MAX", "minimum": "MIN"}[fn]
+    kind = f"PoolType::{pool}, {_Lowering(fn, dtype, slot, wide).format}"
+    end = "ROW" if along == "row" else "COL"
+    return [Call(_API, f"sfpu_reduce_init<{kind}>();", f"sfpu_reduce<{kind}, ReduceDim::REDUCE_{end}>", (slot,))]
 
 
 def _evaluate(fn: str, dtype: DType, numbers: Sequence[Operand]) -> float:
@@ -251,9 +257,7 @@ def _evaluate(fn: str, dtype: DType, numbers: Sequence[Operand]) -> float:
 
 def _fill(number: float, dtype: DType, slot: int) -> Call:
     if dtype.is_integer:
-        return _call(
-            _unary("fill"), f"fill_tile_int<DataFormat::{_FLOAT_FORMATS[dtype.name]}>", (slot,), (_integer(number),)
-        )
+        return _call(_unary("fill"), f"fill_tile_int<DataFormat::{_FORMATS[dtype.name]}>", (slot,), (_integer(number),))
     if isfinite(number):
         literal = repr(float(np.float32(number))) + "f"
         return _call(_unary("fill"), "fill_tile", (slot,), (literal,))
@@ -286,11 +290,12 @@ class _Lowering:
     dtype: DType
     slot: int
     wide: bool
+    spare: int | None = None
 
     @property
     def format(self) -> str:
         if self.dtype.is_integer:
-            return f"DataFormat::{_FLOAT_FORMATS[self.dtype.name]}"
+            return f"DataFormat::{_FORMATS[self.dtype.name]}"
         return "DataFormat::Float32" if self.wide else "DataFormat::Float16_b"
 
     def _named(self, row: tuple[str, str]) -> tuple[str, str]:
@@ -319,10 +324,10 @@ class _Lowering:
                 return self._of_one(operand)
             case [Register() as left, Register() as right]:
                 return self._of_registers(left.number, right.number)
-            case [Register() as left, right]:
-                return self._with_number(left, float(right), right_side=True)
-            case [left, Register() as right]:
-                return self._with_number(right, float(left), right_side=False)
+            case [Register() as left, float() as right]:
+                return self._with_number(left, right, right_side=True)
+            case [float() as left, Register() as right]:
+                return self._with_number(right, left, right_side=False)
             case [condition, left, right]:
                 return self._select(condition, left, right)
             case _:
@@ -391,10 +396,16 @@ class _Lowering:
             include, name = self._named(row)
             bits = _integer(number) if integer else _float_bits(number)
             return [*self.moved(register), _call(include, name, (self.slot,), (bits,))]
-        if register.number == self.slot:
-            raise self._unsupported("with a number has no form on the vector unit that works in place")
-        left, right_register = (register.number, self.slot) if right_side else (self.slot, register.number)
-        return [_fill(number, self.dtype, self.slot), *self._of_registers(left, right_register)]
+        room = self._room(register.number)
+        left, right_register = (register.number, room) if right_side else (room, register.number)
+        return [_fill(number, self.dtype, room), *self._of_registers(left, right_register)]
+
+    def _room(self, *used: int) -> int:
+        """A register for a number, while others are used."""
+        room = self.slot if self.slot not in used else self.spare
+        if room is None or room in used:
+            raise self._unsupported("with a number needs a tile register more than there is")
+        return room
 
     def _divided(self, number: float) -> list[Call]:
         """The register divided by a number: multiplied by its inverse, which is exact for powers of two; else that
@@ -413,18 +424,22 @@ class _Lowering:
         match left, right:
             case (Register(), Register()):
                 return [_call(header, function, (condition.number, left.number, right.number, slot))]
-            case (Register(), float()) if slot not in used:
-                filled = _fill(right, self.dtype, slot)
-                return [filled, _call(header, function, (condition.number, left.number, slot, slot))]
-            case (float(), Register()) if slot not in used:
-                filled = _fill(left, self.dtype, slot)
-                return [filled, _call(header, function, (condition.number, slot, right.number, slot))]
             case (float(), float()) if self._is_line(left, right):
                 moved = self.moved(condition)
                 scaled = _call(_SCALARS, "mul_unary_tile", (slot,), (_float_bits(left - right),))
                 return [*moved, scaled, _call(_SCALARS, "add_unary_tile", (slot,), (_float_bits(right),))]
             case _:
-                raise self._unsupported("of numbers has no form on the vector unit that works in place")
+                pass
+        calls: list[Call] = []
+        places: list[int] = []
+        for each in (left, right):
+            if isinstance(each, Register):
+                places.append(each.number)
+                continue
+            places.append(self._room(*used))
+            used.add(places[-1])
+            calls.append(_fill(each, self.dtype, places[-1]))
+        return [*calls, _call(header, function, (condition.number, *places, slot))]
 
     def _is_line(self, left: float, right: float) -> bool:
         """Whether a choice of two numbers is right + condition * (left - right), exactly."""

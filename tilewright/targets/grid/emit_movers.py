@@ -9,118 +9,37 @@ each core its row and its column, where it needs them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil
+from math import ceil, prod
 from typing import Any
 
 import ml_dtypes
 import numpy as np
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.dialects import cores, tile
-from tilewright.dialects.base import dtype_of
+from tilewright.dialects.base import decode, dtype_of
 from tilewright.errors import UnsupportedOnTargetError
 from tilewright.layout.catalogue.device_tiles import TILE, TileFormat
 from tilewright.semantics.tile_formats import format_of
 from tilewright.targets.grid.emit_expressions import Value, add, constant, divide, multiply, remainder
+from tilewright.targets.grid.emit_mover_helpers import (
+    BFLOAT_BITS,
+    CORE_ADDRESS,
+    FLOAT_BITS,
+    IN_TILE,
+    INSIDE_OF,
+    LOAD,
+    LOCAL,
+    PAD_PAGE,
+    READ_ELEMENT,
+    RECTANGLE_ADDRESS,
+    STORE,
+    WRITE_ELEMENT,
+    ZERO_PAGE,
+)
 from tilewright.targets.grid.emit_thread import Facts, ThreadPrinter, ThreadSource, number_of
 
-_LOCAL = """\
-// A number of a semaphore in this core's memory.
-inline volatile tt_l1_ptr uint32_t* local(uint32_t address) {
-    return reinterpret_cast<volatile tt_l1_ptr uint32_t*>(address);
-}
-"""
-_CORE_ADDRESS = """\
-// An address in the memory of a core of the program.
-inline uint64_t core_address(uint32_t row, uint32_t column, uint32_t address) {
-    return get_noc_addr(
-        get_common_arg_val<uint32_t>(noc_x_arguments + column),
-        get_common_arg_val<uint32_t>(noc_y_arguments + row),
-        address);
-}
-"""
-_RECTANGLE_ADDRESS = """\
-// An address in the memories of a rectangle of cores of the program. Network 1 goes up and to the left, and so its
-// rectangles begin at the last corner.
-inline uint64_t rectangle_address(
-    uint32_t first_row, uint32_t first_column, uint32_t last_row, uint32_t last_column, uint32_t address) {
-    const uint32_t first_x = get_common_arg_val<uint32_t>(noc_x_arguments + first_column);
-    const uint32_t first_y = get_common_arg_val<uint32_t>(noc_y_arguments + first_row);
-    const uint32_t last_x = get_common_arg_val<uint32_t>(noc_x_arguments + last_column);
-    const uint32_t last_y = get_common_arg_val<uint32_t>(noc_y_arguments + last_row);
-    return noc_index == 0 ? get_noc_multicast_addr(first_x, first_y, last_x, last_y, address)
-                          : get_noc_multicast_addr(last_x, last_y, first_x, first_y, address);
-}
-"""
-_ZERO_PAGE = """\
-inline void zero_page(uint32_t address, uint32_t bytes) {
-    auto* const words = reinterpret_cast<volatile tt_l1_ptr uint32_t*>(address);
-    for (uint32_t i = 0; i < bytes / 4; ++i) {
-        words[i] = 0;
-    }
-}
-"""
-_IN_TILE = """\
-// Where an element of a device tile is: four faces of 16 x 16 follow one another.
-inline uint32_t in_tile(uint32_t row, uint32_t column) {
-    return (row / 16 * 2 + column / 16) * 256 + row % 16 * 16 + column % 16;
-}
-"""
-_STORE = """\
-template <typename Element>
-inline void store(uint32_t address, Element value) {
-    *reinterpret_cast<volatile tt_l1_ptr Element*>(address) = value;
-}
-"""
-_LOAD = """\
-template <typename Element>
-inline Element load(uint32_t address) {
-    return *reinterpret_cast<volatile tt_l1_ptr Element*>(address);
-}
-"""
-_READ_ELEMENT = """\
-// Transfers from DRAM are of aligned pieces: the one that was read last is held.
-struct Piece {{
-    uint32_t page = 0xFFFFFFFF;
-    uint32_t begin = 0;
-}};
-
-template <typename Element, typename Array>
-inline Element read_element(const Array& array, uint32_t page, uint32_t place, uint32_t scratch, Piece& held) {{
-    constexpr uint32_t piece_bytes = {piece};
-    const uint32_t offset = place * sizeof(Element);
-    const uint32_t begin = offset / piece_bytes * piece_bytes;
-    const uint32_t here = (scratch + piece_bytes - 1) / piece_bytes * piece_bytes;
-    if (page != held.page || begin != held.begin) {{
-        noc_async_read(array.get_noc_addr(page, begin), here, piece_bytes);
-        noc_async_read_barrier();
-        held = {{page, begin}};
-    }}
-    return load<Element>(here + offset - begin);
-}}
-"""
-_WRITE_ELEMENT = """\
-// The lowest four bits of where a transfer comes from and goes to are the same; the one before has left its place.
-template <typename Element, typename Array>
-inline void write_element(const Array& array, uint32_t page, uint32_t place, Element value, uint32_t scratch) {
-    const uint64_t there = array.get_noc_addr(page, place * sizeof(Element));
-    const uint32_t here = (scratch + 15) / 16 * 16 + static_cast<uint32_t>(there) % 16;
-    noc_async_writes_flushed();
-    store<Element>(here, value);
-    noc_async_write(here, there, sizeof(Element));
-}
-"""
-_FLOAT_BITS = """\
-inline uint32_t float_bits(int32_t number) { return __builtin_bit_cast(uint32_t, static_cast<float>(number)); }
-"""
-_BFLOAT_BITS = """\
-// Rounded to nearest even.
-inline uint16_t bfloat16_bits(int32_t number) {
-    const uint32_t bits = __builtin_bit_cast(uint32_t, static_cast<float>(number));
-    return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
-}
-"""
-_CONVERSIONS = {"f32": ("float_bits", _FLOAT_BITS), "bf16": ("bfloat16_bits", _BFLOAT_BITS)}
+_CONVERSIONS = {"f32": ("float_bits", FLOAT_BITS), "bf16": ("bfloat16_bits", BFLOAT_BITS)}
 _SCRATCH = "cb_scratch"
 
 
@@ -139,10 +58,7 @@ class MoverPrinter(ThreadPrinter):
         self._needs_cores = False
         self._has_scratch = False
         self._reads_elements = False
-        ops = list(thread.body.walk())
-        self._writes = any(
-            isinstance(op, cores.MulticastOp | cores.SendOp | cores.PutOp | cores.ScatterOp) for op in ops
-        )
+        self._pending = False
 
     def source(self, title: str) -> ThreadSource:
         """The whole kernel."""
@@ -189,12 +105,32 @@ class MoverPrinter(ThreadPrinter):
 
     # ---- operations -------------------------------------------------------------------------------------------------
 
+    def enter_loop(self, op: tile.ForOp) -> None:
+        """What may be under way on the way back to a loop's beginning."""
+        self._pending = self._pending or _pending_after(op.body.block, False)
+
+    def state(self) -> object:
+        return self._pending
+
+    def join(self, *states: object) -> None:
+        """Something may be under way behind one of several ways to here."""
+        self._pending = any(states)
+
     def print_own(self, op: Operation) -> None:
+        self._print_mover(op)
+        if not isinstance(op, cores.SemaphoreIncrementOp):
+            self._pending = _pending_after_op(op, self._pending)
+
+    def _print_mover(self, op: Operation) -> None:
         match op:
             case cores.FetchOp() | cores.PutOp():
                 self._print_pages(op)
+            case cores.PadOp():
+                self._print_pad(op)
             case cores.GatherOp() | cores.ScatterOp():
                 self._print_elements(op)
+            case cores.RearrangeOp():
+                self._print_rearrange(op)
             case cores.MulticastOp():
                 self._print_multicast(op)
             case cores.SendOp():
@@ -224,7 +160,7 @@ class MoverPrinter(ThreadPrinter):
         return self.facts.semaphore_names[semaphore]
 
     def _local(self, semaphore: SSAValue) -> str:
-        self.helpers[_LOCAL] = None
+        self.helpers[LOCAL] = None
         return f"local({self._semaphore(semaphore)})"
 
     def _place(self, queue: SSAValue, page: Value, end: str) -> str:
@@ -249,9 +185,43 @@ class MoverPrinter(ThreadPrinter):
             call = f"noc_async_{'read' if fetches else 'write'}_page({_flat(coordinates, grid).text}, {name}, {place});"
             zeros = None
             if isinstance(op, cores.FetchOp) and op.zeros is not None and inside != "true":
-                self.helpers[_ZERO_PAGE] = None
+                self.helpers[ZERO_PAGE] = None
                 zeros = f"zero_page({place}, {self.page_bytes(op.queue)});"
             self._print_guarded(inside, call, zeros)
+
+    def _print_pad(self, op: cores.PadOp) -> None:
+        format = cores.queue_type(op.queue).tile_format
+        element, fill = _element_type(format, op), _bits(float(op.fill.value.data), format)
+        shape = tile.ref_type(op.array).shape
+        *before, height, width = (*(1,) * (2 - len(shape)), *shape)
+        printed = len(self.lines)
+        with self.loops(op.shape) as dims:
+            coordinates = self.map(op.map, op.symbols, dims)
+            outer = _inside(coordinates[:-2], before)
+            sizes = [
+                self._rows_inside(size, at, outer) for size, at in zip((height, width), coordinates[-2:], strict=True)
+            ]
+            (at,) = self.map(op.at, op.symbols, dims)
+            needed = sizes != ["32", "32"]
+            if needed:
+                self.helpers |= {IN_TILE: None, STORE: None, PAD_PAGE: None}
+                place = self._place(op.queue, at, "write")
+                self.line(f"pad_page<{element}>({place}, {', '.join(sizes)}, {fill});")
+        if not needed:
+            del self.lines[printed:]
+
+    def _rows_inside(self, size: int, page: Value, outer: str = "true") -> str:
+        """How many rows or columns of a page are inside of an array of some size, where it is in the other dims."""
+        if outer == "false":
+            return "0"
+        if page.number is not None:
+            inside = str(min(max(size - TILE * page.number, 0), TILE) if page.number >= 0 else 0)
+        elif page.low >= 0 and TILE * (page.high + 1) <= size:
+            inside = str(TILE)
+        else:
+            self.helpers[INSIDE_OF] = None
+            inside = f"inside_of({size}, {page.text})"
+        return inside if outer == "true" else f"{outer} ? {inside} : 0"
 
     # ---- elements ---------------------------------------------------------------------------------------------------
 
@@ -264,22 +234,55 @@ class MoverPrinter(ThreadPrinter):
                 f"{op.name} is between an array of {stored.name} and a queue of {format.name}",
                 help="cast the tile behind its load, or before its store",
             )
-        self.helpers |= {_IN_TILE: None, _LOAD: None, _STORE: None}
+        self.helpers |= {IN_TILE: None, LOAD: None, STORE: None}
         self._has_scratch = True
         if isinstance(op, cores.ScatterOp):
-            self.helpers[_WRITE_ELEMENT] = None
+            self.helpers[WRITE_ELEMENT] = None
             with self.loops(op.lanes) as dims:
                 self._print_lane(op, dims, element)
             return
-        self.helpers[_READ_ELEMENT.format(piece=self.facts.grid.dram_alignment_bytes)] = None
+        self.helpers[READ_ELEMENT.format(piece=self.facts.grid.dram_alignment_bytes)] = None
+        if op.fill is not None:
+            self._print_beyond(op, element, _bits(float(op.fill.value.data), format))
         with self.block(""):
             self.line("Piece held;")
             with self.loops(op.lanes) as dims:
                 self._print_lane(op, dims, element)
 
+    def _print_beyond(self, op: cores.GatherOp, element: str, fill: str) -> None:
+        """Store a number to what pages hold beyond a tile."""
+        sizes = [op.lanes[d] if d >= 0 else 1 for d in (number_of(op.rows), number_of(op.columns))]
+        if all(size % TILE == 0 for size in sizes):
+            return
+        self.helpers[PAD_PAGE] = None
+        tall, wide = (-(-size // TILE) for size in sizes)
+        others = [n for d, n in enumerate(op.lanes) if d not in (number_of(op.rows), number_of(op.columns))]
+        (at,) = self.map(op.at, op.symbols)
+        with self.loops((prod(others), tall, wide)) as (outer, row, column):
+            page = add(at, _flat([outer, row, column], [prod(others), tall, wide]))
+            inside = [self._rows_inside(size, each) for size, each in zip(sizes, (row, column), strict=True)]
+            place = self._place(op.queue, page, "write")
+            self.line(f"pad_page<{element}>({place}, {', '.join(inside)}, {fill});")
+
+    def _print_rearrange(self, op: cores.RearrangeOp) -> None:
+        element = _element_type(cores.queue_type(op.queue).tile_format, op)
+        self.helpers |= {IN_TILE: None, LOAD: None, STORE: None}
+        with self.loops(decode(op.extents)) as dims:
+            source = _tile_place(
+                decode(op.source_shape),
+                number_of(op.source_rows),
+                number_of(op.source_columns),
+                self.map(op.source_map, [], dims),
+            )
+            place = _tile_place(decode(op.shape), number_of(op.rows), number_of(op.columns), self.map(op.map, [], dims))
+            size = f"sizeof({element})"
+            there = f"{self._place(op.source, source[0], 'read')} + {source[1]} * {size}"
+            here = f"{self._place(op.queue, place[0], 'write')} + {place[1]} * {size}"
+            self.line(f"store<{element}>({here}, load<{element}>({there}));")
+
     def _print_lane(self, op: cores.GatherOp | cores.ScatterOp, dims: Sequence[Value], element: str) -> None:
         array, ref = self._array(op.array), tile.ref_type(op.array)
-        page, place = _lane_place(op, dims)
+        page, place = _tile_place(op.lanes, number_of(op.rows), number_of(op.columns), dims)
         (at,) = self.map(op.at, op.symbols)
         end = "write" if isinstance(op, cores.GatherOp) else "read"
         here = f"{self._place(op.queue, add(at, page), end)} + {place} * sizeof({element})"
@@ -318,18 +321,15 @@ class MoverPrinter(ThreadPrinter):
             with self.block(f"if ({inside})"):
                 self.line(call)
             if otherwise is not None:
-                self.lines[-1] += " else {"
-                self._depth += 1
-                self.line(otherwise)
-                self._depth -= 1
-                self.line("}")
+                with self.otherwise():
+                    self.line(otherwise)
 
     # ---- numbers ----------------------------------------------------------------------------------------------------
 
     def _print_generate(self, op: cores.GenerateOp) -> None:
         format = cores.queue_type(op.queue).tile_format
         element = _element_type(format, op)
-        self.helpers |= {_IN_TILE: None, _STORE: None}
+        self.helpers |= {IN_TILE: None, STORE: None}
         with self.loops((number_of(op.count), TILE, TILE)) as (page, row, column):
             (number,) = self.map(op.map, op.symbols, [row, column, page])
             text = self._chosen(number, op, format) if op.choice is not None else self._converted(number, format, op)
@@ -384,7 +384,7 @@ class MoverPrinter(ThreadPrinter):
 
     def _rectangle(self, rectangle: Sequence[Value], address: str) -> str:
         self._needs_cores = True
-        self.helpers[_RECTANGLE_ADDRESS] = None
+        self.helpers[RECTANGLE_ADDRESS] = None
         return f"rectangle_address({', '.join(each.text for each in rectangle)}, {address})"
 
     def _print_to_others(self, rectangle: Sequence[Value], call: str) -> None:
@@ -423,15 +423,16 @@ class MoverPrinter(ThreadPrinter):
         self.line(f"noc_async_write({self._place(op.source, at, 'read')}, {there}, {size});")
 
     def _print_increment(self, op: cores.SemaphoreIncrementOp) -> None:
-        if self._writes and not _is_behind_barrier(op):
+        if self._pending:
             # Increments go another way than what was written before.
             self.line("noc_async_write_barrier();")
+            self._pending = False
         there = self._core_address(self.map(op.core, op.symbols), self._semaphore(op.semaphore))
         self.line(f"noc_semaphore_inc({there}, {number_of(op.value)});")
 
     def _core_address(self, core: Sequence[Value], address: str) -> str:
         self._needs_cores = True
-        self.helpers[_CORE_ADDRESS] = None
+        self.helpers[CORE_ADDRESS] = None
         row, column = core
         return f"core_address({row.text}, {column.text}, {address})"
 
@@ -455,16 +456,16 @@ def _bits(number: float, format: TileFormat) -> str:
     return f"0x{int(value.view(f'u{value.itemsize}')):0{2 * value.itemsize}X}"
 
 
-def _lane_place(op: cores.ElementsOp, dims: Sequence[Value]) -> tuple[Value, str]:
-    """The page of a lane's element, from that of the tile on, and its place there."""
-    lanes, rows, columns = op.lanes, number_of(op.rows), number_of(op.columns)
-    row = dims[rows] if rows >= 0 else constant(0)
-    column = dims[columns] if columns >= 0 else constant(0)
+def _tile_place(lanes: Sequence[int], rows: int, columns: int, at: Sequence[Value]) -> tuple[Value, str]:
+    """The page of an element of a tile, from the tile's first page on, and its place there. `rows` and `columns` are
+    the dims along rows and columns of device tiles, -1 for none."""
+    row = at[rows] if rows >= 0 else constant(0)
+    column = at[columns] if columns >= 0 else constant(0)
     tall = -(-lanes[rows] // TILE) if rows >= 0 else 1
     wide = -(-lanes[columns] // TILE) if columns >= 0 else 1
     others = [d for d in range(len(lanes)) if d not in (rows, columns)]
     counts = [*(lanes[d] for d in others), tall, wide]
-    page = _flat([*(dims[d] for d in others), divide(row, constant(TILE)), divide(column, constant(TILE))], counts)
+    page = _flat([*(at[d] for d in others), divide(row, constant(TILE)), divide(column, constant(TILE))], counts)
     return page, _in_tile(row, column)
 
 
@@ -501,9 +502,22 @@ def _simplified(difference: Value, left: Value, right: Value) -> Value:
     return constant(0) if left.text == right.text else difference
 
 
-def _is_behind_barrier(op: Operation) -> bool:
-    """Whether nothing was written since a barrier of writes, by the operations right before."""
-    before = op.prev_op
-    while isinstance(before, cores.SemaphoreIncrementOp | cores.PopOp | cores.PushOp):
-        before = before.prev_op
-    return isinstance(before, cores.BarrierOp) and before.of.data == cores.WRITE
+def _pending_after(block: Block, before: bool) -> bool:
+    """Whether something may be under way behind a block that was written there or before."""
+    for op in block.ops:
+        before = _pending_after_op(op, before)
+    return before
+
+
+def _pending_after_op(op: Operation, before: bool) -> bool:
+    match op:
+        case cores.PutOp() | cores.ScatterOp() | cores.MulticastOp() | cores.SemaphoreMulticastOp() | cores.SendOp():
+            return True
+        case cores.BarrierOp() if op.of.data == cores.WRITE:
+            return False
+        case cores.IfOp():
+            return _pending_after(op.then.block, before) or _pending_after(op.otherwise.block, before)
+        case tile.ForOp():
+            return before or _pending_after(op.body.block, before)
+        case _:
+            return before

@@ -6,6 +6,7 @@ in vain.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,30 +22,15 @@ from tilewright.targets.grid.emit_expressions import FLOOR_DIVIDE, Value, consta
 
 _COUNTERS = ("i", "j", "k", "m", "n", "p", "q", "r", "s", "t", "u", "v", "w")
 # Names that C++ or the headers of kernels have.
-_CPP_NAMES = {
-    "and",
-    "asm",
-    "auto",
-    "bool",
-    "case",
-    "char",
-    "class",
-    "const",
-    "do",
-    "double",
-    "else",
-    "enum",
-    "float",
-    "for",
-}
-_CPP_NAMES |= {"if", "int", "long", "new", "not", "or", "short", "signed", "struct", "switch", "this", "union", "using"}
-_CPP_NAMES |= {"void", "while", "xor", "noc", "fill", "core_row", "core_column"}
+_CPP_NAMES = re.compile(
+    r"and|asm|auto|bool|case|char|class|const|do|double|else|enum|float|for|if|int|long|new|not|or|short|signed|struct|"
+    r"switch|this|union|using|void|while|xor|noc|local|load|store|core_row|core_column|[ijkmnp-w]"
+)
 
 
 @dataclass(frozen=True)
 class Facts:
-    """A program, and the names of what its threads share. `wide`: whether tile registers have 32 bits: where a queue
-    that the thread that computes uses has them."""
+    """A program, and the names of what its threads share. `wide`: whether tile registers have 32 bits."""
 
     kernel: tile.KernelOp
     program: cores.ProgramOp
@@ -54,16 +40,23 @@ class Facts:
     def array_names(self) -> dict[SSAValue, str]:
         fallback = {tile.IN: "in", tile.OUT: "out", tile.INOUT: "inout"}
         chosen: dict[SSAValue, str] = {}
-        for number, (ref, effect) in enumerate(zip(self.kernel.refs, self.kernel.effect_names, strict=True)):
-            _choose(chosen, ref, f"{fallback[effect]}{number}")
+        effects = self.kernel.effect_names
+        for number, (ref, effect) in enumerate(zip(self.kernel.refs, effects, strict=True)):
+            _choose(chosen, ref, f"{fallback[effect]}{effects[:number].count(effect)}")
         return chosen
 
     @cached_property
     def queue_names(self) -> dict[SSAValue, str]:
         chosen: dict[SSAValue, str] = {}
         for number, op in enumerate(self.program.queues):
-            _choose(chosen, op.result, str(number), "cb_")
+            _choose(chosen, op.result, self._content(op.result) or f"temp{number}", "cb_")
         return chosen
+
+    def _content(self, queue: SSAValue) -> str:
+        """The array whose elements are in a queue; where they come from before where they go."""
+        users = [use.operation for use in queue.uses if isinstance(use.operation, cores.PagesOp | cores.ElementsOp)]
+        users.sort(key=lambda op: isinstance(op, cores.PutOp | cores.ScatterOp))
+        return next((self.array_names[op.array] for op in users if op.queue is queue), "")
 
     @cached_property
     def semaphore_names(self) -> dict[SSAValue, str]:
@@ -72,15 +65,14 @@ class Facts:
             _choose(chosen, op.result, str(number), "sem_")
         return chosen
 
-    @cached_property
+    @property
     def wide(self) -> bool:
-        used = (o for t in self.program.threads if t.computes for op in t.body.walk() for o in op.operands)
-        return any(isinstance(o.type, cores.QueueType) and o.type.tile_format.bits == 32 for o in used)
+        return self.program.wide is not None
 
 
 def _choose(chosen: dict[SSAValue, str], value: SSAValue, fallback: str, prefix: str = "") -> None:
     hint = value.name_hint or ""
-    plain = hint if hint.isidentifier() and hint.isascii() and (prefix or hint not in _CPP_NAMES) else fallback
+    plain = hint if hint.isidentifier() and hint.isascii() and (prefix or not _CPP_NAMES.fullmatch(hint)) else fallback
     name = prefix + plain.removeprefix(prefix)
     chosen[value] = name if name not in chosen.values() else f"{name}_{len(chosen)}"
 
@@ -120,12 +112,21 @@ class ThreadPrinter:
     # ---- text -------------------------------------------------------------------------------------------------------
 
     def line(self, text: str) -> None:
-        self.lines.append("    " * self._depth + text if text else "")
+        self.lines += wrapped(text, "    " * self._depth)
 
     @contextmanager
     def block(self, opening: str) -> Generator[None]:
         """What is printed meanwhile is inside of braces."""
         self.line(f"{opening} {{".lstrip())
+        self._depth += 1
+        yield
+        self._depth -= 1
+        self.line("}")
+
+    @contextmanager
+    def otherwise(self) -> Generator[None]:
+        """What is printed meanwhile is done where the condition of the block before does not hold."""
+        self.lines[-1] += " else {"
         self._depth += 1
         yield
         self._depth -= 1
@@ -226,6 +227,13 @@ class ThreadPrinter:
     def enter_loop(self, op: tile.ForOp) -> None:
         """A loop's body is printed next."""
 
+    def state(self) -> object:
+        """What is known of the units at this place of the text."""
+        return None
+
+    def join(self, *states: object) -> None:
+        """This place is behind several others, of which what was known is given."""
+
     def _print_for(self, op: tile.ForOp) -> None:
         trips = number_of(op.trips)
         counter = op.body.block.args[0]
@@ -240,8 +248,10 @@ class ThreadPrinter:
         below = f"{name} < {end.within(1)}" if end.low >= 0 else f"static_cast<int32_t>({name}) < {end.as_signed()}"
         condition = below if end.high <= trips else f"{name} < {trips} && {below}"
         self.values[counter] = Value(name, 0, trips - 1)
+        before = self.state()
         with self.block(f"for (uint32_t {name} = 0; {condition}; ++{name})"):
             self.print_block(op.body.block)
+        self.join(before, self.state())
         self._counters.pop()
 
     def _print_if(self, op: cores.IfOp) -> None:
@@ -250,18 +260,19 @@ class ThreadPrinter:
         if value.number is not None:
             self.print_block((op.then if value.number == 0 else op.otherwise).block)
             return
+        before = self.state()
         if then:
             with self.block(f"if ({value.within(2)} == 0)"):
                 self.print_block(op.then.block)
-            if otherwise:
-                self.lines[-1] += " else {"
-                self._depth += 1
+        after_then = self.state()
+        self.join(before)
+        if then and otherwise:
+            with self.otherwise():
                 self.print_block(op.otherwise.block)
-                self._depth -= 1
-                self.line("}")
         elif otherwise:
             with self.block(f"if ({value.within(2)} != 0)"):
                 self.print_block(op.otherwise.block)
+        self.join(after_then, self.state())
 
     # ---- the whole --------------------------------------------------------------------------------------------------
 
@@ -291,6 +302,22 @@ class ThreadPrinter:
         return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
 
 
+def wrapped(text: str, indent: str, limit: int = 120) -> list[str]:
+    """A line of C++ or Python, or, where it is a call that is longer than `limit`, one for each argument."""
+    if len(indent) + len(text) <= limit or "(" not in text:
+        return [indent + text] if text else [""]
+    opening, closing = text.index("(") + 1, text.rindex(")")
+    parts: list[str] = []
+    depth, begin = 0, opening
+    for place in range(opening, closing):
+        depth += (text[place] in "([{") - (text[place] in ")]}")
+        if text[place] == "," and depth == 0:
+            parts.append(text[begin : place + 1].strip())
+            begin = place + 1
+    parts.append(text[begin:closing].strip() + text[closing:])
+    return [indent + text[:opening], *(f"{indent}    {part}" for part in parts)]
+
+
 def number_of(attribute: IntegerAttr) -> int:
     return int(attribute.value.data)
 
@@ -300,10 +327,8 @@ def _does_something(block: Block) -> bool:
 
 
 def following(op: Operation, wanted: Callable[[Operation], bool]) -> Operation | None:
-    """The first operation of the thread behind another, in the order of the text, that is wanted."""
-    seen = False
-    for each in cores.thread_of(op).body.walk():
-        if seen and wanted(each):
-            return each
-        seen = seen or each is op
-    return None
+    """The first operation of the thread behind another that is wanted: in the order of the text, and then from its
+    beginning, for loops."""
+    ops = list(cores.thread_of(op).body.walk())
+    place = next(number for number, each in enumerate(ops) if each is op)
+    return next((each for each in [*ops[place:], *ops[:place]] if wanted(each)), None)

@@ -21,12 +21,16 @@ _Values = dict[SSAValue, DeviceArray]
 
 
 class Simulation:
-    """One run of a program. Without `values` only time is counted. `runs`: the kernels that ran, in order."""
+    """One run of a program. Without `values` only time is counted. With `whole_outputs` kernels that leave something
+    of a result unwritten are reported; a user's kernel may. `runs`: the kernels that ran, in order."""
 
-    def __init__(self, unit: Unit, *, seed: int = 0, values: bool = True, checks: bool = True) -> None:
+    def __init__(
+        self, unit: Unit, *, seed: int = 0, values: bool = True, checks: bool = True, whole_outputs: bool = False
+    ) -> None:
         self._unit = unit
         self._kernels = {kernel.sym_name.data: kernel for kernel in unit.kernels()}
         self._seed, self._has_values, self._checks = seed, values, checks
+        self._whole_outputs = whole_outputs
         self.runs: list[tuple[str, ProgramRun]] = []
 
     def run(self, arrays: Sequence[Tensor] | None) -> list[Tensor]:
@@ -40,7 +44,9 @@ class Simulation:
         values: _Values = {}
         for number, argument in enumerate(block.args):
             type = array_type(argument)
-            values[argument] = _undefined(type) if arrays is None else DeviceArray.from_numpy(np.asarray(arrays[number]))
+            values[argument] = (
+                _undefined(type) if arrays is None else DeviceArray.from_numpy(np.asarray(arrays[number]))
+            )
         results = self._run_block(block, values)
         return [] if arrays is None else [result.to_numpy() for result in results]
 
@@ -98,7 +104,13 @@ class Simulation:
                 results.append(given)
         if any(isinstance(inner, cores.ProgramOp) for inner in kernel.body.block.ops):
             run = run_program(
-                kernel, arrays, self._unit.machine, seed=self._seed, values=self._has_values, checks=self._checks
+                kernel,
+                arrays,
+                self._unit.machine,
+                seed=self._seed,
+                values=self._has_values,
+                checks=self._checks,
+                whole_outputs=self._whole_outputs,
             )
             self.runs.append((op.callee.data, run))
         return results
@@ -123,5 +135,3 @@ def _refused(op: Operation, what: str) -> UnsupportedOnTargetError:
     error = UnsupportedOnTargetError(what, help='use target="cpu" for this program')
     error.location = location_of(op)
     return error
-
-

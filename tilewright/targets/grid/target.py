@@ -79,7 +79,11 @@ class GridProgram:
             {"kernel": name, "cycles": run.cycles, "seconds": run.seconds, "tile_operations": run.tile_operations}
             for name, run in self.timing
         ]
-        return {"machine": self.unit.machine.name, "kernels": kernels, "seconds": sum(run.seconds for _, run in self.timing)}
+        return {
+            "machine": self.unit.machine.name,
+            "kernels": kernels,
+            "seconds": sum(run.seconds for _, run in self.timing),
+        }
 
     def explain(self) -> str:
         """What was decided, and how long each kernel takes on the simulator."""

@@ -1,0 +1,70 @@
+"""Ways to break a program: each changes one operation of a thread."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from xdsl.dialects.builtin import AffineMapAttr
+from xdsl.ir import Operation
+
+from tests.cores.builder import affine
+from tilewright.dialects import cores, tile
+from tilewright.dialects.base import encode
+
+
+def find(kernel: tile.KernelOp, role: str, op: type[Operation], number: int = 0) -> Any:
+    """An operation of a thread, by its class and its number among those."""
+    found = [each for each in kernel.walk() if isinstance(each, op) and cores.thread_of(each).role.data == role]
+    return found[number]
+
+
+def drop(kernel: tile.KernelOp, role: str, op: type[Operation], number: int = 0) -> None:
+    found = find(kernel, role, op, number)
+    found.detach()
+    found.erase()
+
+
+def repeat(kernel: tile.KernelOp, role: str, op: type[Operation], number: int = 0) -> None:
+    """An operation, once more behind itself."""
+    found = find(kernel, role, op, number)
+    found.parent.insert_op_after(found.clone(), found)
+
+
+def move_before(kernel: tile.KernelOp, role: str, op: type[Operation], other: type[Operation], *numbers: int) -> None:
+    """An operation, before another of its thread."""
+    first, second = numbers or (0, 0)
+    moved, target = find(kernel, role, op, first), find(kernel, role, other, second)
+    moved.detach()
+    target.parent.insert_op_before(moved, target)
+
+
+def move_after(kernel: tile.KernelOp, role: str, op: type[Operation], other: type[Operation], *numbers: int) -> None:
+    """An operation, behind another of its thread."""
+    first, second = numbers or (0, 0)
+    moved, target = find(kernel, role, op, first), find(kernel, role, other, second)
+    moved.detach()
+    target.parent.insert_op_after(moved, target)
+
+
+def change(kernel: tile.KernelOp, role: str, op: type[Operation], number: int = 0, **attributes: Any) -> None:
+    """Attributes of an operation; a text is a map where there was one."""
+    found = find(kernel, role, op, number)
+    for name, value in attributes.items():
+        before = found.properties.get(name)
+        if isinstance(before, AffineMapAttr) and isinstance(value, str):
+            map = before.data
+            found.properties[name] = affine(value, map.num_dims, map.num_symbols)
+        else:
+            found.properties[name] = encode(value)
+
+
+def change_trips(kernel: tile.KernelOp, role: str, trips: int) -> None:
+    change(kernel, role, tile.ForOp, trips=trips)
+
+
+def repeat_at_end(kernel: tile.KernelOp, role: str, op: type[Operation], number: int = 0) -> None:
+    """An operation, once more at the end of its thread."""
+    found = find(kernel, role, op, number)
+    end = cores.thread_of(found).body.block.last_op
+    assert end is not None
+    end.parent.insert_op_before(found.clone(), end)  # type: ignore[union-attr]

@@ -1,0 +1,210 @@
+"""Give pages back as soon as nothing reads them any more, and let queues that are not used at the same time be one.
+
+A core has few queues, and little memory for them. What is taken from a queue to compute with is given back behind the
+last operation that reads it. A queue between the same threads, of the same format and size, that another one's last page leaves before
+its own first page comes, is that other queue.
+
+Before:
+    func.func @main(%x: tensor<32x32xbf16>) -> tensor<32x32xbf16> {
+      %y = array.call(%x) {callee = "copy"} : tensor<32x32xbf16>
+      func.return %y : tensor<32x32xbf16>
+    }
+    tile.kernel() {sym_name = "copy", grid = array<i64>, effects = ["in", "out"]} do {
+    ^bb0(%x: !tile.ref<tensor<32x32xbf16>>, %out: !tile.ref<tensor<32x32xbf16>>):
+      cores.program() {cores = array<i64: 1, 1>} do {
+      ^bb1(%row: index, %column: index):
+        %a = cores.queue() : !cores.queue<"bf16", 1>
+        %b = cores.queue() : !cores.queue<"bf16", 1>
+        cores.thread() {role = "compute"} do {
+          cores.reserve(%a) {pages = 1 : index}
+          cores.push(%a) {pages = 1 : index}
+          cores.wait(%a) {pages = 1 : index}
+          cores.reserve(%b) {pages = 1 : index}
+          cores.push(%b) {pages = 1 : index}
+          cores.wait(%b) {pages = 1 : index}
+          cores.pop(%b) {pages = 1 : index}
+          cores.pop(%a) {pages = 1 : index}
+          cores.end()
+        }
+        cores.end()
+      }
+      tile.yield()
+    }
+After:
+    func.func @main(%x: tensor<32x32xbf16>) -> tensor<32x32xbf16> {
+      %y = array.call(%x) {callee = "copy"} : tensor<32x32xbf16>
+      func.return %y : tensor<32x32xbf16>
+    }
+    tile.kernel() {sym_name = "copy", grid = array<i64>, effects = ["in", "out"]} do {
+    ^bb0(%x: !tile.ref<tensor<32x32xbf16>>, %out: !tile.ref<tensor<32x32xbf16>>):
+      cores.program() {cores = array<i64: 1, 1>} do {
+      ^bb1(%row: index, %column: index):
+        %a = cores.queue() : !cores.queue<"bf16", 1>
+        cores.thread() {role = "compute"} do {
+          cores.reserve(%a) {pages = 1 : index}
+          cores.push(%a) {pages = 1 : index}
+          cores.wait(%a) {pages = 1 : index}
+          cores.pop(%a) {pages = 1 : index}
+          cores.reserve(%a) {pages = 1 : index}
+          cores.push(%a) {pages = 1 : index}
+          cores.wait(%a) {pages = 1 : index}
+          cores.pop(%a) {pages = 1 : index}
+          cores.end()
+        }
+        cores.end()
+      }
+      tile.yield()
+    }
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from xdsl.ir import Block, Operation, SSAValue
+
+from tilewright.dialects import cores
+from tilewright.errors import UnsupportedOnTargetError
+from tilewright.machines.core_grid import CoreGrid
+from tilewright.passes.base import Unit
+from tilewright.passes.layout_rules import location_of
+
+
+@dataclass(frozen=True)
+class ScheduledShareQueuesPass:
+    name: ClassVar[str] = "scheduled-share-queues"
+
+    def apply(self, unit: Unit) -> None:
+        for kernel in unit.timed_kernels(self.name):
+            for op in list(kernel.walk()):
+                # What a mover writes it still reads until a barrier: its pops stay where they are.
+                if isinstance(op, cores.ThreadOp) and op.computes:
+                    _give_back_early(op)
+            for op in list(kernel.walk()):
+                if isinstance(op, cores.ProgramOp):
+                    _share(op)
+                    if unit.machine.grid is not None:
+                        _check_count(kernel.sym_name.data, op, unit.machine.grid)
+
+
+def _give_back_early(thread: cores.ThreadOp) -> None:
+    """Each pop comes behind the last operation before it that has to do with its queue."""
+    for op in list(thread.body.walk()):
+        if not isinstance(op, cores.PopOp):
+            continue
+        last = op.prev_op
+        while last is not None and not _uses(last, op.queue):
+            last = last.prev_op
+        block = op.parent_block()
+        if last is not None and block is not None and last is not op.prev_op:
+            op.detach()
+            block.insert_op_after(op, last)
+
+
+def _uses(op: Operation, queue: SSAValue) -> bool:
+    return any(queue in inner.operands for inner in op.walk())
+
+
+@dataclass(frozen=True)
+class _Life:
+    """Where a queue is used: which threads fill and empty it, and in each thread the first and the last operation of the one block whose operations, or
+    what is in them, are all that use it."""
+
+    queue: cores.QueueOp
+    ends: tuple[str, str]
+    blocks: dict[str, tuple[Block, int, int]]
+
+
+def _share(program: cores.ProgramOp) -> None:
+    """Queues in the order of their first use; each takes the first of those before it that is free by then."""
+    lives = [life for queue in program.queues if (life := _life_of(queue)) is not None]
+    kept: list[list[_Life]] = []
+    for life in sorted(lives, key=_first):
+        home = next((each for each in kept if all(_may_share(other, life) for other in each)), None)
+        if home is None:
+            kept.append([life])
+            continue
+        home.append(life)
+        life.queue.result.replace_all_uses_with(home[0].queue.result)
+        life.queue.detach()
+        life.queue.erase()
+
+
+def _first(life: _Life) -> int:
+    return min(first for _, first, _ in life.blocks.values())
+
+
+def _life_of(queue: cores.QueueOp) -> _Life | None:
+    """The life of a queue that is empty whenever its block begins and ends; None for others, such as one that carries
+    a tile from trip to trip of a loop."""
+    by_role: dict[str, list[Operation]] = {}
+    for use in queue.result.uses:
+        by_role.setdefault(cores.thread_of(use.operation).role.data, []).append(use.operation)
+    blocks: dict[str, tuple[Block, int, int]] = {}
+    for role, users in by_role.items():
+        steps = [user for user in users if isinstance(user, cores.QueueStepOp)]
+        homes = {user.parent_block() for user in steps}
+        block = next(iter(homes), None)
+        if len(homes) != 1 or block is None or any(not _is_within(user, block) for user in users):
+            return None
+        order = {op: position for position, op in enumerate(block.ops)}
+        places = [order[_ancestor(user, block)] for user in users]
+        blocks[role] = block, min(places), max(places)
+    steps = [use.operation for use in queue.result.uses if isinstance(use.operation, cores.QueueStepOp)]
+    kinds = [type(step) for step in steps]
+    once = all(kinds.count(kind) == 1 for kind in (cores.ReserveOp, cores.PushOp, cores.WaitOp, cores.PopOp))
+    same = len({step.count for step in steps}) == 1
+    if not once or not same:
+        return None
+    roles = [cores.thread_of(steps[kinds.index(kind)]).role.data for kind in (cores.PushOp, cores.PopOp)]
+    return _Life(queue, (roles[0], roles[1]), blocks)
+
+
+def _is_within(op: Operation, block: Block) -> bool:
+    parent: Operation | None = op
+    while parent is not None:
+        if parent.parent_block() is block:
+            return True
+        parent = parent.parent_op()
+    return False
+
+
+def _ancestor(op: Operation, block: Block) -> Operation:
+    while op.parent_block() is not block:
+        parent = op.parent_op()
+        if parent is None:
+            return op
+        op = parent
+    return op
+
+
+def _may_share(first: _Life, second: _Life) -> bool:
+    """Whether a queue's pages have all left before another one's come, in each of the same threads."""
+    if first.queue.result.type != second.queue.result.type or first.ends != second.ends:
+        return False
+    counts = {
+        step.count
+        for life in (first, second)
+        for use in life.queue.result.uses
+        if isinstance(step := use.operation, cores.QueueStepOp)
+    }
+    if len(counts) != 1:
+        return False
+    if first.blocks.keys() != second.blocks.keys():
+        return False
+    for role, (block, _, last) in first.blocks.items():
+        other, begins, _ = second.blocks[role]
+        if other is not block or begins <= last:
+            return False
+    return True
+
+
+def _check_count(name: str, program: cores.ProgramOp, grid: CoreGrid) -> None:
+    if len(program.queues) > grid.queues:
+        error = UnsupportedOnTargetError(
+            f"`{name}` needs {len(program.queues)} queues of each core, which has {grid.queues}",
+            help="make several kernels of it",
+        )
+        error.location = location_of(program.queues[0])
+        raise error

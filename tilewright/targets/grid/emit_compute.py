@@ -1,0 +1,407 @@
+"""The thread that computes, as TT-Metalium C++: API of ttnn 0.81, `api/compute/*.h`.
+
+One text is compiled three times, for unpack, math and pack; each call is taken apart into those by the headers.
+
+`configure` prints the call that prepares a unit. The first formats are part of `compute_kernel_hw_startup`. What the
+vector unit is prepared for hangs on more than the function, such as whether an operand is a number: where it is not
+prepared for a `map`, this prepares it there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from xdsl.ir import Operation, SSAValue
+
+from tilewright import dtypes
+from tilewright.dialects import cores, tile
+from tilewright.errors import CompilerBug, UnsupportedOnTargetError
+from tilewright.targets.grid.emit_expressions import Value, add, constant, multiply
+from tilewright.targets.grid.emit_functions import Call, Operand, Register, calls_of, cast_calls, fold_calls
+from tilewright.targets.grid.emit_thread import Facts, ThreadPrinter, ThreadSource, following, number_of
+
+_VERBS = {"add": "add", "subtract": "sub", "multiply": "mul"}
+_BROADCASTS = {cores.ROW: "rows", cores.COLUMN: "cols", cores.SCALAR: "scalar"}
+_BROADCAST_TYPES = {cores.ROW: "ROW", cores.COLUMN: "COL", cores.SCALAR: "SCALAR"}
+_POOLS = {"add": "SUM", "maximum": "MAX"}
+_REDUCED = {cores.ROW: "REDUCE_ROW", cores.COLUMN: "REDUCE_COL", cores.SCALAR: "REDUCE_SCALAR"}
+_STEPS = {cores.ACQUIRE: "acquire", cores.COMMIT: "commit", cores.WAIT: "wait", cores.RELEASE: "release"}
+
+# An operation of the matrix unit, which has a state there.
+_Matrix = cores.CopyOp | cores.BinaryOp | cores.MatmulOp | cores.ReduceOp
+# What the matrix unit may be prepared for, by operations that prepare it so; None for nothing special.
+_Prepared = set["_Matrix | None"]
+
+
+class ComputePrinter(ThreadPrinter):
+    """Prints the thread that computes."""
+
+    def __init__(self, facts: Facts, thread: cores.ThreadOp) -> None:
+        super().__init__(facts, thread, includes={"api/compute/compute_kernel_hw_startup.h": None})
+        self.includes["api/compute/common.h"] = None
+        self._vector: str | None = None
+        self._matrix: _Prepared = {None}
+        self._edges = cores.NONE
+        self._accumulates = False
+        self._startup: dict[str, SSAValue] = {}
+
+    def source(self, title: str) -> ThreadSource:
+        """The whole kernel."""
+        opening = self._open()
+        self.print_block(self.thread.body.block)
+        if self._accumulates:
+            # The packer stays as it is for the next program.
+            self.line("pack_reconfig_l1_acc(0);")
+        declarations = self.declarations()
+        text = self.text(title, declarations, [f"    {opening}"] if opening else [])
+        return ThreadSource(cores.COMPUTE, None, text, core_arguments=tuple(self.core_arguments))
+
+    def _open(self) -> str:
+        """The call that sets all units to the formats that are used first."""
+        ops = list(self.thread.body.walk())
+        matrix = next((op for op in ops if isinstance(op, _Matrix)), None)
+        pack = next((op for op in ops if isinstance(op, cores.PackOp)), None)
+        if pack is None:
+            return ""
+        out = self.queue(pack.queue)
+        if matrix is None:
+            self._startup = {cores.PACK: pack.queue}
+            return f"compute_kernel_hw_startup({out}, {out});"
+        sources = _sources(matrix)
+        self._startup = {cores.PACK: pack.queue, cores.UNPACK_A: sources[0], cores.UNPACK_B: sources[-1]}
+        if isinstance(matrix, cores.MatmulOp):
+            left, right = self.queue(matrix.left), self.queue(matrix.right)
+            return f"compute_kernel_hw_startup<SrcOrder::Reverse>({left}, {right}, {out});"
+        names = [self.queue(each) for each in sources]
+        return f"compute_kernel_hw_startup({', '.join([*names, out])});"
+
+    # ---- operations -------------------------------------------------------------------------------------------------
+
+    def print_own(self, op: Operation) -> None:
+        match op:
+            case cores.ConfigureOp():
+                self._print_configure(op)
+            case cores.RegistersOp():
+                self.line(f"tile_regs_{_STEPS[op.step.data]}();")
+            case cores.CopyOp():
+                self._print_copy(op)
+            case cores.BinaryOp():
+                self._print_binary(op)
+            case cores.MatmulOp():
+                self._print_matmul(op)
+            case cores.ReduceOp():
+                self._print_reduce(op)
+            case cores.MapOp() | cores.CastOp() | cores.FoldOp():
+                self._print_calls(self._vector_calls(op), len(op.slots))
+            case cores.AccumulateOp():
+                self._print_accumulate(op)
+            case cores.PackOp():
+                self._print_pack(op)
+            case _:
+                super().print_own(op)
+
+    def enter_loop(self, op: tile.ForOp) -> None:
+        """What units are prepared for on the way back to a loop's beginning."""
+        inits: set[str] = set()
+        for each in op.body.walk():
+            if isinstance(each, cores.MapOp | cores.CastOp | cores.FoldOp):
+                inits |= {call.init for call in self._vector_calls(each)}
+            elif isinstance(each, cores.ConfigureOp) and each.unit.data == cores.MATRIX:
+                self._matrix.add(_prepares(each))
+        if inits and inits != {self._vector}:
+            self._vector = None
+
+    def state(self) -> object:
+        return self._vector, frozenset(self._matrix), self._edges
+
+    def join(self, *states: object) -> None:
+        """Units are prepared as after one of several ways to here."""
+        found: Any = states
+        vectors = {vector for vector, _, _ in found}
+        self._vector = next(iter(vectors)) if len(vectors) == 1 else None
+        self._matrix = {each for _, prepared, _ in found for each in prepared}
+        self._edges = found[-1][2]
+
+    # ---- states -----------------------------------------------------------------------------------------------------
+
+    def _print_configure(self, op: cores.ConfigureOp) -> None:
+        unit, state = op.unit.data, op.state.data
+        match unit:
+            case cores.UNPACK_A | cores.UNPACK_B | cores.PACK:
+                self._print_format(op)
+            case cores.MATRIX:
+                self._print_matrix(op, state)
+            case cores.VECTOR:
+                self._print_vector(op)
+            case _:
+                self._print_edges(op)
+
+    def _print_format(self, op: cores.ConfigureOp) -> None:
+        unit, state = op.unit.data, op.state.data
+        first = self._startup.get(unit)
+        if first is not None and cores.queue_type(first).format.data == state and _is_at_start(op):
+            return
+        queue = op.queues[0] if op.queues else self._user_of(op)
+        self.includes["api/compute/reconfig_data_format.h"] = None
+        calls = {
+            cores.UNPACK_A: "reconfig_data_format_srca",
+            cores.UNPACK_B: "reconfig_data_format_srcb",
+            cores.PACK: "pack_reconfig_data_format",
+        }
+        self.line(f"{calls[unit]}({self.queue(queue)});")
+
+    def _print_edges(self, op: cores.ConfigureOp) -> None:
+        state = op.state.data
+        self._edges = state if state in _REDUCED else cores.NONE
+        self.includes["api/compute/reduce.h"] = None
+        if self._edges == cores.NONE:
+            self.line("PACK((llk_pack_reduce_mask_clear()));")
+        elif not all(isinstance(each, cores.ReduceOp) and each.along.data == state for each in self._matrix):
+            self._print_mask(op)
+
+    def _print_mask(self, op: Operation) -> None:
+        """Set what of tiles is packed, which preparing a reduction does, too."""
+        pack = following(op, lambda each: isinstance(each, cores.PackOp))
+        if isinstance(pack, cores.PackOp) and self._edges in _REDUCED:
+            kind = f"ReduceDim::{_REDUCED[self._edges]}, PackMode::Default"
+            self.line(f"PACK((llk_pack_reduce_mask_config<{kind}>({self.queue(pack.queue)})));")
+
+    def _user_of(self, op: cores.ConfigureOp) -> SSAValue:
+        """The queue that the next operation uses a unit for, in the state that it is given."""
+        unit, state = op.unit.data, op.state.data
+        user = following(op, lambda each: cores.states_of(each).get(unit) == state)
+        match user:
+            case cores.PackOp():
+                return user.queue
+            case cores.CopyOp() | cores.BinaryOp() | cores.MatmulOp() | cores.ReduceOp():
+                sources = _sources(user)
+                return sources[0] if unit == cores.UNPACK_A else sources[-1]
+            case _:
+                raise CompilerBug(f"nothing uses the unit `{unit}` in the state `{state}`")
+
+    def _print_matrix(self, op: cores.ConfigureOp, state: str) -> None:
+        for before in [each for each in self._matrix if each is not None]:
+            self._print_end(op, before)
+        user = _prepares(op)
+        self._matrix = {user if isinstance(user, cores.ReduceOp) or _is_broadcast(user) else None}
+        match user:
+            case cores.CopyOp():
+                self._prepare_copy(user)
+            case cores.BinaryOp():
+                self._prepare_binary(user)
+            case cores.MatmulOp():
+                rows, columns, _ = user.block_shape
+                self.includes["api/compute/matmul.h"] = None
+                arguments = [self.queue(user.left), self.queue(user.right), str(int(user.transpose is not None))]
+                arguments += [str(each) for each in (columns, rows, number_of(user.left_stride))]
+                self.line(f"matmul_block_init({', '.join(arguments)});")
+            case cores.ReduceOp():
+                self._prepare_reduce(user)
+            case _:
+                raise CompilerBug(f"nothing uses the matrix unit in the state `{state}`")
+
+    def _print_end(self, op: Operation, before: _Matrix) -> None:
+        """Take back what outlasts an operation, before another one."""
+        if isinstance(before, cores.ReduceOp):
+            self.line(f"reduce_uninit({self.queue(before.queue)});")
+            self._print_mask(op)
+        elif isinstance(before, cores.CopyOp) and _is_broadcast(before):
+            kind = _BROADCAST_TYPES[before.broadcast.data]
+            self.line(f"unary_bcast_uninit<BroadcastType::{kind}>({self.queue(before.queue)});")
+
+    def _prepare_copy(self, op: cores.CopyOp) -> None:
+        queue = self.queue(op.queue)
+        if op.transpose is not None:
+            if op.broadcast.data != cores.NONE:
+                raise UnsupportedOnTargetError(
+                    "a tile is not transposed and broadcast at once", help="transpose it into a tile of its own first"
+                )
+            self.includes["api/compute/transpose.h"] = None
+            self.line(f"transpose_init({queue});")
+        elif op.broadcast.data == cores.NONE:
+            self.includes["api/compute/tile_move_copy.h"] = None
+            self.line(f"copy_init({queue});")
+        else:
+            self.includes["api/compute/bcast.h"] = None
+            self.line(f"unary_bcast_init<BroadcastType::{_BROADCAST_TYPES[op.broadcast.data]}>({queue});")
+
+    def _prepare_binary(self, op: cores.BinaryOp) -> None:
+        queues, verb = f"{self.queue(op.left)}, {self.queue(op.right)}", _VERBS[op.fn.data]
+        if op.broadcast.data != cores.NONE:
+            if op.accumulates is not None:
+                raise UnsupportedOnTargetError(
+                    f"`{op.fn.data}` with a broadcast is not added to a register", help="add it by the vector unit"
+                )
+            self.includes["api/compute/bcast.h"] = None
+            self.line(f"{verb}_bcast_{_BROADCASTS[op.broadcast.data]}_init({queues});")
+            return
+        self.includes["api/compute/eltwise_binary.h"] = None
+        # Products are added to registers whatever is asked for: those that were acquired are zero.
+        accumulates = ", true" if op.accumulates is not None else ""
+        self.line(f"{verb}_init({queues}{accumulates});")
+
+    def _prepare_reduce(self, op: cores.ReduceOp) -> None:
+        self.includes["api/compute/reduce.h"] = None
+        pack = following(op, lambda each: isinstance(each, cores.PackOp))
+        if not isinstance(pack, cores.PackOp):
+            raise CompilerBug("a reduction is not packed")
+        queue, scaler = self.queue(op.queue), self.queue(op.scaler)
+        swaps = op.fn.data == "add" and op.along.data == cores.ROW
+        if swaps and cores.queue_type(op.queue).format != cores.queue_type(op.scaler).format:
+            # Sums along rows are products with the scaler, which is the first operand there.
+            self.includes["api/compute/reconfig_data_format.h"] = None
+            self.line(f"reconfig_data_format({scaler}, {queue});")
+        self.line(f"reduce_init<{_reduction(op)}>({queue}, {scaler}, {self.queue(pack.queue)});")
+
+    def _print_vector(self, op: cores.ConfigureOp) -> None:
+        user = following(op, lambda each: cores.states_of(each).get(cores.VECTOR) == op.state.data)
+        calls = self._vector_calls(user) if user is not None else []
+        inits = {call.init for call in calls}
+        if len(inits) == 1 and inits != {self._vector}:
+            self._print_init(calls[0])
+
+    def _print_init(self, call: Call) -> None:
+        self.includes[call.include] = None
+        self._vector = call.init
+        self.line(call.init)
+
+    # ---- matrix unit ------------------------------------------------------------------------------------------------
+
+    def _print_copy(self, op: cores.CopyOp) -> None:
+        queue = self.queue(op.queue)
+        call = "copy_tile" if op.transpose is None else "transpose_tile"
+        if op.broadcast.data != cores.NONE:
+            call = f"unary_bcast<BroadcastType::{_BROADCAST_TYPES[op.broadcast.data]}>"
+        with self.loops((len(op.slots),)) as (index,):
+            (at,) = self.map(op.at, op.symbols, [index])
+            self.line(f"{call}({queue}, {at.text}, {_slot(op, index)});")
+
+    def _print_binary(self, op: cores.BinaryOp) -> None:
+        broadcast = "" if op.broadcast.data == cores.NONE else f"_bcast_{_BROADCASTS[op.broadcast.data]}"
+        call = f"{_VERBS[op.fn.data]}_tiles{broadcast}"
+        left, right = self.queue(op.left), self.queue(op.right)
+        with self.loops((len(op.slots),)) as (index,):
+            (left_at,) = self.map(op.left_at, op.symbols, [index])
+            (right_at,) = self.map(op.right_at, op.symbols, [index])
+            self.line(f"{call}({left}, {right}, {left_at.text}, {right_at.text}, {_slot(op, index)});")
+
+    def _print_matmul(self, op: cores.MatmulOp) -> None:
+        rows, columns, depth = op.block_shape
+        left_stride, right_stride = number_of(op.left_stride), number_of(op.right_stride)
+        left, right = self.queue(op.left), self.queue(op.right)
+        (left_at,) = self.map(op.left_at, op.symbols)
+        (right_at,) = self.map(op.right_at, op.symbols)
+        with self.loops((depth,)) as (step,):
+            places = [add(left_at, step).text, add(right_at, multiply(step, constant(right_stride))).text]
+            shape = [int(op.transpose is not None), columns, rows, left_stride]
+            arguments = [left, right, *places, str(op.slots.start), *map(str, shape)]
+            self.line(f"matmul_block({', '.join(arguments)});")
+
+    def _print_reduce(self, op: cores.ReduceOp) -> None:
+        queue, scaler = self.queue(op.queue), self.queue(op.scaler)
+        with self.loops((number_of(op.pages),)) as (page,):
+            (at,) = self.map(op.at, op.symbols, [page])
+            self.line(f"reduce_tile<{_reduction(op)}>({queue}, {scaler}, {at.text}, 0, {op.slots.start});")
+
+    # ---- vector unit ------------------------------------------------------------------------------------------------
+
+    def _vector_calls(self, op: Operation) -> list[Call]:
+        wide = self.facts.wide
+        match op:
+            case cores.MapOp():
+                numbers = [float(each.value.data) for each in op.numbers.data]
+                operands: list[Operand] = [Register(n) if n >= 0 else numbers[-1 - n] for n in op.operand_numbers]
+                _keep_apart(op, [each.number for each in operands if isinstance(each, Register)])
+                dtype, spare = dtypes.by_name(op.dtype.data), self._spare_register(len(op.slots))
+                return calls_of(op.fn.data, dtype, operands, op.slots.start, wide, spare)
+            case cores.CastOp():
+                source = number_of(op.source)
+                _keep_apart(op, [source])
+                return cast_calls(Register(source), op.from_type.data, op.to_type.data, op.slots.start, wide)
+            case cores.FoldOp():
+                return fold_calls(op.fn.data, op.along.data, dtypes.by_name(op.dtype.data), op.slots.start, wide)
+            case _:
+                raise CompilerBug(f"{op.name} is not of the vector unit")
+
+    def _spare_register(self, count: int) -> int | None:
+        """The first of so many registers that the thread does not use."""
+        ops = [op for op in self.thread.body.walk() if isinstance(op, cores.RegisterOp | cores.PackOp)]
+        first = max(op.slots.stop for op in ops)
+        return first if first + count <= self.facts.grid.half_registers(self.facts.wide) else None
+
+    def _print_calls(self, calls: Sequence[Call], count: int) -> None:
+        """Each call, for all registers."""
+        for call in calls:
+            if call.init != self._vector:
+                self._print_init(call)
+            self.includes[call.include] = None
+            with self.loops((count,)) as (index,):
+                registers = [add(constant(register), index).text for register in call.registers]
+                self.line(f"{call.function}({', '.join([*registers, *call.parameters])});")
+
+    # ---- pack -------------------------------------------------------------------------------------------------------
+
+    def _print_accumulate(self, op: cores.AccumulateOp) -> None:
+        self._accumulates = True
+        self.includes["api/compute/pack.h"] = None
+        (value,) = self.map(op.map, op.symbols)
+        condition = str(int(value.number != 0)) if value.number is not None else f"{value.within(2)} != 0"
+        self.line(f"pack_reconfig_l1_acc({condition});")
+
+    def _print_pack(self, op: cores.PackOp) -> None:
+        self.includes["api/compute/pack.h"] = None
+        queue = self.queue(op.queue)
+        with self.loops((len(op.slots),)) as (index,):
+            (at,) = self.map(op.at, op.symbols, [index])
+            self.line(f"pack_tile<true>({add(constant(op.slots.start), index).text}, {queue}, {at.text});")
+
+
+def _slot(op: cores.RegisterOp, index: Value) -> str:
+    return add(constant(op.slots.start), index).text
+
+
+def _sources(op: _Matrix) -> Sequence[SSAValue]:
+    """The queues that go to the first and the second input of the matrix unit."""
+    match op:
+        case cores.CopyOp():
+            return [op.queue]
+        case cores.BinaryOp():
+            return [op.left, op.right]
+        case cores.MatmulOp():
+            return [op.right, op.left]
+        case cores.ReduceOp():
+            return [op.queue, op.scaler]
+
+
+def _prepares(op: cores.ConfigureOp) -> _Matrix | None:
+    """The operation that a state of the matrix unit is for: the next one that needs it."""
+    user = following(op, lambda each: cores.states_of(each).get(cores.MATRIX) == op.state.data)
+    return user if isinstance(user, _Matrix) else None
+
+
+def _is_broadcast(op: _Matrix | None) -> bool:
+    return isinstance(op, cores.CopyOp) and op.broadcast.data != cores.NONE
+
+
+def _is_at_start(op: cores.ConfigureOp) -> bool:
+    """Whether it is outside of loops, and nothing before it uses or changes a unit."""
+    before = op.prev_op
+    while before is not None:
+        if not isinstance(before, cores.ConfigureOp | cores.RegistersOp | cores.QueueStepOp):
+            return False
+        if isinstance(before, cores.ConfigureOp) and before.unit.data == op.unit.data:
+            return False
+        before = before.prev_op
+    return isinstance(op.parent_op(), cores.ThreadOp)
+
+
+def _reduction(op: cores.ReduceOp) -> str:
+    return f"PoolType::{_POOLS[op.fn.data]}, ReduceDim::{_REDUCED[op.along.data]}"
+
+
+def _keep_apart(op: cores.RegisterOp, operands: Sequence[int]) -> None:
+    """Operands are where the results go, or wholly elsewhere: what is done for one register after the other holds."""
+    first, count = op.slots.start, len(op.slots)
+    if any(0 < abs(first - operand) < count for operand in operands):
+        raise CompilerBug(f"{op.name}: {count} registers from {first} on overlap operands at {operands}")
