@@ -358,6 +358,10 @@ class Builder:
         attributes = {"slot": slot, "source": source, "count": count, "from_type": from_type, "to_type": to_type}
         self._computing(cores.CastOp, [], attributes, True)
 
+    def fold(self, fn: str, along: str, slot: int = 0, count: int = 1, dtype: str = "f32") -> None:
+        attributes = {"slot": slot, "count": count, "fn": fn, "along": along, "dtype": dtype}
+        self._computing(cores.FoldOp, [], attributes, True)
+
     def accumulate(self, condition: str, symbols: Sequence[SSAValue] = ()) -> None:
         self.add(cores.AccumulateOp, symbols, {"map": affine(condition, 0, len(symbols))})
 

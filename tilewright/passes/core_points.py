@@ -105,11 +105,11 @@ def _by_rows_and_columns(shape: tuple[int, ...], grid: CoreGrid) -> Dealt | None
     for dim, size in enumerate(shape):
         points = size if dim not in roots else each[(first, second).index(dim)]
         core = roots.get(dim, ZERO)
+        # Cores at the edge go on beyond the last point, where nothing is: they take part in what their row and column
+        # do together, and take no more time than the others.
         loop = None
-        is_even = dim not in roots or counts[(first, second).index(dim)] * points == size
-        if points > 1 or not is_even:
-            end = None if is_even else plus(AffineExpr.constant(size), times(core, -points))
-            loop = PointLoop(points, end)
+        if points > 1:
+            loop = PointLoop(points)
             dealt.loops.append(loop)
         dealt.dims[dim] = (loop, points if dim in roots else 1, core)
     return dealt

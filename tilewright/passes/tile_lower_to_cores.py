@@ -118,6 +118,8 @@ def storage_format(dtype: DType) -> str:
 def _is_wide(kernel: tile.KernelOp) -> bool:
     """Whether registers have 32 bits: something is computed that does not fit 16, or 16 bits are of two kinds, as f16
     and what bools are stored as."""
+    if any(tile.ref_type(ref).dtype.bits > 16 or tile.ref_type(ref).dtype == dtypes.f16 for ref in kernel.refs):
+        return True
     for op in kernel.walk():
         for value in (*op.results, *(a for region in op.regions for a in region.block.args)):
             if isinstance(value.type, IndexType | tile.RefType):
@@ -140,6 +142,37 @@ def drop_unused(kernel: tile.KernelOp) -> None:
                 if isinstance(inner, tile.StoreOp):
                     inner.detach()
                     inner.erase()
+    while True:
+        _drop_unused_operations(kernel)
+        unused = [op for op in kernel.walk() if isinstance(op, tile.IfOp) and any(not _is_used(r) for r in op.results)]
+        if not unused:
+            return
+        for op in unused:
+            _drop_unused_results(op)
+
+
+def _is_used(value: SSAValue) -> bool:
+    return value.first_use is not None
+
+
+def _drop_unused_results(op: tile.IfOp) -> None:
+    """A choice without the results that nothing takes."""
+    kept = [position for position, result in enumerate(op.results) if _is_used(result)]
+    for region in (op.then, op.otherwise):
+        last = region.block.last_op
+        if last is not None:
+            last.operands = [last.operands[position] for position in kept]
+    regions = [op.detach_region(region) for region in (op.then, op.otherwise)]
+    made = tile.IfOp.make([op.condition], op.plain(), [op.results[position].type for position in kept], regions)
+    made.location = op.location
+    for position, result in zip(kept, made.results, strict=True):
+        op.results[position].replace_all_uses_with(result)
+    _block_of(op).insert_op_before(made, op)
+    op.detach()
+    op.erase()
+
+
+def _drop_unused_operations(kernel: tile.KernelOp) -> None:
     for op in reversed(list(kernel.walk())):
         if isinstance(op, tile.KernelOp | tile.StoreOp | tile.YieldOp | tile.PrintOp | tile.AssertOp | tile.ZoneOp):
             continue
@@ -442,15 +475,16 @@ class _Lowering:
         form = form.of(type.shape)
         pages = {"pages": pages_of(type.shape, form)}
         queue = self.threads.queue(storage_format(type.dtype), pages["pages"])
-        taken = [self.held(piece.value, self._form_to_take(piece.value), consumer=cores.READER) for piece in pieces]
+        forms = [self._form_to_take(piece.value).of(array_type(piece.value).shape) for piece in pieces]
+        taken = [self.held(p.value, f, consumer=cores.READER) for p, f in zip(pieces, forms, strict=True)]
         with self.threads.inside(cores.READER, scope):
             self.threads.add(cores.READER, cores.ReserveOp, [queue], pages)
-            for piece, source in zip(pieces, taken, strict=True):
+            for piece, source, own in zip(pieces, taken, forms, strict=True):
                 attributes = {
                     "extents": piece.extents,
-                    "source_shape": source.type.shape,
-                    "source_rows": source.form.rows,
-                    "source_columns": source.form.columns,
+                    "source_shape": array_type(piece.value).shape,
+                    "source_rows": own.rows,
+                    "source_columns": own.columns,
                     "shape": type.shape,
                     "rows": form.rows,
                     "columns": form.columns,

@@ -18,10 +18,8 @@ _ERF_LIMIT, _ERF_NODES = 4.0, 2048
 
 
 def evaluate(name: str, operands: Sequence[Array], dtype: DType) -> Array:
-    """A function of registers and numbers of a type: in f32 for all floats, and 0 or 1 for a bool."""
-    if dtype.is_bool:
-        return _of_bools(name, operands)
-    compute = np.dtype(np.float32) if dtype.is_float else np.dtype(dtype.numpy)
+    """A function of registers and numbers in f32, i32 or u32; what is true is 1, what is false 0."""
+    compute = dtype.numpy
     if name == "select":
         return np.where(operands[0] != 0, *(each.astype(compute) for each in operands[1:]))
     given = [each.astype(compute, copy=False) for each in operands]
@@ -29,12 +27,6 @@ def evaluate(name: str, operands: Sequence[Array], dtype: DType) -> Array:
         return given[0]
     result = np.asarray(_function(name)(*given))
     return result.astype(compute, copy=False)
-
-
-def _of_bools(name: str, operands: Sequence[Array]) -> Array:
-    given = [each != 0 for each in operands]
-    result = given[0] if name == "fill" else ops.FUNCTIONS[name].reference(*given)
-    return np.asarray(result).astype(np.float32)
 
 
 @cache

@@ -196,19 +196,13 @@ def map_steps(op: cores.MapOp) -> list[Step]:
             half = registers.of_math(agent, op, slots)
             for each in reads:
                 registers.of_math(agent, op, each)
-                _check_kind(agent, op, half, each, kind if not (name == "select" and each is reads[0]) else None)
+                _check_kind(agent, op, half, each, kind)
             agent.spend(cycles)
             world.tile_operations += count
             if not world.values:
                 half.mark(slots, kind)
                 return
-            operands: list[Array] = []
-            for position, n in enumerate(given):
-                if n < 0:
-                    operands.append(np.asarray(numbers[-1 - n]))
-                else:
-                    held = half.kinds[n] if name == "select" and position == 0 else kind
-                    operands.append(half.read(slice(n, n + count), held or kind))
+            operands = [half.read(slice(n, n + count), kind) if n >= 0 else np.asarray(numbers[-1 - n]) for n in given]
             half.write(slots, kind, evaluate(name, operands, dtype))
 
         return work
@@ -236,9 +230,7 @@ def cast_steps(op: cores.CastOp) -> list[Step]:
             if not world.values:
                 half.mark(slots, new_kind)
                 return
-            values = half.read(read, kind)
-            values = values != 0 if before.is_bool else values.astype(before.numpy)
-            result = ops.cast(values, after)
+            result = ops.cast(half.read(read, kind).astype(before.numpy), after)
             half.write(slots, new_kind, result.astype(np.float32) if new_kind == FLOATS else result)
 
         return work
@@ -279,19 +271,19 @@ def fold_steps(op: cores.FoldOp) -> list[Step]:
     return [Step(make, in_order=False)]
 
 
-# What a register holds, of types that are no floats; a bool is 0.0 or 1.0.
-_KINDS = {"i32": SIGNED, "u32": UNSIGNED, "i16": SIGNED, "i8": SIGNED, "u16": UNSIGNED, "u8": UNSIGNED}
+# What a register holds, of types that are no floats.
+_KINDS = {"i32": SIGNED, "u32": UNSIGNED}
 
 
 def kind_of(values: Array) -> str:
     return {"i": SIGNED, "u": UNSIGNED}.get(values.dtype.kind, FLOATS)
 
 
-def _check_kind(agent: Agent, op: Operation, half: Half, slots: slice, kind: str | None) -> None:
-    """Registers were written, and hold what an operation takes them for; None for anything."""
+def _check_kind(agent: Agent, op: Operation, half: Half, slots: slice, kind: str) -> None:
+    """Registers were written, and hold what an operation takes them for."""
     for slot in range(slots.start, slots.stop):
         held = half.kinds[slot]
         if held is None:
             raise never_written(slot, agent, op)
-        if kind is not None and (held == FLOATS) != (kind == FLOATS) and agent.world.values:
+        if (held == FLOATS) != (kind == FLOATS) and agent.world.values:
             raise hazard("register-of-other-type", f"register {slot} holds {held}, and is taken for {kind}", agent, op)

@@ -137,7 +137,7 @@ def _world_of(
             "too-many-cores",
             f"[too-many-cores] {rows} x {columns} cores, of {machine.grid.rows} x {machine.grid.columns}",
         )
-    world = World(machine.grid, rows, columns, values, checks, random.Random(seed) if seed else None, timeline)
+    world = World(machine.grid, values, checks, random.Random(seed) if seed else None, timeline)
     formats = {cores.queue_type(queue.result).tile_format for queue in program.queues}
     world.wide = program.wide is not None
     names = {format.name for format in formats}

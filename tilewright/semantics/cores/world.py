@@ -32,8 +32,6 @@ class World:
     time, in cycles. `heap` always ends with an entry that never comes."""
 
     grid: CoreGrid
-    rows: int
-    columns_of_cores: int
     values: bool
     checks: bool
     order: random.Random | None
