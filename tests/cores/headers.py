@@ -107,6 +107,9 @@ def check_source(
         (folder / "chlkc_descriptors.h").write_text(_descriptors(machine, formats, wide))
         (folder / "lltt.h").write_text(_LLTT)
         (folder / "sfpi.h").write_text("#pragma once\n")
+        # Of newlib, which the vendor's compiler has.
+        (folder / "sys").mkdir()
+        (folder / "sys/_stdint.h").write_text("#include <cstdint>\n")
         for part in _COMPUTE_PARTS:
             text = f'#define TRISC_{part.upper()}\n#include "defines_generated.h"\n#include "kernel.cpp"\n'
             (folder / f"chlkc_{part}.cpp").write_text(text)

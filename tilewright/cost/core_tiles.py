@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from tilewright.layout.catalogue.device_tiles import TILE
-from tilewright.machines.core_grid import CoreGrid
+from tilewright.machines.core_grid import CORE_WRITE, DRAM_READ, CoreGrid
 
 # Pages of a tile: enough that a queue's step costs little beside them.
 _LOOP_PAGES = 8
@@ -17,6 +17,8 @@ _ROW_PAGES = 32
 # Pages along a side of a product's tile, and steps of its depth together.
 _PRODUCT_SIDE = 8
 _PRODUCT_DEPTH = 8
+# Between two blocks of a product: registers are handed over, and the first pages unpacked.
+_BLOCK_CYCLES = 100.0
 # What tiles of a product may take of a core's memory: what follows it has queues, too.
 _PRODUCT_SHARE = 0.6
 _SUM_BYTES = 4 * TILE * TILE
@@ -83,25 +85,58 @@ class ProductTile:
 
 
 def product_tile(rows: int, columns: int, depth: int, batches: int, page_bytes: int, grid: CoreGrid) -> ProductTile:
-    """A tile of a product: its share for each core along rows and columns of cores, made smaller while cores would be
-    idle, and as deep as the memory of a core has room for twice."""
+    """The tile of a product that is predicted to take the least time, of those that a core has room for."""
     high, wide, deep = _pages(rows), _pages(columns), _pages(depth)
-    height = even_pages(high, min(_PRODUCT_SIDE, -(-high // grid.rows) if batches == 1 else high))
-    width = even_pages(wide, min(_PRODUCT_SIDE, -(-wide // grid.columns) if batches == 1 else wide))
-
-    def tiles() -> int:
-        return batches * -(-high // height) * -(-wide // width)
-
-    while tiles() < grid.rows * grid.columns and max(height, width) > 1:
-        if height >= width:
-            height = -(-height // 2)
-        else:
-            width = -(-width // 2)
-    room = _PRODUCT_SHARE * grid.memory_bytes - height * width * _SUM_BYTES
-    most = max(1, min(_PRODUCT_DEPTH, int(room // (2 * (height + width) * page_bytes))))
-    exact = max(n for n in range(1, min(most, deep) + 1) if deep % n == 0)
-    step = exact if 2 * exact >= min(most, deep) else even_pages(deep, most)
+    sides = [(h, w) for h in range(1, min(high, _PRODUCT_SIDE) + 1) for w in range(1, min(wide, _PRODUCT_SIDE) + 1)]
+    found: list[tuple[float, int, int, int]] = []
+    for height, width in sides:
+        room = _PRODUCT_SHARE * grid.memory_bytes - height * width * _SUM_BYTES
+        most = max(1, min(_PRODUCT_DEPTH, int(room // (2 * (height + width) * page_bytes))))
+        step = even_pages(deep, most)
+        cycles = _product_cycles((high, wide, deep), (height, width, step), batches, page_bytes, grid)
+        found.append((cycles, height, width, step))
+    _, height, width, step = min(found)
     return ProductTile(_extent(rows, height), _extent(columns, width), _extent(depth, step))
+
+
+def _product_cycles(
+    pages: tuple[int, int, int], tile: tuple[int, int, int], batches: int, page_bytes: int, grid: CoreGrid
+) -> float:
+    """How long the core with the most tiles takes: to bring the first operands, then for each step to multiply or to
+    bring what is next, whichever takes longer, and to write the last result."""
+    (high, wide, deep), (height, width, step) = pages, tile
+    down, across = -(-high // height), -(-wide // width)
+    if batches == 1 and min(down, across) > 1:
+        tiles = -(-down // grid.rows) * -(-across // grid.columns)
+        cores = min(down, grid.rows) * min(across, grid.columns)
+    else:
+        tiles = -(-batches * down * across // (grid.rows * grid.columns))
+        cores = min(batches * down * across, grid.rows * grid.columns)
+    steps = -(-deep // step)
+    block_high, block_wide = product_block(height, width, grid.half_registers(True))
+    unpacked = (block_high * block_wide + min(block_high, block_wide)) / (block_high * block_wide)
+    one = max(grid.multiply_cycles, unpacked * grid.unpack_cycles(page_bytes))
+    multiplied = height * width * (step * one + _BLOCK_CYCLES / (block_high * block_wide))
+    # A core sends what it fetched to its row or column; it receives what comes for both.
+    fetched = max(height, width) * step * page_bytes / (grid.transfer(DRAM_READ).rate_of(page_bytes) / grid.clock_hertz)
+    received = (height + width) * step * page_bytes / grid.network_bytes_per_cycle
+    brought = fetched + received + grid.latency_cycles(DRAM_READ) + 2 * grid.latency_cycles(CORE_WRITE)
+    # What all cores write at the end goes through the same banks.
+    written = cores * height * width * page_bytes / (grid.dram_bytes_per_second / grid.clock_hertz)
+    between = height * width * grid.unpack_cycles(_SUM_BYTES)
+    return brought + tiles * (steps * max(multiplied, brought) + between) + written
+
+
+def product_block(rows: int, columns: int, registers: int) -> tuple[int, int]:
+    """Rows and columns of the largest block of pages that divides a tile and has room in the registers, near a square:
+    each page of the operands is unpacked once for each block."""
+    blocks = [
+        (height, width)
+        for height in range(1, min(rows, registers) + 1)
+        for width in range(1, min(columns, registers // height) + 1)
+        if rows % height == 0 and columns % width == 0
+    ]
+    return max(blocks, key=lambda block: (block[0] * block[1] / (block[0] + block[1]), block[1]))
 
 
 def attention_tile(queries: int, keys: int, others: int, grid: CoreGrid) -> tuple[int, int]:

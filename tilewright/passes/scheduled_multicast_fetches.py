@@ -2,7 +2,8 @@
 
 The others say that they have room, by a semaphore of the one that fetches; when all have, it multicasts the pages, and
 behind them a semaphore that says that they have come. Which core of a row or column fetches goes by its number, so that
-rows and columns do not all have theirs in one place.
+rows and columns do not all have theirs in one place, and none fetches for both: what a row and what a column needs
+comes at the same time.
 
 Before:
     func.func @main(%x: tensor<32x32xbf16>) -> tensor<32x32xbf16> {
@@ -96,25 +97,20 @@ class ScheduledMulticastFetchesPass:
 
     def _apply_to(self, unit: Unit, name: str, program: cores.ProgramOp) -> None:
         grid = unit.machine.grid
-        left = 0 if grid is None else grid.semaphores - len(program.semaphores)
+        left = 0 if grid is None else (grid.semaphores - len(program.semaphores)) // 2
         for thread in program.threads:
-            for op in list(thread.body.walk()):
-                if not isinstance(op, cores.FetchOp) or left < 2:
-                    continue
-                group = _group_of(op, program)
-                found = _sequence_of(op)
-                if group is None or found is None:
-                    continue
-                _multicast(program, group, found)
-                left -= 2
-                decision = f"one core of each {group.what} fetches pages at {where(op)} for all {group.count}"
-                unit.remarks.append(Remark(self.name, name, decision, "they fetch the same"))
+            found = [s for op in thread.body.walk() if isinstance(op, cores.FetchOp) and (s := _shared(op, program))]
+            for together in _in_pairs(found[:left]):
+                _multicast(program, together)
+            for each in found[:left]:
+                decision = f"one core of each {each.group.what} fetches pages at {where(each.fetch)}"
+                unit.remarks.append(Remark(self.name, name, decision, f"all {each.group.count} need the same"))
+            left -= len(found[:left])
 
 
 @dataclass(frozen=True)
 class _Group:
-    """Cores that fetch the same: those of a row (`along` (False, True)), of a column (True, False), or all. `others`:
-    the place of the one that fetches, along each axis."""
+    """Cores that fetch the same: those of a row (`along` (False, True)), of a column (True, False), or all."""
 
     what: str
     along: tuple[bool, bool]
@@ -125,18 +121,19 @@ class _Group:
         return (self.shape[0] if self.along[0] else 1) * (self.shape[1] if self.along[1] else 1)
 
     def fetching(self, row: AffineExpr, column: AffineExpr) -> tuple[AffineExpr, AffineExpr]:
-        """Row and column of the one that fetches for a core."""
+        """Row and column of the one that fetches for a core. None fetches for its row and for its column, where there
+        are several of both: x = y mod columns and y = (x + 1) mod rows have no solution."""
         rows, columns = self.shape
         if all(self.along):
             return AffineExpr.constant(0), AffineExpr.constant(0)
-        return (column % rows, column) if self.along[0] else (row, row % columns)
+        return ((column + 1) % rows, column) if self.along[0] else (row, row % columns)
 
     def is_fetching(self, row: AffineExpr, column: AffineExpr) -> AffineExpr:
         """What is 0 for the core that fetches."""
-        rows, columns = self.shape
         if all(self.along):
             return row + column
-        return row + (column % rows) * -1 if self.along[0] else column + (row % columns) * -1
+        there = self.fetching(row, column)
+        return row + there[0] * -1 if self.along[0] else column + there[1] * -1
 
     def rectangle(self, row: AffineExpr, column: AffineExpr) -> list[AffineExpr]:
         """First row and column, last row and column."""
@@ -145,6 +142,33 @@ class _Group:
         rows = (zero, ends[0]) if self.along[0] else (row, row)
         columns = (zero, ends[1]) if self.along[1] else (column, column)
         return [rows[0], columns[0], rows[1], columns[1]]
+
+
+@dataclass(frozen=True)
+class _Shared:
+    """Operations that bring pages which a group of cores all need: what reserves room, fetches, waits for what was
+    fetched and does something to it, and pushes."""
+
+    group: _Group
+    reserve: cores.ReserveOp
+    fetch: cores.FetchOp
+    after: tuple[Operation, ...]
+    push: cores.PushOp
+
+
+def _shared(op: cores.FetchOp, program: cores.ProgramOp) -> _Shared | None:
+    """The operations around a fetch; None where no other core fetches the same pages as often."""
+    group = _group_of(op, program)
+    if group is None or not isinstance(op.prev_op, cores.ReserveOp) or op.prev_op.queue is not op.queue:
+        return None
+    after: list[Operation] = []
+    following = op.next_op
+    while isinstance(following, cores.BarrierOp | cores.PadOp):
+        after.append(following)
+        following = following.next_op
+    if not isinstance(following, cores.PushOp) or following.queue is not op.queue:
+        return None
+    return _Shared(group, op.prev_op, op, tuple(after), following)
 
 
 def _group_of(op: cores.FetchOp, program: cores.ProgramOp) -> _Group | None:
@@ -162,99 +186,116 @@ def _group_of(op: cores.FetchOp, program: cores.ProgramOp) -> _Group | None:
     along = (row not in used and rows > 1, column not in used and columns > 1)
     if not any(along):
         return None
-    # A core of a grid of one row or column is of no group along the other axis.
-    whole = (along[0] or rows == 1) and (along[1] or columns == 1)
-    what = "grid" if whole and all(along) else "column" if along[0] else "row"
+    what = "grid" if all(along) else "column" if along[0] else "row"
     return _Group(what, along, (rows, columns))
 
 
 def _used_in(maps: Sequence[AffineMap], symbols: Sequence[SSAValue]) -> set[SSAValue]:
     """The symbols that maps depend on."""
-    found: set[SSAValue] = set()
-    for map in maps:
-        for expression in map.results:
-            for part in expression.dfs():
-                if isinstance(part, AffineSymExpr):
-                    found.add(symbols[part.position])
-    return found
+    parts = [part for map in maps for expression in map.results for part in expression.dfs()]
+    return {symbols[part.position] for part in parts if isinstance(part, AffineSymExpr)}
 
 
-@dataclass(frozen=True)
-class _Sequence:
-    """The operations that bring pages: what fetches and waits for them, and what pushes them."""
-
-    fetching: tuple[Operation, ...]
-    push: cores.PushOp
-
-
-def _sequence_of(op: cores.FetchOp) -> _Sequence | None:
-    found: list[Operation] = [op]
-    following = op.next_op
-    while following is not None:
-        if isinstance(following, cores.PushOp) and following.queue is op.queue:
-            return _Sequence(tuple(found), following)
-        is_of_fetch = isinstance(following, cores.BarrierOp) or (
-            isinstance(following, cores.PadOp) and following.queue is op.queue
-        )
-        if not is_of_fetch:
-            return None
-        found.append(following)
-        following = following.next_op
-    return None
+def _in_pairs(found: Sequence[_Shared]) -> list[list[_Shared]]:
+    """Pages for rows and pages for columns that come one after another are brought at the same time: other cores fetch
+    them."""
+    pairs: list[list[_Shared]] = []
+    for each in found:
+        last = pairs[-1] if pairs else []
+        whats = {each.group.what, *(other.group.what for other in last)}
+        if len(last) == 1 and whats == {"row", "column"} and last[0].push.next_op is each.reserve:
+            last.append(each)
+        else:
+            pairs.append([each])
+    return pairs
 
 
-def _multicast(program: cores.ProgramOp, group: _Group, found: _Sequence) -> None:
-    block = found.push.parent_block()
-    if block is None:
-        return
-    ready, sent = (_semaphore(program, name) for name in ("ready", "sent"))
+_Made = tuple[type[Any], list[SSAValue], dict[str, Any]]
+
+
+def _multicast(program: cores.ProgramOp, together: Sequence[_Shared]) -> None:
+    """All say that they have room, and those that fetch begin to; then these send, and the others wait; and those that
+    sent wait until it has come, when the pages are at work already."""
     places: list[SSAValue] = list(program.body.block.args)
     row, column = AffineExpr.symbol(0), AffineExpr.symbol(1)
 
     def map_to(*results: AffineExpr) -> AffineMapAttr:
         return AffineMapAttr(AffineMap(0, 2, tuple(results)))
 
-    rectangle = map_to(*group.rectangle(row, column))
-    then, otherwise = Block(), Block()
-    for op in found.fetching:
-        op.detach()
-        then.add_op(op)
-    queue = found.push.queue
-    first = map_to(AffineExpr.constant(0))
-    pages = found.push.count
-    sending: list[tuple[Any, list[SSAValue], dict[str, Any]]] = [
-        (cores.SemaphoreWaitOp, [ready], {"value": group.count - 1}),
-        (cores.SemaphoreSetOp, [ready], {"value": 0}),
-        (cores.MulticastOp, [queue, *places], {"at": first, "pages": pages, "rectangle": rectangle}),
-        (cores.SemaphoreSetOp, [sent], {"value": 1}),
-        (cores.SemaphoreMulticastOp, [sent, *places], {"rectangle": rectangle}),
+    first = together[0].reserve
+    last = together[-1].push
+    choices: list[list[tuple[_Shared, list[Operation | _Made], list[Operation | _Made]]]] = [[], [], []]
+    for each in together:
+        ready, sent = (_semaphore(program, name) for name in ("ready", "sent"))
+        rectangle = map_to(*each.group.rectangle(row, column))
+        at, core = map_to(AffineExpr.constant(0)), map_to(*each.group.fetching(row, column))
+        pages = {"at": at, "pages": each.push.count, "rectangle": rectangle}
+        sending: list[Operation | _Made] = [
+            *each.after,
+            (cores.SemaphoreWaitOp, [ready], {"value": each.group.count - 1}),
+            (cores.SemaphoreSetOp, [ready], {"value": 0}),
+            (cores.MulticastOp, [each.push.queue, *places], pages),
+            (cores.SemaphoreSetOp, [sent], {"value": 1}),
+            (cores.SemaphoreMulticastOp, [sent, *places], {"rectangle": rectangle}),
+        ]
+        receiving: list[Operation | _Made] = [
+            (cores.SemaphoreWaitOp, [sent], {"value": 1}),
+            (cores.SemaphoreSetOp, [sent], {"value": 0}),
+        ]
         # The number that is sent is read until it has come.
-        (cores.BarrierOp, [], {"of": cores.WRITE}),
-        (cores.SemaphoreSetOp, [sent], {"value": 0}),
-    ]
-    core = map_to(*group.fetching(row, column))
-    receiving: list[tuple[Any, list[SSAValue], dict[str, Any]]] = [
-        (cores.SemaphoreIncrementOp, [ready, *places], {"core": core, "value": 1}),
-        (cores.SemaphoreWaitOp, [sent], {"value": 1}),
-        (cores.SemaphoreSetOp, [sent], {"value": 0}),
-    ]
-    for target, steps in ((then, sending), (otherwise, receiving)):
-        for cls, operands, attributes in steps:
-            made = cls.make(operands, attributes, [])
-            made.location = found.push.location
-            target.add_op(made)
-        target.add_op(cores.EndOp.make([], {}, []))
-    choice = cores.IfOp.make(
-        places, {"map": map_to(group.is_fetching(row, column))}, [], [Region(then), Region(otherwise)]
-    )
-    choice.location = found.push.location
-    block.insert_op_before(choice, found.push)
+        ending: list[Operation | _Made] = [
+            (cores.BarrierOp, [], {"of": cores.WRITE}),
+            (cores.SemaphoreSetOp, [sent], {"value": 0}),
+        ]
+        asking: list[Operation | _Made] = [(cores.SemaphoreIncrementOp, [ready, *places], {"core": core, "value": 1})]
+        choices[0].append((each, [each.fetch], asking))
+        choices[1].append((each, sending, receiving))
+        choices[2].append((each, ending, []))
+    block = first.parent_block()
+    if block is None:
+        return
+    for each in together[1:]:
+        each.reserve.detach()
+        block.insert_op_after(each.reserve, first)
+    before = together[0].push
+    for phase, following in ((choices[0], before), (choices[1], before), (choices[2], last.next_op)):
+        for each, then, otherwise in phase:
+            made = _choice(each, places, map_to(each.group.is_fetching(row, column)), then, otherwise)
+            if following is not None:
+                block.insert_op_before(made, following)
+    for each in together[1:]:
+        each.push.detach()
+        block.insert_op_after(each.push, before)
+
+
+def _choice(
+    each: _Shared,
+    places: Sequence[SSAValue],
+    map: AffineMapAttr,
+    then: Sequence[Operation | _Made],
+    otherwise: Sequence[Operation | _Made],
+) -> cores.IfOp:
+    regions: list[Region] = []
+    for steps in (then, otherwise):
+        inner = Block()
+        for step in steps:
+            if isinstance(step, Operation):
+                step.detach()
+                inner.add_op(step)
+                continue
+            cls, operands, attributes = step
+            made: Operation = cls.make(operands, attributes, [])
+            made.location = each.push.location
+            inner.add_op(made)
+        inner.add_op(cores.EndOp.make([], {}, []))
+        regions.append(Region(inner))
+    choice: cores.IfOp = cores.IfOp.make(places, {"map": map}, [], regions)
+    choice.location = each.push.location
+    return choice
 
 
 def _semaphore(program: cores.ProgramOp, name: str) -> SSAValue:
     made = cores.SemaphoreOp.make([], {"initial": 0}, [cores.SemaphoreType()])
     made.results[0].name_hint = name
-    first = program.threads[0]
-    program.body.block.insert_op_before(made, first)
+    program.body.block.insert_op_before(made, program.threads[0])
     return made.results[0]
-

@@ -21,7 +21,7 @@ Before:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, ClassVar
@@ -31,6 +31,7 @@ from xdsl.ir import Block, Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from tilewright import dtypes, ops
+from tilewright.cost.core_tiles import product_block
 from tilewright.dialects import cores, tile
 from tilewright.dialects.base import array_type, decode
 from tilewright.dtypes import DType
@@ -1439,18 +1440,3 @@ def emit_product(
     if counter is not None:
         # What else is packed in the loop replaces what is there.
         threads.add(cores.COMPUTE, cores.AccumulateOp, [], {}, {"map": (0, [ZERO])})
-
-
-def product_block(rows: int, columns: int, registers: int) -> tuple[int, int]:
-    """Rows and columns of the largest block of pages that divides a tile and has room in the registers, near a square:
-    each page of the operands is unpacked once for each block."""
-    blocks = [
-        (height, width)
-        for height in range(1, min(rows, registers) + 1)
-        for width in range(1, min(columns, registers // height) + 1)
-        if rows % height == 0 and columns % width == 0
-    ]
-    return max(blocks, key=lambda block: (block[0] * block[1] / (block[0] + block[1]), block[1]))
-
-
-Loader = Callable[[], None]

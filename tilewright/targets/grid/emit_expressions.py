@@ -106,6 +106,8 @@ def add(left: Value, right: Value) -> Value:
     if left.number is not None or (left.binds == _ATOM and right.binds == _PRODUCT and not right.text.startswith("-")):
         left, right = right, left
     divides = left.divides or right.divides
+    if left.text.startswith("-") and left.binds <= _PRODUCT and not right.text.startswith("-") and right.number != 0:
+        return Value(f"{right.text} - {left.text[1:]}", low, high, _SUM, divides)
     match right.number:
         case 0:
             return left

@@ -9,6 +9,7 @@ each core its row and its column, where it needs them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from math import ceil, prod
 from typing import Any
 
@@ -238,7 +239,7 @@ class MoverPrinter(ThreadPrinter):
         self._has_scratch = True
         if isinstance(op, cores.ScatterOp):
             self.helpers[WRITE_ELEMENT] = None
-            with self.loops(op.lanes) as dims:
+            with self.block("") if prod(op.lanes) == 1 else nullcontext(), self.loops(op.lanes) as dims:
                 self._print_lane(op, dims, element)
             return
         self.helpers[READ_ELEMENT.format(piece=self.facts.grid.dram_alignment_bytes)] = None
@@ -268,28 +269,23 @@ class MoverPrinter(ThreadPrinter):
         element = _element_type(cores.queue_type(op.queue).tile_format, op)
         self.helpers |= {IN_TILE: None, LOAD: None, STORE: None}
         with self.loops(decode(op.extents)) as dims:
-            source = _tile_place(
-                decode(op.source_shape),
-                number_of(op.source_rows),
-                number_of(op.source_columns),
-                self.map(op.source_map, [], dims),
-            )
-            place = _tile_place(decode(op.shape), number_of(op.rows), number_of(op.columns), self.map(op.map, [], dims))
-            size = f"sizeof({element})"
-            there = f"{self._place(op.source, source[0], 'read')} + {source[1]} * {size}"
-            here = f"{self._place(op.queue, place[0], 'write')} + {place[1]} * {size}"
-            self.line(f"store<{element}>({here}, load<{element}>({there}));")
+            source, place = self.map(op.source_map, [], dims), self.map(op.map, [], dims)
+            shape = decode(op.source_shape)
+            there = self._named_place(shape, number_of(op.source_rows), number_of(op.source_columns), source, "source_")
+            here = self._named_place(decode(op.shape), number_of(op.rows), number_of(op.columns), place)
+            from_bytes = f"{self._place(op.source, there[0], 'read')} + {there[1]} * sizeof({element})"
+            to_bytes = f"{self._place(op.queue, here[0], 'write')} + {here[1]} * sizeof({element})"
+            self.line(f"store({to_bytes}, load<{element}>({from_bytes}));")
 
     def _print_lane(self, op: cores.GatherOp | cores.ScatterOp, dims: Sequence[Value], element: str) -> None:
         array, ref = self._array(op.array), tile.ref_type(op.array)
-        page, place = _tile_place(op.lanes, number_of(op.rows), number_of(op.columns), dims)
+        page, place = self._named_place(op.lanes, number_of(op.rows), number_of(op.columns), dims)
         (at,) = self.map(op.at, op.symbols)
         end = "write" if isinstance(op, cores.GatherOp) else "read"
-        here = f"{self._place(op.queue, add(at, page), end)} + {place} * sizeof({element})"
+        self.line(f"const uint32_t here = {self._place(op.queue, add(at, page), end)} + {place} * sizeof({element});")
         symbols: list[SSAValue | Value] = [*op.symbols]
         for number, queue in enumerate(op.indices):
-            name = f"index{number}"
-            from_page = self._place(queue, page, "read")
+            name, from_page = f"index{number}", self._place(queue, page, "read")
             self.line(f"const uint32_t {name} = load<uint32_t>({from_page} + {place} * sizeof(uint32_t));")
             symbols.append(Value(name, -(2**31), 2**31 - 1))
         coordinates = self.map(op.map, symbols, dims)
@@ -304,12 +300,23 @@ class MoverPrinter(ThreadPrinter):
         there = f"{array}, {_flat(tiled, pages).text}, {_in_tile(known[-2], known[-1])}"
         scratch = f"get_write_ptr({_SCRATCH})"
         if isinstance(op, cores.ScatterOp):
-            call = f"write_element({there}, load<{element}>({here}), {scratch});"
+            call = f"write_element({there}, load<{element}>(here), {scratch});"
             self._print_guarded(inside, call, None)
             return
-        call = f"store({here}, read_element<{element}>({there}, {scratch}, held));"
+        call = f"store(here, read_element<{element}>({there}, {scratch}, held));"
         fill = None if op.fill is None else _bits(float(op.fill.value.data), cores.queue_type(op.queue).tile_format)
-        self._print_guarded(inside, call, None if fill is None else f"store<{element}>({here}, {fill});")
+        self._print_guarded(inside, call, None if fill is None else f"store<{element}>(here, {fill});")
+
+    def _named_place(
+        self, lanes: Sequence[int], rows: int, columns: int, at: Sequence[Value], prefix: str = ""
+    ) -> tuple[Value, str]:
+        """The page of an element of a tile and its place there, by names where they are long."""
+        page, place = _tile_place(lanes, rows, columns, at)
+        if not page.text.isidentifier() and page.number is None:
+            self.line(f"const uint32_t {prefix}page = {page.text};")
+            page = Value(f"{prefix}page", page.low, page.high)
+        self.line(f"const uint32_t {prefix}place = {place};")
+        return page, f"{prefix}place"
 
     def _print_guarded(self, inside: str, call: str, otherwise: str | None) -> None:
         """One call where a condition holds, and another one where not."""
@@ -334,7 +341,7 @@ class MoverPrinter(ThreadPrinter):
             (number,) = self.map(op.map, op.symbols, [row, column, page])
             text = self._chosen(number, op, format) if op.choice is not None else self._converted(number, format, op)
             if op.face_rows is not None:
-                text = f"{row.text} % 16 == 0 ? {text} : 0"
+                text = f"{row.text} % 16 == 0 ? {f'({text})' if ' ? ' in text else text} : 0"
             place = f"{self._place(op.queue, page, 'write')} + {_in_tile(row, column)} * sizeof({element})"
             self.line(f"store<{element}>({place}, {text});")
 
@@ -347,7 +354,7 @@ class MoverPrinter(ThreadPrinter):
         if number.low >= limit:
             return _bits(otherwise, format)
         signed = f"static_cast<int32_t>({number.text})" if number.low < 0 else number.within(1)
-        return f"({signed} < {ceil(limit)} ? {_bits(below, format)} : {_bits(otherwise, format)})"
+        return f"{signed} < {ceil(limit)} ? {_bits(below, format)} : {_bits(otherwise, format)}"
 
     def _converted(self, number: Value, format: TileFormat, op: Operation) -> str:
         """The bits of a number in a format."""
@@ -376,8 +383,9 @@ class MoverPrinter(ThreadPrinter):
     def _print_semaphore_multicast(self, op: cores.SemaphoreMulticastOp) -> None:
         rectangle = self.map(op.rectangle, op.symbols)
         name = self._semaphore(op.semaphore)
-        # What was multicast before goes first: it is on the same way, once it has left.
-        self.line("noc_async_writes_flushed();")
+        if self._pending:
+            # What was multicast before goes first: it is on the same way, once it has left.
+            self.line("noc_async_writes_flushed();")
         self._print_to_others(
             rectangle, f"noc_semaphore_set_multicast({name}, {self._rectangle(rectangle, name)}, {{}});"
         )

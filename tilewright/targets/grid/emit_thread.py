@@ -302,20 +302,34 @@ class ThreadPrinter:
         return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
 
 
-def wrapped(text: str, indent: str, limit: int = 120) -> list[str]:
-    """A line of C++ or Python, or, where it is a call that is longer than `limit`, one for each argument."""
-    if len(indent) + len(text) <= limit or "(" not in text:
-        return [indent + text] if text else [""]
-    opening, closing = text.index("(") + 1, text.rindex(")")
-    parts: list[str] = []
+def wrapped(text: str, indent: str, limit: int = 120, ending: str = "") -> list[str]:
+    """A line of C++, or, where it is a call and longer than `limit`, one for each argument; and what follows it."""
+    if not text:
+        return [""]
+    ends = _call_ends(text)
+    if len(indent) + len(text) + len(ending) <= limit or ends is None:
+        return [indent + text + ending]
+    opening, closing = ends
+    lines = [indent + text[:opening]]
     depth, begin = 0, opening
     for place in range(opening, closing):
         depth += (text[place] in "([{") - (text[place] in ")]}")
         if text[place] == "," and depth == 0:
-            parts.append(text[begin : place + 1].strip())
+            lines += wrapped(text[begin:place].strip(), indent + "    ", limit, ",")
             begin = place + 1
-    parts.append(text[begin:closing].strip() + text[closing:])
-    return [indent + text[:opening], *(f"{indent}    {part}" for part in parts)]
+    return lines + wrapped(text[begin:closing].strip(), indent + "    ", limit, text[closing:] + ending)
+
+
+def _call_ends(text: str) -> tuple[int, int] | None:
+    """Where the arguments of a call begin and end, if the text ends with it."""
+    if "(" not in text or ")" not in text:
+        return None
+    opening, closing, depth = text.index("(") + 1, text.rindex(")"), 0
+    for place in range(opening, closing):
+        depth += (text[place] == "(") - (text[place] == ")")
+        if depth < 0:
+            return None
+    return opening, closing
 
 
 def number_of(attribute: IntegerAttr) -> int:
