@@ -4,7 +4,6 @@ TT-Metalium take it."""
 from __future__ import annotations
 
 import re
-import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 from xdsl.dialects.builtin import FloatAttr, f64
 from xdsl.ir.affine import AffineExpr
 
-from tests.cores import headers, programs
+from tests.cores import fake_ttnn, headers, programs
 from tests.cores.builder import Builder, affine
 from tilewright import dtypes, ops
 from tilewright.dialects import cores, tile
@@ -496,53 +495,24 @@ def program_of(fn: str, dtype: str, numbers: bool) -> tile.KernelOp:
 # ---- the host -------------------------------------------------------------------------------------------------------
 
 
-class _Recorder:
-    """Stands for `ttnn`: what is called returns its name and arguments."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "RuntimeArgs":
-            return lambda: {column: {} for column in range(64)}
-        if name == "TensorAccessorArgs":
-            return lambda array: types.SimpleNamespace(get_compile_time_args=lambda: [2, 2048])
-        if name == "CoreCoord":
-            return lambda x, y: types.SimpleNamespace(x=x, y=y)
-        if name in ("DataMovementProcessor", "NOC", "MathFidelity", "UnpackToDestMode"):
-            return _Recorder()
-        if name[0].islower() or name.isupper() or name.startswith(("RISCV", "NOC", "HiFi", "Unpack", "Default")):
-            return name
-        made = lambda *args, **given: types.SimpleNamespace(kind=name, args=args, **given)  # noqa: E731
-        made.SourceType = types.SimpleNamespace(SOURCE_CODE="code")  # type: ignore[attr-defined]
-        return made
-
-
-class _Device:
-    def worker_core_from_logical_core(self, core: Any) -> Any:
-        return types.SimpleNamespace(x=18 + core.x, y=20 + core.y)
-
-
 @pytest.mark.parametrize("name", NAMED)
 def test_the_host_gives_kernels_what_they_ask_for(name):
     kernel = NAMED[name]()
     source = emit_program(kernel, machines.load("wormhole"))
-    assert "import ttnn" in source.host
-    module: dict[str, Any] = {"ttnn": _Recorder()}
-    exec(source.host.replace("import ttnn\n", ""), module)
-    describe = module["describe"]
-    arrays = [types.SimpleNamespace(buffer_address=lambda n=n: 1000 + n) for n in range(len(kernel.refs))]
-    device = [_Device()] if describe.__code__.co_varnames[0] == "device" else []
-    made = describe(*device, texts(source), *arrays)
+    tensors = [fake_ttnn.Tensor(1000 + number, 2048) for number in range(len(kernel.refs))]
+    made = fake_ttnn.describe(source.host, texts(source), tensors)
+    rows, columns = made.shape
     assert len(made.kernels) == len(texts(source))
     for described in made.kernels:
         text = described.kernel_source
         accessors = re.findall(r"TensorAccessor\(\w+, get_common_arg_val<uint32_t>\((\d+)\)\)", text)
         common = getattr(described, "common_runtime_args", [])
         tables = re.findall(r"noc_(?:x|y)_arguments = (\d+);", text)
-        rows, columns = module["ROWS"], module["COLUMNS"]
         assert [int(each) for each in accessors] == list(range(len(accessors)))
         assert len(common) == len(accessors) + (rows + columns if tables else 0)
         assert len(getattr(described, "compile_time_args", [])) == 2 * len(accessors)
         if tables:
-            assert [common[int(tables[0])], common[int(tables[1])]] == [18, 20]
+            assert [common[int(tables[0])], common[int(tables[1])]] == [fake_ttnn.FIRST_X, fake_ttnn.FIRST_Y]
         own = re.findall(r"const uint32_t (core_\w+) = get_arg_val<uint32_t>\((\d+)\)", text)
         given_to_cores = getattr(described, "runtime_args", {})
         for column in range(columns if own else 0):

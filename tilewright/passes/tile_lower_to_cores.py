@@ -229,6 +229,8 @@ class _Lowering:
         self.grid: CoreGrid = grid
         drop_unused(kernel)
         _check_types(kernel)
+        if any(tile.ref_type(ref).dtype == dtypes.i64 for ref in kernel.refs):
+            self._remark("arrays of i64 are computed in 32 bits", "numbers from the host are checked to fit")
         self.wide = _is_wide(kernel)
         self.registers = grid.half_registers(self.wide)
         result = tile.kernel(kernel.sym_name.data, (), [tile.ref_type(r) for r in kernel.refs], kernel.effect_names)
@@ -255,6 +257,11 @@ class _Lowering:
         result.body.block.add_op(program)
         result.body.block.add_op(tile.YieldOp.make([], {}, []))
         return result
+
+    def _remark(self, decision: str, reason: str) -> None:
+        remark = Remark(TileLowerToCoresPass.name, self.kernel.sym_name.data, decision, reason)
+        if remark not in self.unit.remarks:
+            self.unit.remarks.append(remark)
 
     # ---- blocks -----------------------------------------------------------------------------------------------------
 
@@ -819,10 +826,7 @@ class _Lowering:
         left, right = (_narrower(o, self.shared) for o in (op.left, op.right))
         for operand in (left, right):
             if array_type(operand).dtype == dtypes.f32:
-                decision = "operands of f32 are rounded to tf32, which is what the matrix unit multiplies"
-                remark = Remark(TileLowerToCoresPass.name, self.kernel.sym_name.data, decision, "no wider unit")
-                if remark not in self.unit.remarks:
-                    self.unit.remarks.append(remark)
+                self._remark("operands of f32 are cut to tf32", "the matrix unit multiplies nothing wider")
             elif not array_type(operand).dtype.is_float:
                 raise _refuse(op, f"a product of {array_type(operand).dtype} does not run on a grid of cores")
         held_left = self.held(left, Form(0, 1), (None, 0.0))

@@ -29,7 +29,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from tilewright import dtypes
 from tilewright.dtypes import DType
-from tilewright.errors import UnsupportedOnTargetError
+from tilewright.errors import ArgumentError, UnsupportedOnTargetError
 from tilewright.layout.catalogue.device_tiles import FACE, FORMATS, TILE, TileFormat
 
 Array: TypeAlias = NDArray[Any]
@@ -54,12 +54,13 @@ _SMALLEST_NORMAL = np.finfo(np.float32).smallest_normal
 
 
 def format_of(dtype: DType) -> TileFormat:
-    """The format that arrays of a type are stored in; a bool is 0 or 1 in bf16.
+    """The format that arrays of a type are stored in; a bool is 0 or 1 in bf16, an i64 has to fit 32 bits, which is
+    checked where it comes from the host.
 
     Raises:
         UnsupportedOnTargetError: there is none.
     """
-    name = "bf16" if dtype.is_bool else dtype.name
+    name = "bf16" if dtype.is_bool else "i32" if dtype == dtypes.i64 else dtype.name
     if name not in FORMATS:
         wider = "f32" if dtype.is_float else "u32" if dtype.kind == "u" else "i32"
         raise UnsupportedOnTargetError(
@@ -109,6 +110,11 @@ def store_array(array: Array, fmt: TileFormat | str, padding: float | None = Non
     it is.
     """
     name = _name(fmt)
+    if array.dtype == np.int64 and array.size and not -(2**31) <= array.min() <= array.max() < 2**31:
+        raise ArgumentError(
+            "an array of i64 has numbers that do not fit 32 bits, which is what cores compute in",
+            help='use target="cpu", or smaller numbers',
+        )
     shape = (*(1,) * (2 - array.ndim), *array.shape)
     grid = _grid(shape)
     whole = (*shape[:-2], *(count * TILE for count in grid[-2:]))

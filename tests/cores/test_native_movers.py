@@ -1,0 +1,209 @@
+"""Kernels that move data, as they are printed, do what NumPy and the simulator do, run on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tests.cores import native, programs
+from tests.cores.builder import Builder
+from tests.cores.test_device_source import pad, rearrange
+from tilewright.dialects import tile
+from tilewright.machines.machine import load
+from tilewright.semantics.cores import DeviceArray, run_program
+
+pytestmark = pytest.mark.skipif(not native.can_run(), reason="needs memory below 4 GB, by a flag of Linux on x86-64")
+Tensor = np.ndarray[Any, Any]
+MACHINES = ("wormhole", "blackhole")
+
+
+def numbers(shape: Sequence[int], dtype: Any = np.float32, seed: int = 0) -> Tensor:
+    return np.random.default_rng(seed).integers(-99, 99, shape).astype(dtype)
+
+
+def run(kernel: tile.KernelOp, inputs: Sequence[Tensor], machine: str = "wormhole") -> list[Tensor]:
+    """The outputs of a kernel, by its text and by the simulator, which have to agree."""
+
+    def arrays() -> list[DeviceArray]:
+        made = [DeviceArray.from_numpy(each) for each in inputs]
+        outputs = [tile.ref_type(ref) for ref in kernel.refs[len(inputs) :]]
+        return [*made, *(DeviceArray.undefined(type.shape, type.dtype) for type in outputs)]
+
+    given, simulated = arrays(), arrays()
+    assert native.run_movers(kernel, given, load(machine)) == 0
+    run_program(kernel, simulated, load(machine))
+    found = [each.to_numpy() for each in given[len(inputs) :]]
+    for mine, theirs in zip(found, simulated[len(inputs) :], strict=True):
+        np.testing.assert_array_equal(mine, theirs.to_numpy())
+    return found
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("shape", [(20, 17), (1, 1), (31, 31), (5, 30)])
+def test_elements_by_index(shape, machine):
+    x = numbers(shape)
+    columns = np.random.default_rng(1).integers(-3, shape[1] + 3, shape).astype(np.int32)
+    (found,) = run(programs.shifted_elements(*shape), [x, columns], machine)
+    rows = np.arange(shape[0])[:, None] + 1
+    inside = (rows < shape[0]) & (columns >= 0) & (columns < shape[1])
+    wanted = np.where(inside, x[np.minimum(rows, shape[0] - 1), np.clip(columns, 0, shape[1] - 1)], 0)
+    np.testing.assert_array_equal(found, wanted)
+
+
+def through(dtype: str, pages: int, shape: Sequence[int], fill: Callable[[Builder, Any], None], *more: Any) -> Tensor:
+    """What `fill` has a reader put to a queue, each page a page of the output, which is a row of pages."""
+    cores = (1, 1)
+    b = Builder(cores, [*((each.shape, name, "in") for each, name in more), ((32, 32 * pages), dtype, "out")])
+    queue = b.queue(dtype, pages)
+    with b.thread("reader"):
+        b.reserve(queue, pages)
+        fill(b, queue)
+        b.push(queue, pages)
+    with b.thread("writer"):
+        b.wait(queue, pages)
+        b.put(len(more), queue, "0, d0", extents=(pages,))
+        b.barrier("write")
+        b.pop(queue, pages)
+    (found,) = run(b.finished(), [each for each, _ in more])
+    return found.reshape(32, pages, 32).swapaxes(0, 1)
+
+
+@pytest.mark.parametrize("dtype", ["i32", "f32", "bf16"])
+def test_numbers_by_place(dtype):
+    found = through(dtype, 2, (), lambda b, queue: b.generate(queue, "3 * d0 - 5 * d1 + 200 * d2 - 7", count=2))
+    page, row, column = np.indices((2, 32, 32))
+    wanted = (3 * row - 5 * column + 200 * page - 7).astype(np.float32)
+    np.testing.assert_array_equal(
+        found.astype(np.float32), wanted.astype(ml_dtypes.bfloat16 if dtype == "bf16" else dtype[0] + "4")
+    )
+
+
+@pytest.mark.parametrize("limit", [3.5, -2.0, 0.0, 1e9, -np.inf])
+def test_choices_of_two_numbers(limit):
+    found = through("f32", 1, (), lambda b, queue: b.generate(queue, "d0 - d1", choice=(limit, -1.25, np.inf)))
+    _, row, column = np.indices((1, 32, 32))
+    np.testing.assert_array_equal(found, np.where(row - column < limit, np.float32(-1.25), np.inf))
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_scalers_are_in_the_first_row_of_each_face(dtype):
+    found = through(dtype, 1, (), lambda b, queue: b.generate(queue, "2", face_rows=True))
+    wanted = np.zeros((1, 32, 32), np.float32)
+    wanted[:, ::16] = 2
+    np.testing.assert_array_equal(found.astype(np.float32), wanted)
+
+
+def test_pages_outside_of_an_array_are_zero_and_edges_are_padded():
+    x = numbers((40, 45))
+    window = "d0 - 1, d1 - 1"
+
+    def fill(b: Builder, queue: Any) -> None:
+        b.fetch(0, queue, window, extents=(4, 4), at="4 * d0 + d1", zeros=True)
+        b.barrier("read")
+        pad(b, 0, queue, window, [], (4, 4), "4 * d0 + d1", 7.5)
+
+    found = through("f32", 16, (), fill, (x, "f32"))
+    whole = np.full((128, 128), 7.5, np.float32)
+    whole[32:72, 32:77] = x
+    np.testing.assert_array_equal(found, whole.reshape(4, 32, 4, 32).swapaxes(1, 2).reshape(16, 32, 32))
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 2), (2, 0), (-1, 1), (0, -1)])
+def test_tiles_of_three_dims_are_gathered_in_any_form(rows, columns):
+    x = numbers((5, 40, 50), ml_dtypes.bfloat16)
+    shape = (3, 37, 35)
+    counts = [1 if d == -1 else -(-shape[d] // 32) for d in (rows, columns)]
+    outer = [d for d in range(3) if d not in (rows, columns)]
+    pages = int(np.prod([shape[d] for d in outer])) * counts[0] * counts[1]
+
+    def fill(b: Builder, queue: Any) -> None:
+        b.gather(0, queue, "d0 + 3, d1, d2 - 2", shape=shape, rows=rows, columns=columns, fill=0.5)
+
+    found = through("bf16", pages, (), fill, (x, "bf16"))
+    wanted = np.full((3, 37, 35), 0.5, ml_dtypes.bfloat16)
+    wanted[:2, :, 2:] = x[3:, :37, :33]
+    order = [*outer, *(d for d in (rows, columns) if d >= 0)]
+    tiles = np.full((pages // (counts[0] * counts[1]), 32 * counts[0], 32 * counts[1]), 0.5, ml_dtypes.bfloat16)
+    sizes = [shape[d] if d >= 0 else 1 for d in (rows, columns)]
+    tiles[:, : sizes[0], : sizes[1]] = wanted.transpose(order).reshape(-1, *sizes)
+    tiles = tiles.reshape(-1, counts[0], 32, counts[1], 32).swapaxes(2, 3).reshape(pages, 32, 32)
+    np.testing.assert_array_equal(found, tiles)
+
+
+def test_elements_change_places_between_queues():
+    """A tile of 40 x 50 is transposed."""
+    x = numbers((40, 50), np.int32)
+    b = Builder((1, 1), [((40, 50), "i32", "in"), ((50, 40), "i32", "out")])
+    queue, turned = b.queue("i32", 4), b.queue("i32", 4)
+    with b.thread("reader"):
+        b.reserve(queue, 4)
+        b.fetch(0, queue, "d0, d1", extents=(2, 2), at="2 * d0 + d1")
+        b.barrier("read")
+        b.push(queue, 4)
+        b.wait(queue, 4)
+        b.reserve(turned, 4)
+        rearrange(b, queue, turned, (50, 40), ("d1, d0", (40, 50), (0, 1)), ("d0, d1", (50, 40), (0, 1)))
+        b.pop(queue, 4)
+        b.push(turned, 4)
+    with b.thread("writer"):
+        b.wait(turned, 4)
+        b.put(1, turned, "d0, d1", extents=(2, 2), at="2 * d0 + d1")
+        b.barrier("write")
+        b.pop(turned, 4)
+    (found,) = run(b.finished(), [x])
+    np.testing.assert_array_equal(found, x.T)
+
+
+def test_each_core_does_its_own_part():
+    x = numbers((96, 128), np.int32)
+    b = Builder((3, 2), [((96, 128), "i32", "in"), ((96, 128), "i32", "out")])
+    queue = b.queue("i32", 2)
+    here = [b.row, b.column]
+    for role in ("reader", "writer"):
+        with b.thread(role):
+            if role == "reader":
+                b.reserve(queue, 2)
+                b.fetch(0, queue, "s0, 2 * s1 + d0", here, extents=(2,))
+                b.barrier("read")
+                b.push(queue, 2)
+            else:
+                b.wait(queue, 2)
+                with b.loop(2, "s0 + 2", [b.row]) as i, b.choice("(s0 + s1) % 2", [i, b.row]) as (even, odd):
+                    for block, target in ((even, "s1, 2 * s2 + s0"), (odd, "2 - s1, 2 * s2 + s0")):
+                        with b.within(block):
+                            b.put(1, queue, target, [i, *here], at="s0")
+                b.barrier("write")
+                b.pop(queue, 2)
+    (found,) = run(b.finished(), [x])
+    wanted = np.zeros_like(x)
+    for row in range(3):
+        for page in range(4):
+            target = row if (page % 2 + row) % 2 == 0 else 2 - row
+            wanted[32 * target : 32 * target + 32, 32 * page : 32 * page + 32] = x[
+                32 * row : 32 * row + 32, 32 * page : 32 * page + 32
+            ]
+    np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize(("before", "after"), [((40, 50), (20, 100)), ((6, 35), (210,)), ((3, 33, 4), (12, 33))])
+def test_a_reshape_of_a_compiled_program(before, after, machine):
+    x = numbers(before)
+    compiled: Any = tw.jit(lambda x: x.reshape(after)).lower(x).compile(target=f"grid:{machine}")
+    (kernel,) = compiled.executable.unit.kernels()
+    (found,) = run(kernel, [x], machine)
+    np.testing.assert_array_equal(found, x.reshape(after))
+
+
+def test_what_is_wrong_is_counted():
+    b = Builder((1, 1), [((32, 32), "i32", "in")])
+    queue = b.queue("i32", 1)
+    with b.thread("reader"):
+        b.wait(queue)
+        b.pop(queue)
+    assert native.run_movers(b.finished(), [DeviceArray.from_numpy(numbers((32, 32), np.int32))], load("wormhole")) > 0
