@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 def array_to_tile() -> Sequence[Pass]:
     """Fuse: after these, every array operation that computes is part of a kernel."""
     from tilewright.passes.array_collapse_dims import ArrayCollapseDimsPass
-    from tilewright.passes.array_copy_reshapes import ArrayCopyReshapesPass
     from tilewright.passes.array_convolve_by_products import ArrayConvolveByProductsPass
+    from tilewright.passes.array_copy_reshapes import ArrayCopyReshapesPass
     from tilewright.passes.array_duplicate_views import ArrayDuplicateViewsPass
     from tilewright.passes.array_fuse_attention import ArrayFuseAttentionPass
     from tilewright.passes.array_fuse_contract import ArrayFuseContractPass

@@ -42,8 +42,6 @@ struct State {
     Queue queues[64];
 };
 static State* state;
-constexpr uint32_t noc_index = 0;
-static uint32_t memory_begin;
 
 inline void check(bool holds) { state->failures += !holds; }
 template <typename T> T get_arg_val(int index) { return state->own[index]; }

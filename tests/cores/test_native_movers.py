@@ -12,7 +12,7 @@ import pytest
 import tilewright as tw
 from tests.cores import native, programs
 from tests.cores.builder import Builder
-from tests.cores.test_device_source import pad, rearrange
+from tests.cores.printed import pad, rearrange
 from tilewright.dialects import tile
 from tilewright.machines.machine import load
 from tilewright.semantics.cores import DeviceArray, run_program
@@ -113,10 +113,12 @@ def test_pages_outside_of_an_array_are_zero_and_edges_are_padded():
     np.testing.assert_array_equal(found, whole.reshape(4, 32, 4, 32).swapaxes(1, 2).reshape(16, 32, 32))
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(1, 2), (2, 0), (-1, 1), (0, -1)])
-def test_tiles_of_three_dims_are_gathered_in_any_form(rows, columns):
+@pytest.mark.parametrize(
+    ("shape", "rows", "columns"),
+    [((3, 37, 35), 1, 2), ((3, 37, 35), 2, 0), ((3, 37, 5), -1, 1), ((3, 7, 5), 0, -1), ((1, 1, 40), 2, 1)],
+)
+def test_tiles_of_three_dims_are_gathered_in_any_form(shape, rows, columns):
     x = numbers((5, 40, 50), ml_dtypes.bfloat16)
-    shape = (3, 37, 35)
     counts = [1 if d == -1 else -(-shape[d] // 32) for d in (rows, columns)]
     outer = [d for d in range(3) if d not in (rows, columns)]
     pages = int(np.prod([shape[d] for d in outer])) * counts[0] * counts[1]
@@ -125,8 +127,8 @@ def test_tiles_of_three_dims_are_gathered_in_any_form(rows, columns):
         b.gather(0, queue, "d0 + 3, d1, d2 - 2", shape=shape, rows=rows, columns=columns, fill=0.5)
 
     found = through("bf16", pages, (), fill, (x, "bf16"))
-    wanted = np.full((3, 37, 35), 0.5, ml_dtypes.bfloat16)
-    wanted[:2, :, 2:] = x[3:, :37, :33]
+    wanted = np.full(shape, 0.5, ml_dtypes.bfloat16)
+    wanted[:2, :, 2:] = x[3 : 3 + shape[0], : shape[1], : shape[2] - 2]
     order = [*outer, *(d for d in (rows, columns) if d >= 0)]
     tiles = np.full((pages // (counts[0] * counts[1]), 32 * counts[0], 32 * counts[1]), 0.5, ml_dtypes.bfloat16)
     sizes = [shape[d] if d >= 0 else 1 for d in (rows, columns)]
@@ -174,7 +176,7 @@ def test_each_core_does_its_own_part():
             else:
                 b.wait(queue, 2)
                 with b.loop(2, "s0 + 2", [b.row]) as i, b.choice("(s0 + s1) % 2", [i, b.row]) as (even, odd):
-                    for block, target in ((even, "s1, 2 * s2 + s0"), (odd, "2 - s1, 2 * s2 + s0")):
+                    for block, target in ((even, "s1, 2 * s2 + s0"), (odd, "s1 * -1 + 2, 2 * s2 + s0")):
                         with b.within(block):
                             b.put(1, queue, target, [i, *here], at="s0")
                 b.barrier("write")

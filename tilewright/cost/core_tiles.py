@@ -70,7 +70,7 @@ def reduction_extents(shape: Sequence[int], axes: Sequence[int], is_read_again: 
             left //= extents[dim]
         left = max(1, left)
     for dim in (last, last - 1):
-        if 0 <= dim and dim not in axes:
+        if dim >= 0 and dim not in axes:
             extents[dim] = _extent(shape[dim], 1)
     return extents
 

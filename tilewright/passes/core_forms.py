@@ -1,8 +1,8 @@
-"""How tiles lie in pages of 32 x 32 elements on a grid of cores, and which windows of arrays are made of whole pages."""
+"""How tiles lie in pages of 32 x 32 elements on a grid of cores, and which windows of arrays are whole pages."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -41,6 +41,10 @@ class Form:
         rows = ABSENT if self.rows != ABSENT and shape[self.rows] == 1 else self.rows
         columns = ABSENT if self.columns != ABSENT and shape[self.columns] == 1 else self.columns
         return Form(rows, columns, self.turned and ABSENT not in (rows, columns))
+
+    def renamed(self, names: Mapping[int, int]) -> Form:
+        """The same where dims have other numbers; those without are absent."""
+        return Form(names.get(self.rows, ABSENT), names.get(self.columns, ABSENT), self.turned)
 
     @property
     def swapped(self) -> Form:

@@ -35,9 +35,6 @@ class Dealt:
     )
     line: int = 0
 
-    def enter(self, loop: PointLoop, counter: AffineExpr) -> None:
-        loop.counter = counter
-
     def indices(self) -> list[AffineExpr]:
         """The coordinates of the point that a core is at."""
         if self.line:

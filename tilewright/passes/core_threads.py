@@ -34,7 +34,7 @@ class Scope:
 
 
 class Threads:
-    """The threads of a program and where each goes on. `locate`: where what is added is from."""
+    """The threads of a program. `at`: where each goes on; `location`: where what is added is from."""
 
     def __init__(self, shape: tuple[int, int]) -> None:
         self.body = cores.region_of(2)
@@ -46,7 +46,7 @@ class Threads:
         }
         self._count = 2
         self.scopes = [Scope({role: body.block for role, body in self._bodies.items()})]
-        self._at: dict[str, Block] = dict(self.scopes[0].blocks)
+        self.at: dict[str, Block] = dict(self.scopes[0].blocks)
         self.location: LocationAttr | None = None
 
     # ---- declarations -----------------------------------------------------------------------------------------------
@@ -98,7 +98,7 @@ class Threads:
             sizes["operandSegmentSizes"] = DenseArrayBase.from_list(i32, segments)
         op = cls.make([*operands, *symbols, *lanes], {**attributes, **made, **sizes}, [], list(regions))
         self._place(op)
-        self._at[role].add_op(op)
+        self.at[role].add_op(op)
         return op
 
     def _place(self, op: Operation) -> None:
@@ -118,7 +118,7 @@ class Threads:
             scope.loops[role] = self.add(role, tile.ForOp, [], {"trips": trips}, maps, regions=[region])
             scope.blocks[role] = region.block
             self._roots[role][root] = region.block.args[0]
-            self._at[role] = region.block
+            self.at[role] = region.block
         self.scopes.append(scope)
         return AffineExpr.symbol(root)
 
@@ -127,16 +127,16 @@ class Threads:
         for ending in scope.endings:
             ending()
         for role, loop in scope.loops.items():
-            self._at[role].add_op(tile.YieldOp.make([], {}, []))
+            self.at[role].add_op(tile.YieldOp.make([], {}, []))
             parent = loop.parent_block()
             if parent is None:
                 raise CompilerBug("a loop in no block")
-            self._at[role] = parent
+            self.at[role] = parent
 
-    def inside(self, role: str, scope: Scope) -> _Elsewhere:
+    def inside(self, role: str, scope: Scope) -> Elsewhere:
         """What is added to a thread meanwhile goes to a scope around the present one, before the loop that leads
         here."""
-        return _Elsewhere(self, role, scope)
+        return Elsewhere(self, role, scope)
 
     # ---- end --------------------------------------------------------------------------------------------------------
 
@@ -155,22 +155,24 @@ class Threads:
         return self.program
 
 
-class _Elsewhere:
+class Elsewhere:
+    """See `Threads.inside`."""
+
     def __init__(self, threads: Threads, role: str, scope: Scope) -> None:
         self._threads, self._role, self._scope = threads, role, scope
 
     def __enter__(self) -> None:
-        self._before = self._threads._at[self._role]
+        self._before = self._threads.at[self._role]
         self._block = Block()
         self._is_here = self._scope is self._threads.scopes[-1]
         if not self._is_here:
-            self._threads._at[self._role] = self._block
+            self._threads.at[self._role] = self._block
 
     def __exit__(self, *_: object) -> None:
         if self._is_here:
             return
         threads = self._threads
-        threads._at[self._role] = self._before
+        threads.at[self._role] = self._before
         following = threads.scopes[threads.scopes.index(self._scope) + 1].loops[self._role]
         parent = following.parent_block()
         if parent is None:

@@ -169,7 +169,7 @@ def _plan_for_cores(op: array.ContractOp, grid: CoreGrid, depth_sizes: tuple[int
     ends = [result.shape[dims[-1]] if dims else 1 for dims in (rows, columns)]
     batches = math.prod(result.shape) // max(1, ends[0] * ends[1])
     page_bytes = TILE * TILE * max(left.dtype.itemsize, right.dtype.itemsize)
-    tile = product_tile(*ends, depth_of(op), max(1, batches), page_bytes, grid)
+    tile = product_tile(ends[0], ends[1], depth_of(op), max(1, batches), page_bytes, grid)
     extents = [1] * result.rank
     if rows:
         extents[rows[-1]] = tile.rows

@@ -70,20 +70,26 @@ def _sources(root: SSAValue, shape: Sequence[int], extents: Sequence[int]) -> li
     ]
     most = {d: extent - 1 for d, extent in enumerate(extents)}
     tiles = {d: -(-size // extent) - 1 for d, (size, extent) in enumerate(zip(shape, extents, strict=True))}
+    for op in _chain(root):
+        if isinstance(op, array.TransposeOp):
+            at = _turned(op, at)
+            continue
+        sources = _split(at, array_type(op.results[0]).shape, array_type(op.operands[0]).shape, most, tiles)
+        if sources is None:
+            return None
+        at = sources
+    return at
+
+
+def _chain(root: SSAValue) -> Iterator[array.TransposeOp | array.ReshapeOp]:
+    """The operations of the group, from its result to its argument."""
     value = root
     while not isinstance(value, BlockArgument):
         op = value.owner
-        if isinstance(op, array.TransposeOp):
-            at = _turned(op, at)
-        elif isinstance(op, array.ReshapeOp):
-            sources = _split(at, array_type(value).shape, array_type(op.operands[0]).shape, most, tiles)
-            if sources is None:
-                return None
-            at = sources
-        else:
+        if not isinstance(op, array.TransposeOp | array.ReshapeOp):
             raise CompilerBug(f"`{op}` in a group that copies a reshape")
+        yield op
         value = op.operands[0]
-    return at
 
 
 def _turned(op: array.TransposeOp, at: Sequence[Any]) -> list[Any]:
@@ -133,21 +139,19 @@ def _divided_sources(root: SSAValue, shape: Sequence[int], extents: Sequence[int
         plus(AffineExpr.dimension(d), times(AffineExpr.symbol(d), extent) if extent < size else 0)
         for d, (extent, size) in enumerate(zip(extents, shape, strict=True))
     ]
-    value = root
-    while not isinstance(value, BlockArgument):
-        op = value.owner
+    for op in _chain(root):
         if isinstance(op, array.TransposeOp):
             at = _turned(op, at)
-        elif isinstance(op, array.ReshapeOp):
+        else:
             linear = AffineExpr.constant(0)
-            for own, size in zip(at, array_type(value).shape, strict=True):
+            for own, size in zip(at, array_type(op.results[0]).shape, strict=True):
                 linear = plus(times(linear, size), own)
             source = array_type(op.operands[0]).shape
-            at = []
-            for d, size in enumerate(source):
-                quotient = divided(linear, prod(source[d + 1 :]))
-                at.append(quotient if prod(source[:d]) == 1 else remainder(quotient, size))
-        value = op.operands[0]  # type: ignore[union-attr]  as above
+            quotients = [divided(linear, prod(source[d + 1 :])) for d in range(len(source))]
+            at = [
+                quotient if prod(source[:d]) == 1 else remainder(quotient, source[d])
+                for d, quotient in enumerate(quotients)
+            ]
     return at
 
 

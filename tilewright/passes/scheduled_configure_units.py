@@ -83,7 +83,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from xdsl.ir import Block, Operation
+from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.dialects import cores, tile
 from tilewright.passes.base import Unit
@@ -146,7 +146,7 @@ def _needs(block: Block) -> Iterator[tuple[str, str, Operation]]:
             yield unit, state, op
 
 
-def queues_of(op: Operation, unit: str) -> list[object]:
+def queues_of(op: Operation, unit: str) -> list[SSAValue]:
     """The queues that a unit's state is about."""
     match op:
         case cores.BinaryOp() if unit == cores.MATRIX:

@@ -1,7 +1,7 @@
 """Give each queue its place in the memory of a core.
 
-Queues live as long as their program: they lie one after another. Where there is no room for all, queues that movers fill
-ahead of what computes give up their second tile, the largest ones first, as that costs time and nothing else.
+Queues live as long as their program: they lie one after another. Where there is no room for all, queues that movers
+fill ahead of what computes give up their second tile, the largest ones first, as that costs time and nothing else.
 
 Before:
     func.func @main(%x: tensor<32x32xbf16>) -> tensor<32x32xbf16> {

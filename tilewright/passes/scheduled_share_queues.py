@@ -1,8 +1,8 @@
 """Give pages back as soon as nothing reads them any more, and let queues that are not used at the same time be one.
 
 A core has few queues, and little memory for them. What is taken from a queue to compute with is given back behind the
-last operation that reads it. A queue between the same threads, of the same format and size, that another one's last page leaves before
-its own first page comes, is that other queue.
+last operation that reads it. A queue between the same threads, of the same format and size, that another one's last
+page leaves before its own first page comes, is that other queue.
 
 Before:
     func.func @main(%x: tensor<32x32xbf16>) -> tensor<32x32xbf16> {
@@ -108,8 +108,8 @@ def _uses(op: Operation, queue: SSAValue) -> bool:
 
 @dataclass(frozen=True)
 class _Life:
-    """Where a queue is used: which threads fill and empty it, and in each thread the first and the last operation of the one block whose operations, or
-    what is in them, are all that use it."""
+    """Where a queue is used: which threads fill and empty it, and in each thread the first and the last operation of
+    the one block whose operations, or what is in them, are all that use it."""
 
     queue: cores.QueueOp
     ends: tuple[str, str]

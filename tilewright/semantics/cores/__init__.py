@@ -2,6 +2,7 @@
 
 from tilewright.semantics.cores.device_array import DeviceArray
 from tilewright.semantics.cores.run import ProgramRun, run_program
+from tilewright.semantics.cores.static_checks import check_program
 from tilewright.semantics.cores.timeline import Timeline
 
-__all__ = ["DeviceArray", "ProgramRun", "Timeline", "run_program"]
+__all__ = ["DeviceArray", "ProgramRun", "Timeline", "check_program", "run_program"]

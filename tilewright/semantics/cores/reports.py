@@ -27,6 +27,7 @@ KINDS = {
     "page-not-reserved": "a page is written beyond those that are reserved",
     "read-never-written": "a page is read that was not written since it was free",
     "block-around-the-end": "a block of pages goes around the end of a queue's memory",
+    "cadence-mismatch": "the thread that fills a queue pushes more or fewer pages than the one that empties it pops",
     "queue-race": "a page is touched twice in no order",
     # transfers
     "read-before-arrival": "a page is read while it may not have come",
@@ -41,6 +42,8 @@ KINDS = {
     "semaphore-overshoot": "a number is beyond the one that is waited for exactly",
     "semaphore-source-changed": "a number changes while it may still be multicast",
     "semaphore-starved": "a number is waited for that nobody brings any more",
+    "semaphore-unbalanced": "what comes to a semaphore is more or less than what is waited for there",
+    "semaphore-of-own-core": "a core increments its own number by the network",
     "semaphore-not-initial": "a number is another one at the end than in the beginning",
     "deadlock": "agents wait for each other in a circle",
     # compute
@@ -56,6 +59,7 @@ KINDS = {
     "unpack-before-pack": "what the same thread packs is unpacked without waiting for it",
     "accumulate-left-on": "pack still adds at the end",
     "accumulate-onto-unwritten": "pack adds to a page that was not written since it was reserved",
+    "accumulate-onto-blocks": "pack adds to pages whose numbers share exponents",
     "unit-not-configured": "a unit is used in the state in which it happens to be",
     "unit-configured-otherwise": "a unit is used in a state that is meant for something else",
     # arrays

@@ -25,6 +25,7 @@ from tilewright.semantics.cores.queues import Queue
 from tilewright.semantics.cores.registers import Registers, Sources
 from tilewright.semantics.cores.reports import name_of
 from tilewright.semantics.cores.semaphores import Semaphore
+from tilewright.semantics.cores.static_checks import check_program
 from tilewright.semantics.cores.timeline import Timeline
 from tilewright.semantics.cores.world import World
 from tilewright.semantics.hazards import CoreHazard
@@ -64,19 +65,22 @@ def run_program(
     seed: int = 0,
     values: bool = True,
     checks: bool = True,
+    proofs: bool = True,
     whole_outputs: bool = True,
     timeline: Timeline | None = None,
 ) -> ProgramRun:
     """Run a kernel that is one program, on arrays that are its refs in order and are written in place.
 
     Seed 0 has the machine's times; others draw times and orders. Without `values` no tile is computed, and only times
-    come out. Without `checks` nothing is looked for that takes vector clocks. With `whole_outputs` each element of an
-    array that is only written has to be.
+    come out. Without `checks` nothing is looked for that takes vector clocks; without `proofs` nothing before the run. With
+    `whole_outputs` each element of an array that is only written has to be.
 
     Raises:
         CoreHazard: the program does what it must not, or cannot go on.
     """
     program = _program_of(kernel)
+    if proofs:
+        check_program(program, machine)
     world = _world_of(program, machine, seed, values, checks and values, timeline)
     for number, (ref, effect, array) in enumerate(zip(kernel.refs, kernel.effect_names, arrays, strict=True)):
         if tuple(array.shape) != tile.ref_type(ref).shape:
@@ -86,7 +90,6 @@ def run_program(
         is_whole = effect == tile.OUT and whole_outputs
         world.arrays[ref] = ArrayMemory(array, name_of(ref, number), is_once, is_whole, written, world.checks)
     _check_formats(program, world)
-    _check_registers(program)
     codes = _codes(program, timeline is not None)
     _set_up(program, world, codes)
     with np.errstate(all="ignore"):
@@ -131,12 +134,6 @@ def _world_of(
 ) -> World:
     if machine.grid is None:
         raise CompilerBug(f"the machine {machine.name} is no grid of cores")
-    rows, columns = program.shape
-    if rows > machine.grid.rows or columns > machine.grid.columns:
-        raise CoreHazard(
-            "too-many-cores",
-            f"[too-many-cores] {rows} x {columns} cores, of {machine.grid.rows} x {machine.grid.columns}",
-        )
     world = World(machine.grid, values, checks, random.Random(seed) if seed else None, timeline)
     formats = {cores.queue_type(queue.result).tile_format for queue in program.queues}
     world.wide = program.wide is not None
@@ -157,28 +154,6 @@ def _check_formats(program: cores.ProgramOp, world: World) -> None:
                 "other-format",
                 f"[other-format] `{op.name}`: array {memory.name} has the format {memory.array.format.name}, "
                 f"the queue {format.name}",
-                op=str(op),
-            )
-
-
-def _check_registers(program: cores.ProgramOp) -> None:
-    """Registers of 16 bits hold no integers of 32."""
-    if program.wide is not None:
-        return
-    for op in program.body.walk():
-        match op:
-            case cores.CopyOp():
-                is_integer = cores.queue_type(op.queue).format.data in ("i32", "u32")
-            case cores.MapOp() | cores.FoldOp():
-                is_integer = op.dtype.data in ("i32", "u32")
-            case cores.CastOp():
-                is_integer = not {"i32", "u32"}.isdisjoint((op.from_type.data, op.to_type.data))
-            case _:
-                is_integer = False
-        if is_integer:
-            raise CoreHazard(
-                "registers-too-narrow",
-                f"[registers-too-narrow] `{op.name}`: integers of 32 bits, in registers of 16",
                 op=str(op),
             )
 

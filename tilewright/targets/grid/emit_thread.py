@@ -245,7 +245,7 @@ class ThreadPrinter:
             return
         (end,) = self.map(op.end, op.symbols)
         name = self._open_counter()
-        below = f"{name} < {end.within(1)}" if end.low >= 0 else f"static_cast<int32_t>({name}) < {end.as_signed()}"
+        below = f"{name} < {end.text}" if end.low >= 0 else f"static_cast<int32_t>({name}) < {end.as_signed()}"
         condition = below if end.high <= trips else f"{name} < {trips} && {below}"
         self.values[counter] = Value(name, 0, trips - 1)
         before = self.state()

@@ -1,0 +1,579 @@
+"""Tiles in the queues of a core: how each comes there, in which form, and what its padding holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from xdsl.dialects.builtin import ArrayAttr, FloatAttr, IndexType, f64
+from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir.affine import AffineExpr, AffineMap
+
+from tilewright import dtypes
+from tilewright.dialects import cores, tile
+from tilewright.dialects.base import array_type, decode
+from tilewright.errors import CompilerBug
+from tilewright.layout.catalogue.device_tiles import TILE
+from tilewright.passes.core_forms import (
+    ABSENT,
+    Form,
+    Sum,
+    Window,
+    completed,
+    default_form,
+    natural_form,
+    page_counts,
+    pages_of,
+    window_of,
+)
+from tilewright.passes.core_graphs import Graph
+from tilewright.passes.core_sections import (
+    Held,
+    Node,
+    Number,
+    Padding,
+    Places,
+    Read,
+    Target,
+    apply,
+    coordinates,
+    emit_section,
+    padding_of,
+    page_at,
+)
+from tilewright.passes.core_threads import (
+    ZERO,
+    Scope,
+    Threads,
+    divided,
+    plus,
+    remainder,
+    times,
+    with_dims,
+    with_symbols,
+)
+from tilewright.passes.core_tile_facts import (
+    is_anchored,
+    is_place_of_lanes,
+    is_unit_reshape,
+    is_vague,
+    load_behind_of,
+    reduced_form,
+    storage_format,
+    unit_places,
+)
+from tilewright.primitives import ArrayType
+
+
+class QueuedTiles:
+    """`refs`: the program's arrays, by those of the kernel. `written`: those of the kernel that it stores to. `shared`:
+    what is computed place by place, but has a queue. `registers`: how many tiles are computed at a time. `buffers`: how
+    many tiles a queue to or from a mover has room for, in a loop. `index`: coordinates of points and counters of loops.
+    `scopes`: where each block of the kernel is written to."""
+
+    def __init__(
+        self,
+        threads: Threads,
+        refs: Mapping[SSAValue, SSAValue],
+        written: set[SSAValue],
+        shared: set[SSAValue],
+        registers: int,
+        buffers: int,
+    ) -> None:
+        self.threads = threads
+        self.refs = refs
+        self.shared = shared
+        self._written = written
+        self._registers = registers
+        self._buffers = buffers
+        self._top = threads.scopes[0]
+        self.index: dict[SSAValue, AffineExpr] = {}
+        self.scopes: dict[Block, Scope] = {}
+        self.forms: dict[SSAValue, Form] = {}
+        self._held: dict[SSAValue, list[tuple[Held, str]]] = {}
+        self._masks: dict[tuple[int, int], Held] = {}
+        self._ones: Held | None = None
+
+    def add(self, value: SSAValue, held: Held) -> None:
+        """A tile is in a queue for what computes."""
+        self._held[value] = [(held, cores.COMPUTE)]
+
+    def present_form(self, value: SSAValue) -> Form:
+        """The form in which a tile is, or comes."""
+        mine = [found.form for found, taker in self._held.get(value, ()) if taker == cores.COMPUTE]
+        return Form(mine[0].rows, mine[0].columns) if mine else self.natural(value)
+
+    def natural(self, value: SSAValue) -> Form:
+        """The form in which a tile comes without being turned around."""
+        if value not in self.forms:
+            shape = array_type(value).shape
+            self.forms[value] = default_form(shape)  # where a loop's tile depends on itself
+            found = self._natural(value, shape)
+            self.forms[value] = completed(found.rows, found.columns, shape)
+        return self.forms[value]
+
+    def _natural(self, value: SSAValue, shape: Sequence[int]) -> Form:
+        op = value.owner
+        if isinstance(op, Block):
+            loop = op.parent_op()
+            if not isinstance(loop, tile.ForOp):
+                return default_form(shape)
+            return self.carried_form(loop, list(op.args).index(value) - 1)  # type: ignore[arg-type]
+        match op:
+            case tile.LoadOp():
+                return natural_form(op.map.data, shape, tile.ref_type(op.source).shape)
+            case tile.TransposeOp():
+                own = self.natural(op.operands[0])
+                permutation: tuple[int, ...] = op.attributes_of()["permutation"]
+                return own.renamed({source: place for place, source in enumerate(permutation)})
+            case tile.BroadcastOp():
+                axes: tuple[int, ...] = op.attributes_of()["axes"]
+                return self.natural(op.operands[0]).renamed(dict(enumerate(axes)))
+            case tile.ReduceOp():
+                return reduced_form(self.natural(op.operands[0]), op)
+            case tile.MapOp():
+                known = [o for o in op.operands if not is_vague(o)]
+                anchored = [o for o in known if is_anchored(o)] or known
+                return self.natural(anchored[0]) if anchored else default_form(shape)
+            case tile.IfOp():
+                last = op.then.block.last_op
+                given = last.operands if last is not None else ()
+                return self.natural(given[list(op.results).index(value)])  # type: ignore[arg-type]
+            case tile.CastOp() | tile.FillPaddingOp() | tile.RelayoutOp():
+                return self.natural(op.operands[0])
+            case tile.ForOp():
+                return self.carried_form(op, list(op.results).index(value))  # type: ignore[arg-type]
+            case _ if is_unit_reshape(op):
+                own, places = self.natural(op.operands[0]), unit_places(op)
+                return own.renamed(places)
+            case _:
+                return default_form(shape)
+
+    def carried_form(self, loop: tile.ForOp, position: int) -> Form:
+        initial = loop.initial[position]
+        if not is_vague(initial):
+            return self.natural(initial)
+        last = loop.body.block.last_op
+        return self.natural(last.operands[position]) if last is not None else default_form(array_type(initial).shape)
+
+    def held(
+        self,
+        value: SSAValue,
+        form: Form,
+        need: tuple[Padding, Padding] = (None, None),
+        consumer: str = cores.COMPUTE,
+    ) -> Held:
+        """A tile in a queue in some form, whose padding along rows and columns is as needed."""
+        value, form = self.relabelled(value, form)
+        type = array_type(value)
+        form = form.of(type.shape)
+        need = self._needed(type, form, need)
+        for found, taker in self._held.get(value, ()):
+            if taker == consumer == cores.COMPUTE and found.form == form and _is_enough(found, need):
+                return self.waited(found, consumer)
+        made = self._made(value, form, need, consumer)
+        self._held.setdefault(value, []).append((made, consumer))
+        return self.waited(made, consumer)
+
+    def relabelled(self, value: SSAValue, form: Form) -> tuple[SSAValue, Form]:
+        """What a tile is the same pages of."""
+        op = value.owner
+        while value not in self.shared and isinstance(op, Operation):
+            if isinstance(op, tile.TransposeOp):
+                permutation: tuple[int, ...] = op.attributes_of()["permutation"]
+                form = form.renamed(dict(enumerate(permutation)))
+            elif is_unit_reshape(op):
+                back = {new: old for old, new in unit_places(op).items()}
+                form = form.renamed(back)
+            elif not isinstance(op, tile.RelayoutOp):
+                break
+            value = op.operands[0]
+            op = value.owner
+        return value, form
+
+    def _needed(self, type: ArrayType, form: Form, need: tuple[Padding, Padding]) -> tuple[Padding, Padding]:
+        """Of what is needed, that for which there is padding."""
+        rows, columns = (
+            None if dim != ABSENT and type.shape[dim] % TILE == 0 else value
+            for dim, value in zip((form.rows, form.columns), need, strict=True)
+        )
+        return rows, columns
+
+    def waited(self, tile_held: Held, consumer: str, at_end: bool = True) -> Held:
+        """The thread that takes it has waited for it, and gives it back at the end of the scope, if it is to."""
+        if not tile_held.waited:
+            tile_held.waited = True
+            attributes = {"pages": tile_held.pages}
+            with self.threads.inside(consumer, tile_held.scope):
+                self.threads.add(consumer, cores.WaitOp, [tile_held.queue], attributes)
+            if not at_end:
+                return tile_held
+            pop = lambda: self.threads.add(consumer, cores.PopOp, [tile_held.queue], attributes)  # noqa: E731
+            tile_held.scope.endings.append(pop)
+        return tile_held
+
+    def _made(self, value: SSAValue, form: Form, need: tuple[Padding, Padding], consumer: str) -> Held:
+        op = value.owner
+        source = self.load_behind(value)
+        if source is not None:
+            load, fill = source
+            given = None if load.fill is None else float(decode(load.fill))
+            wanted = fill if fill is not None else next((n for n in need if n is not None), None)
+            if (given is None or wanted in (None, given)) and need in (
+                (None, None),
+                (wanted, None),
+                (None, wanted),
+                (wanted, wanted),
+            ):
+                window = self.window(load)
+                if window is None or (window.form.rows, window.form.columns) == (form.rows, form.columns):
+                    return self.loaded(load, form, wanted, consumer, window)
+                if (window.form.rows, window.form.columns) != (form.columns, form.rows) and not form.turned:
+                    return self.loaded(load, form, wanted, consumer, None)
+        if isinstance(op, tile.IotaOp) and consumer != cores.WRITER and not is_place_of_lanes(op):
+            return self._generated(op, form)
+        may_rearrange = need == (None, None) and not form.turned and consumer == cores.COMPUTE
+        if may_rearrange and isinstance(op, tile.SliceOp | tile.ConcatOp | tile.ReshapeOp) and not is_unit_reshape(op):
+            return self._rearranged(op, pieces_of(op), form)
+        mine = [found.form for found, taker in self._held.get(value, ()) if taker == cores.COMPUTE]
+        if may_rearrange and mine and all((own.rows, own.columns) not in _two_ways(form) for own in mine):
+            shape = array_type(value).shape
+            same = tuple(AffineExpr.dimension(d) for d in range(len(shape)))
+            return self._rearranged(None, [Piece(value, shape, same, same)], form)
+        return self._computed(value, form, need, consumer)
+
+    def _rearranged(self, op: Operation | None, pieces: Sequence[Piece], form: Form) -> Held:
+        """A tile whose elements are others' in other places: a mover copies them one by one."""
+        value = pieces[0].value if op is None else op.results[0]
+        type, scope = array_type(value), self.scope_of(value)
+        form = form.of(type.shape)
+        pages = {"pages": pages_of(type.shape, form)}
+        queue = self.threads.queue(storage_format(type.dtype), pages["pages"])
+        forms = [self.present_form(piece.value).of(array_type(piece.value).shape) for piece in pieces]
+        taken = [self.held(p.value, f, consumer=cores.READER) for p, f in zip(pieces, forms, strict=True)]
+        with self.threads.inside(cores.READER, scope):
+            self.threads.add(cores.READER, cores.ReserveOp, [queue], pages)
+            for piece, source, own in zip(pieces, taken, forms, strict=True):
+                attributes = {
+                    "extents": piece.extents,
+                    "source_shape": array_type(piece.value).shape,
+                    "source_rows": own.rows,
+                    "source_columns": own.columns,
+                    "shape": type.shape,
+                    "rows": form.rows,
+                    "columns": form.columns,
+                }
+                rank = len(piece.extents)
+                maps = {"map": (rank, piece.target), "source_map": (rank, piece.source)}
+                self.threads.add(cores.READER, cores.RearrangeOp, [source.queue, queue], attributes, maps)
+            self.threads.add(cores.READER, cores.PushOp, [queue], pages)
+        return Held(queue, form, type, scope)
+
+    def load_behind(self, value: SSAValue) -> tuple[tile.LoadOp, float | None] | None:
+        """The load that a tile is, or whose lanes beyond the array it fills, and with what; None where it is more, or
+        where what is loaded is stored to, and so is loaded in its turn."""
+        found = load_behind_of(value.owner) if isinstance(value.owner, Operation) and value not in self.shared else None
+        return None if found is None or found[0].source in self._written else found
+
+    def capacity(self, pages: int, scope: Scope, buffers: int) -> int:
+        return pages * (1 if scope is self._top else buffers)
+
+    def window(self, op: tile.LoadOp) -> Window | None:
+        array = tile.ref_type(op.source)
+        indices = [s for s in op.symbols if isinstance(s.type, IndexType)]
+        if len(indices) < len(op.symbols):
+            return None
+        return window_of(op.map.data, array_type(op.result).shape, array.shape, len(indices))
+
+    def loaded(self, op: tile.LoadOp, form: Form, fill: Padding, consumer: str, window: Window | None) -> Held:
+        type, scope = array_type(op.result), self.scope_of(op.result)
+        if window is None and form.turned:
+            raise CompilerBug("elements are gathered to pages in the order of rows")
+        pages = pages_of(type.shape, form)
+        queue = self.threads.queue(storage_format(type.dtype), self.capacity(pages, scope, self._buffers))
+        number = float(fill) if isinstance(fill, int | float) else None
+        if number is None and op.fill is not None:
+            number = float(decode(op.fill))
+        held = Held(queue, form, type, scope, (number, number))
+        before, self.threads.location = self.threads.location, op.location
+        # What is stored to the same array before has arrived, where one mover does both in turn.
+        role = cores.WRITER if op.source in self._written else cores.READER
+        with self.threads.inside(role, scope):
+            if window is None:
+                self._gather(op, held, number, role)
+            else:
+                self._fetch(op, held, number, window, role)
+        self.threads.location = before
+        return held
+
+    def _fetch(self, op: tile.LoadOp, held: Held, fill: float | None, window: Window, role: str) -> None:
+        add, queue, array = self.threads.add, held.queue, self.refs[op.source]
+        pages = {"pages": held.pages}
+        add(role, cores.ReserveOp, [queue], pages)
+        extents, maps = self.page_maps(window, held.type.shape, held.form, op.symbols)
+        add(role, cores.FetchOp, [array, queue], {"extents": extents}, maps)
+        add(role, cores.BarrierOp, [], {"of": cores.READ})
+        if fill is not None and _reaches_beyond(window, held.type.shape, tile.ref_type(op.source).shape):
+            value = fill if held.type.dtype.is_float or held.type.dtype.is_bool else int(fill)
+            add(role, cores.PadOp, [array, queue], {"extents": extents, "fill": value}, maps)
+        add(role, cores.PushOp, [queue], pages)
+
+    def page_maps(
+        self, window: Window, shape: Sequence[int], form: Form, symbols: Sequence[SSAValue]
+    ) -> tuple[tuple[int, ...], dict[str, tuple[int, list[AffineExpr]]]]:
+        """Pages of a window, and where they are in a queue."""
+        outer = [d for d in form.outer(len(shape)) if shape[d] > 1]
+        _, rows, columns = page_counts(shape, form)
+        places = {d: AffineExpr.dimension(i) for i, d in enumerate(outer)}
+        row, column = AffineExpr.dimension(len(outer)), AffineExpr.dimension(len(outer) + 1)
+        extents = (*(shape[d] for d in outer), rows, columns)
+        results: list[AffineExpr] = []
+        for dim, start in zip(window.dims, window.starts, strict=True):
+            own = (
+                row
+                if dim == form.rows != ABSENT
+                else column
+                if dim == form.columns != ABSENT
+                else places.get(dim, ZERO)
+            )
+            results.append(plus(self._sum(start, symbols), own))
+        before = ZERO
+        for d in outer:
+            before = plus(times(before, shape[d]), places[d])
+        if form.turned:
+            at = plus(times(plus(times(before, columns), column), rows), row)
+        else:
+            at = plus(times(plus(times(before, rows), row), columns), column)
+        return extents, {"map": (len(extents), results), "at": (len(extents), [at])}
+
+    def _sum(self, start: Sum, symbols: Sequence[SSAValue]) -> AffineExpr:
+        result = AffineExpr.constant(start.constant)
+        for position, coefficient in start.symbols:
+            result = plus(result, times(self.index[symbols[position]], coefficient))
+        return result
+
+    def _gather(self, op: tile.LoadOp, held: Held, fill: float | None, role: str) -> None:
+        add, queue = self.threads.add, held.queue
+        lanes = self.lanes(op, held.form, role)
+        pages = {"pages": held.pages}
+        add(role, cores.ReserveOp, [queue], pages)
+        attributes = self._lane_attributes(held)
+        if fill is not None:
+            attributes["fill"] = fill if held.type.dtype.is_float or held.type.dtype.is_bool else int(fill)
+        maps = self.lane_maps(op.map.data, op.symbols, held.type.rank)
+        add(role, cores.GatherOp, [self.refs[op.source], queue], attributes, maps, [h.queue for h in lanes])
+        add(role, cores.PushOp, [queue], pages)
+
+    def lanes(self, op: tile.LoadOp | tile.StoreOp, form: Form, consumer: str) -> list[Held]:
+        """Tiles of integers that say, lane by lane, where elements are."""
+        tiles = [s for s in op.symbols if not isinstance(s.type, IndexType)]
+        return [self.held(s, form, consumer=consumer) for s in tiles]
+
+    def _lane_attributes(self, held: Held) -> dict[str, Any]:
+        return {"shape": held.type.shape, "rows": held.form.rows, "columns": held.form.columns}
+
+    def lane_maps(
+        self, map: AffineMap, symbols: Sequence[SSAValue], rank: int
+    ) -> dict[str, tuple[int, list[AffineExpr]]]:
+        lanes = [s for s in symbols if not isinstance(s.type, IndexType)]
+        replaced = [self.index[s] if isinstance(s.type, IndexType) else cores_lane(lanes.index(s)) for s in symbols]
+        results = [with_symbols(e, lambda p: replaced[p]) for e in map.results]
+        return {"map": (rank, results), "at": (0, [ZERO])}
+
+    def _generated(self, op: tile.IotaOp, form: Form) -> Held:
+        """A tile of places, which the reader stores number by number."""
+        type, scope = array_type(op.result), self.scope_of(op.result)
+        pages = pages_of(type.shape, form)
+        queue = self.threads.queue(dtypes.i32.name, self.capacity(pages, scope, self._buffers))
+        row, column, page = (AffineExpr.dimension(d) for d in range(3))
+        _, rows, columns = page_counts(type.shape, form)
+        place_of = coordinates(type.shape, form)
+        tile_row, tile_column = divided(page, columns), remainder(page, columns)
+        if form.turned:
+            outer = divided(page, rows * columns)
+            tile_row = plus(times(outer, rows), remainder(page, rows))
+            tile_column = remainder(divided(page, rows), columns)
+
+        def at(dim: int) -> AffineExpr:
+            own = place_of(dim, tile_row, tile_column)
+            if dim == form.rows:
+                return plus(times(own, TILE), row)
+            return plus(times(own, TILE), column) if dim == form.columns else own
+
+        (expression,) = op.map.data.results
+        number = with_dims(with_symbols(expression, lambda p: self.index[op.symbols[p]]), at)
+        held = Held(queue, form, ArrayType(type.shape, type.dtype), scope)
+        with self.threads.inside(cores.READER, scope):
+            self._generate(queue, pages, number, {})
+        return held
+
+    def _generate(self, queue: SSAValue, pages: int, number: AffineExpr, attributes: dict[str, Any]) -> None:
+        add = self.threads.add
+        add(cores.READER, cores.ReserveOp, [queue], {"pages": pages})
+        maps = {"map": (3, [number])}
+        add(cores.READER, cores.GenerateOp, [queue], {"count": pages, **attributes}, maps)
+        add(cores.READER, cores.PushOp, [queue], {"pages": pages})
+
+    def _mask(self, limit: int, side: int) -> Held:
+        """A page with 1 in the first rows or columns, and 0 behind them."""
+        if (limit, side) not in self._masks:
+            queue = self.threads.queue(dtypes.bf16.name, 1, "mask")
+            choice = ArrayAttr([FloatAttr(float(n), f64) for n in (limit, 1, 0)])
+            with self.threads.inside(cores.READER, self._top):
+                self._generate(queue, 1, AffineExpr.dimension(side), {"choice": choice})
+            type = ArrayType((TILE, TILE), dtypes.bool_)
+            self._masks[limit, side] = Held(queue, Form(0, 1), type, self._top)
+        return self.waited(self._masks[limit, side], cores.COMPUTE)
+
+    def ones(self) -> Held:
+        """The page of ones that sums of pages are multiplied by."""
+        if self._ones is None:
+            queue = self.threads.queue(dtypes.bf16.name, 1, "scaler")
+            with self.threads.inside(cores.READER, self._top):
+                self._generate(queue, 1, AffineExpr.constant(1), {"face_rows": True})
+            self._ones = Held(queue, Form(0, 1), ArrayType((TILE, TILE), dtypes.bf16), self._top)
+        return self.waited(self._ones, cores.COMPUTE)
+
+    def _computed(self, value: SSAValue, form: Form, need: tuple[Padding, Padding], consumer: str) -> Held:
+        type, scope = array_type(value), self.scope_of(value)
+        format = storage_format(type.dtype)
+        pages = pages_of(type.shape, form)
+        buffers = 1 if consumer == cores.COMPUTE else self._buffers
+        queue = self.threads.queue(format, self.capacity(pages, scope, buffers))
+        with self.threads.inside(cores.COMPUTE, scope):
+            pads = self.compute_into(value, form, need, queue)
+        return Held(queue, form, type, scope, pads)
+
+    def compute_into(
+        self, value: SSAValue, form: Form, need: tuple[Padding, Padding], queue: SSAValue
+    ) -> tuple[Padding, Padding]:
+        """Compute a tile in a form, and push it; gives what its padding holds."""
+        type = array_type(value)
+        root = self._graph(value, form)
+        counts = page_counts(type.shape, form)
+        pads = [padding_of(root, side) for side in (0, 1)]
+        cut = [n is not None and pads[side] != n for side, n in enumerate(need)]
+        pages = {"pages": prod(counts)}
+        self.threads.add(cores.COMPUTE, cores.ReserveOp, [queue], pages)
+        target = Target(queue, page_at(type.shape, form))
+        is_flat = not form.turned and not any(cut)
+        for places, sides in _parts(counts, cut):
+            masked = root
+            for side in sides:
+                masked = self._masked(masked, type, form, side, need[side])
+                pads[side] = need[side]
+            emit_section(self.threads, masked, [target], places, is_flat, self._registers)
+        self.threads.add(cores.COMPUTE, cores.PushOp, [queue], pages)
+        return pads[0], pads[1]
+
+    def _masked(self, root: Node, type: ArrayType, form: Form, side: int, value: Padding) -> Node:
+        """A graph with a value where it is beyond its tile."""
+        dim = (form.rows, form.columns)[side]
+        limit = 1 if dim == ABSENT else type.shape[dim] % TILE
+        mask = self._mask(limit, side)
+        read = Read(mask, lambda row, column: ZERO, cores.NONE, False, False, dtypes.f32)
+        number = float(value) if isinstance(value, int | float) else 0.0
+        return apply("select", [read, root, Number(number, root.carrier)], type.dtype)
+
+    def _graph(self, value: SSAValue, form: Form) -> Node:
+        """How a tile is computed, place by place, from tiles in queues."""
+        shape = array_type(value).shape
+        graph = Graph(self, shape, form)
+        found = self._held.get(value)
+        own = [h for h, taker in found if taker == cores.COMPUTE] if found else []
+        if own or (value in self.shared and value in self._held):
+            return graph.read(value, tuple(range(len(shape))))
+        return graph.expanded(value, tuple(range(len(shape))))
+
+    def scope_of(self, value: SSAValue) -> Scope:
+        block = value.owner if isinstance(value.owner, Block) else value.owner.parent_block()
+        if block is None or block not in self.scopes:
+            raise CompilerBug(f"{value} is in no block of the kernel")
+        return self.scopes[block]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Elements of a tile that are some of another one's: over `extents`, those at `source` are at `target`."""
+
+    value: SSAValue
+    extents: tuple[int, ...]
+    source: tuple[AffineExpr, ...]
+    target: tuple[AffineExpr, ...]
+
+
+def pieces_of(op: tile.SliceOp | tile.ConcatOp | tile.ReshapeOp) -> list[Piece]:
+    shape = array_type(op.results[0]).shape
+    same = tuple(AffineExpr.dimension(d) for d in range(len(shape)))
+    match op:
+        case tile.SliceOp():
+            starts, strides = op.attributes_of()["starts"], op.attributes_of()["strides"]
+            source = tuple(plus(times(d, by), first) for d, by, first in zip(same, strides, starts, strict=True))
+            return [Piece(op.operands[0], shape, source, same)]
+        case tile.ReshapeOp():
+            linear_place: AffineExpr = ZERO
+            for d, size in zip(same, shape, strict=True):
+                linear_place = plus(times(linear_place, size), d)
+            before = array_type(op.operands[0]).shape
+            found: list[AffineExpr] = []
+            for d, size in enumerate(before):
+                quotient = divided(linear_place, prod(before[d + 1 :]))
+                found.append(quotient if prod(before[:d]) == 1 else remainder(quotient, size))
+            return [Piece(op.operands[0], shape, tuple(found), same)]
+        case _:
+            axis: int = op.attributes_of()["axis"]
+            pieces: list[Piece] = []
+            first = 0
+            for operand in op.operands:
+                extents = array_type(operand).shape
+                target = tuple(plus(d, first) if n == axis else d for n, d in enumerate(same))
+                pieces.append(Piece(operand, extents, same, target))
+                first += extents[axis]
+            return pieces
+
+
+def cores_lane(number: int) -> AffineExpr:
+    """The symbol of a tile of integers among those of a map, before roots have places."""
+    return AffineExpr.symbol(-1 - number)
+
+
+def _two_ways(form: Form) -> tuple[tuple[int, int], tuple[int, int]]:
+    """The dims along rows and columns, and those of the pages turned around."""
+    return (form.rows, form.columns), (form.columns, form.rows)
+
+
+def _is_enough(found: Held, need: tuple[Padding, Padding]) -> bool:
+    return all(wanted is None or has == wanted for wanted, has in zip(need, found.pads, strict=True))
+
+
+def _reaches_beyond(window: Window, shape: Sequence[int], array: Sequence[int]) -> bool:
+    """Whether pages of a window may have elements that are not in the array."""
+    sizes = (*(1,) * (2 - len(array)), *array)
+    for place in (-2, -1):
+        dim = window.dims[place]
+        extent = -(-(1 if dim == ABSENT else shape[dim]) // TILE) * TILE
+        if sizes[place] % extent:
+            return True
+    return False
+
+
+def _parts(counts: tuple[int, int, int], cut: Sequence[bool]) -> list[tuple[Places, list[int]]]:
+    """The places of a result apart: those of whole pages, and those at its ends along sides that are cut."""
+    outer, rows, columns = counts
+    if not any(cut):
+        return [(Places((0, outer * rows), (0, columns)), [])]
+    # Rows of places are those of all outer dims: where rows are cut, those of each are taken by themselves.
+    bands: list[tuple[tuple[int, int], list[int]]] = [((0, outer * rows), [])]
+    if cut[0]:
+        bands = []
+        for n in range(outer):
+            if rows > 1:
+                bands.append(((n * rows, rows - 1), []))
+            bands.append(((n * rows + rows - 1, 1), [0]))
+    strips: list[tuple[tuple[int, int], list[int]]] = [((0, columns), [])]
+    if cut[1]:
+        strips = [((0, columns - 1), [])] if columns > 1 else []
+        strips.append(((columns - 1, 1), [1]))
+    return [(Places(band, strip), [*below, *beside]) for band, below in bands for strip, beside in strips]

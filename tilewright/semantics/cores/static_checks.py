@@ -1,0 +1,477 @@
+"""What is wrong in a program whatever the numbers and the order: it is found without running it.
+
+Limits of the machine are looked up. All else is followed thread by thread, on one core of those that do the same: how
+many pages go in at one end of a queue and come out at the other, whose turn it is to have the tile registers, in which
+state units are, what goes to which core, and how many numbers come to a semaphore and are waited for. What is too long
+to be followed, and what depends on others, is left to the run.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+
+from xdsl.ir import Operation, SSAValue
+
+from tilewright.dialects import cores
+from tilewright.dialects.base import decode
+from tilewright.errors import CompilerBug
+from tilewright.machines.core_grid import CoreGrid
+from tilewright.machines.machine import Machine
+from tilewright.semantics.cores.memory_plan import addresses_of
+from tilewright.semantics.cores.reports import name_of
+from tilewright.semantics.cores.static_walk import Place, Projection, TooLongError, Walk, cores_alike, static_error
+from tilewright.semantics.hazards import CoreHazard
+
+_INTEGERS = ("i32", "u32")
+_FILLS, _EMPTIES = (cores.ReserveOp, cores.PushOp), (cores.WaitOp, cores.PopOp)
+_SEMAPHORE_OPS = (
+    cores.SemaphoreSetOp,
+    cores.SemaphoreWaitOp,
+    cores.SemaphoreIncrementOp,
+    cores.SemaphoreMulticastOp,
+)
+
+
+def check_program(program: cores.ProgramOp, machine: Machine) -> None:
+    """Look for what a program must not do on a machine.
+
+    Raises:
+        CoreHazard: it does.
+    """
+    grid = machine.grid
+    if grid is None:
+        raise CompilerBug(f"the machine {machine.name} is no grid of cores")
+    _check_size(program, grid)
+    addresses_of(program, grid)
+    _check_registers(program, grid)
+    _check_accumulation(program)
+    alike = cores_alike(program)
+    for queue in program.queues:
+        _check_queue(program, queue, alike)
+    for thread in program.threads:
+        if thread.computes:
+            _follow(program, thread, alike, _REGISTER_OPS, _RegistersWalk)
+            _follow(program, thread, alike, _UNIT_OPS, _UnitsWalk)
+    _check_movers(program)
+
+
+# ---- limits ---------------------------------------------------------------------------------------------------------
+
+
+def _check_size(program: cores.ProgramOp, grid: CoreGrid) -> None:
+    rows, columns = program.shape
+    if rows > grid.rows or columns > grid.columns:
+        text = f"{rows} x {columns} cores, of {grid.rows} x {grid.columns}"
+        raise static_error("too-many-cores", text, program)
+
+
+def _check_registers(program: cores.ProgramOp, grid: CoreGrid) -> None:
+    """Registers that operations name are some of a half, and those of 16 bits hold no integers of 32."""
+    is_wide = program.wide is not None
+    capacity = grid.half_registers(is_wide)
+    for op in program.body.walk():
+        highest = _highest_register(op)
+        if highest >= capacity:
+            text = f"uses registers up to {highest}, of a half with {capacity}"
+            raise static_error("registers-overflow", text, op)
+        if not is_wide and _has_wide_integers(op):
+            raise static_error("registers-too-narrow", "integers of 32 bits, in registers of 16", op)
+
+
+def _highest_register(op: Operation) -> int:
+    match op:
+        case cores.MapOp():
+            count = len(op.slots)
+            return max([op.slots.stop, *(number + count for number in op.operand_numbers if number >= 0)]) - 1
+        case cores.CastOp():
+            return max(op.slots.stop, int(decode(op.source)) + len(op.slots)) - 1
+        case cores.RegisterOp() | cores.PackOp():
+            return op.slots.stop - 1
+        case _:
+            return -1
+
+
+def _has_wide_integers(op: Operation) -> bool:
+    match op:
+        case cores.CopyOp():
+            return cores.queue_type(op.queue).format.data in _INTEGERS
+        case cores.MapOp() | cores.FoldOp():
+            return op.dtype.data in _INTEGERS
+        case cores.CastOp():
+            return not {*_INTEGERS}.isdisjoint((op.from_type.data, op.to_type.data))
+        case _:
+            return False
+
+
+def _check_accumulation(program: cores.ProgramOp) -> None:
+    """Pack adds to numbers that stand alone, not to those that share an exponent: a sum may need another one."""
+    for thread in program.threads:
+        ops = [*thread.body.walk()]
+        accumulates = any(isinstance(op, cores.AccumulateOp) and _may_be_on(op) for op in ops)
+        for op in ops:
+            if accumulates and isinstance(op, cores.PackOp) and cores.queue_type(op.queue).tile_format.exponent_bytes:
+                text = f"packs to pages of {cores.queue_type(op.queue).format.data}, where pack may add"
+                raise static_error("accumulate-onto-blocks", text, op)
+
+
+def _may_be_on(op: cores.AccumulateOp) -> bool:
+    return op.map.data.num_symbols > 0 or op.map.data.eval([], [])[0] != 0
+
+
+# ---- queues ---------------------------------------------------------------------------------------------------------
+
+
+class _QueueWalk(Walk):
+    """One end of a queue. `claimed`: pages that were reserved, or waited for; `position`: where in its memory it is."""
+
+    def __init__(self, projection: Projection, program: cores.ProgramOp, here: Place) -> None:
+        super().__init__(projection, program, here)
+        self.claimed = self.position = 0
+        self.last_claim: Operation = projection.thread
+
+    def state(self) -> Hashable:
+        return self.claimed, self.position
+
+    def visit(self, op: Operation) -> None:
+        assert isinstance(op, cores.QueueStepOp)
+        if isinstance(op, cores.ReserveOp | cores.WaitOp):
+            self.claimed = max(self.claimed, op.count)
+            self.last_claim = op
+            return
+        if op.count > self.claimed:
+            is_push = isinstance(op, cores.PushOp)
+            kind, what = ("push-without-reserve", "reserved") if is_push else ("pop-without-wait", "waited for")
+            raise self.error(kind, f"moves {op.count} pages of a queue, where {self.claimed} are {what}", op)
+        capacity = cores.queue_type(op.queue).pages
+        if self.position + op.count > capacity:
+            raise self.error(
+                "block-around-the-end",
+                f"{op.count} pages from page {self.position} on of the {capacity} of a queue go around its end; its "
+                "capacity has to be a multiple of what its steps move",
+                op,
+            )
+        self.claimed -= op.count
+        self.position = (self.position + op.count) % capacity
+        self.counts["pages"] += op.count
+
+
+def _check_queue(program: cores.ProgramOp, queue: cores.QueueOp, alike: Sequence[Sequence[Place]]) -> None:
+    """On each core as many pages are pushed as are popped, all of which were reserved and waited for."""
+    name = name_of(queue.result, program.queues.index(queue))
+    users = [use.operation for use in queue.result.uses if isinstance(use.operation, cores.QueueStepOp)]
+    ends = [_projected(users, kinds) for kinds in (_FILLS, _EMPTIES)]
+    for places in alike:
+        here, moved = places[0], [0, 0]
+        try:
+            for i, projection in enumerate(ends):
+                if projection is not None:
+                    moved[i] = _pages_moved(program, projection, here, name)
+        except TooLongError:
+            continue
+        pushed, popped = moved
+        if pushed != popped:
+            raise static_error(
+                "cadence-mismatch",
+                f"queue {name}: {_moves(ends[0], 'pushes')} {pushed} pages, {_moves(ends[1], 'pops')} {popped}",
+                queue,
+                here,
+            )
+
+
+def _projected(users: Sequence[Operation], kinds: tuple[type[Operation], ...]) -> Projection | None:
+    """The thread that is at one end of a queue, with its steps there alone."""
+    chosen = {user for user in users if isinstance(user, kinds)}
+    if not chosen:
+        return None
+    return Projection(cores.thread_of(next(iter(chosen))), lambda op: op in chosen)
+
+
+def _moves(projection: Projection | None, what: str) -> str:
+    return f"nobody {what}" if projection is None else f"{projection.thread.role.data} {what}"
+
+
+def _pages_moved(program: cores.ProgramOp, projection: Projection, here: Place, name: str) -> int:
+    walk = _QueueWalk(projection, program, here)
+    walk.run()
+    if walk.claimed:
+        fills = isinstance(walk.last_claim, cores.ReserveOp)
+        kind, what = ("reserve-without-push", "reserved") if fills else ("wait-without-pop", "waited for")
+        raise walk.error(kind, f"{walk.claimed} pages of queue {name} are still {what} at the end", walk.last_claim)
+    return walk.counts["pages"]
+
+
+# ---- the thread that computes ---------------------------------------------------------------------------------------
+
+
+def _follow(
+    program: cores.ProgramOp,
+    thread: cores.ThreadOp,
+    alike: Sequence[Sequence[Place]],
+    kinds: tuple[type[Operation], ...],
+    walk: type[_RegistersWalk | _UnitsWalk],
+) -> None:
+    projection = Projection(thread, lambda op: isinstance(op, kinds))
+    for places in alike:
+        made = walk(projection, program, places[0])
+        try:
+            made.run()
+        except TooLongError:
+            continue
+        made.check_end(thread)
+
+
+_REGISTER_OPS = (cores.RegistersOp, cores.RegisterOp, cores.PackOp)
+
+
+class _RegistersWalk(Walk):
+    """Whether math and pack have registers."""
+
+    def __init__(self, projection: Projection, program: cores.ProgramOp, here: Place) -> None:
+        super().__init__(projection, program, here)
+        self.acquired = self.taken = False
+
+    def state(self) -> Hashable:
+        return self.acquired, self.taken
+
+    def visit(self, op: Operation) -> None:
+        match op:
+            case cores.RegistersOp():
+                self._step(op, op.step.data)
+            case cores.PackOp() if not self.taken:
+                raise self.error("registers-not-waited", "packs registers that it has not waited for", op)
+            case cores.RegisterOp() if not self.acquired:
+                text = "computes in registers that are not acquired, or were committed"
+                raise self.error("registers-not-acquired", text, op)
+            case _:
+                pass
+
+    def _step(self, op: Operation, step: str) -> None:
+        match step:
+            case cores.ACQUIRE if self.acquired:
+                raise self.error("registers-acquired-twice", "acquires registers, and has some", op)
+            case cores.COMMIT if not self.acquired:
+                raise self.error("registers-not-acquired", "commits registers that it has not acquired", op)
+            case cores.WAIT if self.taken:
+                raise self.error("registers-not-released", "waits for registers, and has not released some", op)
+            case cores.RELEASE if not self.taken:
+                raise self.error("registers-not-waited", "releases registers that it has not waited for", op)
+            case cores.ACQUIRE | cores.COMMIT:
+                self.acquired = step == cores.ACQUIRE
+            case _:
+                self.taken = step == cores.WAIT
+        self.counts[step] += 1
+
+    def check_end(self, thread: cores.ThreadOp) -> None:
+        committed, packed = self.counts[cores.COMMIT], self.counts[cores.WAIT]
+        if self.acquired or packed > committed:
+            text = f"of {self.counts[cores.ACQUIRE]} times that registers are acquired, {committed} are committed, and"
+            raise self.error("registers-not-committed", f"{text} {packed} waited for", thread)
+        if self.taken or packed < committed:
+            text = f"of {committed} times that registers are committed, {self.counts[cores.RELEASE]} are released"
+            raise self.error("registers-not-released", text, thread)
+
+
+_UNIT_OPS = (cores.ConfigureOp, cores.AccumulateOp, cores.RegisterOp, cores.PackOp)
+
+
+class _UnitsWalk(Walk):
+    """In which state units are."""
+
+    def __init__(self, projection: Projection, program: cores.ProgramOp, here: Place) -> None:
+        super().__init__(projection, program, here)
+        self.states: dict[str, str] = {}
+        self.accumulates = False
+
+    def state(self) -> Hashable:
+        return self.accumulates, *sorted(self.states.items())
+
+    def visit(self, op: Operation) -> None:
+        match op:
+            case cores.ConfigureOp():
+                self.states[op.unit.data] = op.state.data
+            case cores.AccumulateOp():
+                self.accumulates = self.numbers(op.map, op.symbols)[0] != 0
+            case _:
+                self._check_states(op)
+
+    def _check_states(self, op: Operation) -> None:
+        for unit, state in cores.states_of(op).items():
+            found = self.states.get(unit)
+            if found == state:
+                continue
+            kind = "unit-not-configured" if found is None else "unit-configured-otherwise"
+            how = "is not configured" if found is None else f"is for `{found}`"
+            raise self.error(kind, f"unit {unit} has to be configured for `{state}`, and {how}", op)
+
+    def check_end(self, thread: cores.ThreadOp) -> None:
+        if self.accumulates:
+            text = "pack adds to pages at the end, and would in the next program"
+            raise self.error("accumulate-left-on", text, thread)
+
+
+# ---- movers and semaphores ------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Traffic:
+    """What comes to a semaphore of a core, and what is waited for there: `increments`, the sum of what is added;
+    `multicasts` and `waits`, how often each number; `sets`, how often it is set without a wait before. `is_odd`: it is
+    used in ways that are not counted here."""
+
+    increments: int = 0
+    sets: int = 0
+    multicasts: Counter[int] = field(default_factory=Counter[int])
+    waits: Counter[int] = field(default_factory=Counter[int])
+    is_odd: bool = False
+
+    @property
+    def is_balanced(self) -> bool:
+        """Whether what comes is what is waited for, each time from the number in the beginning on, which is 0."""
+        if self.is_odd or self.sets or (self.increments and self.multicasts):
+            return True
+        if self.multicasts:
+            # Of numbers that follow each other some may not be waited for.
+            return self.multicasts == self.waits or (len(self.multicasts) > 1 and self.waits <= self.multicasts)
+        return self.increments == sum(number * count for number, count in self.waits.items())
+
+    def __str__(self) -> str:
+        came = [f"{self.increments} in all"] if self.increments else []
+        came += [f"{number}, {count} times" for number, count in sorted(self.multicasts.items())]
+        waits = [f"{number}, {count} times" for number, count in sorted(self.waits.items())]
+        return f"{' and '.join(came) or 'nothing'} comes to it, and {' and '.join(waits) or 'nothing'} is waited for"
+
+
+_MOVER_OPS = (*_SEMAPHORE_OPS, cores.MulticastOp, cores.BarrierOp, cores.ReserveOp, cores.WaitOp)
+
+
+class _MoverWalk(Walk):
+    """What a mover sends to other cores. `under_way`: multicasts of pages, and of numbers, that may not have come;
+    `values`: what it set its semaphores to; `waited`: what it waited for, before it says that it has seen it."""
+
+    def __init__(self, projection: Projection, program: cores.ProgramOp, here: Place) -> None:
+        super().__init__(projection, program, here)
+        self.program = program
+        self.under_way: frozenset[type[Operation]] = frozenset()
+        self.values = {each.result: int(decode(each.initial)) for each in program.semaphores}
+        self.waited: dict[SSAValue, int] = {}
+        self.odd: set[SSAValue] = set()
+
+    def state(self) -> Hashable:
+        return self.under_way, tuple(self.values.values()), frozenset(self.waited.items())
+
+    def visit(self, op: Operation) -> None:
+        match op:
+            case cores.BarrierOp():
+                if op.of.data == cores.WRITE:
+                    self.under_way = frozenset()
+            case cores.QueueStepOp():
+                # What is waited for may be an answer to what was multicast.
+                self.under_way = frozenset()
+            case cores.SemaphoreWaitOp():
+                self.under_way = frozenset()
+                self._wait(op)
+            case cores.SemaphoreSetOp():
+                self._set(op.semaphore, int(decode(op.value)))
+            case cores.SemaphoreIncrementOp():
+                self._increment(op)
+            case cores.MulticastOp():
+                self._multicast(op, op.rectangle, op.symbols)
+            case cores.SemaphoreMulticastOp():
+                for place in self._multicast(op, op.rectangle, op.symbols):
+                    self.counts["multicast", op.semaphore, place, self.values[op.semaphore]] += 1
+            case _:
+                pass
+
+    def _wait(self, op: cores.SemaphoreWaitOp) -> None:
+        if op.at_least is not None or op.semaphore in self.waited:
+            self.odd.add(op.semaphore)
+        self.waited[op.semaphore] = int(decode(op.value))
+
+    def _set(self, semaphore: SSAValue, value: int) -> None:
+        number = self.waited.pop(semaphore, None)
+        self.values[semaphore] = value
+        if number is None:
+            self.counts["set", semaphore] += 1
+        elif value == 0:
+            self.counts["wait", semaphore, number] += 1
+        else:
+            self.odd.add(semaphore)
+
+    def _increment(self, op: cores.SemaphoreIncrementOp) -> None:
+        row, column = self.numbers(op.core, op.symbols)
+        if (row, column) == self.here:
+            raise self.error("semaphore-of-own-core", "a core sends a number to itself, by the network", op)
+        self._keep_inside(op, (row, column))
+        self.counts["increment", op.semaphore, (row, column)] += int(decode(op.value))
+
+    def _multicast(
+        self, op: cores.MulticastOp | cores.SemaphoreMulticastOp, map: cores.AffineMapAttr, symbols: Sequence[SSAValue]
+    ) -> list[Place]:
+        """The other cores of a rectangle."""
+        top, left, bottom, right = self.numbers(map, symbols)
+        row, column = self.here
+        if not (top <= row <= bottom and left <= column <= right):
+            text = f"is none of the rectangle {(top, left)} to {(bottom, right)} that it sends to"
+            raise self.error("sender-outside-rectangle", text, op)
+        for corner in ((top, left), (bottom, right)):
+            self._keep_inside(op, corner)
+        others = [(r, c) for r in range(top, bottom + 1) for c in range(left, right + 1) if (r, c) != self.here]
+        if others and type(op) in self.under_way:
+            text = "begins while one before it is under way: no barrier of writes is between, and no answer to it"
+            raise self.error("multicasts-in-flight", text, op)
+        if others:
+            self.under_way |= {type(op)}
+        return others
+
+    def _keep_inside(self, op: Operation, place: Place) -> None:
+        rows, columns = self.program.shape
+        if not (0 <= place[0] < rows and 0 <= place[1] < columns):
+            raise self.error("destination-outside", f"there is no core {place} in the program", op)
+
+
+def _check_movers(program: cores.ProgramOp) -> None:
+    """What movers send goes to cores that there are; and each semaphore gets what is waited for there."""
+    traffic: dict[tuple[SSAValue, Place], _Traffic] = {}
+    movers = [thread for thread in program.threads if not thread.computes]
+    projections = [Projection(thread, lambda op: isinstance(op, _MOVER_OPS)) for thread in movers]
+    if not program.semaphores and not any(isinstance(op, cores.MulticastOp) for op in program.body.walk()):
+        return
+    rows, columns = program.shape
+    places = [(row, column) for row in range(rows) for column in range(columns)]
+    for semaphore in program.semaphores:
+        is_odd = bool(decode(semaphore.initial))
+        traffic |= {(semaphore.result, place): _Traffic(is_odd=is_odd) for place in places}
+    try:
+        for place in places:
+            for projection in projections:
+                walk = _MoverWalk(projection, program, place)
+                walk.run()
+                _count(walk, traffic)
+    except TooLongError:
+        return
+    for number, semaphore in enumerate(program.semaphores):
+        for place in places:
+            found = traffic[semaphore.result, place]
+            if not found.is_balanced:
+                text = f"semaphore {name_of(semaphore.result, number)}: {found}"
+                raise static_error("semaphore-unbalanced", text, semaphore, place)
+
+
+def _count(walk: _MoverWalk, traffic: dict[tuple[SSAValue, Place], _Traffic]) -> None:
+    """Add what a mover did."""
+    for semaphore in walk.odd | walk.waited.keys():
+        traffic[semaphore, walk.here].is_odd = True
+    for key, count in walk.counts.items():
+        match key:
+            case ("increment", SSAValue() as semaphore, place):
+                traffic[semaphore, place].increments += count
+            case ("multicast", SSAValue() as semaphore, place, number):
+                traffic[semaphore, place].multicasts[number] += count
+            case ("set", SSAValue() as semaphore):
+                traffic[semaphore, walk.here].sets += count
+            case ("wait", SSAValue() as semaphore, number):
+                traffic[semaphore, walk.here].waits[number] += count
+            case _:
+                pass
