@@ -43,7 +43,6 @@ def array_to_tile() -> Sequence[Pass]:
         ArrayUpdateInPlacePass(),  # updates of arrays that are not used again write the window alone
         ArrayFuseLoopsPass(),  # what remains: elementwise chains and reductions
         ArrayCollapseDimsPass(),  # as few dimensions as there can be; fusion goes by the shapes as they were
-        ArrayCopyReshapesPass(views=True),  # those that nothing took in
         ArrayLowerToTilePass(),  # tile sizes are chosen here, from the machine
     ]
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from xdsl.dialects.builtin import AffineMapAttr
 from xdsl.ir import Operation
+from xdsl.rewriter import Rewriter
 
 from tests.cores.builder import affine
 from tilewright.dialects import cores, tile
@@ -60,6 +61,14 @@ def change(kernel: tile.KernelOp, role: str, op: type[Operation], number: int = 
 
 def change_trips(kernel: tile.KernelOp, role: str, trips: int) -> None:
     change(kernel, role, tile.ForOp, trips=trips)
+
+
+def change_queue(kernel: tile.KernelOp, number: int, format: str | None = None, pages: int | None = None) -> None:
+    """A queue of another format, or of so many pages."""
+    queue = [each for each in kernel.walk() if isinstance(each, cores.QueueOp)][number]
+    type = cores.queue_type(queue.result)
+    kept = type.format if format is None else encode(format), type.capacity if pages is None else encode(pages)
+    Rewriter.replace_value_with_new_type(queue.result, cores.QueueType(*kept))
 
 
 def repeat_at_end(kernel: tile.KernelOp, role: str, op: type[Operation], number: int = 0) -> None:

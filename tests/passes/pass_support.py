@@ -29,6 +29,7 @@ from tilewright.pipelines import array_to_tile, tile_to_scheduled
 from tilewright.semantics import scheduled as scheduled_semantics
 from tilewright.semantics import tile as tile_semantics
 from tilewright.semantics.array import Interpreter
+from tilewright.targets.grid.runtime import run_kernel
 
 Tensor = np.ndarray[Any, Any]
 Make = Callable[[Program], list[Value]]
@@ -106,6 +107,8 @@ def run(unit: Unit, arrays: Sequence[Tensor]) -> list[Tensor]:
         kernel = unit.kernel(callee)
         read = [r for r, effect in zip(kernel.refs, kernel.effect_names, strict=True) if effect != tile.OUT]
         logical = [_unpacked(o, tile.ref_type(r)) for o, r in zip(operands, read, strict=True)]
+        if any(isinstance(op, cores.ProgramOp) for op in kernel.body.block.ops):
+            return run_kernel(kernel, logical, unit.machine)
         if any(isinstance(op, scheduled.ParallelOp) for op in kernel.body.block.ops):
             return scheduled_semantics.run_call(kernel, logical)
         return tile_semantics.run_call(kernel, logical)

@@ -19,25 +19,30 @@ from tilewright import passes
 from tilewright.machines.machine import Machine, load, with_caches
 from tilewright.passes import scheduled_plan_memory
 from tilewright.passes.array_convolve_by_products import ArrayConvolveByProductsPass
+from tilewright.passes.array_copy_reshapes import ArrayCopyReshapesPass
 from tilewright.passes.array_order_operands import ArrayOrderOperandsPass
 from tilewright.passes.array_order_weights import ArrayOrderWeightsPass
 from tilewright.passes.base import Pass, Unit
+from tilewright.passes.scheduled_configure_units import ScheduledConfigureUnitsPass
 from tilewright.passes.scheduled_loop_over_tiles import ScheduledLoopOverTilesPass
 from tilewright.passes.scheduled_order_accesses import ScheduledOrderAccessesPass
 from tilewright.passes.scheduled_order_tiles import ScheduledOrderTilesPass
-from tilewright.pipelines import array_to_tile, tile_to_scheduled, tile_to_warps
-from tilewright.semantics.hazards import RaceError
+from tilewright.pipelines import array_to_tile, tile_to_cores, tile_to_scheduled, tile_to_warps
+from tilewright.semantics.hazards import CoreHazard, RaceError
 
-PASSES = [*array_to_tile(), *tile_to_scheduled(), *tile_to_warps()]
+# Those that several machines have stand for one.
+FOR_CORES = [each for each in tile_to_cores() if type(each) not in {type(other) for other in tile_to_warps()}]
+PASSES = [*array_to_tile(), *tile_to_scheduled(), *tile_to_warps(), *FOR_CORES]
 # The machine of those that are not for vectors alone: one with tensor memory for those that are for it.
 MACHINES = {type(each): "sm_100a" if "tensor-memory" in each.name else "sm_90a" for each in tile_to_warps()}
 MACHINES |= dict.fromkeys((ArrayConvolveByProductsPass, ArrayOrderOperandsPass, ArrayOrderWeightsPass), "sm_90a")
+MACHINES |= dict.fromkeys((ArrayCopyReshapesPass, *map(type, FOR_CORES)), "wormhole")
 # Those for kernels of more tiles than a machine does at a time have their examples on a small one.
 SMALL = (ScheduledOrderTilesPass, ScheduledLoopOverTilesPass)
 # It adds up in another order, results that are rounded: of whole numbers they are the same.
 REORDERING = ArrayConvolveByProductsPass
-# What it makes of its first example mends it.
-MENDING = ScheduledOrderAccessesPass
+# What they make of their first example mends it.
+MENDING = (ScheduledOrderAccessesPass, ScheduledConfigureUnitsPass)
 
 
 def example(module: Any) -> tuple[str, str]:
@@ -87,6 +92,16 @@ def test_both_examples_mean_the_same(each: Pass) -> None:
             np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
 
 
+def test_the_example_whose_units_have_no_state_is_reported() -> None:
+    each = ScheduledConfigureUnitsPass()
+    before, after = (unit_from(text, each) for text in example(module_of(each)))
+    (x,) = inputs = random_inputs(before, 0)
+    with pytest.raises(CoreHazard, match="unit-not-configured"):
+        run(before, inputs)
+    (got,) = run(after, inputs)
+    np.testing.assert_allclose(got, np.exp(x), rtol=1e-6)
+
+
 def test_the_example_whose_accesses_are_not_in_order_is_a_race() -> None:
     each = ScheduledOrderAccessesPass()
     before, after = (unit_from(text, each) for text in example(module_of(each)))
@@ -112,7 +127,7 @@ def test_every_pass_is_in_a_pipeline_once() -> None:
     names = [f"{passes.__name__}.{module.name}" for module in pkgutil.iter_modules(passes.__path__)]
     written = [cls for name in names for cls in passes_in(importlib.import_module(name)) if cls is not Pass]
     assert set(written) == set(map(type, PASSES))
-    for scheduling in (tile_to_scheduled(), tile_to_warps()):
+    for scheduling in (tile_to_scheduled(), tile_to_warps(), tile_to_cores()):
         listed = [type(each) for each in (*array_to_tile(), *scheduling)]
         assert len(listed) == len(set(listed))
 

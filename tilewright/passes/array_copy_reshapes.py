@@ -36,30 +36,40 @@ from tilewright.passes.fusion import is_unit_reshape, make_group, users
 
 @dataclass(frozen=True)
 class ArrayCopyReshapesPass:
-    """`views`: also those that only add or drop dims of one element, which groups could have taken in."""
+    """Those that only add or drop dims of one element are left to the groups that take them in."""
 
     name: ClassVar[str] = "array-copy-reshapes"
-    views: bool = False
 
     def apply(self, unit: Unit) -> None:
         if unit.machine.grid is None:
             return
         for block in blocks_of(unit.main):
             for op in list(block.ops):
-                if isinstance(op, array.ReshapeOp) and op.parent_block() is block and self._is_copy(op):
+                # What is repeated is read where it is repeated from, where a product takes it.
+                if changes_pages(op) and not is_unit_reshape(op) and not _is_repeated(op):
                     make_group(block, _with_transposes(op, block), "reshape", "pages change")
 
-    def _is_copy(self, op: array.ReshapeOp) -> bool:
-        before, after = array_type(op.operands[0]).shape, array_type(op.results[0]).shape
-        if 0 in before or same_pages(before, after):
-            return False
-        if self.views:
-            return True
-        # What is repeated is read where it is repeated from, where a product takes it.
-        return not is_unit_reshape(op) and not isinstance(op.operands[0].owner, array.BroadcastOp)
+
+def group_views(block: Block) -> None:
+    """Make groups of the reshapes that nothing took in."""
+    for op in list(block.ops):
+        if changes_pages(op):
+            make_group(block, {op}, "reshape", "pages change")
 
 
-def _with_transposes(op: array.ReshapeOp, block: Block) -> set[Operation]:
+def changes_pages(op: Operation) -> bool:
+    """Whether an operation is a reshape to an array of other pages."""
+    if not isinstance(op, array.ReshapeOp):
+        return False
+    before, after = array_type(op.operands[0]).shape, array_type(op.results[0]).shape
+    return 0 not in before and not same_pages(before, after)
+
+
+def _is_repeated(op: Operation) -> bool:
+    return isinstance(op.operands[0].owner, array.BroadcastOp)
+
+
+def _with_transposes(op: Operation, block: Block) -> set[Operation]:
     """A reshape and the transposes before and behind it of which nothing else is used."""
     found: set[Operation] = {op}
     value: SSAValue = op.operands[0]

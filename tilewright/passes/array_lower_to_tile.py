@@ -45,6 +45,7 @@ from xdsl.ir import SSAValue
 from tilewright.dialects import array, tile
 from tilewright.dialects.base import array_type, tensor
 from tilewright.errors import CompilerBug
+from tilewright.passes.array_copy_reshapes import group_views
 from tilewright.passes.array_fuse_attention import attention_parts
 from tilewright.passes.base import Unit, blocks_of
 from tilewright.passes.fusion import structural_key
@@ -84,6 +85,8 @@ class ArrayLowerToTilePass:
     def apply(self, unit: Unit) -> None:
         known: dict[tuple[object, ...], list[_Kernel]] = {}
         for block in blocks_of(unit.main):
+            if unit.machine.grid is not None:
+                group_views(block)
             for op in list(block.ops):
                 if isinstance(op, array.FusedOp):
                     _replace(unit, op, known)

@@ -4,16 +4,40 @@ A state stays until it is changed. Where all that a loop needs of a unit is one 
 a loop ends as it begins, it is set before its first trip only.
 
 Before:
-    func.func @main(%x: tensor<32x64xbf16>) -> tensor<32x64xbf16> {
-      %y = array.call(%x) {callee = "exp"} : tensor<32x64xbf16>
-      func.return %y : tensor<32x64xbf16>
+    func.func @main(%x: tensor<64x32xf32>) -> tensor<64x32xf32> {
+      %y = array.call(%x) {callee = "exp"} : tensor<64x32xf32>
+      func.return %y : tensor<64x32xf32>
     }
     tile.kernel() {sym_name = "exp", grid = array<i64>, effects = ["in", "out"]} do {
-    ^bb0(%x: !tile.ref<tensor<32x64xbf16>>, %out: !tile.ref<tensor<32x64xbf16>>):
-      cores.program() {cores = array<i64: 1, 1>} do {
+    ^bb0(%x: !tile.ref<tensor<64x32xf32>>, %out: !tile.ref<tensor<64x32xf32>>):
+      cores.program() {cores = array<i64: 1, 1>, wide = true} do {
       ^bb1(%row: index, %column: index):
-        %a = cores.queue() : !cores.queue<"bf16", 2>
-        %b = cores.queue() : !cores.queue<"bf16", 2>
+        %a = cores.queue() : !cores.queue<"f32", 1>
+        %b = cores.queue() : !cores.queue<"f32", 1>
+        cores.thread() {role = "reader", noc = 0 : index} do {
+          tile.for() {trips = 2 : index} do {
+          ^bb2(%i: index):
+            cores.reserve(%a) {pages = 1 : index}
+            cores.fetch(%x, %a, %i) {extents = array<i64: 1>, map = affine_map<(d0)[s0] -> (s0, d0)>,
+              at = affine_map<(d0)[s0] -> (d0)>}
+            cores.barrier() {of = "read"}
+            cores.push(%a) {pages = 1 : index}
+            tile.yield()
+          }
+          cores.end()
+        }
+        cores.thread() {role = "writer", noc = 1 : index} do {
+          tile.for() {trips = 2 : index} do {
+          ^bb2(%i: index):
+            cores.wait(%b) {pages = 1 : index}
+            cores.put(%out, %b, %i) {extents = array<i64: 1>, map = affine_map<(d0)[s0] -> (s0, d0)>,
+              at = affine_map<(d0)[s0] -> (d0)>}
+            cores.barrier() {of = "write"}
+            cores.pop(%b) {pages = 1 : index}
+            tile.yield()
+          }
+          cores.end()
+        }
         cores.thread() {role = "compute"} do {
           tile.for() {trips = 2 : index} do {
           ^bb2(%i: index):
@@ -38,23 +62,47 @@ Before:
       tile.yield()
     }
 After:
-    func.func @main(%x: tensor<32x64xbf16>) -> tensor<32x64xbf16> {
-      %y = array.call(%x) {callee = "exp"} : tensor<32x64xbf16>
-      func.return %y : tensor<32x64xbf16>
+    func.func @main(%x: tensor<64x32xf32>) -> tensor<64x32xf32> {
+      %y = array.call(%x) {callee = "exp"} : tensor<64x32xf32>
+      func.return %y : tensor<64x32xf32>
     }
     tile.kernel() {sym_name = "exp", grid = array<i64>, effects = ["in", "out"]} do {
-    ^bb0(%x: !tile.ref<tensor<32x64xbf16>>, %out: !tile.ref<tensor<32x64xbf16>>):
-      cores.program() {cores = array<i64: 1, 1>} do {
-      ^bb1(%row: index, %column: index):
-        %a = cores.queue() : !cores.queue<"bf16", 2>
-        %b = cores.queue() : !cores.queue<"bf16", 2>
+    ^bb0(%x: !tile.ref<tensor<64x32xf32>>, %out: !tile.ref<tensor<64x32xf32>>):
+      cores.program() {cores = array<i64: 1, 1>, wide = true} do {
+      ^bb0(%row: index, %column: index):
+        %a = cores.queue() : !cores.queue<"f32", 1>
+        %b = cores.queue() : !cores.queue<"f32", 1>
+        cores.thread() {role = "reader", noc = 0 : index} do {
+          tile.for() {trips = 2 : index} do {
+          ^bb0(%i: index):
+            cores.reserve(%a) {pages = 1 : index}
+            cores.fetch(%x, %a, %i) {extents = array<i64: 1>, map = affine_map<(d0)[s0] -> (s0, d0)>,
+              at = affine_map<(d0)[s0] -> (d0)>}
+            cores.barrier() {of = "read"}
+            cores.push(%a) {pages = 1 : index}
+            tile.yield()
+          }
+          cores.end()
+        }
+        cores.thread() {role = "writer", noc = 1 : index} do {
+          tile.for() {trips = 2 : index} do {
+          ^bb0(%i_1: index):
+            cores.wait(%b) {pages = 1 : index}
+            cores.put(%out, %b, %i_1) {extents = array<i64: 1>, map = affine_map<(d0)[s0] -> (s0, d0)>,
+              at = affine_map<(d0)[s0] -> (d0)>}
+            cores.barrier() {of = "write"}
+            cores.pop(%b) {pages = 1 : index}
+            tile.yield()
+          }
+          cores.end()
+        }
         cores.thread() {role = "compute"} do {
-          cores.configure(%a) {unit = "unpack_a", state = "bf16"}
+          cores.configure(%a) {unit = "unpack_a", state = "f32"}
           cores.configure(%a) {unit = "matrix", state = "copy none"}
           cores.configure() {unit = "vector", state = "exp"}
-          cores.configure(%b) {unit = "pack", state = "bf16"}
+          cores.configure(%b) {unit = "pack", state = "f32"}
           tile.for() {trips = 2 : index} do {
-          ^bb2(%i: index):
+          ^bb0(%i_2: index):
             cores.wait(%a) {pages = 1 : index}
             cores.reserve(%b) {pages = 1 : index}
             cores.registers() {step = "acquire"}

@@ -6,21 +6,29 @@ rows and columns do not all have theirs in one place, and none fetches for both:
 comes at the same time.
 
 Before:
-    func.func @main(%x: tensor<32x32xbf16>) -> tensor<32x32xbf16> {
-      %y = array.call(%x) {callee = "copy"} : tensor<32x32xbf16>
-      func.return %y : tensor<32x32xbf16>
+    func.func @main(%x: tensor<32x32xf32>) -> tensor<64x32xf32> {
+      %y = array.call(%x) {callee = "repeat"} : tensor<64x32xf32>
+      func.return %y : tensor<64x32xf32>
     }
-    tile.kernel() {sym_name = "copy", grid = array<i64>, effects = ["in", "out"]} do {
-    ^bb0(%x: !tile.ref<tensor<32x32xbf16>>, %out: !tile.ref<tensor<32x32xbf16>>):
+    tile.kernel() {sym_name = "repeat", grid = array<i64>, effects = ["in", "out"]} do {
+    ^bb0(%x: !tile.ref<tensor<32x32xf32>>, %out: !tile.ref<tensor<64x32xf32>>):
       cores.program() {cores = array<i64: 1, 2>} do {
       ^bb1(%row: index, %column: index):
-        %a = cores.queue() : !cores.queue<"bf16", 1>
+        %a = cores.queue() : !cores.queue<"f32", 1>
         cores.thread() {role = "reader", noc = 0 : index} do {
           cores.reserve(%a) {pages = 1 : index}
-          cores.fetch(%x, %a, %row) {extents = array<i64: 1, 1>, map = affine_map<(d0, d1)[s0] -> (s0 + d0, d1)>,
-            at = affine_map<(d0, d1)[s0] -> (d0 + d1)>}
+          cores.fetch(%x, %a) {extents = array<i64: 1>, map = affine_map<(d0) -> (0, d0)>,
+            at = affine_map<(d0) -> (d0)>}
           cores.barrier() {of = "read"}
           cores.push(%a) {pages = 1 : index}
+          cores.end()
+        }
+        cores.thread() {role = "writer", noc = 1 : index} do {
+          cores.wait(%a) {pages = 1 : index}
+          cores.put(%out, %a, %column) {extents = array<i64: 1>, map = affine_map<(d0)[s0] -> (s0, d0)>,
+            at = affine_map<(d0)[s0] -> (d0)>}
+          cores.barrier() {of = "write"}
+          cores.pop(%a) {pages = 1 : index}
           cores.end()
         }
         cores.end()
@@ -28,22 +36,29 @@ Before:
       tile.yield()
     }
 After:
-    func.func @main(%x: tensor<32x32xbf16>) -> tensor<32x32xbf16> {
-      %y = array.call(%x) {callee = "copy"} : tensor<32x32xbf16>
-      func.return %y : tensor<32x32xbf16>
+    func.func @main(%x: tensor<32x32xf32>) -> tensor<64x32xf32> {
+      %y = array.call(%x) {callee = "repeat"} : tensor<64x32xf32>
+      func.return %y : tensor<64x32xf32>
     }
-    tile.kernel() {sym_name = "copy", grid = array<i64>, effects = ["in", "out"]} do {
-    ^bb0(%x: !tile.ref<tensor<32x32xbf16>>, %out: !tile.ref<tensor<32x32xbf16>>):
+    tile.kernel() {sym_name = "repeat", grid = array<i64>, effects = ["in", "out"]} do {
+    ^bb0(%x: !tile.ref<tensor<32x32xf32>>, %out: !tile.ref<tensor<64x32xf32>>):
       cores.program() {cores = array<i64: 1, 2>} do {
-      ^bb1(%row: index, %column: index):
-        %a = cores.queue() : !cores.queue<"bf16", 1>
+      ^bb0(%row: index, %column: index):
+        %a = cores.queue() : !cores.queue<"f32", 1>
         %ready = cores.semaphore() {initial = 0 : index} : !cores.semaphore
         %sent = cores.semaphore() {initial = 0 : index} : !cores.semaphore
         cores.thread() {role = "reader", noc = 0 : index} do {
           cores.reserve(%a) {pages = 1 : index}
-          cores.if(%row, %column) {map = affine_map<()[s0, s1] -> (s1 + (s0 mod 2) * -1)>} do {
-            cores.fetch(%x, %a, %row) {extents = array<i64: 1, 1>, map = affine_map<(d0, d1)[s0] -> (s0 + d0, d1)>,
-              at = affine_map<(d0, d1)[s0] -> (d0 + d1)>}
+          cores.if(%row, %column) {map = affine_map<()[s0, s1] -> ((s1 + ((s0 mod 2) * -1)))>} do {
+            cores.fetch(%x, %a) {extents = array<i64: 1>, map = affine_map<(d0) -> (0, d0)>,
+              at = affine_map<(d0) -> (d0)>}
+            cores.end()
+          } do {
+            cores.semaphore_increment(%ready, %row, %column) {core = affine_map<()[s0, s1] -> (s0, (s0 mod 2))>,
+              value = 1 : index}
+            cores.end()
+          }
+          cores.if(%row, %column) {map = affine_map<()[s0, s1] -> ((s1 + ((s0 mod 2) * -1)))>} do {
             cores.barrier() {of = "read"}
             cores.semaphore_wait(%ready) {value = 1 : index}
             cores.semaphore_set(%ready) {value = 0 : index}
@@ -51,17 +66,28 @@ After:
               rectangle = affine_map<()[s0, s1] -> (s0, 0, s0, 1)>}
             cores.semaphore_set(%sent) {value = 1 : index}
             cores.semaphore_multicast(%sent, %row, %column) {rectangle = affine_map<()[s0, s1] -> (s0, 0, s0, 1)>}
-            cores.barrier() {of = "write"}
-            cores.semaphore_set(%sent) {value = 0 : index}
             cores.end()
           } do {
-            cores.semaphore_increment(%ready, %row, %column) {core = affine_map<()[s0, s1] -> (s0, s0 mod 2)>,
-              value = 1 : index}
             cores.semaphore_wait(%sent) {value = 1 : index}
             cores.semaphore_set(%sent) {value = 0 : index}
             cores.end()
           }
           cores.push(%a) {pages = 1 : index}
+          cores.if(%row, %column) {map = affine_map<()[s0, s1] -> ((s1 + ((s0 mod 2) * -1)))>} do {
+            cores.barrier() {of = "write"}
+            cores.semaphore_set(%sent) {value = 0 : index}
+            cores.end()
+          } do {
+            cores.end()
+          }
+          cores.end()
+        }
+        cores.thread() {role = "writer", noc = 1 : index} do {
+          cores.wait(%a) {pages = 1 : index}
+          cores.put(%out, %a, %column) {extents = array<i64: 1>, map = affine_map<(d0)[s0] -> (s0, d0)>,
+            at = affine_map<(d0)[s0] -> (d0)>}
+          cores.barrier() {of = "write"}
+          cores.pop(%a) {pages = 1 : index}
           cores.end()
         }
         cores.end()

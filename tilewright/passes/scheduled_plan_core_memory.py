@@ -4,31 +4,83 @@ Queues live as long as their program: they lie one after another. Where there is
 fill ahead of what computes give up their second tile, the largest ones first, as that costs time and nothing else.
 
 Before:
-    func.func @main(%x: tensor<32x32xbf16>) -> tensor<32x32xbf16> {
-      %y = array.call(%x) {callee = "copy"} : tensor<32x32xbf16>
-      func.return %y : tensor<32x32xbf16>
+    func.func @main(%x: tensor<64x32xf32>) -> tensor<64x32xf32> {
+      %y = array.call(%x) {callee = "copy"} : tensor<64x32xf32>
+      func.return %y : tensor<64x32xf32>
     }
     tile.kernel() {sym_name = "copy", grid = array<i64>, effects = ["in", "out"]} do {
-    ^bb0(%x: !tile.ref<tensor<32x32xbf16>>, %out: !tile.ref<tensor<32x32xbf16>>):
+    ^bb0(%x: !tile.ref<tensor<64x32xf32>>, %out: !tile.ref<tensor<64x32xf32>>):
       cores.program() {cores = array<i64: 1, 1>} do {
       ^bb1(%row: index, %column: index):
-        %a = cores.queue() : !cores.queue<"bf16", 2>
-        %b = cores.queue() : !cores.queue<"f32", 2>
+        %a = cores.queue() : !cores.queue<"f32", 1>
+        %b = cores.queue() : !cores.queue<"f32", 1>
+        cores.thread() {role = "reader", noc = 0 : index} do {
+          cores.reserve(%a) {pages = 1 : index}
+          cores.fetch(%x, %a) {extents = array<i64: 1>, map = affine_map<(d0) -> (0, d0)>,
+            at = affine_map<(d0) -> (d0)>}
+          cores.barrier() {of = "read"}
+          cores.push(%a) {pages = 1 : index}
+          cores.reserve(%b) {pages = 1 : index}
+          cores.fetch(%x, %b) {extents = array<i64: 1>, map = affine_map<(d0) -> (1, d0)>,
+            at = affine_map<(d0) -> (d0)>}
+          cores.barrier() {of = "read"}
+          cores.push(%b) {pages = 1 : index}
+          cores.end()
+        }
+        cores.thread() {role = "writer", noc = 1 : index} do {
+          cores.wait(%a) {pages = 1 : index}
+          cores.put(%out, %a) {extents = array<i64: 1>, map = affine_map<(d0) -> (0, d0)>,
+            at = affine_map<(d0) -> (d0)>}
+          cores.barrier() {of = "write"}
+          cores.pop(%a) {pages = 1 : index}
+          cores.wait(%b) {pages = 1 : index}
+          cores.put(%out, %b) {extents = array<i64: 1>, map = affine_map<(d0) -> (1, d0)>,
+            at = affine_map<(d0) -> (d0)>}
+          cores.barrier() {of = "write"}
+          cores.pop(%b) {pages = 1 : index}
+          cores.end()
+        }
         cores.end()
       }
       tile.yield()
     }
 After:
-    func.func @main(%x: tensor<32x32xbf16>) -> tensor<32x32xbf16> {
-      %y = array.call(%x) {callee = "copy"} : tensor<32x32xbf16>
-      func.return %y : tensor<32x32xbf16>
+    func.func @main(%x: tensor<64x32xf32>) -> tensor<64x32xf32> {
+      %y = array.call(%x) {callee = "copy"} : tensor<64x32xf32>
+      func.return %y : tensor<64x32xf32>
     }
     tile.kernel() {sym_name = "copy", grid = array<i64>, effects = ["in", "out"]} do {
-    ^bb0(%x: !tile.ref<tensor<32x32xbf16>>, %out: !tile.ref<tensor<32x32xbf16>>):
+    ^bb0(%x: !tile.ref<tensor<64x32xf32>>, %out: !tile.ref<tensor<64x32xf32>>):
       cores.program() {cores = array<i64: 1, 1>} do {
-      ^bb1(%row: index, %column: index):
-        %a = cores.queue() {address_bytes = 103712 : index} : !cores.queue<"bf16", 2>
-        %b = cores.queue() {address_bytes = 107808 : index} : !cores.queue<"f32", 2>
+      ^bb0(%row: index, %column: index):
+        %a = cores.queue() {address_bytes = 105824 : index} : !cores.queue<"f32", 1>
+        %b = cores.queue() {address_bytes = 109920 : index} : !cores.queue<"f32", 1>
+        cores.thread() {role = "reader", noc = 0 : index} do {
+          cores.reserve(%a) {pages = 1 : index}
+          cores.fetch(%x, %a) {extents = array<i64: 1>, map = affine_map<(d0) -> (0, d0)>,
+            at = affine_map<(d0) -> (d0)>}
+          cores.barrier() {of = "read"}
+          cores.push(%a) {pages = 1 : index}
+          cores.reserve(%b) {pages = 1 : index}
+          cores.fetch(%x, %b) {extents = array<i64: 1>, map = affine_map<(d0) -> (1, d0)>,
+            at = affine_map<(d0) -> (d0)>}
+          cores.barrier() {of = "read"}
+          cores.push(%b) {pages = 1 : index}
+          cores.end()
+        }
+        cores.thread() {role = "writer", noc = 1 : index} do {
+          cores.wait(%a) {pages = 1 : index}
+          cores.put(%out, %a) {extents = array<i64: 1>, map = affine_map<(d0) -> (0, d0)>,
+            at = affine_map<(d0) -> (d0)>}
+          cores.barrier() {of = "write"}
+          cores.pop(%a) {pages = 1 : index}
+          cores.wait(%b) {pages = 1 : index}
+          cores.put(%out, %b) {extents = array<i64: 1>, map = affine_map<(d0) -> (1, d0)>,
+            at = affine_map<(d0) -> (d0)>}
+          cores.barrier() {of = "write"}
+          cores.pop(%b) {pages = 1 : index}
+          cores.end()
+        }
         cores.end()
       }
       tile.yield()

@@ -6,15 +6,46 @@ as they have room for; what products, reductions and stores take is in queues. A
 in the core's memory by the packer.
 
 Before:
-    func.func @main(%x: tensor<64x64xbf16>) -> tensor<64x64xbf16> {
-      %y = array.call(%x) {callee = "exp"} : tensor<64x64xbf16>
-      func.return %y : tensor<64x64xbf16>
+    func.func @main(%x: tensor<64x32xf32>) -> tensor<64x32xf32> {
+      %y = array.call(%x) {callee = "copy"} : tensor<64x32xf32>
+      func.return %y : tensor<64x32xf32>
     }
-    tile.kernel() {sym_name = "exp", grid = array<i64: 2>, effects = ["in", "out"]} do {
-    ^bb0(%x: !tile.ref<tensor<64x64xbf16>>, %out: !tile.ref<tensor<64x64xbf16>>, %i: index):
-      %a = tile.load(%x, %i) {map = affine_map<(d0, d1)[s0] -> (d0 + s0 * 32, d1)>} : tensor<32x64xbf16>
-      %b = tile.map(%a) {fn = "exp"} : tensor<32x64xbf16>
-      tile.store(%b, %out, %i) {map = affine_map<(d0, d1)[s0] -> (d0 + s0 * 32, d1)>}
+    tile.kernel() {sym_name = "copy", grid = array<i64: 2>, effects = ["in", "out"]} do {
+    ^bb0(%x: !tile.ref<tensor<64x32xf32>>, %out: !tile.ref<tensor<64x32xf32>>, %i: index):
+      %a = tile.load(%x, %i) {map = affine_map<(d0, d1)[s0] -> (d0 + s0 * 32, d1)>} : tensor<32x32xf32>
+      tile.store(%a, %out, %i) {map = affine_map<(d0, d1)[s0] -> (d0 + s0 * 32, d1)>}
+      tile.yield()
+    }
+After:
+    func.func @main(%x: tensor<64x32xf32>) -> tensor<64x32xf32> {
+      %y = array.call(%x) {callee = "copy"} : tensor<64x32xf32>
+      func.return %y : tensor<64x32xf32>
+    }
+    tile.kernel() {sym_name = "copy", grid = array<i64>, effects = ["in", "out"]} do {
+    ^bb0(%0: !tile.ref<tensor<64x32xf32>>, %1: !tile.ref<tensor<64x32xf32>>):
+      cores.program() {cores = array<i64: 1, 2>, wide = true} do {
+      ^bb0(%2: index, %3: index):
+        %4 = cores.queue() : !cores.queue<"f32", 1>
+        cores.thread() {role = "reader", noc = 0 : index} do {
+          cores.reserve(%4) {pages = 1 : index}
+          cores.fetch(%0, %4, %2, %3) {extents = array<i64: 1, 1>,
+            map = affine_map<(d0, d1)[s0, s1] -> ((((s0 * 2) + s1) + d0), d1)>,
+              at = affine_map<(d0, d1)[s0, s1] -> ((d0 + d1))>}
+          cores.barrier() {of = "read"}
+          cores.push(%4) {pages = 1 : index}
+          cores.end()
+        }
+        cores.thread() {role = "writer", noc = 1 : index} do {
+          cores.wait(%4) {pages = 1 : index}
+          cores.put(%1, %4, %2, %3) {extents = array<i64: 1, 1>,
+            map = affine_map<(d0, d1)[s0, s1] -> ((((s0 * 2) + s1) + d0), d1)>,
+              at = affine_map<(d0, d1)[s0, s1] -> ((d0 + d1))>}
+          cores.barrier() {of = "write"}
+          cores.pop(%4) {pages = 1 : index}
+          cores.end()
+        }
+        cores.end()
+      }
       tile.yield()
     }
 """

@@ -22,7 +22,6 @@ from tilewright.machines.machine import Machine
 from tilewright.semantics.cores.memory_plan import addresses_of
 from tilewright.semantics.cores.reports import name_of
 from tilewright.semantics.cores.static_walk import Place, Projection, TooLongError, Walk, cores_alike, static_error
-from tilewright.semantics.hazards import CoreHazard
 
 _INTEGERS = ("i32", "u32")
 _FILLS, _EMPTIES = (cores.ReserveOp, cores.PushOp), (cores.WaitOp, cores.PopOp)
@@ -343,7 +342,18 @@ class _Traffic:
         return f"{' and '.join(came) or 'nothing'} comes to it, and {' and '.join(waits) or 'nothing'} is waited for"
 
 
-_MOVER_OPS = (*_SEMAPHORE_OPS, cores.MulticastOp, cores.BarrierOp, cores.ReserveOp, cores.WaitOp)
+@dataclass(frozen=True)
+class _Use:
+    """What a mover does with the semaphore of a core: `increment`, `multicast`, `set` or `wait`."""
+
+    what: str
+    semaphore: SSAValue
+    core: Place
+    number: int = 0
+
+
+_WAITS = (cores.BarrierOp, cores.ReserveOp, cores.WaitOp)
+_MOVER_OPS = (*_SEMAPHORE_OPS, cores.MulticastOp, cores.SendOp, *_WAITS)
 
 
 class _MoverWalk(Walk):
@@ -354,7 +364,7 @@ class _MoverWalk(Walk):
         super().__init__(projection, program, here)
         self.program = program
         self.under_way: frozenset[type[Operation]] = frozenset()
-        self.values = {each.result: int(decode(each.initial)) for each in program.semaphores}
+        self.values: dict[SSAValue, int] = {each.result: int(decode(each.initial)) for each in program.semaphores}
         self.waited: dict[SSAValue, int] = {}
         self.odd: set[SSAValue] = set()
 
@@ -376,11 +386,14 @@ class _MoverWalk(Walk):
                 self._set(op.semaphore, int(decode(op.value)))
             case cores.SemaphoreIncrementOp():
                 self._increment(op)
+            case cores.SendOp():
+                row, column = self.numbers(op.core, op.symbols)
+                self._keep_inside(op, (row, column))
             case cores.MulticastOp():
                 self._multicast(op, op.rectangle, op.symbols)
             case cores.SemaphoreMulticastOp():
                 for place in self._multicast(op, op.rectangle, op.symbols):
-                    self.counts["multicast", op.semaphore, place, self.values[op.semaphore]] += 1
+                    self.counts[_Use("multicast", op.semaphore, place, self.values[op.semaphore])] += 1
             case _:
                 pass
 
@@ -393,9 +406,9 @@ class _MoverWalk(Walk):
         number = self.waited.pop(semaphore, None)
         self.values[semaphore] = value
         if number is None:
-            self.counts["set", semaphore] += 1
+            self.counts[_Use("set", semaphore, self.here)] += 1
         elif value == 0:
-            self.counts["wait", semaphore, number] += 1
+            self.counts[_Use("wait", semaphore, self.here, number)] += 1
         else:
             self.odd.add(semaphore)
 
@@ -404,7 +417,7 @@ class _MoverWalk(Walk):
         if (row, column) == self.here:
             raise self.error("semaphore-of-own-core", "a core sends a number to itself, by the network", op)
         self._keep_inside(op, (row, column))
-        self.counts["increment", op.semaphore, (row, column)] += int(decode(op.value))
+        self.counts[_Use("increment", op.semaphore, (row, column))] += int(decode(op.value))
 
     def _multicast(
         self, op: cores.MulticastOp | cores.SemaphoreMulticastOp, map: cores.AffineMapAttr, symbols: Sequence[SSAValue]
@@ -436,7 +449,7 @@ def _check_movers(program: cores.ProgramOp) -> None:
     traffic: dict[tuple[SSAValue, Place], _Traffic] = {}
     movers = [thread for thread in program.threads if not thread.computes]
     projections = [Projection(thread, lambda op: isinstance(op, _MOVER_OPS)) for thread in movers]
-    if not program.semaphores and not any(isinstance(op, cores.MulticastOp) for op in program.body.walk()):
+    if not any(projection.kept[projection.thread.body.block] for projection in projections):
         return
     rows, columns = program.shape
     places = [(row, column) for row in range(rows) for column in range(columns)]
@@ -464,14 +477,14 @@ def _count(walk: _MoverWalk, traffic: dict[tuple[SSAValue, Place], _Traffic]) ->
     for semaphore in walk.odd | walk.waited.keys():
         traffic[semaphore, walk.here].is_odd = True
     for key, count in walk.counts.items():
-        match key:
-            case ("increment", SSAValue() as semaphore, place):
-                traffic[semaphore, place].increments += count
-            case ("multicast", SSAValue() as semaphore, place, number):
-                traffic[semaphore, place].multicasts[number] += count
-            case ("set", SSAValue() as semaphore):
-                traffic[semaphore, walk.here].sets += count
-            case ("wait", SSAValue() as semaphore, number):
-                traffic[semaphore, walk.here].waits[number] += count
+        assert isinstance(key, _Use)
+        found = traffic[key.semaphore, key.core]
+        match key.what:
+            case "increment":
+                found.increments += count
+            case "multicast":
+                found.multicasts[key.number] += count
+            case "set":
+                found.sets += count
             case _:
-                pass
+                found.waits[key.number] += count

@@ -29,6 +29,7 @@ _HAS_NUMBERS = (
     tile.ForOp,
     cores.AccumulateOp,
     cores.MulticastOp,
+    cores.SendOp,
     cores.SemaphoreIncrementOp,
     cores.SemaphoreMulticastOp,
 )
@@ -156,7 +157,7 @@ def cores_alike(program: cores.ProgramOp) -> list[list[Place]]:
     found: dict[tuple[object, ...], list[Place]] = {}
     rows, columns = program.shape
     for here in ((r, c) for r in range(rows) for c in range(columns)):
-        numbers = dict(zip((row, column), here, strict=True))
+        numbers: dict[SSAValue, int] = dict(zip((row, column), here, strict=True))
         key: list[object] = []
         for map, symbols, is_choice in chosen:
             own = [numbers.get(symbol) for symbol in symbols]

@@ -11,6 +11,7 @@ from xdsl.ir import Block, Operation, SSAValue
 from tilewright.dialects import array, cores, tile
 from tilewright.dialects.base import array_type
 from tilewright.errors import UnsupportedOnTargetError
+from tilewright.machines.machine import Machine
 from tilewright.passes.base import Unit
 from tilewright.passes.layout_rules import location_of
 from tilewright.primitives import ArrayType
@@ -114,6 +115,22 @@ class Simulation:
             )
             self.runs.append((op.callee.data, run))
         return results
+
+
+def run_kernel(kernel: tile.KernelOp, inputs: Sequence[Tensor], machine: Machine, seed: int = 0) -> list[Tensor]:
+    """Run one kernel as `array.call` does: inputs in order, fresh outputs for `out` refs, copies for `inout`."""
+    pending = iter(inputs)
+    arrays: list[DeviceArray] = []
+    results: list[DeviceArray] = []
+    for ref, effect in zip(kernel.refs, kernel.effect_names, strict=True):
+        type = tile.ref_type(ref)
+        is_new = effect == tile.OUT
+        given = DeviceArray.undefined(type.shape, type.dtype) if is_new else DeviceArray.from_numpy(next(pending))
+        arrays.append(given)
+        if effect != tile.IN:
+            results.append(given)
+    run_program(kernel, arrays, machine, seed=seed)
+    return [result.to_numpy() for result in results]
 
 
 def _undefined(type: ArrayType) -> DeviceArray:
