@@ -111,7 +111,7 @@ def tile_to_warps() -> Sequence[Pass]:
     ]
 
 
-def tile_to_cores() -> Sequence[Pass]:
+def tile_to_cores(buffers: int = 2, movers: int = 2) -> Sequence[Pass]:
     """Schedule for a grid of cores: threads that read, compute and write, queues, and what each core's units do."""
     from tilewright.passes.scheduled_configure_units import ScheduledConfigureUnitsPass
     from tilewright.passes.scheduled_multicast_fetches import ScheduledMulticastFetchesPass
@@ -124,7 +124,7 @@ def tile_to_cores() -> Sequence[Pass]:
     return [
         TileEraseZonesPass(unless_traced=True),  # they are no code without a trace
         TileExpandArgReducePass(),  # an index of the best is two reductions
-        TileLowerToCoresPass(),  # points to cores, tiles to pages in queues, sections of registers
+        TileLowerToCoresPass(buffers, movers),  # points to cores, tiles to pages in queues, sections of registers
         ScheduledMulticastFetchesPass(),  # when it is known which pages each core fetches, and how often
         ScheduledShareQueuesPass(),  # when all queues are there, and it is known who reads what last
         ScheduledConfigureUnitsPass(),  # when it is known what each unit does, in which order

@@ -420,6 +420,7 @@ REGISTERS = [
     Case("register-never-written", through_memory, changes(COMPUTE, MapOp, arguments=(1,))),
     Case("register-never-written", through_memory, drops(COMPUTE, CopyOp)),
     Case("register-of-other-type", lambda: programs.elementwise(1, dtype="i32", fn="add"), lambda k: _add_map(k)),
+    Case("register-of-other-type", lambda: programs.through_memory(2, "f32"), changes(COMPUTE, MapOp, dtype="i32")),
     Case("unpack-before-pack", through_memory, drops(COMPUTE, WaitOp, 1)),
     Case("unpack-before-pack", through_memory, all_of(drops(COMPUTE, WaitOp, 1), drops(COMPUTE, PushOp, 0))),
     Case("accumulate-left-on", accumulated, drops(COMPUTE, AccumulateOp, 1)),

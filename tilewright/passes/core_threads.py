@@ -34,9 +34,13 @@ class Scope:
 
 
 class Threads:
-    """The threads of a program. `at`: where each goes on; `location`: where what is added is from."""
+    """The threads of a program. `at`: where each goes on; `location`: where what is added is from. With one mover, it
+    does what the writer would do, too."""
 
-    def __init__(self, shape: tuple[int, int]) -> None:
+    def __init__(self, shape: tuple[int, int], movers: int = 2) -> None:
+        self._runs = {role: role for role in cores.ROLES}
+        if movers == 1:
+            self._runs[cores.WRITER] = cores.READER
         self.body = cores.region_of(2)
         self.program = cores.ProgramOp.make([], {"cores": shape}, [], [self.body])
         self._bodies = {role: cores.region_of() for role in cores.ROLES}
@@ -78,6 +82,7 @@ class Threads:
         after those, from -1 down, `lanes`, which are further operands."""
         maps = maps or {}
         found = {root for _, results in maps.values() for e in results for root in symbols_in(e)}
+        role = self._runs[role]
         roots = sorted(root for root in found if root >= 0)
         numbers = {root: position for position, root in enumerate(roots)}
         numbers |= {-1 - n: len(roots) + n for n in range(len(lanes))}
@@ -112,7 +117,7 @@ class Threads:
         root = self._count
         self._count += 1
         scope = Scope({})
-        for role in roles:
+        for role in dict.fromkeys(self._runs[role] for role in roles):
             region = cores.region_of(1)
             maps = {} if end is None else {"end": (0, (end,))}
             scope.loops[role] = self.add(role, tile.ForOp, [], {"trips": trips}, maps, regions=[region])
@@ -136,7 +141,7 @@ class Threads:
     def inside(self, role: str, scope: Scope) -> Elsewhere:
         """What is added to a thread meanwhile goes to a scope around the present one, before the loop that leads
         here."""
-        return Elsewhere(self, role, scope)
+        return Elsewhere(self, self._runs[role], scope)
 
     # ---- end --------------------------------------------------------------------------------------------------------
 

@@ -97,16 +97,18 @@ _BOOL_REDUCTIONS = {"bitwise_or": "maximum", "bitwise_and": "minimum"}
 
 @dataclass(frozen=True)
 class TileLowerToCoresPass:
-    """`buffers`: how many tiles a queue between a mover and what computes has room for, where a loop fills it."""
+    """`buffers`: how many tiles a queue between a mover and what computes has room for, where a loop fills it.
+    `movers`: whether one thread reads and another one writes, or one does both."""
 
     name: ClassVar[str] = "tile-lower-to-cores"
     buffers: int = 2
+    movers: int = 2
 
     def apply(self, unit: Unit) -> None:
         if unit.machine.grid is None:
             raise CompilerBug(f"{unit.machine.name} is no grid of cores")
         for kernel in unit.timed_kernels(self.name):
-            lowered = _Lowering(unit, kernel, unit.machine.grid, self.buffers).lower()
+            lowered = _Lowering(unit, kernel, unit.machine.grid, self).lower()
             block = kernel.parent_block()
             if block is not None:
                 block.insert_op_before(lowered, kernel)
@@ -118,8 +120,9 @@ class _Lowering:
     """One kernel. `sums`: products that are added up over a loop, the queues of their sums, and the counters of loops
     of more than one trip."""
 
-    def __init__(self, unit: Unit, kernel: tile.KernelOp, grid: CoreGrid, buffers: int) -> None:
-        self.unit, self.kernel, self.grid, self.buffers = unit, kernel, grid, buffers
+    def __init__(self, unit: Unit, kernel: tile.KernelOp, grid: CoreGrid, options: TileLowerToCoresPass) -> None:
+        self.unit, self.kernel, self.grid = unit, kernel, grid
+        self.buffers, self.movers = options.buffers, options.movers
         self.sums: dict[tile.DotOp, tuple[SSAValue, AffineExpr | None]] = {}
 
     def lower(self) -> tile.KernelOp:
@@ -138,7 +141,7 @@ class _Lowering:
             result.body.block.add_op(tile.YieldOp.make([], {}, []))
             return result
         dealt, wide = deal_points(kernel, grid), is_wide(kernel)
-        self.threads = Threads(dealt.cores)
+        self.threads = Threads(dealt.cores, self.movers)
         self.registers = grid.half_registers(wide)
         self.written = {op.destination for op in kernel.walk() if isinstance(op, tile.StoreOp)}
         refs = dict(zip(kernel.refs, result.refs, strict=True))

@@ -1,0 +1,146 @@
+"""The programs in which mistakes are planted, and what they are called with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from tests.cores import programs
+from tests.numerics.test_phases import expected_of
+from tests.programs import Program
+from tilewright import dtypes
+from tilewright.dialects import cores, tile
+from tilewright.dialects.base import encode
+from tilewright.frontend.build import build_module
+from tilewright.frontend.trace import Value
+from tilewright.machines.machine import load
+from tilewright.pipelines import compile_module
+from tilewright.semantics.cores import DeviceArray, run_program
+from tilewright.semantics.cores.memory_plan import addresses_of
+
+Tensor = np.ndarray[Any, Any]
+MACHINE = load("wormhole")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A kernel, what it is called with, and what comes out, by NumPy."""
+
+    name: str
+    kernel: tile.KernelOp
+    arrays: Sequence[Tensor]
+    wanted: Sequence[Tensor]
+    tolerance: float = 0.03
+
+    def run(self, kernel: tile.KernelOp, seed: int) -> list[Tensor]:
+        """The results, bit by bit."""
+        pending = iter(self.arrays)
+        given: list[DeviceArray] = []
+        results: list[DeviceArray] = []
+        for ref, effect in zip(kernel.refs, kernel.effect_names, strict=True):
+            type = tile.ref_type(ref)
+            is_result = effect == tile.OUT
+            made = DeviceArray.undefined(type.shape, type.dtype) if is_result else DeviceArray.from_numpy(next(pending))
+            given.append(made)
+            if is_result:
+                results.append(made)
+        run_program(kernel, given, MACHINE, seed=seed, proofs=False)
+        return [result.to_numpy() for result in results]
+
+    def expected(self) -> list[Tensor]:
+        """What the program gives as it is, which is right.
+
+        Raises:
+            AssertionError: it is not.
+        """
+        found = self.run(self.kernel, 0)
+        for got, wanted in zip(found, self.wanted, strict=True):
+            scale = float(np.abs(wanted.astype(np.float64)).max())
+            np.testing.assert_allclose(
+                got.astype(np.float64), wanted.astype(np.float64), rtol=self.tolerance, atol=self.tolerance * scale
+            )
+        return found
+
+
+def program_of(kernel: tile.KernelOp) -> cores.ProgramOp:
+    return next(op for op in kernel.walk() if isinstance(op, cores.ProgramOp))
+
+
+def numbers(shape: Sequence[int], seed: int = 0) -> Tensor:
+    return np.random.default_rng(seed).standard_normal(shape).astype(ml_dtypes.bfloat16)
+
+
+def _placed(kernel: tile.KernelOp) -> tile.KernelOp:
+    """With the addresses of its queues."""
+    program = program_of(kernel)
+    assert MACHINE.grid is not None
+    for queue, address in zip(program.queues, addresses_of(program, MACHINE.grid), strict=True):
+        queue.properties["address_bytes"] = encode(address)
+    return kernel
+
+
+def multicast_matmul() -> Subject:
+    x, y = numbers((64, 64)), numbers((64, 96), 1)
+    wanted = x.astype(np.float64) @ y.astype(np.float64)
+    return Subject("matmul with multicasts", _placed(programs.multicast_matmul(2, 3, 2)), [x, y], [wanted])
+
+
+def gather_to_one() -> Subject:
+    x = numbers((32, 96))
+    wanted = x.astype(np.float64).reshape(32, 3, 32).sum(axis=1)
+    return Subject("gather to one core", _placed(programs.gather_to_one(3)), [x], [wanted])
+
+
+def accumulated_matmul() -> Subject:
+    x, y = numbers((64, 96)), numbers((96, 32), 1)
+    wanted = x.astype(np.float64) @ y.astype(np.float64)
+    kernel = _placed(programs.single_core_matmul(2, 3, 1, accumulates=True))
+    return Subject("matmul that accumulates", kernel, [x, y], [wanted])
+
+
+def row_sums() -> Subject:
+    x = numbers((32, 96))
+    wanted = np.zeros((32, 32))
+    wanted[:, 0] = x.astype(np.float64).sum(axis=1)
+    return Subject("sums of rows", _placed(programs.row_sums(3)), [x], [wanted])
+
+
+def softmax() -> Subject:
+    return _compiled("softmax 64x96 f32", lambda p: [p.softmax(p.array(64, 96))])
+
+
+def product() -> Subject:
+    """gelu(x @ w + bias)."""
+
+    def make(p: Program) -> list[Value]:
+        bf16 = dtypes.bf16
+        x, w, bias = p.array(96, 96, dtype=bf16), p.array(96, 96, dtype=bf16), p.array(96, dtype=bf16)
+        y = p.dot(x, w, 0, 1, 0)
+        y = p.map("add", y, p.broadcast(bias, y.shape, (1,)))
+        inner = p.map("erf", p.map("multiply", y, p.splat(0.5**0.5, y.shape, bf16)))
+        half = p.map("multiply", y, p.splat(0.5, y.shape, bf16))
+        return [p.map("multiply", half, p.map("add", inner, p.splat(1.0, y.shape, bf16)))]
+
+    return _compiled("product, bias and gelu 96x96x96 bf16", make)
+
+
+def _compiled(name: str, make: Callable[[Program], list[Value]]) -> Subject:
+    """A program of one kernel, as the compiler makes it."""
+    program, arrays, wanted = expected_of(make)
+    unit = compile_module(build_module(program), program.constants, "grid:wormhole").unit
+    (kernel,) = unit.kernels()
+    return Subject(name, kernel, arrays, wanted)
+
+
+SUBJECTS: tuple[Callable[[], Subject], ...] = (
+    multicast_matmul,
+    gather_to_one,
+    accumulated_matmul,
+    row_sums,
+    softmax,
+    product,
+)
