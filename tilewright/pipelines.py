@@ -120,8 +120,10 @@ def tile_to_cores(buffers: int = 2, movers: int = 2) -> Sequence[Pass]:
     from tilewright.passes.tile_erase_zones import TileEraseZonesPass
     from tilewright.passes.tile_expand_arg_reduce import TileExpandArgReducePass
     from tilewright.passes.tile_lower_to_cores import TileLowerToCoresPass
+    from tilewright.passes.tile_store_arrays import TileStoreArraysPass
 
     return [
+        TileStoreArraysPass(),  # first: formats that the user asked for are in the types of arrays from now on
         TileEraseZonesPass(unless_traced=True),  # they are no code without a trace
         TileExpandArgReducePass(),  # an index of the best is two reductions
         TileLowerToCoresPass(buffers, movers),  # points to cores, tiles to pages in queues, sections of registers
@@ -143,6 +145,7 @@ def compile_module(
     donate: Sequence[tuple[int, int]] = (),
     name: str = "main",
     keep_stages: bool = True,
+    storage: Mapping[int, str] | None = None,
 ) -> Executable:
     """Compile a module of the `array` phase for a target such as `cpu`, `cpu:x86-64-v3`, `cuda:sm_90a` or `interp`.
 
@@ -156,7 +159,8 @@ def compile_module(
 
     manifest, machine_name = target_named(target)
     threads = current().threads or default_threads()
-    unit = Unit(module, dict(constants), manifest.machine_named(machine_name), threads, dict(donate), name)
+    machine = manifest.machine_named(machine_name)
+    unit = Unit(module, dict(constants), machine, threads, dict(donate), name, dict(storage or {}))
     stages = run_passes(unit, keep_stages) if manifest.lowered else {}
     return manifest.executable(unit, stages)
 

@@ -41,7 +41,8 @@ def neighbour(op: Operation, forwards: bool) -> Operation | None:
 def move(op: Operation, forwards: bool) -> None:
     """One place down, or up."""
     other, block = neighbour(op, forwards), op.parent_block()
-    assert other is not None and block is not None
+    assert other is not None
+    assert block is not None
     op.detach()
     if forwards:
         block.insert_op_after(op, other)

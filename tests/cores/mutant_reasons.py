@@ -1,61 +1,52 @@
-"""Why a program with an edit is none with a mistake: because all its agents do the same, or what orders no less."""
+"""Why a program with an edit is none with a mistake: because it does the same, in an order that is the same wherever
+that matters."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from tests.cores.mutant_subjects import program_of
-from tests.cores.traces import Event, UnknownEvents, orders_no_less, traces_of
-from tilewright.dialects import cores, tile
+from tests.cores.order_graph import NoOrderError, Order, order_of
+from tests.cores.traces import ProtocolError, UnknownEventsError
+from tilewright.dialects import cores
+from tilewright.machines.machine import Machine
+from tilewright.semantics.cores.memory_plan import addresses_of
+from tilewright.semantics.hazards import CoreHazard
 
-SAME = "each agent does the same in the same order"
-DEEPER = "pages of a deeper queue are the same ones, and those that fill it may be further ahead"
+DEPTH = "a queue of another depth passes on the same pages"
 NETWORK = "on another network the same takes another time"
 PLACE = "no other queue is where this one is"
-ORDERS = "waits sooner or for more, or tells later: all is behind what it was behind"
+SAME = "each agent does the same in the same order"
+ORDERED = "all that touches the same does so in the same order, and nobody waits in a circle"
 
 
-def why_in_order(kernel: tile.KernelOp, planted: tile.KernelOp) -> tuple[str, bool]:
-    """The reason why a program is as good as another one, empty where there is none, and whether it may be that it
-    waits for ever."""
-    before, after = program_of(kernel), program_of(planted)
-    depths, new_depths = _depths(before), _depths(after)
-    if _shape(before) != _shape(after):
-        return "", False
-    is_deeper = all(new >= old for new, old in zip(new_depths, depths, strict=True))
-    try:
-        first = traces_of(before, depths)
-        second = traces_of(after, depths if is_deeper else new_depths)
-    except (UnknownEvents, KeyError):
-        return "", False
-    if first.keys() != second.keys():
-        return "", False
-    if first == second:
-        return _why_same(before, after), False
-    known: dict[tuple[tuple[Event, ...], tuple[Event, ...]], bool] = {}
-    for key, events in first.items():
-        pair = tuple(events), tuple(second[key])
-        if pair[0] == pair[1]:
-            continue
-        if pair not in known:
-            known[pair] = orders_no_less(*pair)
-        if not known[pair]:
-            return "", False
-    return ORDERS, True
+class Reasons:
+    """Those of edits of one program."""
 
+    def __init__(self, program: cores.ProgramOp, machine: Machine) -> None:
+        self._program = program
+        self._order: Order = order_of(program)
+        self._machine = machine
 
-def _why_same(before: cores.ProgramOp, after: cores.ProgramOp) -> str:
-    if _depths(before) != _depths(after):
-        return DEEPER
-    if [each.noc for each in before.threads] != [each.noc for each in after.threads]:
-        return NETWORK
-    if [each.address_bytes for each in before.queues] != [each.address_bytes for each in after.queues]:
-        return PLACE
-    return SAME
+    def why_in_order(self, planted: cores.ProgramOp) -> str:
+        """Why a program is as good as the one that it was made from; empty where nobody knows."""
+        if _shape(self._program) != _shape(planted) or not self._fits(planted):
+            return ""
+        try:
+            order = order_of(planted, self._order)
+        except (NoOrderError, ProtocolError, UnknownEventsError):
+            return ""
+        for reason, facts in _FACTS.items():
+            if facts(self._program) != facts(planted):
+                return reason
+        return SAME if order.traces == self._order.traces else ORDERED
 
-
-def _depths(program: cores.ProgramOp) -> list[int]:
-    return [cores.queue_type(queue.result).pages for queue in program.queues]
+    def _fits(self, planted: cores.ProgramOp) -> bool:
+        assert self._machine.grid is not None
+        try:
+            addresses_of(planted, self._machine.grid)
+        except CoreHazard:
+            return False
+        return True
 
 
 def _shape(program: cores.ProgramOp) -> Sequence[object]:
@@ -67,3 +58,10 @@ def _shape(program: cores.ProgramOp) -> Sequence[object]:
         [each.initial for each in program.semaphores],
         [each.role for each in program.threads],
     ]
+
+
+_FACTS: dict[str, Callable[[cores.ProgramOp], Sequence[object]]] = {
+    DEPTH: lambda program: [cores.queue_type(queue.result).pages for queue in program.queues],
+    NETWORK: lambda program: [each.noc for each in program.threads],
+    PLACE: lambda program: [each.address_bytes for each in program.queues],
+}

@@ -5,9 +5,9 @@ what, and each mutant that was not with the reason why it is in order, if there 
 an operation that synchronises, or configures, is left out, repeated or moved past its neighbour; each number of pages,
 of a semaphore, of trips and of registers, each depth and address of a queue and each result of a map is another one.
 
-A mutant is caught by the verifier of the dialect, by what is proven without a run, or by the run, which finds a hazard or
-gives another result. `mutant_reasons` argues why one that is not caught is in order. What that says must not be caught
-either, but where it may wait for ever: else it is wrong, or the simulator is.
+A mutant is caught by the verifier of the dialect, by what is proven without a run, or by the run, which finds a hazard
+or gives another result. `mutant_reasons` proves that one that is not caught is in order. Where that says so, nothing
+else may say that it is wrong: one of the two is.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from tests.cores.mutant_edits import (
     with_argument,
     with_text,
 )
-from tests.cores.mutant_reasons import why_in_order
+from tests.cores.mutant_reasons import Reasons
 from tests.cores.mutant_subjects import MACHINE, SUBJECTS, Subject, Tensor, program_of
 from tilewright.dialects import cores, tile
 from tilewright.dialects.base import decode, encode
 from tilewright.semantics.cores import check_program
-from tilewright.semantics.hazards import CoreDeadlockError, CoreHazard
+from tilewright.semantics.hazards import CoreHazard
 
 VERIFIER, PROOF, RUN, RESULT = "verifier", "proof", "run", "another result"
 _MOVER_COUNTS = (cores.MulticastOp, cores.SendOp)
@@ -71,16 +71,13 @@ class Mutant:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a mutant: what caught it and of which kind it is, or empty. `reason`: why it is in order; with
-    `may_be_stuck` it may wait for ever all the same."""
+    """What became of a mutant: what caught it and of which kind it is, or empty. `reason`: why it is in order."""
 
     mutant: Mutant
     op: str
     by: str = ""
     kind: str = ""
-    is_stuck: bool = False
     reason: str = ""
-    may_be_stuck: bool = False
 
     @property
     def is_missed(self) -> bool:
@@ -89,7 +86,7 @@ class Verdict:
     @property
     def is_wronged(self) -> bool:
         """Whether what is in order was taken for a mistake."""
-        return bool(self.by and self.reason and not (self.may_be_stuck and self.is_stuck))
+        return bool(self.by and self.reason)
 
 
 # ---- the rules ------------------------------------------------------------------------------------------------------
@@ -114,7 +111,7 @@ def _edits(program: cores.ProgramOp, op: Operation) -> Iterator[tuple[str, Edit]
         case cores.SemaphoreOp():
             yield from _counts(op, "initial")
         case cores.ThreadOp() if op.noc is not None:
-            yield "on the other network", lambda each, noc=1 - decode(op.noc): put(each, "noc", encode(noc))
+            yield "on the other network", _on_the_other_network
         case tile.ForOp():
             yield from _counts(op, "trips")
         case cores.QueueStepOp() | cores.ReduceOp():
@@ -128,16 +125,23 @@ def _edits(program: cores.ProgramOp, op: Operation) -> Iterator[tuple[str, Edit]
         case _:
             pass
     yield from _registers(op)
+    yield from _forms(op)
+
+
+def _forms(op: Operation) -> Iterator[tuple[str, Edit]]:
+    """Other results of maps, and other broadcasts."""
     for name, value in op.properties.items():
         if isinstance(value, AffineMapAttr):
             for i in range(len(value.data.results)):
                 for by in (1, -1):
                     yield f"{name}[{i}] {by:+}", shifted(name, i, by)
-    broadcast = op.properties.get("broadcast")
-    if broadcast is not None:
-        for other in cores.BROADCASTS:
-            if other != decode(broadcast):
-                yield f"broadcast {other}", with_text("broadcast", other)
+    for other in cores.BROADCASTS if "broadcast" in op.properties else ():
+        if other != decode(op.properties["broadcast"]):
+            yield f"broadcast {other}", with_text("broadcast", other)
+
+
+def _on_the_other_network(op: Operation) -> None:
+    put(op, "noc", encode(1 - decode(op.properties["noc"])))
 
 
 def _moves(op: Operation) -> Iterator[tuple[str, Edit]]:
@@ -197,56 +201,57 @@ def _registers(op: Operation) -> Iterator[tuple[str, Edit]]:
 
 
 def judge(
-    subject: Subject, mutant: Mutant, expected: Sequence[Tensor], seeds: Sequence[int], proves: bool = True
+    subject: Subject,
+    mutant: Mutant,
+    expected: Sequence[Tensor],
+    seeds: Sequence[int],
+    reasons: Reasons,
+    proves: bool = True,
 ) -> Verdict:
     """Whether a mutant is seen. Without what `proves`, the run is alone."""
     name = f"{mutant.operation(subject.kernel).name} {mutant.number}"
     kernel = mutant.planted(subject.kernel)
-    by = kind = ""
-    is_stuck = False
     try:
         kernel.verify()
-        by = PROOF
+    except VerifyException as error:
+        return Verdict(mutant, name, VERIFIER, str(error))
+    by, kind = _found(subject, kernel, expected, seeds, proves)
+    return Verdict(mutant, name, by, kind, reasons.why_in_order(program_of(kernel)))
+
+
+def _found(
+    subject: Subject, kernel: tile.KernelOp, expected: Sequence[Tensor], seeds: Sequence[int], proves: bool
+) -> tuple[str, str]:
+    """What finds that a program is wrong, and what it says."""
+    try:
         if proves:
             check_program(program_of(kernel), MACHINE)
-        by = RUN
+    except CoreHazard as error:
+        return PROOF, error.kind
+    try:
         for seed in seeds:
             got = subject.run(kernel, seed)
             if not all(_is_same(*pair) for pair in zip(got, expected, strict=True)):
-                return _reasoned(subject, kernel, mutant, name, RESULT, RESULT)
-        by = ""
-    except VerifyException as error:
-        return Verdict(mutant, name, VERIFIER, str(error))
+                return RESULT, ""
     except CoreHazard as error:
-        kind, is_stuck = error.kind, isinstance(error, CoreDeadlockError) or error.kind in _STUCK
-    return _reasoned(subject, kernel, mutant, name, by, kind, is_stuck)
-
-
-# Kinds without a run of what waits for ever.
-_STUCK = ("block-around-the-end",)
+        return RUN, error.kind
+    return "", ""
 
 
 def _is_same(one: Tensor, other: Tensor) -> bool:
     return np.array_equal(one.view(np.uint8), other.view(np.uint8))
 
 
-def _reasoned(
-    subject: Subject, kernel: tile.KernelOp, mutant: Mutant, name: str, by: str, kind: str, is_stuck: bool = False
-) -> Verdict:
-    reason, may_be_stuck = why_in_order(subject.kernel, kernel)
-    return Verdict(mutant, name, by, kind, is_stuck, reason, may_be_stuck)
-
-
 def verdicts(
     subject: Subject, seeds: Sequence[int], sample: int = 0, proves: bool = True, seed: int = 0
 ) -> Iterator[Verdict]:
     """Those of all mutants of a program, or of some that are drawn."""
-    expected = subject.expected()
+    expected, reasons = subject.expected(), Reasons(program_of(subject.kernel), MACHINE)
     mutants = list(mutants_of(subject.kernel))
     if sample:
         mutants = random.Random(seed).sample(mutants, min(sample, len(mutants)))
     for mutant in mutants:
-        yield judge(subject, mutant, expected, seeds, proves)
+        yield judge(subject, mutant, expected, seeds, reasons, proves)
 
 
 def main() -> None:

@@ -1,10 +1,9 @@
-"""What each agent of a program does on each core, in order and with all numbers worked out; and whether one program
-orders all that another one orders.
+"""What each agent of a program does on each core, in order and with all numbers worked out.
 
-What an agent does does not depend on others, so it is a list of events. An event may wait for somebody (`waits`: for
-what, and how much of it), tell others (`tells`), and touch pages, arrays, registers and numbers of semaphores; `done`
-is the end of a transfer, where its barrier is. States of units are part of the events that need them, so `configure`
-and `accumulate` are none.
+What an agent does does not depend on others, so it is a list of events. An event may wait for something (`waits`), give
+it (`gives`), and touch pages, arrays, registers and numbers of semaphores; the end of what it began is an event of its
+own, `ENDED`, where its barrier is. States of units are part of the events that need them, so `configure` and
+`accumulate` are none.
 """
 
 from __future__ import annotations
@@ -23,55 +22,63 @@ from tilewright.dialects.base import decode
 from tilewright.semantics.cores.agents import MATH, PACK, PARTS, UNPACK
 
 Place = tuple[int, int]
-# A page, an array's page, a register or a number, and where it is.
-Location = tuple[Any, ...]
-_NOTHING: frozenset[Location] = frozenset()
+ENDED = "ended"
 _MATRIX = (cores.CopyOp, cores.BinaryOp, cores.MatmulOp, cores.ReduceOp)
-_VECTOR = (cores.MapOp, cores.CastOp, cores.FoldOp)
 _UNITS = {UNPACK: ("unpack_a", "unpack_b"), MATH: ("matrix", "vector"), PACK: ("pack", "edges", "accumulates")}
 
 
-class UnknownEvents(Exception):
+class ProtocolError(Exception):
+    """An agent does what its own steps do not allow, whatever others do."""
+
+
+class UnknownEventsError(Exception):
     """An operation is none of those that are followed here."""
 
 
 @dataclass(frozen=True)
+class Touch:
+    """Memory that is used. `item`: what is there, where several follow each other, as pages do in a place of a queue."""
+
+    place: tuple[Any, ...]
+    item: int
+    writes: bool
+    adds: bool = False
+
+
+@dataclass(frozen=True)
 class Event:
+    """`what`: all that is done; `targets`: cores to which it goes; `started`: what an end is the end of."""
+
     what: tuple[Any, ...]
-    waits: tuple[Any, int] | None = None
-    tells: bool = False
-    done: bool = False
-    reads: frozenset[Location] = _NOTHING
-    writes: frozenset[Location] = _NOTHING
+    waits: tuple[Any, ...] | None = None
+    gives: tuple[Any, ...] | None = None
+    touches: tuple[Touch, ...] = ()
+    targets: tuple[Place, ...] = ()
+    started: int | None = None
 
     @property
-    def touches(self) -> bool:
-        return bool(self.reads or self.writes) and not self.done
-
-    @property
-    def only_waits(self) -> bool:
-        return self.waits is not None and not self.tells and not self.touches
-
-    def conflicts(self, other: Event) -> bool:
-        return bool(self.writes & (other.reads | other.writes) or self.reads & other.writes)
+    def is_more_than_a_wait(self) -> bool:
+        return bool(self.gives or self.touches)
 
 
 @dataclass
 class _Tracer:
-    """`capacities`: of each queue, by which free pages are counted."""
+    """`depths`: how many pages each queue has. `claims`: how many pages behind the end are reserved or waited for."""
 
     program: cores.ProgramOp
     role: str
     here: Place
-    capacities: Sequence[int]
+    depths: Sequence[int]
     events: list[Event] = field(default_factory=list[Event])
     numbers: dict[SSAValue, int] = field(default_factory=dict[SSAValue, int])
     names: dict[SSAValue, int] = field(default_factory=dict[SSAValue, int])
     fronts: Counter[int] = field(default_factory=Counter[int])
     backs: Counter[int] = field(default_factory=Counter[int])
+    claims: Counter[tuple[str, int]] = field(default_factory=Counter[tuple[str, int]])
     steps: Counter[str] = field(default_factory=Counter[str])
     states: dict[str, str] = field(default_factory=dict[str, str])
-    under_way: dict[str, list[Event]] = field(default_factory=lambda: {cores.READ: [], cores.WRITE: []})
+    under_way: dict[str, list[int]] = field(default_factory=lambda: {cores.READ: [], cores.WRITE: []})
+    has_registers: bool = False
 
     def trace(self, thread: cores.ThreadOp) -> list[Event]:
         self.numbers |= dict(zip(self.program.body.block.args, self.here, strict=True))
@@ -81,6 +88,10 @@ class _Tracer:
             values = [op.results[0] if isinstance(op, Operation) else op for op in each]
             self.names |= {value: i for i, value in enumerate(values)}
         self._block(thread.body.block)
+        if any(self.claims.values()) or any(self.under_way.values()) or self.has_registers:
+            raise ProtocolError("something is left at the end")
+        if self.states.get("accumulates") == "True":
+            raise ProtocolError("pack adds at the end")
         return self.events
 
     def _block(self, block: Block) -> None:
@@ -107,10 +118,8 @@ class _Tracer:
     def _map(self, map: AffineMapAttr, symbols: Sequence[SSAValue], dims: Sequence[int] = ()) -> tuple[int, ...]:
         return tuple(map.data.eval([*dims], [self.numbers[symbol] for symbol in symbols]))
 
-    def _add(self, *what: Any, **more: Any) -> Event:
-        event = Event(what, **more)
-        self.events.append(event)
-        return event
+    def _add(self, *what: Any, **more: Any) -> None:
+        self.events.append(Event(what, **more))
 
     # ---- queues -----------------------------------------------------------------------------------------------------
 
@@ -118,22 +127,34 @@ class _Tracer:
         queue, fills = self.names[op.queue], isinstance(op, cores.ReserveOp | cores.PushOp)
         if self.role in PARTS and self.role != (PACK if fills else UNPACK):
             return
-        match op:
-            case cores.ReserveOp():
-                limit = self.backs[queue] + op.count - self.capacities[queue]
-                self._add("reserve", waits=(("free", queue), limit))
-            case cores.WaitOp():
-                self._add("wait", waits=(("full", queue), self.fronts[queue] + op.count))
-            case cores.PushOp():
-                self.backs[queue] += op.count
-                self._add("push", queue, self.backs[queue], tells=True)
-            case _:
-                self.fronts[queue] += op.count
-                self._add("pop", queue, self.fronts[queue], tells=True)
+        end, at = ("back", self.backs) if fills else ("front", self.fronts)
+        if isinstance(op, cores.ReserveOp | cores.WaitOp):
+            self.claims[end, queue] = max(self.claims[end, queue], op.count)
+            limit = at[queue] + op.count
+            wanted = ("free", queue, limit - self.depths[queue]) if fills else ("full", queue, limit)
+            self._add(op.name, queue, limit, waits=wanted)
+            return
+        if op.count > self.claims[end, queue]:
+            raise ProtocolError(f"{op.name} of what was not claimed")
+        self._keep_whole(queue, at[queue], op.count)
+        self.claims[end, queue] -= op.count
+        at[queue] += op.count
+        self._add(op.name, queue, at[queue], gives=("full" if fills else "free", queue, at[queue]))
 
-    def _pages(self, queue: SSAValue, counts: Mapping[int, int], places: Iterable[int]) -> list[Location]:
-        number = self.names[queue]
-        return [("page", self.here, number, counts[number] + place) for place in places]
+    def _keep_whole(self, queue: int, first: int, count: int) -> None:
+        if first % self.depths[queue] + count > self.depths[queue]:
+            raise ProtocolError("pages around the end of a queue")
+
+    def _pages(self, queue: int, end: str, places: Iterable[int], writes: bool) -> tuple[Touch, ...]:
+        """Pages of the core's own queue, counted from one end, of which they are claimed."""
+        first, wanted = (self.backs if end == "back" else self.fronts)[queue], [*places]
+        if wanted and not 0 <= min(wanted) <= max(wanted) < self.claims[end, queue]:
+            raise ProtocolError("a page that was not claimed")
+        self._keep_whole(queue, first, max(wanted, default=0) + 1)
+        return tuple(self._page(self.here, queue, first + place, writes) for place in wanted)
+
+    def _page(self, core: Place, queue: int, page: int, writes: bool) -> Touch:
+        return Touch(("page", core, queue, page % self.depths[queue]), page, writes)
 
     # ---- movers -----------------------------------------------------------------------------------------------------
 
@@ -142,99 +163,92 @@ class _Tracer:
             case cores.PagesOp():
                 self._move_pages(op)
             case cores.GenerateOp():
-                pages = self._pages(op.queue, self.backs, range(decode(op.count)))
-                self._add(*self._named(op), *pages, writes=frozenset(pages))
+                pages = self._pages(self.names[op.queue], "back", range(decode(op.count)), True)
+                numbers = str(op.map), self._map(op.map, op.symbols, (0, 0, 0))
+                self._add(*self._named(op), *numbers, *_named(pages), touches=pages)
             case cores.BarrierOp():
-                for event in self.under_way[op.of.data]:
-                    self._add("done", event, done=True, reads=event.reads, writes=event.writes)
+                for number in self.under_way[op.of.data]:
+                    self._add(ENDED, started=number)
                 self.under_way[op.of.data] = []
             case cores.MulticastOp():
                 (at,) = self._map(op.at, op.symbols)
-                self._send(op, op.queue, self.backs, at, self._others(op.rectangle, op.symbols), op.queue, at)
+                self._send(op, (op.queue, "back", at), self._others(op.rectangle, op.symbols), op.queue, at)
             case cores.SendOp():
                 (at,), (to,) = self._map(op.at, op.symbols), self._map(op.to, op.symbols)
-                core = self._map(op.core, op.symbols)
-                self._send(op, op.source, self.fronts, at, [(core[0], core[1])], op.destination, to)
+                row, column = self._map(op.core, op.symbols)
+                self._send(op, (op.source, "front", at), ((row, column),), op.destination, to)
             case _:
                 self._semaphore(op)
 
     def _move_pages(self, op: cores.PagesOp) -> None:
         grid = cores.page_grid(tile.ref_type(op.array).shape)
-        array, ahead = self.names[op.array], self.fronts if isinstance(op, cores.PutOp) else self.backs
-        moves: list[tuple[Location, Location, bool]] = []
-        for point in itertools.product(*map(range, op.shape)):
-            at = self._map(op.map, op.symbols, point)
-            (page,) = self._pages(op.queue, ahead, self._map(op.at, op.symbols, point))
-            is_inside = all(0 <= c < size for c, size in zip(at, grid, strict=True))
-            moves.append(
-                (("array", array, at if is_inside or not isinstance(op, cores.PutOp) else None), page, is_inside)
-            )
-        inside = [move for move in moves if move[2]]
-        own, others = frozenset(move[1] for move in moves), frozenset(move[0] for move in inside)
-        match op:
-            case cores.FetchOp():
-                event = self._add(*self._named(op), *moves, reads=others, writes=own)
-                self._begin(cores.READ, event, inside)
-            case cores.PutOp():
-                event = self._add(*self._named(op), *moves, reads=own, writes=others)
-                self._begin(cores.WRITE, event, inside)
-            case _:
-                self._add(*self._named(op), *moves, writes=own)
+        array, queue, puts = self.names[op.array], self.names[op.queue], isinstance(op, cores.PutOp)
+        points = [*itertools.product(*map(range, op.shape))]
+        sources = [self._map(op.map, op.symbols, point) for point in points]
+        places = [self._map(op.at, op.symbols, point)[0] for point in points]
+        pages = self._pages(queue, "front" if puts else "back", places, not puts)
+        inside = [all(0 <= c < size for c, size in zip(at, grid, strict=True)) for at in sources]
+        kept = [at for at, is_inside in zip(sources, inside, strict=True) if is_inside]
+        elements = tuple(Touch(("array", array, at), 0, puts) for at in kept if not isinstance(op, cores.PadOp))
+        # A page of which the array has none is not written to it, whichever it is.
+        named = [at if is_inside or not puts else None for at, is_inside in zip(sources, inside, strict=True)]
+        self._add(*self._named(op), *named, *_named(pages), touches=(*pages, *elements))
+        if kept and not isinstance(op, cores.PadOp):
+            self.under_way[cores.WRITE if puts else cores.READ].append(len(self.events) - 1)
 
-    def _begin(self, of: str, event: Event, moved: Sequence[Any]) -> None:
-        if moved:
-            self.under_way[of].append(event)
-
-    def _others(self, rectangle: AffineMapAttr, symbols: Sequence[SSAValue]) -> list[Place]:
+    def _others(self, rectangle: AffineMapAttr, symbols: Sequence[SSAValue]) -> tuple[Place, ...]:
         top, left, bottom, right = self._map(rectangle, symbols)
         places = itertools.product(range(top, bottom + 1), range(left, right + 1))
-        return [place for place in places if place != self.here]
+        return tuple(place for place in places if place != self.here)
 
     def _send(
         self,
         op: cores.MulticastOp | cores.SendOp,
-        source: SSAValue,
-        ahead: Mapping[int, int],
-        at: int,
-        others: Sequence[Place],
+        source: tuple[SSAValue, str, int],
+        others: tuple[Place, ...],
         target: SSAValue,
         to: int,
     ) -> None:
-        count = decode(op.pages)
-        own = self._pages(source, ahead, range(at, at + count))
-        number = self.names[target]
+        queue, end, at = source
+        count, number = decode(op.pages), self.names[target]
+        own = self._pages(self.names[queue], end, range(at, at + count), False)
         first = self.backs[number] + to
-        there = [("page", core, number, first + page) for core in others for page in range(count)]
-        event = self._add(op.name, *own, *there, reads=frozenset(own), writes=frozenset(there))
-        self._begin(cores.WRITE, event, others)
+        there = [self._page(core, number, first + page, True) for core in others for page in range(count)]
+        self._add(op.name, *_named(own), *_named(there), touches=(*own, *there), targets=others)
+        if others:
+            self.under_way[cores.WRITE].append(len(self.events) - 1)
 
     def _semaphore(self, op: Operation) -> None:
-        if not isinstance(
-            op,
-            cores.SemaphoreSetOp | cores.SemaphoreWaitOp | cores.SemaphoreIncrementOp | cores.SemaphoreMulticastOp,
-        ):
-            raise UnknownEvents(op.name)
-        number = self.names[op.semaphore]
-        own = frozenset([("number", self.here, number)])
         match op:
             case cores.SemaphoreSetOp():
-                what = "set", number, decode(op.value)
-                if not self.events or self.events[-1].what != what:
-                    self._add(*what, tells=True, writes=own)
+                number = self.names[op.semaphore]
+                touches = (Touch(("number", self.here, number), 0, True),)
+                self._add_once("set", number, decode(op.value), touches=touches)
             case cores.SemaphoreWaitOp():
-                self.steps[f"wait {number}"] += 1
-                what = "wait for", number, decode(op.value), op.at_least is not None
-                if not self.events or self.events[-1].what != what:
-                    self._add(*what, waits=(what, self.steps[f"wait {number}"]), reads=own)
+                number = self.names[op.semaphore]
+                touches = (Touch(("number", self.here, number), 0, False),)
+                waits = "number", number, decode(op.value)
+                self._add_once("wait for", number, decode(op.value), op.at_least, waits=waits, touches=touches)
             case cores.SemaphoreIncrementOp():
-                core = self._map(op.core, op.symbols)
-                there = frozenset([("number", core, number)])
-                self._add("increment", number, core, decode(op.value), tells=True, writes=there)
+                number, value = self.names[op.semaphore], decode(op.value)
+                row, column = self._map(op.core, op.symbols)
+                there = Touch(("number", (row, column), number), 0, True, adds=True)
+                gives = "number", number, value
+                self._add("increment", number, value, row, column, gives=gives, touches=(there,), targets=((row, column),))
+            case cores.SemaphoreMulticastOp():
+                number, others = self.names[op.semaphore], self._others(op.rectangle, op.symbols)
+                own = Touch(("number", self.here, number), 0, False)
+                there = [Touch(("number", core, number), 0, True) for core in others]
+                self._add("multicast", number, *others, gives=("number", number), touches=(own, *there), targets=others)
+                if others:
+                    self.under_way[cores.WRITE].append(len(self.events) - 1)
             case _:
-                others = self._others(op.rectangle, op.symbols)
-                there = frozenset(("number", core, number) for core in others)
-                event = self._add("multicast", number, tuple(others), tells=True, reads=own, writes=there)
-                self._begin(cores.WRITE, event, others)
+                raise UnknownEventsError(op.name)
+
+    def _add_once(self, *what: Any, **more: Any) -> None:
+        """The same again at once is nothing."""
+        if not self.events or self.events[-1].what != what:
+            self._add(*what, **more)
 
     # ---- compute ----------------------------------------------------------------------------------------------------
 
@@ -251,136 +265,110 @@ class _Tracer:
             case cores.PackOp():
                 if self.role == PACK:
                     self._pack(op)
-            case cores.RegisterOp() if isinstance(op, _MATRIX) and self.role == UNPACK:
-                self.steps["operation"] += 1
-                turn = ("turn", self.steps["operation"])
-                self._add(*self._named(op), *self._operands(op), waits=turn, tells=True, writes=frozenset([turn]))
-            case cores.RegisterOp() if isinstance(op, _MATRIX) and self.role == MATH:
-                self.steps["operation"] += 1
-                turn = ("turn", self.steps["operation"])
-                registers = self._half(MATH, op.slots)
-                self._add(*self._named(op), waits=turn, tells=True, writes=frozenset([*registers, turn]))
-            case cores.RegisterOp() if isinstance(op, _VECTOR) and self.role == MATH:
-                # All of the half, so that operations keep their order.
-                self._add(*self._named(op), writes=frozenset(self._half(MATH, range(16))))
             case cores.RegisterOp():
-                pass
+                self._register_operation(op)
             case _:
-                raise UnknownEvents(op.name)
+                raise UnknownEventsError(op.name)
+
+    def _register_operation(self, op: cores.RegisterOp) -> None:
+        is_matrix = isinstance(op, _MATRIX)
+        if self.role == PACK or (self.role == UNPACK and not is_matrix):
+            return
+        turn = self.steps["operation"] = self.steps["operation"] + is_matrix
+        if self.role == UNPACK:
+            pages = self._operands(op)
+            self._add(*self._named(op), *_named(pages), gives=("operands", turn), touches=pages)
+            return
+        waits = ("operands", turn) if is_matrix else None
+        self._add(*self._named(op), waits=waits, touches=self._half(True))
 
     def _registers(self, step: str) -> None:
-        if self.role != {cores.ACQUIRE: MATH, cores.COMMIT: MATH}.get(step, PACK):
+        claims = step in (cores.ACQUIRE, cores.WAIT)
+        if (self.role == MATH) != (step in (cores.ACQUIRE, cores.COMMIT)) or self.role == UNPACK:
             return
-        self.steps[step] += 1
-        if step in (cores.ACQUIRE, cores.WAIT):
-            self._add(step, waits=(step, self.steps[step]))
+        if claims == self.has_registers:
+            raise ProtocolError(step)
+        self.has_registers = claims
+        turn = self.steps[step] = self.steps[step] + 1
+        if claims:
+            self._add(step, turn, waits=(step, turn))
         else:
-            self._add(step, self.steps[step], tells=True)
+            self._add(step, turn, gives=(step, turn))
 
-    def _half(self, role: str, slots: Iterable[int]) -> list[Location]:
-        turn = self.steps[cores.ACQUIRE if role == MATH else cores.WAIT]
-        return [("register", turn, slot) for slot in slots]
+    def _half(self, writes: bool) -> tuple[Touch, ...]:
+        """All of the half, so that operations keep their order."""
+        if not self.has_registers:
+            raise ProtocolError("registers that it has not")
+        turn = self.steps[cores.ACQUIRE if self.role == MATH else cores.WAIT] - 1
+        return (Touch(("registers", self.here, turn % 2), turn, writes),)
 
     def _pack(self, op: cores.PackOp) -> None:
-        places = [self._map(op.at, op.symbols, (d,) if op.at.data.num_dims else ())[0] for d in range(len(op.slots))]
-        pages = self._pages(op.queue, self.backs, places)
-        registers = self._half(PACK, op.slots)
-        self._add(*self._named(op), *pages, reads=frozenset(registers), writes=frozenset(pages))
+        dims = [(d,) if op.at.data.num_dims else () for d in range(len(op.slots))]
+        places = [self._map(op.at, op.symbols, each)[0] for each in dims]
+        pages = self._pages(self.names[op.queue], "back", places, True)
+        self._add(*self._named(op), *_named(pages), touches=(*self._half(False), *pages))
 
-    def _operands(self, op: Operation) -> list[Location]:
+    def _operands(self, op: Operation) -> tuple[Touch, ...]:
         """Pages that an operation unpacks, each behind the queue's front."""
-        maps = {"left_at": 0, "right_at": 1, "at": 0}
-        found: list[Location] = []
         symbols = [value for value in op.operands if value in self.numbers]
-        for name, operand in maps.items():
-            map = op.properties.get(name)
-            if not isinstance(map, AffineMapAttr):
-                continue
-            count = decode(op.properties["pages" if isinstance(op, cores.ReduceOp) else "count"])
-            points = [(d,) for d in range(count)] if map.data.num_dims else [()]
-            places = [self._map(map, symbols, point)[0] for point in points]
-            found += self._pages(op.operands[operand], self.fronts, places)
-        return found
+        found: list[Touch] = []
+        for queue, name in zip(op.operands, _OPERANDS[type(op)], strict=False):
+            map = op.properties[name]
+            assert isinstance(map, AffineMapAttr)
+            places = [self._map(map, symbols, dims)[0] for dims in _points(op, map)]
+            if isinstance(op, cores.MatmulOp):
+                places = [places[0] + more for more in _block_of(op, name)]
+            found += self._pages(self.names[queue], "front", places, False)
+        if isinstance(op, cores.ReduceOp):
+            found += self._pages(self.names[op.scaler], "front", [0], False)
+        return tuple(found)
 
     def _named(self, op: Operation) -> tuple[Any, ...]:
         """An operation without its maps, but with the states that it needs."""
-        kept = [
-            (name, str(value)) for name, value in sorted(op.properties.items()) if not isinstance(value, AffineMapAttr)
-        ]
+        kept = [(name, str(v)) for name, v in sorted(op.properties.items()) if not isinstance(v, AffineMapAttr)]
         operands = [self.names[value] for value in op.operands if value in self.names]
-        states: list[str | None] = []
-        if self.role in PARTS:
-            needed = cores.states_of(op)
-            units = [unit for unit in _UNITS[self.role] if unit in needed or isinstance(op, cores.PackOp)]
-            states = [self.states.get(unit) for unit in units]
-        maps = (
-            [op.map.data.eval([0, 0, 0], [self.numbers[s] for s in op.symbols])]
-            if isinstance(op, cores.GenerateOp)
-            else []
-        )
-        maps += [str(op.map)] if isinstance(op, cores.GenerateOp) else []
-        return op.name, *kept, *operands, *states, *maps
+        needed = cores.states_of(op)
+        units = [u for u in _UNITS.get(self.role, ()) if u in needed or isinstance(op, cores.PackOp)]
+        if any(unit in needed and self.states.get(unit) != needed[unit] for unit in units):
+            raise ProtocolError("another state of a unit")
+        return op.name, *kept, *operands, *(self.states.get(unit, "") for unit in units)
 
 
-def traces_of(program: cores.ProgramOp, capacities: Sequence[int]) -> dict[tuple[Place, str], list[Event]]:
+def _named(pages: Iterable[Touch]) -> list[tuple[Any, ...]]:
+    return [(*page.place[:3], page.item) for page in pages]
+
+
+_OPERANDS: Mapping[type[Operation], tuple[str, ...]] = {
+    cores.CopyOp: ("at",),
+    cores.BinaryOp: ("left_at", "right_at"),
+    cores.MatmulOp: ("left_at", "right_at"),
+    cores.ReduceOp: ("at",),
+}
+
+
+def _points(op: Operation, map: AffineMapAttr) -> list[tuple[int, ...]]:
+    count = decode(op.properties["pages" if isinstance(op, cores.ReduceOp) else "count"])
+    return [(d,) for d in range(count)] if map.data.num_dims else [()]
+
+
+def _block_of(op: cores.MatmulOp, name: str) -> list[int]:
+    rows, columns, depth = op.block_shape
+    if name == "left_at":
+        return [r * decode(op.left_stride) + k for r in range(rows) for k in range(depth)]
+    return [k * decode(op.right_stride) + c for k in range(depth) for c in range(columns)]
+
+
+def traces_of(program: cores.ProgramOp) -> dict[tuple[Place, str], list[Event]]:
     """What each agent of each core does.
 
     Raises:
-        UnknownEvents: some operation is not followed here.
+        ProtocolError: one does what its own steps do not allow.
+        UnknownEventsError: some operation is not followed here.
     """
     found: dict[tuple[Place, str], list[Event]] = {}
+    depths = [cores.queue_type(queue.result).pages for queue in program.queues]
     for here in itertools.product(*map(range, program.shape)):
         for thread in program.threads:
             for role in PARTS if thread.computes else (thread.role.data,):
-                found[here, role] = _Tracer(program, role, here, capacities).trace(thread)
-    return found
-
-
-def orders_no_less(events: Sequence[Event], others: Sequence[Event]) -> bool:
-    """Whether an agent that does `others` does all that one which does `events` does, each behind what it was behind.
-
-    Behind what it waited for comes what touches something, or tells others; behind what touches something, or is done,
-    comes what tells others, and what touches the same. All else is free: what waits may do so sooner, and what tells may
-    do so later. It may wait for more, too.
-    """
-    first, second = _numbered(events), _numbered(others)
-    if first.keys() != second.keys():
-        return False
-    waits: dict[Any, list[tuple[int, int]]] = {}
-    for position, event in enumerate(others):
-        if event.waits is not None:
-            resource, limit = event.waits
-            waits.setdefault(resource, []).append((limit, position))
-
-    def earliest(event: Event) -> int:
-        assert event.waits is not None
-        resource, limit = event.waits
-        return min((at for found, at in waits.get(resource, ()) if found >= limit), default=len(others))
-
-    where = {position: second[key] for key, position in first.items()}
-    places = [earliest(event) if event.only_waits else where[i] for i, event in enumerate(events)]
-    return all(
-        places[i] < places[j]
-        for i, one in enumerate(events)
-        for j in range(i + 1, len(events))
-        if _is_needed(one, events[j])
-    )
-
-
-def _is_needed(first: Event, second: Event) -> bool:
-    if first.done:
-        return second.tells or (second.touches and first.conflicts(second))
-    if first.waits is not None and (second.touches or second.tells):
-        return True
-    return first.touches and (second.tells or (second.touches and first.conflicts(second)))
-
-
-def _numbered(events: Sequence[Event]) -> dict[tuple[Any, ...], int]:
-    """Where each event is that does more than wait, with its number among those alike."""
-    counts: Counter[Any] = Counter()
-    found: dict[tuple[Any, ...], int] = {}
-    for position, event in enumerate(events):
-        if not event.only_waits:
-            found[event.what, event.done, counts[event.what]] = position
-            counts[event.what] += 1
+                found[here, role] = _Tracer(program, role, here, depths).trace(thread)
     return found

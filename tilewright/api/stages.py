@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -245,14 +245,34 @@ class Lowered:
         return explanation_text(explain_program(self.graph, self.target, machine))
 
     @locating
-    def compile(self, target: str | None = None) -> Compiled:
+    def compile(self, target: str | None = None, *, storage: Mapping[str, str] | None = None) -> Compiled:
         """Code for a target such as "cpu" or "interp"; that of `tw.jit`, or of the options, if None.
+
+        `storage` says in which format of the target's an argument is stored on it, by its name, such as
+        `{"w": "bfp8"}`; `return` stands for the result, `return[1]` for one of several. What does not fit the format is
+        rounded where it is stored.
 
         Raises:
             TargetError: there is no such target.
+            ArgumentError: there is no such argument or result.
+            UnsupportedOnTargetError: the target has no such format, or something else than whole pages of an array
+                that is stored in it is read or written.
         """
         chosen = checked_target(target) or self.target
-        return Compiled(compile_graph(self.graph, chosen, self.donated), self, chosen)
+        stored = {} if not storage else self._stored(storage)
+        return Compiled(compile_graph(self.graph, chosen, self.donated, stored), self, chosen)
+
+    def _stored(self, storage: Mapping[str, str]) -> dict[int, str]:
+        """Formats by the number of an input, or of an output behind all inputs."""
+        results = [f"return[{n}]" for n in range(len(self.graph.outputs))]
+        numbers = {name: n for n, name in enumerate((*self.names, *results))}
+        if len(results) == 1:
+            numbers["return"] = numbers[results[0]]
+        unknown = [name for name in storage if name not in numbers]
+        if unknown:
+            known = ", ".join(f"`{name}`" for name in numbers)
+            raise located(ArgumentError(f"there is no argument `{unknown[0]}` to store", help=f"name one of {known}"))
+        return {numbers[name]: format for name, format in storage.items()}
 
 
 @dataclass(frozen=True)

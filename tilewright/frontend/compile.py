@@ -13,7 +13,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tilewright import events
-from tilewright.errors import CpuFeatureError, ProgramFileError, TilewrightError, ToolFailure
+from tilewright.errors import (
+    CpuFeatureError,
+    ProgramFileError,
+    TilewrightError,
+    ToolFailure,
+    UnsupportedOnTargetError,
+)
 from tilewright.frontend.trace import Graph, digest
 from tilewright.options import Options, current, options
 from tilewright.runtime.cache import CompileCache, default_cache
@@ -31,21 +37,35 @@ Constants = Mapping[str, Tensor]
 Built = TypeVar("Built")
 
 
-def compile_graph(graph: Graph, target: str, donate: Donations = ()) -> Executable:
-    """Compile a traced program for `cpu`, `cpu:x86-64-v3`, `cuda:sm_90a`, `interp` or `null`; `donate` pairs inputs
-    with the outputs that take their memory.
+def compile_graph(
+    graph: Graph, target: str, donate: Donations = (), storage: Mapping[int, str] | None = None
+) -> Executable:
+    """Compile a traced program for `cpu`, `cpu:x86-64-v3`, `cuda:sm_90a`, `grid`, `interp` or `null`; `donate` pairs
+    inputs with the outputs that take their memory. `storage`: formats by the number of an input, or of an output behind
+    all inputs.
 
     Raises:
         TargetError: the string names no target or machine.
+        UnsupportedOnTargetError: the target does not store arrays in such a format.
     """
     manifest, machine_name = target_named(target)
+    for format in (storage or {}).values():
+        if format not in manifest.storage_formats:
+            known = ", ".join(manifest.storage_formats) or "no formats but those of NumPy"
+            raise UnsupportedOnTargetError(f"the target {target} does not store `{format}`", help=f"it has {known}")
     if manifest.program_files and (manifest.opens_anywhere or not machine_name):
         return CompiledGraph(graph, target, tuple(donate))
-    return build_executable(graph, target, donate)
+    return build_executable(graph, target, donate, storage=storage)
 
 
 def build_executable(
-    graph: Graph, target: str, donate: Donations, *, keep_stages: bool = True, constants: Constants | None = None
+    graph: Graph,
+    target: str,
+    donate: Donations,
+    *,
+    keep_stages: bool = True,
+    constants: Constants | None = None,
+    storage: Mapping[int, str] | None = None,
 ) -> Any:
     """Run the whole compiler. The texts of the stages cost time: only looking at them needs them. `constants` are the
     captured arrays, by default safe copies."""
@@ -53,7 +73,8 @@ def build_executable(
     from tilewright.frontend.build import build_module
 
     captured = graph.snapshot() if constants is None else constants
-    return pipelines.compile_module(build_module(graph), captured, target, donate, graph.name, keep_stages)
+    module = build_module(graph)
+    return pipelines.compile_module(module, captured, target, donate, graph.name, keep_stages, storage)
 
 
 class CompiledGraph:

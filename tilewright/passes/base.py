@@ -41,6 +41,8 @@ class Unit:
     threads: int
     donated: dict[int, int] = field(default_factory=dict)  # input index -> output index that may take its memory
     name: str = "main"
+    # Formats that arrays are stored in where it is said, by the number of an input, or of an output behind all inputs.
+    storage: dict[int, str] = field(default_factory=dict)
     remarks: list[Remark] = field(default_factory=list)
     seconds: dict[str, dict[str, float]] = field(default_factory=dict)  # spent on each kernel, by step
 

@@ -61,7 +61,9 @@ from tilewright.passes.core_tile_facts import (
     is_vague,
     load_behind_of,
     reduced_form,
+    refuse,
     storage_format,
+    stored_format,
     unit_places,
 )
 from tilewright.primitives import ArrayType
@@ -292,7 +294,10 @@ class QueuedTiles:
         if window is None and form.turned:
             raise CompilerBug("elements are gathered to pages in the order of rows")
         pages = pages_of(type.shape, form)
-        queue = self.threads.queue(storage_format(type.dtype), self.capacity(pages, scope, self._buffers))
+        format = stored_format(op.source)
+        if window is None and format == "bfp8":
+            raise refuse(op, "elements of an array of block floats are not read one by one", help="store it as it is")
+        queue = self.threads.queue(format, self.capacity(pages, scope, self._buffers))
         number = float(fill) if isinstance(fill, int | float) else None
         if number is None and op.fill is not None:
             number = float(decode(op.fill))

@@ -28,6 +28,12 @@ def storage_format(dtype: DType) -> str:
     return dtype.name if dtype in (dtypes.bf16, dtypes.f16) else carrier_of(dtype).name
 
 
+def stored_format(ref: SSAValue) -> str:
+    """The format of an array's pages: the one that its type says, or that of its elements."""
+    type = tile.ref_type(ref)
+    return type.layout.data or storage_format(type.dtype)
+
+
 def is_wide(kernel: tile.KernelOp) -> bool:
     """Whether registers have 32 bits: something is computed that does not fit 16, or 16 bits are of two kinds, as f16
     and what bools are stored as."""

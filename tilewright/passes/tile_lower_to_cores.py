@@ -87,6 +87,7 @@ from tilewright.passes.core_tile_facts import (
     refuse,
     shared_tiles,
     storage_format,
+    stored_format,
     sums_of,
 )
 
@@ -209,6 +210,9 @@ class _Lowering:
             extents, maps = self.tiles.page_maps(window, type.shape, form, op.symbols)
             add(cores.WRITER, cores.PutOp, [self.tiles.refs[op.destination], held.queue], {"extents": extents}, maps)
         else:
+            if stored_format(op.destination) == "bfp8":
+                what = "elements of an array of block floats are not written one by one"
+                raise refuse(op, what, help="store it as it is")
             lanes = self.tiles.lanes(op, form, cores.WRITER)
             maps = self.tiles.lane_maps(op.map.data, op.symbols, type.rank)
             queues = [h.queue for h in lanes]
@@ -223,7 +227,8 @@ class _Lowering:
         value, own = self.tiles.relabelled(op.value, form)
         source = self.tiles.load_behind(value)
         scope = self.tiles.scopes[block_of(op)]
-        if source is not None and source[1] is None and self.tiles.scope_of(value) is scope:
+        same = source is not None and stored_format(source[0].source) == stored_format(op.destination)
+        if source is not None and same and source[1] is None and self.tiles.scope_of(value) is scope:
             window = self.tiles.window(source[0])
             plain = own.of(array_type(value).shape)
             is_paged = window is not None and (window.form.rows, window.form.columns) == (plain.rows, plain.columns)
@@ -232,7 +237,8 @@ class _Lowering:
                 return self.tiles.waited(held, cores.WRITER, at_end=False)
         type = array_type(op.value)
         pages = pages_of(type.shape, form)
-        queue = self.threads.queue(storage_format(type.dtype), self.tiles.capacity(pages, scope, self.buffers))
+        format = stored_format(op.destination)
+        queue = self.threads.queue(format, self.tiles.capacity(pages, scope, self.buffers))
         self.tiles.compute_into(op.value, form, (None, None), queue)
         return self.tiles.waited(Held(queue, form, type, scope), cores.WRITER, at_end=False)
 

@@ -66,7 +66,8 @@ class Resource(Protocol):
 @dataclass(eq=False)
 class Agent:
     """One agent of a core. `time`: up to where it has come, in cycles; `busy`: how many of these it worked. `waiting`:
-    what it waits for, and in which operation."""
+    what it waits for, and in which operation. `states`: those of its units; `used`: in which each unit was last used, and
+    `unused`: units whose state was set since."""
 
     world: World
     core: Core
@@ -80,6 +81,8 @@ class Agent:
     waiting: tuple[Resource, Operation] | None = None
     waiting_since: float = 0.0
     states: dict[str, str] = field(default_factory=dict[str, str])
+    used: dict[str, str] = field(default_factory=dict[str, str])
+    unused: set[str] = field(default_factory=set[str])
     generator: GeneratorType[bool, None, None] | None = None
     trip_names: dict[Operation, tuple[str, ...]] = field(default_factory=dict[Operation, tuple[str, ...]])
 

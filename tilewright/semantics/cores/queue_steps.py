@@ -37,6 +37,7 @@ def configure_steps(op: cores.ConfigureOp) -> list[Step]:
 
         def configure() -> None:
             agent.states[unit] = state
+            agent.unused.add(unit)
             world.configures[unit] += 1
             agent.spend(cycles)
 

@@ -43,6 +43,8 @@ class ProgramRun:
         cycles, seconds: from its launch to its end.
         tile_operations: tiles of 32 x 32 that were copied, computed, multiplied and packed.
         configures: how often each unit's state was set, on all cores together.
+        fewest_configures: how often it has to be, in the order in which operations use it: as often as the state that
+            they need is another one than before.
         moved_bytes: by kind of transfer.
         busy_cycles: by agent, of all cores together, without what they waited.
         highest_queues: for each queue the most pages that it held on any core.
@@ -52,6 +54,7 @@ class ProgramRun:
     seconds: float
     tile_operations: int
     configures: dict[str, int]
+    fewest_configures: dict[str, int]
     moved_bytes: dict[str, int]
     busy_cycles: dict[str, float]
     highest_queues: list[int]
@@ -107,6 +110,7 @@ def run_program(
         cycles / world.grid.clock_hertz,
         world.tile_operations,
         dict(world.configures),
+        dict(world.changes),
         dict(world.moved_bytes),
         busy,
         highest,

@@ -143,6 +143,11 @@ def check_states(agent: Agent, op: Operation, states: tuple[tuple[str, str], ...
                 agent,
                 op,
             )
+        if unit in agent.unused:
+            agent.unused.remove(unit)
+            if agent.used.get(unit) != state:
+                agent.used[unit] = state
+                agent.world.changes[unit] += 1
 
 
 def repeated(pages: Array, broadcast: str) -> Array:

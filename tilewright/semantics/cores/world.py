@@ -48,6 +48,7 @@ class World:
     dram_banks: list[float] = field(default_factory=list[float])
     tile_operations: int = 0
     configures: Counter[str] = field(default_factory=Counter[str])
+    changes: Counter[str] = field(default_factory=Counter[str])
     moved_bytes: Counter[str] = field(default_factory=Counter[str])
     _number: int = 0
     _occupancies: dict[tuple[str, int, int], float] = field(default_factory=dict[tuple[str, int, int], float])

@@ -37,4 +37,11 @@ def _executable(unit: Unit, stages: dict[str, str]) -> Executable:
     return GridProgram(unit, stages)
 
 
-TARGET = Target("grid", lowered=True, program_files=False, machine_named=machine_named, executable=_executable)
+TARGET = Target(
+    "grid",
+    lowered=True,
+    program_files=False,
+    machine_named=machine_named,
+    executable=_executable,
+    storage_formats=("bfp8", "bf16"),
+)

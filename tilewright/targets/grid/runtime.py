@@ -14,7 +14,6 @@ from tilewright.errors import UnsupportedOnTargetError
 from tilewright.machines.machine import Machine
 from tilewright.passes.base import Unit
 from tilewright.passes.layout_rules import location_of
-from tilewright.primitives import ArrayType
 from tilewright.semantics.cores import DeviceArray, ProgramRun, run_program
 from tilewright.targets.base import Tensor
 
@@ -44,9 +43,11 @@ class Simulation:
         block = self._unit.main.body.block
         values: _Values = {}
         for number, argument in enumerate(block.args):
-            type = array_type(argument)
+            type, format = array_type(argument), self._unit.storage.get(number)
             values[argument] = (
-                _undefined(type) if arrays is None else DeviceArray.from_numpy(np.asarray(arrays[number]))
+                DeviceArray.undefined(type.shape, type.dtype, format=format)
+                if arrays is None
+                else DeviceArray.from_numpy(np.asarray(arrays[number]), format=format)
             )
         results = self._run_block(block, values)
         return [] if arrays is None else [result.to_numpy() for result in results]
@@ -96,8 +97,7 @@ class Simulation:
         arrays: list[DeviceArray] = []
         results: list[DeviceArray] = []
         for ref, effect in zip(kernel.refs, kernel.effect_names, strict=True):
-            type = tile.ref_type(ref)
-            given = _undefined(ArrayType(type.shape, type.dtype)) if effect == tile.OUT else next(pending)
+            given = _undefined(ref) if effect == tile.OUT else next(pending)
             if effect == tile.INOUT:
                 given = DeviceArray(given.shape, given.dtype, given.format, given.space, given.pages.copy())
             arrays.append(given)
@@ -123,9 +123,7 @@ def run_kernel(kernel: tile.KernelOp, inputs: Sequence[Tensor], machine: Machine
     arrays: list[DeviceArray] = []
     results: list[DeviceArray] = []
     for ref, effect in zip(kernel.refs, kernel.effect_names, strict=True):
-        type = tile.ref_type(ref)
-        is_new = effect == tile.OUT
-        given = DeviceArray.undefined(type.shape, type.dtype) if is_new else DeviceArray.from_numpy(next(pending))
+        given = _undefined(ref) if effect == tile.OUT else DeviceArray.from_numpy(next(pending), format=_format(ref))
         arrays.append(given)
         if effect != tile.IN:
             results.append(given)
@@ -133,8 +131,14 @@ def run_kernel(kernel: tile.KernelOp, inputs: Sequence[Tensor], machine: Machine
     return [result.to_numpy() for result in results]
 
 
-def _undefined(type: ArrayType) -> DeviceArray:
-    return DeviceArray.undefined(type.shape, type.dtype)
+def _undefined(ref: SSAValue) -> DeviceArray:
+    type = tile.ref_type(ref)
+    return DeviceArray.undefined(type.shape, type.dtype, format=_format(ref))
+
+
+def _format(ref: SSAValue) -> str | None:
+    """The format that an array's type says."""
+    return tile.ref_type(ref).layout.data or None
 
 
 def _is_true(condition: DeviceArray) -> bool:

@@ -1,0 +1,160 @@
+"""What single operations of a program for a grid of cores take, in cycles of each agent of a core.
+
+The numbers are those that the simulator counts: `tests/cores/test_core_model.py` holds them together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+from xdsl.ir import Operation, SSAValue
+
+from tilewright import ops
+from tilewright.dialects import cores, tile
+from tilewright.dialects.base import decode
+from tilewright.layout.catalogue.device_tiles import TILE
+from tilewright.machines.core_grid import CoreGrid
+from tilewright.semantics.cores.agents import MATH, PACK, UNPACK
+from tilewright.semantics.cores.element_steps import element_of
+from tilewright.semantics.tile import evaluate_map
+
+# Which agent sets the state of which unit.
+AGENTS = {
+    cores.UNPACK_A: UNPACK,
+    cores.UNPACK_B: UNPACK,
+    cores.MATRIX: MATH,
+    cores.VECTOR: MATH,
+    cores.PACK: PACK,
+    cores.EDGES: PACK,
+}
+# The kind of what sets states.
+CONFIGURES = "configures"
+
+
+@dataclass(frozen=True)
+class ComputeWork:
+    """One run of an operation of the thread that computes: cycles of each agent, and what the matrix unit takes in:
+    `pages` that it works on, one after another, 0 where it has no part in it. `tiles`: how many the kind counts."""
+
+    kind: str
+    tiles: int = 0
+    unpack: float = 0.0
+    math: float = 0.0
+    pack: float = 0.0
+    pages: int = 0
+
+    def of(self, agent: str) -> float:
+        """Cycles of `unpack`, `math` or `pack`."""
+        return {UNPACK: self.unpack, MATH: self.math, PACK: self.pack}[agent]
+
+
+def compute_work(op: Operation, grid: CoreGrid) -> ComputeWork | None:
+    """What an operation takes; None where it takes nothing, or depends on what was before."""
+    match op:
+        case cores.ConfigureOp():
+            agent = AGENTS[op.unit.data]
+            return ComputeWork(CONFIGURES, 1, **{agent: grid.configure_cycles})
+        case cores.PackOp():
+            count = len(op.slots)
+            return ComputeWork("packs", count, pack=grid.pack_cycles(_page_bytes(op.queue)) * count)
+        case cores.MapOp():
+            cost = ops.MOVE if op.fn.data == "fill" else ops.FUNCTIONS[op.fn.data].cost
+            return _vector(cost, cost, op, grid)
+        case cores.CastOp():
+            return _vector("casts", ops.ALU, op, grid)
+        case cores.FoldOp():
+            return _vector("folds", ops.ALU, op, grid)
+        case cores.CopyOp() | cores.BinaryOp() | cores.MatmulOp() | cores.ReduceOp():
+            return _matrix(op, grid)
+        case _:
+            return None
+
+
+def _vector(kind: str, cost: str, op: cores.RegisterOp, grid: CoreGrid) -> ComputeWork:
+    count = len(op.slots)
+    return ComputeWork(f"vector {kind}", count, math=grid.vector_tile_cycles(cost) * count)
+
+
+def _matrix(op: Operation, grid: CoreGrid) -> ComputeWork:
+    """Pages are unpacked and worked on: `moved` is how many are unpacked."""
+    match op:
+        case cores.CopyOp():
+            kind, pages, each, moved, queues = "copies", len(op.slots), grid.copy_cycles, len(op.slots), [op.queue]
+        case cores.BinaryOp():
+            multiplies = op.fn.data == "multiply"
+            kind = "products of elements" if multiplies else "sums and differences"
+            each = grid.multiply_cycles if multiplies else grid.matrix_cycles
+            pages, moved, queues = len(op.slots), 2 * len(op.slots), [op.left, op.right]
+        case cores.MatmulOp():
+            rows, columns, depth = op.block_shape
+            kind, pages, each = "products", rows * columns * depth, grid.multiply_cycles
+            # A page of one operand stays while those of the other that it meets come by.
+            moved, queues = depth * (rows * columns + min(rows, columns)), [op.left, op.right]
+        case cores.ReduceOp():
+            pages = int(decode(op.pages))
+            kind, each, moved, queues = "reductions", grid.reduce_cycles, pages + 1, [op.queue, op.scaler]
+        case _:
+            raise TypeError(op.name)
+    page = sum(grid.unpack_cycles(_page_bytes(queue)) for queue in queues) / len(queues)
+    return ComputeWork(kind, pages, unpack=moved * page, math=pages * each, pages=pages)
+
+
+def _page_bytes(queue: SSAValue) -> int:
+    return cores.queue_type(queue).tile_format.page_bytes
+
+
+# ---- movers ---------------------------------------------------------------------------------------------------------
+
+
+def pages_inside(op: cores.PagesOp, symbols: Sequence[int]) -> int:
+    """How many of the pages that an operation names the array has."""
+    inside = np.ones(prod(op.shape), bool)
+    grid = cores.page_grid(tile.ref_type(op.array).shape)
+    for coordinate, size in zip(evaluate_map(op.map.data, op.shape, symbols), grid, strict=True):
+        flat = coordinate.reshape(-1)
+        inside &= (flat >= 0) & (flat < size)
+    return int(inside.sum())
+
+
+def elements_beyond(op: cores.PadOp, symbols: Sequence[int]) -> int:
+    """How many elements of the pages that an operation names lie outside of the array."""
+    shape = tile.ref_type(op.array).shape
+    sizes = (*(1,) * (2 - len(shape)), *shape)
+    coordinates = [each.reshape(-1) for each in evaluate_map(op.map.data, op.shape, symbols)]
+    valid = np.ones(prod(op.shape), np.int64)
+    for coordinate, size in zip(coordinates[:-2], sizes[:-2], strict=True):
+        valid *= (coordinate >= 0) & (coordinate < size)
+    for coordinate, size in zip(coordinates[-2:], sizes[-2:], strict=True):
+        valid *= np.where(coordinate < 0, 0, np.clip(size - TILE * coordinate, 0, TILE))
+    return int((TILE * TILE - valid).sum())
+
+
+@dataclass(frozen=True)
+class ElementRuns:
+    """Elements of an array that are moved, and in how many pieces they lie in its memory."""
+
+    elements: int
+    runs: int
+
+
+def element_runs(op: cores.ElementsOp, symbols: Sequence[int]) -> ElementRuns:
+    """What an operation moves; coordinates that are in queues count as 0."""
+    shape = tile.ref_type(op.array).shape
+    given = [*symbols, *(0 for _ in op.indices)]
+    coordinates = [each.reshape(-1) for each in evaluate_map(op.map.data, op.lanes, given)]
+    inside = np.ones(prod(op.lanes), bool)
+    for coordinate, size in zip(coordinates, shape, strict=True):
+        inside &= (coordinate >= 0) & (coordinate < size)
+    nothing = np.zeros(int(inside.sum()), np.int64)
+    chosen = [nothing] * (2 - len(shape)) + [coordinate[inside] for coordinate in coordinates]
+    if not nothing.size:
+        return ElementRuns(0, 0)
+    page = nothing
+    pages = [*chosen[:-2], chosen[-2] // TILE, chosen[-1] // TILE]
+    for coordinate, size in zip(pages, cores.page_grid(shape), strict=True):
+        page = page * size + coordinate
+    place = page * TILE * TILE + element_of(chosen[-2] % TILE, chosen[-1] % TILE)
+    return ElementRuns(nothing.size, 1 + int((np.diff(place) != 1).sum()))
