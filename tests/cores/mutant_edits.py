@@ -19,6 +19,7 @@ SYNCHRONISES = (
     *(cores.SemaphoreSetOp, cores.SemaphoreIncrementOp, cores.SemaphoreWaitOp, cores.SemaphoreMulticastOp),
     *(cores.RegistersOp, cores.ConfigureOp, cores.AccumulateOp),
 )
+MOVES = (cores.FetchOp, cores.PadOp, cores.PutOp, cores.GenerateOp, cores.MulticastOp, cores.SendOp)
 
 
 def leave_out(op: Operation) -> None:
@@ -41,7 +42,8 @@ def neighbour(op: Operation, forwards: bool) -> Operation | None:
 def move(op: Operation, forwards: bool) -> None:
     """One place down, or up."""
     other, block = neighbour(op, forwards), op.parent_block()
-    assert other is not None
+    if other is None:
+        return
     assert block is not None
     op.detach()
     if forwards:

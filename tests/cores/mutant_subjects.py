@@ -109,6 +109,22 @@ def row_sums() -> Subject:
     return Subject("sums of rows", _placed(programs.row_sums(3)), [x], [wanted])
 
 
+def through_memory() -> Subject:
+    x = numbers((32, 96))
+    return Subject("through memory", _placed(programs.through_memory(3)), [x], [np.exp(-x.astype(np.float64))])
+
+
+def normalised() -> Subject:
+    """Rows and columns that end within a tile, and more rows than cores take at once."""
+
+    def make(p: Program) -> list[Value]:
+        x = p.array(70, 50)
+        total = p.reduce(p.map("multiply", x, x), "add", (1,))
+        return [p.map("multiply", x, p.broadcast(p.map("rsqrt", total), x.shape, (0,)))]
+
+    return _compiled("rows normalised 70x50 f32", make)
+
+
 def softmax() -> Subject:
     return _compiled("softmax 64x96 f32", lambda p: [p.softmax(p.array(64, 96))])
 
@@ -141,6 +157,8 @@ SUBJECTS: tuple[Callable[[], Subject], ...] = (
     gather_to_one,
     accumulated_matmul,
     row_sums,
+    through_memory,
     softmax,
+    normalised,
     product,
 )

@@ -2,8 +2,9 @@
 
 `python -m tests.cores.mutants` plants each mistake in each program of `SUBJECTS`, and prints how many were caught, by
 what, and each mutant that was not with the reason why it is in order, if there is one. A mutant is an edit of a clone:
-an operation that synchronises, or configures, is left out, repeated or moved past its neighbour; each number of pages,
-of a semaphore, of trips and of registers, each depth and address of a queue and each result of a map is another one.
+an operation that synchronises, configures or moves data is left out, repeated or moved past its neighbour; each number
+of pages, of a semaphore, of trips and of registers, each depth and address of a queue and each result of a map is
+another one.
 
 A mutant is caught by the verifier of the dialect, by what is proven without a run, or by the run, which finds a hazard
 or gives another result. `mutant_reasons` proves that one that is not caught is in order. Where that says so, nothing
@@ -24,6 +25,7 @@ from xdsl.ir import Operation
 from xdsl.utils.exceptions import VerifyException
 
 from tests.cores.mutant_edits import (
+    MOVES,
     SYNCHRONISES,
     Edit,
     added,
@@ -70,10 +72,32 @@ class Mutant:
 
 
 @dataclass(frozen=True)
+class Pair:
+    """Two mutants of two operations at once."""
+
+    one: Mutant
+    other: Mutant
+
+    @property
+    def rule(self) -> str:
+        return f"{self.one.rule}, and {self.other.number}, {self.other.rule}"
+
+    def operation(self, kernel: tile.KernelOp) -> Operation:
+        return self.one.operation(kernel)
+
+    def planted(self, kernel: tile.KernelOp) -> tile.KernelOp:
+        clone = kernel.clone()
+        first, second = self.one.operation(clone), self.other.operation(clone)
+        self.one.edit(first)
+        self.other.edit(second)
+        return clone
+
+
+@dataclass(frozen=True)
 class Verdict:
     """What became of a mutant: what caught it and of which kind it is, or empty. `reason`: why it is in order."""
 
-    mutant: Mutant
+    mutant: Mutant | Pair
     op: str
     by: str = ""
     kind: str = ""
@@ -101,7 +125,7 @@ def mutants_of(kernel: tile.KernelOp) -> Iterator[Mutant]:
 
 
 def _edits(program: cores.ProgramOp, op: Operation) -> Iterator[tuple[str, Edit]]:
-    if isinstance(op, SYNCHRONISES):
+    if isinstance(op, SYNCHRONISES + MOVES):
         yield "left out", leave_out
         yield "repeated", repeat
         yield from _moves(op)
@@ -149,7 +173,7 @@ def _moves(op: Operation) -> Iterator[tuple[str, Edit]]:
         yield "moved down", lambda each: move(each, True)
     before = neighbour(op, False)
     # Where the one before is moved down, that is the same.
-    if before is not None and not isinstance(before, SYNCHRONISES):
+    if before is not None and not isinstance(before, SYNCHRONISES + MOVES):
         yield "moved up", lambda each: move(each, False)
 
 
@@ -202,14 +226,15 @@ def _registers(op: Operation) -> Iterator[tuple[str, Edit]]:
 
 def judge(
     subject: Subject,
-    mutant: Mutant,
+    mutant: Mutant | Pair,
     expected: Sequence[Tensor],
     seeds: Sequence[int],
     reasons: Reasons,
     proves: bool = True,
 ) -> Verdict:
     """Whether a mutant is seen. Without what `proves`, the run is alone."""
-    name = f"{mutant.operation(subject.kernel).name} {mutant.number}"
+    number = mutant.number if isinstance(mutant, Mutant) else mutant.one.number
+    name = f"{mutant.operation(subject.kernel).name} {number}"
     kernel = mutant.planted(subject.kernel)
     try:
         kernel.verify()
@@ -243,15 +268,29 @@ def _is_same(one: Tensor, other: Tensor) -> bool:
 
 
 def verdicts(
-    subject: Subject, seeds: Sequence[int], sample: int = 0, proves: bool = True, seed: int = 0
+    subject: Subject, seeds: Sequence[int], *, sample: int = 0, pairs: int = 0, proves: bool = True, seed: int = 0
 ) -> Iterator[Verdict]:
-    """Those of all mutants of a program, or of some that are drawn."""
+    """Those of all mutants of a program, or of a sample of them, or of so many pairs, which are drawn."""
     expected, reasons = subject.expected(), Reasons(program_of(subject.kernel), MACHINE)
-    mutants = list(mutants_of(subject.kernel))
+    draw = random.Random(seed)
+    mutants: list[Mutant | Pair] = [*mutants_of(subject.kernel)]
     if sample:
-        mutants = random.Random(seed).sample(mutants, min(sample, len(mutants)))
+        mutants = draw.sample(mutants, min(sample, len(mutants)))
+    if pairs:
+        mutants = [*_pairs(subject, draw, pairs)]
     for mutant in mutants:
         yield judge(subject, mutant, expected, seeds, reasons, proves)
+
+
+def _pairs(subject: Subject, draw: random.Random, count: int) -> Iterator[Pair]:
+    """Pairs of mutants, most of them of what does nothing wrong alone: what is wrong alone is caught anyway."""
+    reasons = Reasons(program_of(subject.kernel), MACHINE)
+    all_mutants = list(mutants_of(subject.kernel))
+    harmless = [m for m in all_mutants if reasons.why_in_order(program_of(m.planted(subject.kernel)))]
+    for number in range(count):
+        one, other = draw.choice(harmless), draw.choice(harmless if number % 2 else all_mutants)
+        if one.number != other.number:
+            yield Pair(one, other)
 
 
 def main() -> None:
@@ -259,6 +298,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--subject", default="", help="only programs with this in their name")
     parser.add_argument("--run-alone", action="store_true", help="without what is proven before the run")
+    parser.add_argument("--pairs", type=int, default=0, help="two mistakes at once, so many for each program")
     parser.add_argument("--all", action="store_true", help="print what was caught and why, too")
     given = parser.parse_args()
     total: Counter[str] = Counter()
@@ -266,7 +306,7 @@ def main() -> None:
         subject = make()
         if given.subject not in subject.name:
             continue
-        found = list(verdicts(subject, range(given.seeds), proves=not given.run_alone))
+        found = list(verdicts(subject, range(given.seeds), pairs=given.pairs, proves=not given.run_alone))
         counts = counted(found)
         total += counts
         print(f"{subject.name}: {_line(counts)}", flush=True)

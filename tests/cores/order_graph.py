@@ -1,5 +1,5 @@
-"""Whether two programs do the same in an order that is the same wherever that matters: it is proven from what each agent
-does, without a run.
+"""Whether two programs do the same in an order that is the same wherever that matters: it is proven from what each
+agent does, without a run.
 
 A graph has all events and what must come before what: the order of each agent, what is given before it is waited for,
 and what came to a core before a number that was sent there later. What touches the same memory must be in an order by

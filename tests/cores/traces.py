@@ -37,7 +37,7 @@ class UnknownEventsError(Exception):
 
 @dataclass(frozen=True)
 class Touch:
-    """Memory that is used. `item`: what is there, where several follow each other, as pages do in a place of a queue."""
+    """Memory that is used. `item`: what is there, where several follow each other, as pages do in a queue."""
 
     place: tuple[Any, ...]
     item: int
@@ -165,7 +165,7 @@ class _Tracer:
             case cores.GenerateOp():
                 pages = self._pages(self.names[op.queue], "back", range(decode(op.count)), True)
                 numbers = str(op.map), self._map(op.map, op.symbols, (0, 0, 0))
-                self._add(*self._named(op), *numbers, *_named(pages), touches=pages)
+                self._add_once(*self._named(op), *numbers, *_named(pages), touches=pages)
             case cores.BarrierOp():
                 for number in self.under_way[op.of.data]:
                     self._add(ENDED, started=number)
@@ -192,12 +192,16 @@ class _Tracer:
         elements = tuple(Touch(("array", array, at), 0, puts) for at in kept if not isinstance(op, cores.PadOp))
         # A page of which the array has none is not written to it, whichever it is.
         named = [at if is_inside or not puts else None for at, is_inside in zip(sources, inside, strict=True)]
-        self._add(*self._named(op), *named, *_named(pages), touches=(*pages, *elements))
+        add = self._add_once if isinstance(op, cores.PadOp) else self._add
+        add(*self._named(op), *named, *_named(pages), touches=(*pages, *elements))
         if kept and not isinstance(op, cores.PadOp):
             self.under_way[cores.WRITE if puts else cores.READ].append(len(self.events) - 1)
 
     def _others(self, rectangle: AffineMapAttr, symbols: Sequence[SSAValue]) -> tuple[Place, ...]:
         top, left, bottom, right = self._map(rectangle, symbols)
+        row, column = self.here
+        if not (top <= row <= bottom and left <= column <= right):
+            raise ProtocolError("a rectangle without the core that sends to it")
         places = itertools.product(range(top, bottom + 1), range(left, right + 1))
         return tuple(place for place in places if place != self.here)
 
@@ -232,9 +236,9 @@ class _Tracer:
             case cores.SemaphoreIncrementOp():
                 number, value = self.names[op.semaphore], decode(op.value)
                 row, column = self._map(op.core, op.symbols)
-                there = Touch(("number", (row, column), number), 0, True, adds=True)
-                gives = "number", number, value
-                self._add("increment", number, value, row, column, gives=gives, touches=(there,), targets=((row, column),))
+                there = (Touch(("number", (row, column), number), 0, True, adds=True),)
+                gives, targets = ("number", number, value), ((row, column),)
+                self._add("increment", number, value, *targets, gives=gives, touches=there, targets=targets)
             case cores.SemaphoreMulticastOp():
                 number, others = self.names[op.semaphore], self._others(op.rectangle, op.symbols)
                 own = Touch(("number", self.here, number), 0, False)

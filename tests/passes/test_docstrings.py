@@ -27,6 +27,7 @@ from tilewright.passes.scheduled_configure_units import ScheduledConfigureUnitsP
 from tilewright.passes.scheduled_loop_over_tiles import ScheduledLoopOverTilesPass
 from tilewright.passes.scheduled_order_accesses import ScheduledOrderAccessesPass
 from tilewright.passes.scheduled_order_tiles import ScheduledOrderTilesPass
+from tilewright.passes.tile_store_arrays import TileStoreArraysPass
 from tilewright.pipelines import array_to_tile, tile_to_cores, tile_to_scheduled, tile_to_warps
 from tilewright.semantics.hazards import CoreHazard, RaceError
 
@@ -58,6 +59,8 @@ def unit_from(text: str, each: Pass) -> Unit:
         unit.machine = load(MACHINES[type(each)])
     if isinstance(each, SMALL):
         unit.machine = small(unit.machine)
+    if isinstance(each, TileStoreArraysPass):
+        unit.storage = {0: "bfp8"}
     return unit
 
 

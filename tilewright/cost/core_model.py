@@ -108,16 +108,22 @@ class _Group:
 
 @dataclass(frozen=True)
 class _Mover:
-    """A mover of the core where it takes longest. `cycles`: of all its `steps`; `overlaps`: whether it works while the
-    core computes."""
+    """A mover of the core where it takes longest. `cycles`: of all its `steps`, where those of all cores work at the
+    same time, and `alone`, where none of them does; `overlaps`: whether it works while the core computes."""
 
     cycles: float = 0.0
+    alone: float = 0.0
     steps: int = 1
     overlaps: bool = True
 
     @property
     def one(self) -> float:
+        """The cycles of a step."""
         return self.cycles / self.steps
+
+    @property
+    def one_alone(self) -> float:
+        return self.alone / self.steps
 
 
 class _Model:
@@ -126,32 +132,37 @@ class _Model:
         self._grid = grid
         self._threads = {thread.role.data: thread for thread in program.threads}
         clipped = clipped_operations(program)
-        alike = cores_alike(program)
-        self._groups = [_Group(each) for each in ([[p] for group in alike for p in group] if clipped else alike)]
-        for role, thread in self._threads.items():
-            shared: Path | None = None
-            for group in self._groups:
-                if not thread.computes:
-                    path = mover_path(program, thread, group.places[0], grid, clipped)
-                elif shared is None or _depends_on_place(thread, program):
-                    path = shared = compute_path(program, thread, group.places[0], grid)
-                else:
-                    path = shared
-                group.paths[role] = path
+        self._groups: list[_Group] = []
+        shared: Path | None = None
+        for alike in cores_alike(program):
+            own = {role: thread for role, thread in self._threads.items() if thread.computes}
+            for thread in own.values():
+                if shared is None or _depends_on_place(thread, program):
+                    shared = compute_path(program, thread, alike[0], grid)
+            for places in [[place] for place in alike] if clipped else [alike]:
+                group = _Group(places, {} if shared is None else {cores.COMPUTE: shared})
+                for role, thread in self._threads.items():
+                    if not thread.computes:
+                        group.paths[role] = mover_path(program, thread, places[0], grid, clipped)
+                self._groups.append(group)
 
     def cost(self) -> CoreCost:
         grid = self._grid
         paths = [group.paths[cores.COMPUTE] for group in self._groups if cores.COMPUTE in group.paths]
         compute = max((path.cycles for path in paths), default=0)
         reader, writer = self._mover(cores.READER), self._mover(cores.WRITER)
+        # Threads that take turns do so at other times on other cores, which then do not share what they wait for.
+        turns = [each.alone - each.one_alone for each in (reader, writer) if not each.overlaps]
         steady = {
-            "compute": compute + sum(each.cycles - each.one for each in (reader, writer) if not each.overlaps),
+            "compute": compute + sum(turns),
             "reader": reader.cycles - reader.one + compute / reader.steps,
             "writer": writer.cycles - writer.one + compute / writer.steps,
         }
         moved = {kinds: self._total("bytes", kinds) for kinds in (_READS, _WRITES)}
         limited_by = max(steady, key=lambda name: steady[name])
-        cycles = reader.one + steady[limited_by] + writer.one
+        # Cores that had their first pages earlier have their last ones earlier.
+        ends = max(reader.one + writer.one_alone, reader.one_alone + writer.one)
+        cycles = ends + steady[limited_by]
         shared = sum(moved.values()) / self._dram_bytes_per_cycle
         if shared > cycles:
             limited_by, cycles = "dram", shared
@@ -187,17 +198,18 @@ class _Model:
         thread = self._threads.get(role)
         if thread is None:
             return _Mover()
-        cycles = 0.0
+        cycles = alone = 0.0
         for group in self._groups:
             path = group.paths[role]
             own = path.cycles
+            alone = max(alone, own)
             for kinds in (_READS, _WRITES):
                 network = sum(a.network_cycles for op, a in path.amounts.items() if isinstance(op, kinds))
                 together = self._total("bytes", kinds, role) / self._dram_bytes_per_cycle
                 own += max(0.0, together - network)
             cycles = max(cycles, own)
         steps = max(self._steps(group.paths[role]) for group in self._groups)
-        return _Mover(cycles, max(1, steps), self._overlaps(thread))
+        return _Mover(cycles, alone, max(1, steps), self._overlaps(thread))
 
     def _steps(self, path: Path) -> int:
         """How often the queue that is moved most is."""

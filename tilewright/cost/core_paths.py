@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 
+import numpy as np
 from xdsl.ir import Block, Operation, SSAValue
-from xdsl.ir.affine import AffineExpr
+from xdsl.ir.affine import AffineExpr, AffineMap
 from xdsl.ir.affine.affine_expr import (
     AffineBinaryOpExpr,
     AffineBinaryOpKind,
@@ -26,9 +28,12 @@ from tilewright.dialects.base import decode
 from tilewright.layout.catalogue.device_tiles import FACE, TILE
 from tilewright.machines.core_grid import CORE_WRITE, DRAM_READ, DRAM_WRITE, CoreGrid
 from tilewright.semantics.cores.static_walk import Place, Projection, Walk
+from tilewright.semantics.tile import Tensor, evaluate_map
 
 # Source registers that unpack may be ahead by, and halves of the tile registers.
 _BANKS = _HALVES = 2
+# At so many places and pages of an operation it is looked whether the array has them.
+_MOST_POINTS = 1 << 20
 # What a path counts beside operations.
 _CYCLES, _CHANGES = "cycles", "changes"
 _AMOUNTS = ("bytes", "transactions", "received_bytes", "busy_cycles", "network_cycles")
@@ -54,8 +59,8 @@ class Amount:
 
 @dataclass(frozen=True)
 class Path:
-    """A thread of one core. `cycles`: from its beginning to its end; `counts`: how often each operation runs; `changes`:
-    how often pack begins or stops to add; `amounts`: what operations of a mover do."""
+    """A thread of one core. `cycles`: from its beginning to its end; `counts`: how often each operation runs;
+    `changes`: how often pack begins or stops to add; `amounts`: what operations of a mover do."""
 
     cycles: int
     counts: Mapping[Operation, int]
@@ -112,8 +117,8 @@ class _ComputeWalk(Walk):
         self._adds = False
         ends = {queue.result: ends_of(queue) for queue in program.queues}
         own = [queue for queue, found in ends.items() if found == (cores.COMPUTE, cores.COMPUTE)]
-        self._full = {queue: _Tokens() for queue in own}
-        self._free = {queue: _Tokens(cores.queue_type(queue).pages) for queue in own}
+        self._full: dict[SSAValue, _Tokens] = {queue: _Tokens() for queue in own}
+        self._free: dict[SSAValue, _Tokens] = {queue: _Tokens(cores.queue_type(queue).pages) for queue in own}
 
     @property
     def cycles(self) -> int:
@@ -273,7 +278,7 @@ class _MoverWalk(Walk):
                 self._to_cores(op, op.source, 1)
             case cores.RearrangeOp():
                 extents: tuple[int, ...] = decode(op.extents)
-                self._spend(op, self._grid.element_cycles * _product(extents))
+                self._spend(op, self._grid.element_cycles * prod(extents))
             case cores.GenerateOp():
                 elements = TILE * TILE // FACE if op.face_rows is not None else TILE * TILE
                 self._spend(op, self._grid.element_cycles * elements * int(decode(op.count)))
@@ -309,7 +314,7 @@ class _MoverWalk(Walk):
 
     def _elements(self, op: cores.GatherOp | cores.ScatterOp) -> None:
         found = element_runs(op, self._symbols(op.symbols))
-        lanes = _product(op.lanes)
+        lanes = prod(op.lanes)
         gathers = isinstance(op, cores.GatherOp)
         each = _page_bytes(op.queue) // (TILE * TILE)
         size = max(1, round(each * found.elements / max(1, found.runs)))
@@ -376,17 +381,50 @@ def clipped_operations(program: cores.ProgramOp) -> frozenset[Operation]:
 
 
 def _is_inside(op: cores.PagesOp, program: cores.ProgramOp) -> bool:
-    row, column = program.body.block.args
-    most = dict(zip((row, column), program.shape, strict=True))
+    most: dict[SSAValue, int] = dict(zip(program.body.block.args, program.shape, strict=True))
     ranges: list[tuple[int, int]] = []
     for symbol in op.symbols:
         loop = symbol.owner.parent_op() if isinstance(symbol.owner, Block) else None
-        trips = int(decode(loop.trips)) if isinstance(loop, tile.ForOp) else most.get(symbol, 1)
+        trips: int = decode(loop.trips) if isinstance(loop, tile.ForOp) else most.get(symbol, 1)
         ranges.append((0, trips - 1))
     dims = [(0, extent - 1) for extent in op.shape]
     found = [_range(each, dims, ranges) for each in op.map.data.results]
     grid = cores.page_grid(tile.ref_type(op.array).shape)
-    return all(low >= 0 and high < size for (low, high), size in zip(found, grid, strict=True))
+    if all(low >= 0 and high < size for (low, high), size in zip(found, grid, strict=True)):
+        return True
+    return _is_inside_in_each_trip(op, program)
+
+
+def _is_inside_in_each_trip(op: cores.PagesOp, program: cores.ProgramOp) -> bool:
+    """Whether the array has all pages wherever the operation runs, as loops end before: by looking at each place and
+    trip, unless there are very many."""
+    loops = _loops_around(op)
+    sizes = [*program.shape, *(int(decode(loop.trips)) for loop in loops)]
+    if prod(sizes) * prod(op.shape) > _MOST_POINTS:
+        return False
+    roots = [*program.body.block.args, *(loop.body.block.args[0] for loop in loops)]
+    points: dict[SSAValue, Tensor] = dict(zip(roots, np.indices(sizes).reshape(len(sizes), -1), strict=True))
+    runs = np.ones(prod(sizes), bool)
+    for loop in loops:
+        if loop.end is not None:
+            (end,) = evaluate_map(loop.end.data, runs.shape, [points[symbol] for symbol in loop.symbols])
+            runs &= points[loop.body.block.args[0]] < end
+    symbols = [points[symbol][runs] for symbol in op.symbols]
+    shape = (*op.shape, int(runs.sum()))
+    # One more dim, of the points, which no map names.
+    coordinates = evaluate_map(AffineMap(len(shape), op.map.data.num_symbols, op.map.data.results), shape, symbols)
+    grid = cores.page_grid(tile.ref_type(op.array).shape)
+    return all(((c >= 0) & (c < size)).all() for c, size in zip(coordinates, grid, strict=True))
+
+
+def _loops_around(op: Operation) -> list[tile.ForOp]:
+    found: list[tile.ForOp] = []
+    parent = op.parent_op()
+    while parent is not None:
+        if isinstance(parent, tile.ForOp):
+            found.insert(0, parent)
+        parent = parent.parent_op()
+    return found
 
 
 _Range = tuple[int, int]
@@ -423,13 +461,6 @@ def _combined(kind: AffineBinaryOpKind, left: _Range, right: _Range) -> _Range:
             return (left[0] % divisor, left[1] % divisor) if same else (0, divisor - 1)
         case _:
             return -(-left[0] // divisor), -(-left[1] // divisor)
-
-
-def _product(extents: Sequence[int]) -> int:
-    count = 1
-    for extent in extents:
-        count *= extent
-    return count
 
 
 def _page_bytes(queue: SSAValue) -> int:

@@ -17,7 +17,7 @@ from tilewright.dialects import cores, tile
 from tilewright.dialects.base import decode
 from tilewright.layout.catalogue.device_tiles import TILE
 from tilewright.machines.core_grid import CoreGrid
-from tilewright.semantics.cores.agents import MATH, PACK, UNPACK
+from tilewright.semantics.cores.agents import MATH, PACK, PARTS, UNPACK
 from tilewright.semantics.cores.element_steps import element_of
 from tilewright.semantics.tile import evaluate_map
 
@@ -55,8 +55,8 @@ def compute_work(op: Operation, grid: CoreGrid) -> ComputeWork | None:
     """What an operation takes; None where it takes nothing, or depends on what was before."""
     match op:
         case cores.ConfigureOp():
-            agent = AGENTS[op.unit.data]
-            return ComputeWork(CONFIGURES, 1, **{agent: grid.configure_cycles})
+            cycles = {agent: grid.configure_cycles if AGENTS[op.unit.data] == agent else 0.0 for agent in PARTS}
+            return ComputeWork(CONFIGURES, 1, cycles[UNPACK], cycles[MATH], cycles[PACK])
         case cores.PackOp():
             count = len(op.slots)
             return ComputeWork("packs", count, pack=grid.pack_cycles(_page_bytes(op.queue)) * count)

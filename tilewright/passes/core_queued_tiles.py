@@ -55,6 +55,7 @@ from tilewright.passes.core_threads import (
     with_symbols,
 )
 from tilewright.passes.core_tile_facts import (
+    block_of,
     is_anchored,
     is_place_of_lanes,
     is_unit_reshape,
@@ -432,6 +433,20 @@ class QueuedTiles:
             self._masks[limit, side] = Held(queue, Form(0, 1), type, self._top)
         return self.waited(self._masks[limit, side], cores.COMPUTE)
 
+    def columns_inside(self, op: tile.StoreOp, window: Window, form: Form) -> Held:
+        """Pages, one for each column of a window's pages, with 1 in columns that the array has, and 0 beyond it."""
+        type, array = array_type(op.value), tile.ref_type(op.destination)
+        scope = self.scopes[block_of(op)]
+        count = page_counts(type.shape, form)[2]
+        limit = array.shape[-1] if array.shape else 1
+        queue = self.threads.queue(dtypes.bf16.name, count, "mask")
+        choice = ArrayAttr([FloatAttr(float(n), f64) for n in (limit, 1, 0)])
+        page = plus(self._sum(window.starts[-1], op.symbols), AffineExpr.dimension(2))
+        with self.threads.inside(cores.READER, scope):
+            self._generate(queue, count, plus(times(page, TILE), AffineExpr.dimension(1)), {"choice": choice})
+        held = Held(queue, Form(0, 1), ArrayType((TILE, count * TILE), dtypes.bool_), scope)
+        return self.waited(held, cores.COMPUTE)
+
     def ones(self) -> Held:
         """The page of ones that sums of pages are multiplied by."""
         if self._ones is None:
@@ -452,11 +467,19 @@ class QueuedTiles:
         return Held(queue, form, type, scope, pads)
 
     def compute_into(
-        self, value: SSAValue, form: Form, need: tuple[Padding, Padding], queue: SSAValue
+        self,
+        value: SSAValue,
+        form: Form,
+        need: tuple[Padding, Padding],
+        queue: SSAValue,
+        inside: Held | None = None,
     ) -> tuple[Padding, Padding]:
-        """Compute a tile in a form, and push it; gives what its padding holds."""
+        """Compute a tile in a form, and push it; gives what its padding holds. Columns that are not `inside` are 0."""
         type = array_type(value)
         root = self._graph(value, form)
+        if inside is not None:
+            read = Read(inside, lambda row, column: column, cores.NONE, False, False, dtypes.f32)
+            root = apply("select", [read, root, Number(0.0, root.carrier)], type.dtype)
         counts = page_counts(type.shape, form)
         pads = [padding_of(root, side) for side in (0, 1)]
         cut = [n is not None and pads[side] != n for side, n in enumerate(need)]

@@ -64,9 +64,10 @@ from tilewright import dtypes, ops
 from tilewright.dialects import cores, tile
 from tilewright.dialects.base import array_type
 from tilewright.errors import CompilerBug
+from tilewright.layout.catalogue.device_tiles import TILE
 from tilewright.machines.core_grid import CoreGrid
 from tilewright.passes.base import Remark, Unit
-from tilewright.passes.core_forms import Form, completed, pages_of, window_of
+from tilewright.passes.core_forms import Form, Window, completed, pages_of, window_of
 from tilewright.passes.core_points import deal_points
 from tilewright.passes.core_products import emit_product
 from tilewright.passes.core_queued_tiles import QueuedTiles
@@ -204,7 +205,7 @@ class _Lowering:
         if len(indices) == len(op.symbols):
             window = window_of(op.map.data, type.shape, array.shape, len(indices))
         form = self.tiles.natural(op.value) if window is None else window.form
-        held = self._stored(op, form)
+        held = self._stored(op, form, window)
         add = self.threads.add
         if window is not None:
             extents, maps = self.tiles.page_maps(window, type.shape, form, op.symbols)
@@ -222,24 +223,28 @@ class _Lowering:
         add(cores.WRITER, cores.BarrierOp, [], {"of": cores.WRITE})
         add(cores.WRITER, cores.PopOp, [held.queue], {"pages": held.pages})
 
-    def _stored(self, op: tile.StoreOp, form: Form) -> Held:
+    def _stored(self, op: tile.StoreOp, form: Form, window: Window | None) -> Held:
         """What is stored, in a queue to the writer. What was computed further out is not stored here."""
+        type, array = array_type(op.value), tile.ref_type(op.destination)
+        format = stored_format(op.destination)
+        # Numbers that share an exponent share it with what is beyond the array.
+        inside = None
+        if format == "bfp8" and window is not None and (array.shape[-1] if array.shape else 1) % TILE:
+            inside = self.tiles.columns_inside(op, window, form)
         value, own = self.tiles.relabelled(op.value, form)
         source = self.tiles.load_behind(value)
         scope = self.tiles.scopes[block_of(op)]
         same = source is not None and stored_format(source[0].source) == stored_format(op.destination)
-        if source is not None and same and source[1] is None and self.tiles.scope_of(value) is scope:
-            window = self.tiles.window(source[0])
+        if source is not None and same and inside is None and source[1] is None and self.tiles.scope_of(value) is scope:
+            origin = self.tiles.window(source[0])
             plain = own.of(array_type(value).shape)
-            is_paged = window is not None and (window.form.rows, window.form.columns) == (plain.rows, plain.columns)
-            if is_paged or (window is None and not plain.turned):
-                held = self.tiles.loaded(source[0], plain, None, cores.WRITER, window)
+            is_paged = origin is not None and (origin.form.rows, origin.form.columns) == (plain.rows, plain.columns)
+            if is_paged or (origin is None and not plain.turned):
+                held = self.tiles.loaded(source[0], plain, None, cores.WRITER, origin)
                 return self.tiles.waited(held, cores.WRITER, at_end=False)
-        type = array_type(op.value)
         pages = pages_of(type.shape, form)
-        format = stored_format(op.destination)
         queue = self.threads.queue(format, self.tiles.capacity(pages, scope, self.buffers))
-        self.tiles.compute_into(op.value, form, (None, None), queue)
+        self.tiles.compute_into(op.value, form, (None, None), queue, inside)
         return self.tiles.waited(Held(queue, form, type, scope), cores.WRITER, at_end=False)
 
     def _reduce(self, op: tile.ReduceOp) -> None:

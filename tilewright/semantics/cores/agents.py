@@ -66,7 +66,7 @@ class Resource(Protocol):
 @dataclass(eq=False)
 class Agent:
     """One agent of a core. `time`: up to where it has come, in cycles; `busy`: how many of these it worked. `waiting`:
-    what it waits for, and in which operation. `states`: those of its units; `used`: in which each unit was last used, and
+    what it waits for, and in which operation. `states`: those of its units; `used`: in which each was last used, and
     `unused`: units whose state was set since."""
 
     world: World
