@@ -74,7 +74,7 @@ def numbers(shape: Sequence[int], seed: int = 0) -> Tensor:
     return np.random.default_rng(seed).standard_normal(shape).astype(ml_dtypes.bfloat16)
 
 
-def _placed(kernel: tile.KernelOp) -> tile.KernelOp:
+def placed(kernel: tile.KernelOp) -> tile.KernelOp:
     """With the addresses of its queues."""
     program = program_of(kernel)
     assert MACHINE.grid is not None
@@ -86,19 +86,19 @@ def _placed(kernel: tile.KernelOp) -> tile.KernelOp:
 def multicast_matmul() -> Subject:
     x, y = numbers((64, 64)), numbers((64, 96), 1)
     wanted = x.astype(np.float64) @ y.astype(np.float64)
-    return Subject("matmul with multicasts", _placed(programs.multicast_matmul(2, 3, 2)), [x, y], [wanted])
+    return Subject("matmul with multicasts", placed(programs.multicast_matmul(2, 3, 2)), [x, y], [wanted])
 
 
 def gather_to_one() -> Subject:
     x = numbers((32, 96))
     wanted = x.astype(np.float64).reshape(32, 3, 32).sum(axis=1)
-    return Subject("gather to one core", _placed(programs.gather_to_one(3)), [x], [wanted])
+    return Subject("gather to one core", placed(programs.gather_to_one(3)), [x], [wanted])
 
 
 def accumulated_matmul() -> Subject:
     x, y = numbers((64, 96)), numbers((96, 32), 1)
     wanted = x.astype(np.float64) @ y.astype(np.float64)
-    kernel = _placed(programs.single_core_matmul(2, 3, 1, accumulates=True))
+    kernel = placed(programs.single_core_matmul(2, 3, 1, accumulates=True))
     return Subject("matmul that accumulates", kernel, [x, y], [wanted])
 
 
@@ -106,12 +106,12 @@ def row_sums() -> Subject:
     x = numbers((32, 96))
     wanted = np.zeros((32, 32))
     wanted[:, 0] = x.astype(np.float64).sum(axis=1)
-    return Subject("sums of rows", _placed(programs.row_sums(3)), [x], [wanted])
+    return Subject("sums of rows", placed(programs.row_sums(3)), [x], [wanted])
 
 
 def through_memory() -> Subject:
     x = numbers((32, 96))
-    return Subject("through memory", _placed(programs.through_memory(3)), [x], [np.exp(-x.astype(np.float64))])
+    return Subject("through memory", placed(programs.through_memory(3)), [x], [np.exp(-x.astype(np.float64))])
 
 
 def normalised() -> Subject:
@@ -123,6 +123,11 @@ def normalised() -> Subject:
         return [p.map("multiply", x, p.broadcast(p.map("rsqrt", total), x.shape, (0,)))]
 
     return _compiled("rows normalised 70x50 f32", make)
+
+
+def edges() -> Subject:
+    """A product of which every size ends within a tile."""
+    return _compiled("product 40x50x33 f32", lambda p: [p.dot(p.array(40, 50), p.array(50, 33), 0, 1, 0)])
 
 
 def softmax() -> Subject:
@@ -160,5 +165,6 @@ SUBJECTS: tuple[Callable[[], Subject], ...] = (
     through_memory,
     softmax,
     normalised,
+    edges,
     product,
 )

@@ -288,8 +288,8 @@ class OrderGraph:
         if last is None:
             return
         arrivals = [at for (sent, _), at in self.arrivals.items() if sent == last]
-        over = [*arrivals, *([self.ends[last]] if last in self.ends else [])]
-        if not any(self.is_before(each, node) for each in over):
+        over = [arrivals, *([[self.ends[last]]] if last in self.ends else [])]
+        if not any(all(self.is_before(each, node) for each in ends) for ends in over):
             raise NoOrderError("two multicasts under way")
 
 

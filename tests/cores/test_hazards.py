@@ -631,10 +631,10 @@ def test_all_kinds_are_tried() -> None:
 
 
 def test_what_came_to_another_core_tells_nothing_of_this_one() -> None:
-    """A core sends to two others, and tells only one of it, which tells the other: it may be too early."""
-    found = {_kind_of(relayed(True), seed) for seed in range(40)}
-    assert found == {"", "read-before-arrival"}
-    assert {_kind_of(relayed(False), seed) for seed in range(40)} == {""}
+    """A core sends to two others, and tells only one of it, which tells the other: it may be too early, which is
+    found whether it is so or not."""
+    assert {_kind_of(relayed(True), seed) for seed in range(20)} == {"read-before-arrival"}
+    assert {_kind_of(relayed(False), seed) for seed in range(20)} == {""}
 
 
 def _kind_of(kernel: tile.KernelOp, seed: int) -> str:

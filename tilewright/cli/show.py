@@ -13,10 +13,10 @@ from tilewright.cli.report import Report
 if TYPE_CHECKING:
     from rich.console import Console
 
-Stage = Literal["array", "tile", "scheduled", "llvm", "ptx", "sass", "asm"]
+Stage = Literal["array", "tile", "scheduled", "llvm", "ptx", "sass", "cpp", "asm"]
 
 # Pygments has no lexer for the IR's generic form; LLVM's colours types, symbols and numbers alike.
-_LEXERS: dict[str, str] = dict.fromkeys(("ptx", "sass", "asm"), "gas")
+_LEXERS: dict[str, str] = dict.fromkeys(("ptx", "sass", "asm"), "gas") | {"cpp": "cpp"}
 
 
 def show(
@@ -34,13 +34,15 @@ def show(
         tilewright show model.py::attention --args '(8, 128, 64):f32, (8, 128, 64):f32, (8, 128, 64):f32'
         tilewright show examples/kernels/matmul.py::matmul --stage asm --target cpu:x86-64-v3
         tilewright show examples/kernels/matmul.py::matmul --stage sass --target cuda:sm_90a
+        tilewright show examples/kernels/matmul.py::matmul --stage cpp --target grid:wormhole
 
     Parameters
     ----------
     function
         FILE::NAME of a `tw.jit` function or a `tw.kernel`.
     stage
-        After which phase: array program, tile kernels, scheduled kernels, LLVM IR or assembly; PTX or SASS of a GPU.
+        After which phase: array program, tile kernels, scheduled kernels, LLVM IR or assembly; PTX or SASS of a GPU;
+        C++ of a grid of cores.
     arguments
         What to compile for, as '(SIZES):TYPE, ..., name=value'. Without it, the file's EXAMPLE_ARGUMENTS.
     """

@@ -50,7 +50,7 @@ class CoreCost:
         compute_cycles: of the thread that computes, on the core where it takes longest, if it never waits for others.
         read_cycles, write_cycles: of the movers, likewise, with what all cores together move.
         fill_cycles, drain_cycles: of the first step of the reader and the last one of the writer.
-        overlapped: whether the reader, and the writer, work while the core computes.
+        overlapped: whether the reader, and the writer, work while the core computes, but for the first and last step.
         bounds: the least cycles that the work takes on the machine: computing, on all cores evenly and without changes
             of a unit's state; DRAM, each array moved once; and the networks.
         dispatch_cycles: from the launch to the first instruction.
@@ -209,7 +209,7 @@ class _Model:
                 own += max(0.0, together - network)
             cycles = max(cycles, own)
         steps = max(self._steps(group.paths[role]) for group in self._groups)
-        return _Mover(cycles, alone, max(1, steps), self._overlaps(thread))
+        return _Mover(cycles, alone, max(1, steps), steps <= 1 or self._overlaps(thread))
 
     def _steps(self, path: Path) -> int:
         """How often the queue that is moved most is."""

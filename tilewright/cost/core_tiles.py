@@ -22,6 +22,8 @@ _BLOCK_CYCLES = 100.0
 # What tiles of a product may take of a core's memory: what follows it has queues, too.
 _PRODUCT_SHARE = 0.6
 _SUM_BYTES = 4 * TILE * TILE
+# What cores that share a loop send to one of them.
+_PARTIAL_PAGES = 64
 
 
 def _pages(size: int) -> int:
@@ -145,3 +147,40 @@ def attention_tile(queries: int, keys: int, others: int, grid: CoreGrid) -> tupl
     while rows > 1 and others * -(-_pages(queries) // rows) < grid.rows * grid.columns:
         rows //= 2
     return _extent(queries, even_pages(_pages(queries), rows)), _extent(keys, even_pages(_pages(keys), 8))
+
+
+@dataclass(frozen=True)
+class Split:
+    """How points of a kernel and parts of their loops are dealt to cores: rows and columns of points, each of them rows
+    and columns of cores that share its loop."""
+
+    points: tuple[int, int]
+    parts: tuple[int, int]
+
+
+def shared_loop(points: int, trips: int, loaded_pages: int, result_pages: int, grid: CoreGrid) -> Split | None:
+    """The cores that share each point's loop, where that is predicted to take less time than one for each point. The
+    pages of a trip are brought to each core, and from the same banks to all; what cores have found is sent to one of
+    them, and combined there."""
+    page = 4 * TILE * TILE
+    rate = grid.transfer(DRAM_READ).rate_of(page) / grid.clock_hertz
+    most_of_all = grid.dram_bytes_per_second / grid.clock_hertz
+    found: list[tuple[float, int, Split]] = []
+    for down in range(1, min(points, grid.rows) + 1):
+        across = points // down
+        if points % down or across > grid.columns:
+            continue
+        for rows in range(1, grid.rows // down + 1):
+            for columns in range(1, grid.columns // across + 1):
+                parts = rows * columns
+                each = -(-trips // parts)
+                if parts > 1 and ((parts - 1) * each >= trips or parts * result_pages > _PARTIAL_PAGES):
+                    continue
+                trip = loaded_pages * page * max(1 / rate, points * parts / most_of_all)
+                combined = result_pages * (page / grid.network_bytes_per_cycle + 2 * grid.unpack_cycles(page))
+                together = parts * combined + 4 * grid.latency_cycles(CORE_WRITE) if parts > 1 else 0.0
+                found.append((each * trip + together, parts, Split((down, across), (rows, columns))))
+    if not found:
+        return None
+    best = min(found, key=lambda each: each[:2])[2]
+    return best if prod(best.parts) > 1 else None

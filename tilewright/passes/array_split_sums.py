@@ -61,6 +61,8 @@ class ArraySplitSumsPass:
     name: ClassVar[str] = "array-split-sums"
 
     def apply(self, unit: Unit) -> None:
+        if unit.machine.grid is not None:
+            return  # cores share the loops of long sums
         for block in blocks_of(unit.main):
             for op in list(block.ops):
                 if isinstance(op, array.ContractOp) and unit.machine.has_warps:

@@ -7,6 +7,7 @@ from math import prod
 
 from xdsl.ir.affine import AffineExpr
 
+from tilewright.cost.core_tiles import Split
 from tilewright.dialects import tile
 from tilewright.machines.core_grid import CoreGrid
 from tilewright.passes.core_threads import CORE_COLUMN, CORE_ROW, ZERO, divided, plus, remainder, times
@@ -25,7 +26,8 @@ class PointLoop:
 class Dealt:
     """`cores`: rows and columns of the cores that have points. `loops`: those of a core. `dims`: of each dim of the
     grid, the loop along it (None: it has one point), how many points a core has along it, and which of a core's
-    coordinates counts them; or with `line`, how many points there are of which each core has some in a row."""
+    coordinates counts them; or with `line`, how many points there are of which each core has some in a row. `parts`:
+    rows and columns of cores that share each point."""
 
     shape: tuple[int, ...]
     cores: tuple[int, int]
@@ -34,6 +36,7 @@ class Dealt:
         default_factory=dict[int, tuple[PointLoop | None, int, AffineExpr]]
     )
     line: int = 0
+    parts: tuple[int, int] = (1, 1)
 
     def indices(self) -> list[AffineExpr]:
         """The coordinates of the point that a core is at."""
@@ -56,13 +59,18 @@ class Dealt:
         return found
 
     def _core(self) -> AffineExpr:
-        return plus(times(AffineExpr.symbol(CORE_ROW), self.cores[1]), AffineExpr.symbol(CORE_COLUMN))
+        rows, columns = self.parts
+        row, column = divided(AffineExpr.symbol(CORE_ROW), rows), divided(AffineExpr.symbol(CORE_COLUMN), columns)
+        return plus(times(row, self.cores[1] // columns), column)
 
 
-def deal_points(kernel: tile.KernelOp, grid: CoreGrid) -> Dealt:
+def deal_points(kernel: tile.KernelOp, grid: CoreGrid, split: Split | None = None) -> Dealt:
     """Points of a product go by rows and columns of cores, so that cores of a row or column read the same operand;
-    other points go to the cores in a line."""
+    other points go to the cores in a line. Where several cores share a point, each has a part of one."""
     shape = kernel.grid_shape
+    if split is not None:
+        cores = split.points[0] * split.parts[0], split.points[1] * split.parts[1]
+        return Dealt(shape, cores, [], line=1, parts=split.parts)
     has_product = any(isinstance(op, tile.DotOp) for op in kernel.walk())
     if has_product:
         dealt = _by_rows_and_columns(shape, grid)

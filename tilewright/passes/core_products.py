@@ -52,7 +52,7 @@ def emit_product(
     step(threads, cores.RELEASE)
     for extent, size in ((columns, width), (rows, height)):
         if extent > size:
-            threads.close_loop()
+            threads.close()
     if counter is not None:
         # What else is packed in the loop replaces what is there.
         threads.add(cores.COMPUTE, cores.AccumulateOp, [], {}, {"map": (0, [ZERO])})

@@ -103,6 +103,10 @@ class QueuedTiles:
         """A tile is in a queue for what computes."""
         self._held[value] = [(held, cores.COMPUTE)]
 
+    def enter(self, block: Block) -> None:
+        """What follows in a block is done where the threads are now, once."""
+        self.scopes[block] = self._top = self.threads.scopes[-1]
+
     def present_form(self, value: SSAValue) -> Form:
         """The form in which a tile is, or comes."""
         mine = [found.form for found, taker in self._held.get(value, ()) if taker == cores.COMPUTE]

@@ -77,7 +77,7 @@ def emit_reduction(threads: Threads, reduction: Reduction, queue: SSAValue, regi
     threads.add(cores.COMPUTE, cores.PackOp, [queue], {"slot": 0, "count": at_once}, {"at": (1, [page])})
     step(threads, cores.RELEASE)
     if results > at_once:
-        threads.close_loop()
+        threads.close()
 
 
 def _reduce_pages(
@@ -111,7 +111,7 @@ def _fold_pages(threads: Threads, reduction: Reduction, result: AffineExpr, term
         copy(plus(counter, 1), 1)
         combine = {"fn": reduction.fn, "dtype": dtype, "arguments": (0, 1), "numbers": ArrayAttr([])}
         threads.add(cores.COMPUTE, cores.MapOp, [], {"slot": 0, "count": 1, **combine})
-        threads.close_loop()
+        threads.close()
     # Sums of rows are in the first column, which is then summed as all columns are.
     for is_along, along in ((reduction.columns, cores.ROW), (reduction.rows, cores.COLUMN)):
         if is_along:

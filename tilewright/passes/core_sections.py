@@ -357,7 +357,7 @@ def emit_section(
         row = plus(threads.open_loop(rows, roles=[cores.COMPUTE]), first_row)
         for start, count in _chunks(threads, columns, most):
             _emit_chunk(threads, plan, targets, count, lambda d, s=start: (row, plus(plus(s, d), first_column)))
-        threads.close_loop()
+        threads.close()
 
 
 def _split(place: AffineExpr, columns: int, first_row: int) -> tuple[AffineExpr, AffineExpr]:
@@ -374,7 +374,7 @@ def _chunks(threads: Threads, extent: int, most: int) -> Iterator[tuple[AffineEx
     else:
         counter = threads.open_loop(trips, roles=[cores.COMPUTE])
         yield times(counter, size), size
-        threads.close_loop()
+        threads.close()
     if left:
         yield AffineExpr.constant(trips * size), left
 

@@ -25,8 +25,8 @@ ZERO = AffineExpr.constant(0)
 
 @dataclass
 class Scope:
-    """The body of a loop, or of the program. `values`: what is held until it ends, and so who takes it from its queue.
-    `loops`: each thread's loop around it."""
+    """The body of a loop or a choice, or of the program. `loops`: each thread's loop or choice around it; `endings`:
+    what is done when it ends."""
 
     blocks: dict[str, Block]
     loops: dict[str, Operation] = field(default_factory=dict[str, Operation])
@@ -62,6 +62,14 @@ class Threads:
         op = cores.QueueOp.make([], {}, [type])
         if hint:
             op.results[0].name_hint = hint
+        self._place(op)
+        self.body.block.add_op(op)
+        return op.results[0]
+
+    def semaphore(self, hint: str) -> SSAValue:
+        """A semaphore that is 0 in the beginning."""
+        op = cores.SemaphoreOp.make([], {"initial": 0}, [cores.SemaphoreType()])
+        op.results[0].name_hint = hint
         self._place(op)
         self.body.block.add_op(op)
         return op.results[0]
@@ -127,13 +135,30 @@ class Threads:
         self.scopes.append(scope)
         return AffineExpr.symbol(root)
 
-    def close_loop(self) -> None:
+    def open_if(self, condition: AffineExpr, roles: Iterable[str] = cores.ROLES) -> None:
+        """Begin what some threads do where a number is 0."""
+        scope = Scope({})
+        for role in dict.fromkeys(self._runs[role] for role in roles):
+            regions = [cores.region_of(), cores.region_of()]
+            scope.loops[role] = self.add(role, cores.IfOp, [], {}, {"map": (0, [condition])}, regions=regions)
+            scope.blocks[role] = self.at[role] = regions[0].block
+        self.scopes.append(scope)
+
+    def otherwise(self) -> None:
+        """What follows is done where the number is not 0."""
+        for role, op in self.scopes[-1].loops.items():
+            self.at[role] = op.regions[1].block
+
+    def close(self) -> None:
+        """End the loop, or the choice, that was begun last."""
         scope = self.scopes.pop()
         for ending in scope.endings:
             ending()
-        for role, loop in scope.loops.items():
-            self.at[role].add_op(tile.YieldOp.make([], {}, []))
-            parent = loop.parent_block()
+        for role, op in scope.loops.items():
+            last = cores.EndOp if isinstance(op, cores.IfOp) else tile.YieldOp
+            for region in op.regions:
+                region.block.add_op(last.make([], {}, []))
+            parent = op.parent_block()
             if parent is None:
                 raise CompilerBug("a loop in no block")
             self.at[role] = parent
@@ -151,7 +176,7 @@ class Threads:
             ending()
         for role, region in self._bodies.items():
             region.block.add_op(cores.EndOp.make([], {}, []))
-            drop_empty_loops(region.block)
+            drop_empty(region.block)
             if region.block.first_op is region.block.last_op:
                 continue
             attributes = {"role": role} | ({"noc": networks[role]} if role in networks else {})
@@ -187,12 +212,13 @@ class Elsewhere:
             parent.insert_op_before(op, following)
 
 
-def drop_empty_loops(block: Block) -> None:
-    """Take out loops that do nothing."""
+def drop_empty(block: Block) -> None:
+    """Take out loops and choices that do nothing."""
     for op in list(block.ops):
-        if isinstance(op, tile.ForOp):
-            drop_empty_loops(op.body.block)
-            if op.body.block.first_op is op.body.block.last_op and not op.results:
+        if isinstance(op, tile.ForOp | cores.IfOp):
+            for region in op.regions:
+                drop_empty(region.block)
+            if all(region.block.first_op is region.block.last_op for region in op.regions) and not op.results:
                 op.detach()
                 op.erase()
 

@@ -6,7 +6,7 @@ from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.ir.affine import AffineExpr
 
-from tilewright import dtypes
+from tilewright import dtypes, ops
 from tilewright.dialects import tile
 from tilewright.dialects.base import array_type, decode
 from tilewright.dtypes import DType
@@ -166,10 +166,21 @@ def is_anchored(value: SSAValue) -> bool:
 
 
 def is_zero(value: SSAValue) -> bool:
+    return number_of(value) == 0.0
+
+
+def number_of(value: SSAValue) -> float | None:
+    """The number that a tile has everywhere; None where it is not known to be one."""
     op = value.owner
-    while isinstance(op, tile.BroadcastOp | tile.CastOp):
+    while isinstance(op, tile.BroadcastOp | tile.CastOp | tile.RelayoutOp):
         op = op.operands[0].owner
-    return isinstance(op, tile.FullOp) and float(decode(op.value)) == 0.0
+    return float(decode(op.value)) if isinstance(op, tile.FullOp) else None
+
+
+def changes_nothing(value: SSAValue, fn: str) -> bool:
+    """Whether a tile is what a reduction by a function begins with."""
+    identity = ops.FUNCTIONS[fn].identity
+    return identity is not None and number_of(value) == float(identity(array_type(value).dtype))
 
 
 def narrower(value: SSAValue, shared: set[SSAValue]) -> SSAValue:

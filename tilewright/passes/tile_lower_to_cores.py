@@ -54,6 +54,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import ClassVar
 
 from xdsl.dialects.builtin import BoolAttr, IndexType
@@ -68,12 +69,13 @@ from tilewright.layout.catalogue.device_tiles import TILE
 from tilewright.machines.core_grid import CoreGrid
 from tilewright.passes.base import Remark, Unit
 from tilewright.passes.core_forms import Form, Window, completed, pages_of, window_of
+from tilewright.passes.core_partials import Shared, emit_gather, shared_of, stacked
 from tilewright.passes.core_points import deal_points
 from tilewright.passes.core_products import emit_product
 from tilewright.passes.core_queued_tiles import QueuedTiles
 from tilewright.passes.core_reductions import Reduction, emit_reduction
 from tilewright.passes.core_sections import Held
-from tilewright.passes.core_threads import Threads, with_symbols
+from tilewright.passes.core_threads import ZERO, Threads, plus, times, with_symbols
 from tilewright.passes.core_tile_facts import (
     PLACEWISE,
     RELABELS,
@@ -142,7 +144,9 @@ class _Lowering:
         if 0 in kernel.grid_shape:
             result.body.block.add_op(tile.YieldOp.make([], {}, []))
             return result
-        dealt, wide = deal_points(kernel, grid), is_wide(kernel)
+        wide = is_wide(kernel)
+        self.shared = shared_of(kernel, grid)
+        dealt = deal_points(kernel, grid, None if self.shared is None else self.shared.split)
         self.threads = Threads(dealt.cores, self.movers)
         self.registers = grid.half_registers(wide)
         self.written = {op.destination for op in kernel.walk() if isinstance(op, tile.StoreOp)}
@@ -154,8 +158,8 @@ class _Lowering:
         self.tiles.index.update(zip(kernel.indices, dealt.indices(), strict=True))
         self.tiles.scopes[kernel.body.block] = self.threads.scopes[-1]
         self.lower_block(kernel.body.block)
-        for _ in dealt.loops:
-            self.threads.close_loop()
+        while len(self.threads.scopes) > 1:
+            self.threads.close()
         program = self.threads.finish({cores.READER: 0, cores.WRITER: 1})
         if wide:
             program.wide = BoolAttr.from_bool(True)
@@ -337,9 +341,13 @@ class _Lowering:
         end = None
         if op.end is not None:
             end = with_symbols(op.end.data.results[0], lambda p: self.tiles.index[op.symbols[p]])
+        shared = self.shared if self.shared is not None and self.shared.loop is op else None
+        if shared is not None:
+            trips, end = shared.each, shared.end
         counter = self.threads.open_loop(trips, end)
         scope = self.threads.scopes[-1]
-        self.tiles.index[block.args[0]] = counter
+        own = ZERO if shared is None else times(shared.part, shared.each)
+        self.tiles.index[block.args[0]] = plus(own, counter)
         self.tiles.scopes[block] = scope
         for position, dot in sums.items():
             self.sums[dot] = queues[position], counter if trips > 1 else None
@@ -353,7 +361,7 @@ class _Lowering:
         for position in carried:
             form = self.tiles.forms[arguments[position]]
             self.tiles.compute_into(following[position], form, (None, None), queues[position])
-        self.threads.close_loop()
+        self.threads.close()
         for position, result in enumerate(op.results):
             form = self.tiles.forms[arguments[position]]
             if position in sums:
@@ -361,7 +369,39 @@ class _Lowering:
                 self.threads.add(cores.COMPUTE, cores.PushOp, [queues[position]], pages)
             self.tiles.forms[result] = form
             held = Held(queues[position], form, array_type(result), outer)
+            if shared is None or position not in sums:
+                self.tiles.waited(held, cores.COMPUTE)
+            self.tiles.add(result, held)
+        if shared is not None:
+            self._gather(shared, [queues[position] if position in sums else None for position in range(len(arguments))])
+
+    def _gather(self, shared: Shared, sums: Sequence[SSAValue | None]) -> None:
+        """What cores that share a loop have found comes together at one, which alone goes on. Sums of products are in
+        queues to the writer already."""
+        partials: list[Held] = []
+        for result, queue in zip(shared.loop.results, sums, strict=True):
+            type, form = array_type(result), self.tiles.forms[result]
+            if queue is None:
+                queue = self.threads.queue(storage_format(type.dtype), pages_of(type.shape, form), "partial")
+                self.tiles.compute_into(result, form, (None, None), queue)
+            partials.append(Held(queue, form, type, self.threads.scopes[-1]))
+        gathered = emit_gather(self.threads, shared, partials)
+        self.threads.open_if(shared.is_root)
+        self.tiles.enter(self.kernel.body.block)
+        scope = self.threads.scopes[-1]
+        for result, partial, queue, fn in zip(
+            shared.loop.results, partials, gathered, shared.functions, strict=True
+        ):
+            every = self.tiles.waited(stacked(queue, partial, shared.count, scope), cores.COMPUTE)
+            total = self.threads.queue(partial.format, partial.pages)
+            pages = {"pages": partial.pages}
+            self.threads.add(cores.COMPUTE, cores.ReserveOp, [total], pages)
+            emit_reduction(self.threads, Reduction(every, (0,), fn, False, False, None), total, self.registers)
+            self.threads.add(cores.COMPUTE, cores.PushOp, [total], pages)
+            held = Held(total, partial.form, partial.type, scope)
             self.tiles.add(result, self.tiles.waited(held, cores.COMPUTE))
+        decision = f"{shared.count} cores share the loop of each point, of {int(shared.loop.trips.value.data)} trips"
+        self._remark(decision, f"there are {prod(self.kernel.grid_shape)} points")
 
     def _begun(self, op: tile.ForOp, position: int, is_sum: bool) -> SSAValue:
         """The queue of a tile that a loop carries, before its first trip."""

@@ -4,6 +4,9 @@ What happened is told apart by vector clocks. Each agent has a column, and so ha
 waited for: reads, writes to arrays, writes to cores, and numbers of semaphores that are multicast. An event at clock c
 of a column is known to an agent whose vector has c or more there. Its own events an agent knows; its clock moves on
 when it tells others what it knows.
+
+That what was written to other cores has come to all of them is known behind a barrier. That it has come to one of them
+is known by a number that came there later: the core notes who knew of it, and when. Whoever knows that knows it, too.
 """
 
 from __future__ import annotations
@@ -32,6 +35,11 @@ PARTS = (UNPACK, MATH, PACK)
 READS, ARRAY_WRITES, CORE_WRITES, NUMBERS = 1, 2, 3, 4
 MOVER_COLUMNS = 5
 
+# Of writes to other cores so many are told apart.
+_MOST_WRITES = 64
+
+# The column of a mover's writes to cores, and a clock.
+Written = tuple[int, int]
 # What an agent knows at some time.
 Knowledge = Array
 # An operation at work: it gives whether the agent has to wait, and then do it again.
@@ -158,13 +166,15 @@ def some_factor(order: random.Random) -> float:
 class Mover(Agent):
     """A thread that moves data. `begun`: the clock of each of its columns; `lands`: when all reads, writes to arrays
     and writes to cores have. `arrivals` and `sent`: for each core that it wrote to, when the last write arrives, and
-    its clock; `multicasts`: stamps of the last multicast of pages and of a semaphore."""
+    its clock; `destinations`: for the clocks of its last writes to cores, to which; `multicasts`: stamps of the last
+    multicast of pages and of a semaphore."""
 
     noc: int = 0
     begun: list[int] = field(default_factory=lambda: [0] * MOVER_COLUMNS)
     lands: list[float] = field(default_factory=lambda: [0.0] * MOVER_COLUMNS)
     arrivals: dict[Core, float] = field(default_factory=dict["Core", float])
     sent: dict[Core, int] = field(default_factory=dict["Core", int])
+    destinations: dict[int, list[Core]] = field(default_factory=dict[int, list["Core"]])
     multicasts: dict[int, Stamp] = field(default_factory=dict[int, Stamp])
 
     def begin(self, column: int, op: Operation) -> Stamp:
@@ -180,18 +190,33 @@ class Mover(Agent):
     def has_finished(self, column: int) -> bool:
         return self.vector.item(self.column + column) >= self.begun[column]
 
-    def tell_core(self, core: Core) -> Knowledge:
-        """What a number that goes to a core tells there: that what was written to the core before has come, too."""
-        told = self.tell()
-        column = self.column + CORE_WRITES
-        told[column] = max(told.item(column), self.sent.get(core, 0))
-        return told
+    def begin_to_cores(self, op: Operation, cores: list[Core]) -> Stamp:
+        """Pages are under way to other cores."""
+        stamp = self.begin(CORE_WRITES, op)
+        clock = self.begun[CORE_WRITES]
+        self.destinations[clock] = cores
+        self.destinations.pop(clock - _MOST_WRITES, None)
+        for core in cores:
+            self.sent[core] = clock
+        return stamp
+
+    def written_to(self, core: Core) -> Written:
+        """What a number that goes to a core comes behind: what was written to the core before."""
+        return self.column + CORE_WRITES, self.sent.get(core, 0)
+
+    def has_come(self, agent: Agent, stamp: Stamp) -> bool:
+        """Whether an agent knows that what this one wrote to other cores has come to all of them."""
+        if stamp.column != self.column + CORE_WRITES:
+            return False
+        cores = self.destinations.get(stamp.clock)
+        return cores is not None and all(core.has_come(agent, stamp) for core in cores)
 
 
 @dataclass(eq=False)
 class Core:
     """One core: where it is, and what it has. `ports`: until when its end of each network is busy; `arriving`: the same
-    for what others write to it."""
+    for what others write to it. `came`: for the column of each mover that wrote to it up to which clock that has come,
+    and who knew it when."""
 
     row: int
     column: int
@@ -202,6 +227,20 @@ class Core:
     arriving: list[float] = field(default_factory=list[float])
     registers: Registers | None = None
     sources: Sources | None = None
+    came: dict[int, list[tuple[int, Stamp]]] = field(default_factory=dict[int, list[tuple[int, Stamp]]])
+
+    def note_came(self, written: Written, stamp: Stamp) -> None:
+        column, clock = written
+        known = self.came.setdefault(column, [])
+        if clock and (not known or known[-1][0] < clock or known[-1][1].column != stamp.column):
+            known.append((clock, stamp))
+            if len(known) > _MOST_WRITES:
+                del known[0]
+
+    def has_come(self, agent: Agent, stamp: Stamp) -> bool:
+        """Whether an agent knows that what a mover wrote to this core at a clock of its own has come."""
+        known = self.came.get(stamp.column, ())
+        return any(clock >= stamp.clock and agent.knows(who) for clock, who in reversed(known))
 
     @property
     def position(self) -> tuple[int, int]:

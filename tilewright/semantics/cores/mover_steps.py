@@ -25,14 +25,13 @@ from tilewright.semantics.cores.agents import (
     Action,
     Agent,
     Core,
-    Knowledge,
     Mover,
-    Stamp,
 )
 from tilewright.semantics.cores.device_array import poison_page
 from tilewright.semantics.cores.expressions import Argument, numbers_of, places_from, python
 from tilewright.semantics.cores.queues import Pages, at, set_at, shifted
 from tilewright.semantics.cores.reports import hazard
+from tilewright.semantics.cores.semaphores import Message, Semaphore
 from tilewright.semantics.cores.steps import Names, Step
 
 # How many moves of one operation are kept, by where they are.
@@ -248,7 +247,7 @@ def multicast_steps(op: cores.MulticastOp, names: Names) -> list[Step]:
                 return
             if checks:
                 _keep_apart(own, op, CORE_WRITES)
-                stamp = own.begin(CORE_WRITES, op)
+                stamp = own.begin_to_cores(op, others)
                 queue.note_reads(agent, slots, stamp)
                 own.multicasts[CORE_WRITES] = stamp
                 for each in others:
@@ -261,9 +260,7 @@ def multicast_steps(op: cores.MulticastOp, names: Names) -> list[Step]:
                     view = each.queues[number].view
                     assert view is not None
                     set_at(view, slots, pages)
-            lands = _sent(own, world.transfer_to_cores(own, others, count * queue.format.page_bytes))
-            for each in others:
-                each.queues[number].expect(slots, lands[each])
+            _note_landing(own, world.transfer_to_cores(own, others, count * queue.format.page_bytes))
 
         return multicast
 
@@ -288,34 +285,31 @@ def send_steps(op: cores.SendOp, names: Names) -> list[Step]:
             there = other.queues[destination.number]
             target = [(first + page) % there.capacity for page in written.pages(to)]
             if checks:
-                stamp = own.begin(CORE_WRITES, op)
+                stamp = own.begin_to_cores(op, [other])
                 source.note_reads(agent, slots, stamp)
                 there.check_reserved(agent, op, target)
                 there.note_writes(agent, target, stamp)
             if source.view is not None:
                 assert there.view is not None
                 there.view[target] = at(source.view, slots)
-            lands = _sent(own, world.transfer_to_cores(own, [other], count * source.format.page_bytes))
-            there.expect(target, lands[other])
+            _note_landing(own, world.transfer_to_cores(own, [other], count * source.format.page_bytes))
 
         return send
 
     return [Step(make, ", ".join([read.argument, written.argument, *core]))]
 
 
-def _sent(own: Mover, lands: dict[Core, float]) -> dict[Core, float]:
+def _note_landing(own: Mover, lands: dict[Core, float]) -> None:
     """Pages are on their way to cores, to each up to some time."""
     for core, time in lands.items():
         own.arrivals[core] = max(own.arrivals.get(core, 0.0), time)
-        own.sent[core] = own.begun[CORE_WRITES]
         own.lands[CORE_WRITES] = max(own.lands[CORE_WRITES], time)
-    return lands
 
 
 def _keep_apart(own: Mover, op: Operation, column: int) -> None:
     """A mover has one multicast of a sort under way at a time."""
     last = own.multicasts.get(column)
-    if last is not None and not own.knows(last):
+    if last is not None and not own.knows(last) and not own.has_come(own, last):
         raise hazard(
             "multicasts-in-flight",
             f"begins while `{last.op.name}` is under way: no barrier of writes is between, and no answer to it",
@@ -380,10 +374,10 @@ def semaphore_increment_steps(op: cores.SemaphoreIncrementOp, names: Names) -> l
         def increment(row: int, column: int) -> None:
             other = core_at(own, op, row, column)
             semaphore = other.semaphores[number]
-            stamp, told, trips = _message(own, op, other)
+            message = _message(own, op, other)
             arrives = _arrival(own, other)
             own.spend(world.grid.issue_cycles)
-            world.at(arrives, lambda: semaphore.arrive(own, op, trips, stamp, value, told, False))
+            world.at(arrives, lambda: semaphore.arrive(message, value, False))
 
         return increment
 
@@ -408,12 +402,12 @@ def semaphore_multicast_steps(op: cores.SemaphoreMulticastOp, names: Names) -> l
                 reads = own.begin(NUMBERS, op)
                 own.multicasts[NUMBERS] = source.reads[reads.column] = reads
             for other in others:
-                stamp, told, trips = _message(own, op, other)
+                message = _message(own, op, other)
                 if world.checks:
-                    told[own.column + NUMBERS] = own.begun[NUMBERS]
+                    message.told[own.column + NUMBERS] = own.begun[NUMBERS]
                 arrives = _arrival(own, other)
                 own.lands[NUMBERS] = max(own.lands[NUMBERS], arrives)
-                _post(own, op, other, number, value, stamp, told, trips, arrives)
+                _post(message, other.semaphores[number], value, arrives)
             own.spend(world.grid.issue_cycles)
 
         return multicast
@@ -421,31 +415,20 @@ def semaphore_multicast_steps(op: cores.SemaphoreMulticastOp, names: Names) -> l
     return [Step(make, ", ".join(rectangle))]
 
 
-def _post(
-    own: Mover,
-    op: Operation,
-    other: Core,
-    number: int,
-    value: int,
-    stamp: Stamp,
-    told: Knowledge,
-    trips: tuple[int, ...],
-    arrives: float,
-) -> None:
+def _post(message: Message, semaphore: Semaphore, value: int, arrives: float) -> None:
     """A number is on its way to one of many cores."""
-    semaphore = other.semaphores[number]
-    own.world.at(arrives, lambda: semaphore.arrive(own, op, trips, stamp, value, told, True))
+    message.sender.world.at(arrives, lambda: semaphore.arrive(message, value, True))
 
 
 _NOTHING = np.zeros(0, np.int32)
 
 
-def _message(own: Mover, op: Operation, other: Core) -> tuple[Stamp, Knowledge, tuple[int, ...]]:
+def _message(own: Mover, op: Operation, other: Core) -> Message:
     """What goes with a number to another core."""
     stamp = own.stamp(op)
     if not own.world.checks:
-        return stamp, _NOTHING, ()
-    return stamp, own.tell_core(other), own.trips_of(op)
+        return Message(own, op, stamp, _NOTHING, (0, 0), ())
+    return Message(own, op, stamp, own.tell(), own.written_to(other), own.trips_of(op))
 
 
 def _arrival(own: Mover, other: Core) -> float:

@@ -49,7 +49,6 @@ class Queue:
         self.filled = bytearray(capacity)
         self.writers: list[Stamp | None] = [None] * capacity
         self.readers: list[dict[int, Stamp]] = [{} for _ in range(capacity)]
-        self._arrivals: dict[int, float] = {}
 
     # ---- steps ------------------------------------------------------------------------------------------------------
 
@@ -182,9 +181,7 @@ class Queue:
                     agent,
                     stamp.op,
                 )
-            if vector.item(writer.column) < writer.clock:
-                raise self._unordered(agent, stamp.op, writer, slot, "read")
-            if self._arrivals and self._arrivals.pop(slot, 0.0) > agent.time:
+            if vector.item(writer.column) < writer.clock and not self.core.has_come(agent, writer):
                 raise self._unordered(agent, stamp.op, writer, slot, "read")
             self.readers[slot][column] = stamp
 
@@ -193,22 +190,20 @@ class Queue:
         vector = agent.vector
         for slot in slots:
             writer = self.writers[slot]
-            if writer is not None and vector.item(writer.column) < writer.clock:
+            if (
+                writer is not None
+                and vector.item(writer.column) < writer.clock
+                and not self.core.has_come(agent, writer)
+            ):
                 raise self._unordered(agent, stamp.op, writer, slot, "written")
             readers = self.readers[slot]
             if readers:
                 for reader in readers.values():
-                    if vector.item(reader.column) < reader.clock:
+                    if vector.item(reader.column) < reader.clock and not _has_come(agent, reader):
                         raise self._overwritten(agent, stamp.op, reader, slot)
                 readers.clear()
             self.writers[slot] = stamp
             self.filled[slot] = 1
-
-    def expect(self, slots: Pages, time: float) -> None:
-        """Pages that another core sent come at some time. Who knows that other pages of the sender came, to another
-        core, knows by its clock of these, too: so the time is looked at as well."""
-        for slot in slots:
-            self._arrivals[slot] = time
 
     def check_reserved(self, agent: Agent, op: Operation, slots: Pages) -> None:
         """Another core's agent writes pages, which this core has to have reserved, as the agent knows."""
@@ -267,6 +262,11 @@ class Queue:
 
     def starved_kind(self, agent: Agent) -> str:
         return "queue-underflow" if agent is self.emptier and self.wants_full is not None else "queue-overflow"
+
+
+def _has_come(agent: Agent, reader: Stamp) -> bool:
+    """Whether an agent knows that what a mover read to send it to other cores is there."""
+    return isinstance(reader.agent, Mover) and reader.agent.has_come(agent, reader)
 
 
 def _ends(pages: Pages) -> tuple[int, int]:

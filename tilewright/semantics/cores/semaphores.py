@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from xdsl.ir import Operation
 
-from tilewright.semantics.cores.agents import Agent, Core, Knowledge, Mover, Stamp
+from tilewright.semantics.cores.agents import Agent, Core, Knowledge, Mover, Stamp, Written
 from tilewright.semantics.cores.reports import hazard, place
 
 # Of a number that is never set, so many arrivals are told apart.
@@ -21,18 +21,22 @@ _MOST_ARRIVALS = 256
 
 
 @dataclass(frozen=True)
-class _Arrival:
-    """What was added to a number, by whom, and what that tells."""
+class Message:
+    """What comes with a number from another core: when it was sent, what whoever waits for it knows then, and what of
+    the sender's writes came to the core before it."""
 
     sender: Mover
-    value: int
+    op: Operation
+    stamp: Stamp
     told: Knowledge
+    written: Written
+    trips: tuple[int, ...]
 
 
 class Semaphore:
-    """`told`: what whoever waits for the number learns in any case; `arrivals`: what was added to it since, in order.
-    `came`: for each agent the stamp of the last number that came from it; `own`: what the core's threads did last,
-    `reads`: multicasts that read the number and may still do so."""
+    """`told`, `written`: what whoever waits for the number learns in any case; `arrivals`: what was added to it since,
+    in order, with how much. `came`: for each agent the stamp of the last number that came from it; `own`: what the
+    core's threads did last, `reads`: multicasts that read the number and may still do so."""
 
     def __init__(self, core: Core, name: str, number: int, initial: int, knowledge: Knowledge) -> None:
         self.core = core
@@ -41,7 +45,8 @@ class Semaphore:
         self.initial = initial
         self.value = initial
         self.told = knowledge
-        self.arrivals: list[_Arrival] = []
+        self.written: dict[int, int] = {}
+        self.arrivals: list[tuple[Message, int]] = []
         self.came: dict[int, Stamp] = {}
         self.own: Stamp | None = None
         self.reads: dict[int, Stamp] = {}
@@ -65,6 +70,7 @@ class Semaphore:
             self.came.clear()
             self.own = agent.stamp(op)
             self.told = agent.tell()
+            self.written.clear()
             self.arrivals.clear()
         self.value = value
         self._wake(agent.time)
@@ -75,24 +81,28 @@ class Semaphore:
                 self.waits.append((agent, op, value, at_least))
             return agent.wait_for(self, op)
         if checks:
-            self._learn(agent, value)
+            self._learn(agent, op, value)
             if not at_least:
                 self.own = agent.stamp(op)
         return False
 
-    def _learn(self, agent: Agent, value: int) -> None:
+    def _learn(self, agent: Agent, op: Operation, value: int) -> None:
         """An agent that waited for a number knows what had to come before it, whatever else came: of each sender as
         much as is missing where all that others sent is there."""
         sums: dict[Mover, int] = {}
-        for each in self.arrivals:
-            sums[each.sender] = sums.get(each.sender, 0) + each.value
+        for message, number in self.arrivals:
+            sums[message.sender] = sums.get(message.sender, 0) + number
         missing = {sender: value - (self.value - sum) for sender, sum in sums.items()}
-        known = self.told
-        for each in self.arrivals:
-            if missing[each.sender] > 0:
-                known = np.maximum(known, each.told)
-                missing[each.sender] -= each.value
+        known, written = self.told, [*self.written.items()]
+        for message, number in self.arrivals:
+            if missing[message.sender] > 0:
+                known = np.maximum(known, message.told)
+                written.append(message.written)
+                missing[message.sender] -= number
         agent.learn(known)
+        stamp = agent.stamp(op)
+        for each in written:
+            self.core.note_came(each, stamp)
 
     def _is_met(self, agent: Agent, op: Operation, value: int, at_least: bool) -> bool:
         if self.value > value and not at_least:
@@ -106,42 +116,40 @@ class Semaphore:
 
     # ---- what comes from elsewhere ----------------------------------------------------------------------------------
 
-    def arrive(
-        self,
-        sender: Mover,
-        op: Operation,
-        trips: tuple[int, ...],
-        stamp: Stamp,
-        number: int,
-        told: Knowledge,
-        replaces: bool,
-    ) -> None:
-        """A number comes from elsewhere, which a mover sent at the time of a stamp: it is added to the own one, or
-        `replaces` it."""
+    def arrive(self, message: Message, number: int, replaces: bool) -> None:
+        """A number comes from elsewhere: it is added to the own one, or `replaces` it."""
         value = number if replaces else self.value + number
+        sender = message.sender
         world = sender.world
         if world.checks:
             own = self.own
-            if own is not None and told.item(own.column) < own.clock:
+            if own is not None and message.told.item(own.column) < own.clock:
                 raise hazard(
                     "semaphore-race",
                     f"it comes to semaphore {self.name} of core {self.core.position} in no order with "
                     f"{place(own.agent, own.op, ())}, which may lose or miss it",
                     sender,
-                    op,
-                    trips,
+                    message.op,
+                    message.trips,
                 )
-            self._change(sender, op, trips, value, told)
-            self.came[stamp.column] = stamp
+            self._change(sender, message.op, message.trips, value, message.told)
+            self.came[message.stamp.column] = message.stamp
             if replaces:
                 self.arrivals.clear()
-                self.told = told
+                self.told = message.told
+                self.written = dict([message.written])
             else:
-                self.arrivals.append(_Arrival(sender, number, told))
-                if len(self.arrivals) > _MOST_ARRIVALS:
-                    self.told = np.maximum(self.told, self.arrivals.pop(0).told)
+                self._add(message, number)
         self.value = value
         self._wake(world.now)
+
+    def _add(self, message: Message, number: int) -> None:
+        self.arrivals.append((message, number))
+        if len(self.arrivals) > _MOST_ARRIVALS:
+            oldest, _ = self.arrivals.pop(0)
+            self.told = np.maximum(self.told, oldest.told)
+            column, clock = oldest.written
+            self.written[column] = max(self.written.get(column, 0), clock)
 
     def _change(self, agent: Agent, op: Operation, trips: tuple[int, ...] | None, value: int, known: Knowledge) -> None:
         if value == self.value:

@@ -145,13 +145,13 @@ class Walk(ABC):
 def cores_alike(program: cores.ProgramOp) -> list[list[Place]]:
     """The cores of a program, those together whose threads all do the same."""
     row, column = program.body.block.args
-    chosen: list[tuple[AffineMapAttr, list[SSAValue], bool]] = []
+    chosen: list[tuple[AffineMapAttr, list[SSAValue], int | None]] = []
     for op in program.body.walk():
         match op:
             case cores.IfOp():
-                chosen.append((op.map, [*op.symbols], True))
+                chosen.append((op.map, [*op.symbols], None))
             case tile.ForOp() if op.end is not None:
-                chosen.append((op.end, [*op.symbols], False))
+                chosen.append((op.end, [*op.symbols], decode(op.trips)))
             case _:
                 pass
     found: dict[tuple[object, ...], list[Place]] = {}
@@ -159,11 +159,14 @@ def cores_alike(program: cores.ProgramOp) -> list[list[Place]]:
     for here in ((r, c) for r in range(rows) for c in range(columns)):
         numbers: dict[SSAValue, int] = dict(zip((row, column), here, strict=True))
         key: list[object] = []
-        for map, symbols, is_choice in chosen:
+        for map, symbols, trips in chosen:
             own = [numbers.get(symbol) for symbol in symbols]
             known = [number for number in own if number is not None]
-            value = map.data.eval([], known)[0] if len(known) == len(own) else tuple(known)
-            key.append(value != 0 if is_choice and isinstance(value, int) else value)
+            if len(known) < len(own):
+                key.append(tuple(known))
+                continue
+            value = map.data.eval([], known)[0]
+            key.append(value != 0 if trips is None else max(0, min(trips, value)))
         found.setdefault(tuple(key), []).append(here)
     return [*found.values()]
 

@@ -14,6 +14,7 @@ from tilewright.machines.core_grid import CoreGrid
 from tilewright.passes.base import Unit
 from tilewright.semantics.cores import ProgramRun
 from tilewright.targets.base import Tensor
+from tilewright.targets.grid.report import KernelReport, report_of
 from tilewright.targets.grid.runtime import Simulation
 
 
@@ -41,6 +42,11 @@ class GridProgram:
         simulation = Simulation(self.unit, values=False)
         simulation.run(None)
         return simulation.runs
+
+    @cached_property
+    def reports(self) -> list[KernelReport]:
+        """What there is to say of each kernel that a call runs."""
+        return [report_of(self.unit.kernel(name), run, self.grid) for name, run in self.timing]
 
     @property
     def grid(self) -> CoreGrid:
@@ -74,23 +80,19 @@ class GridProgram:
         return self.source
 
     def cost(self) -> dict[str, Any]:
-        """Per kernel the cycles that the simulator counts."""
-        kernels = [
-            {"kernel": name, "cycles": run.cycles, "seconds": run.seconds, "tile_operations": run.tile_operations}
-            for name, run in self.timing
-        ]
+        """For each kernel that a call runs: its cores, queues and bytes of their memory; the cycles that the simulator
+        counts and those that the model predicts, what bounds them (`report.py`), and how often states of units are set.
+        """
         return {
             "machine": self.unit.machine.name,
-            "kernels": kernels,
+            "kernels": [report.document() for report in self.reports],
             "seconds": sum(run.seconds for _, run in self.timing),
         }
 
     def explain(self) -> str:
-        """What was decided, and how long each kernel takes on the simulator."""
+        """What was decided, and for each kernel how long it takes, what limits it, and what it takes of a core."""
         lines = [f"{text} [{n} times]" if n > 1 else text for text, n in Counter(map(str, self.unit.remarks)).items()]
-        for name, run in self.timing:
-            lines.append(f"{name}: {run.cycles:.0f} cycles, {run.tile_operations} tile operations")
-        return "\n".join(lines)
+        return "\n".join([*lines, *(report.text() for report in self.reports)])
 
     def save(self, path: str) -> None:
         raise UnsupportedOnTargetError(
