@@ -54,6 +54,7 @@ def doctor(
     problems: list[Problem] = []
     document["host"] = _host(problems)
     document["cuda"] = cuda()
+    document["grid"] = grids()
     document["cache"] = _cache(problems)
     document["measured"] = _measured(problems, document["host"]) if measure else None
     document["problems"] = [asdict(problem) for problem in problems]
@@ -126,6 +127,18 @@ def cuda() -> dict[str, Any]:
         for device in found.devices
     ]
     return {"driver": found.version, "devices": devices, "absent": found.problem}
+
+
+def grids() -> list[dict[str, Any]]:
+    """The grids of cores that there are machine files of. They are simulated: no device is looked for."""
+    from tilewright.machines.machine import load, names
+
+    machines = [load(name) for name in names()]
+    return [
+        {"target": f"{machine.target}:{machine.name}", "cores": [machine.grid.rows, machine.grid.columns]}
+        for machine in machines
+        if machine.grid is not None
+    ]
 
 
 def _machine(problems: list[Problem]) -> dict[str, Any] | None:
@@ -217,6 +230,7 @@ def _show(console: Console, document: dict[str, Any]) -> None:
         "memory": bytes_text(host["memory_bytes"]),
         "load": " ".join(f"{load:.1f}" for load in host["load"]),
         "cuda": _cuda_text(document["cuda"]),
+        "grid": "simulated: " + ", ".join(_grid_text(found) for found in document["grid"]),
         "cache": f"{cache['directory']} ({state}), {cache['entries']} programs, {bytes_text(cache['bytes'])}",
         "versions": ", ".join(f"{name} {found[name]}" for name in ("tilewright", "python", *_NEEDED)),
         "peers": ", ".join(f"{name} {found[name] or 'not installed'}" for name in _PEERS),
@@ -226,6 +240,11 @@ def _show(console: Console, document: dict[str, Any]) -> None:
         console.print(f"problem: {problem['text']}\n  = help: {problem['help']}", markup=False, soft_wrap=True)
     if not document["problems"]:
         console.print("no problems found")
+
+
+def _grid_text(found: dict[str, Any]) -> str:
+    rows, columns = found["cores"]
+    return f"{found['target']} of {rows} x {columns} cores"
 
 
 def _cuda_text(found: dict[str, Any]) -> str:

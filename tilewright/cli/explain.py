@@ -15,6 +15,8 @@ from tilewright.cli.report import Report
 from tilewright.errors import ArgumentError, UnknownNameError
 
 if TYPE_CHECKING:
+    from tilewright.api.stages import Compiled
+    from tilewright.cli.loading import Target
     from tilewright.frontend.explain import Unexplained
     from tilewright.layout import Layout
     from tilewright.layout.access import MemoryPorts
@@ -41,10 +43,14 @@ def explain(
 ) -> Report:
     """Say why the tiles of a function's kernels have their layouts on a machine, and what the next best would cost.
 
+    For a grid of cores no layouts are inferred: it is said what was decided for each kernel, how long it takes on the
+    simulator, and what limits it.
+
     For example:
 
         tilewright explain examples/kernels/flash_attention.py::flash_attention --machine sm_90a --value scores
         tilewright explain examples/kernels/matmul.py::matmul --machine sm_90a --value %9 --draw svg --out a.svg
+        tilewright explain examples/kernels/matmul.py::matmul --target grid:wormhole
 
     Parameters
     ----------
@@ -67,11 +73,19 @@ def explain(
         What to compile for, as '(SIZES):TYPE, ..., name=value'. Without it, the file's EXAMPLE_ARGUMENTS.
     """
     _check(function, draw, value, (rows, columns))
-    from tilewright.frontend.explain import Unexplained, explain_program, explanation_document, explanation_text
+    from tilewright.frontend.explain import (
+        Unexplained,
+        explain_program,
+        explanation_document,
+        explanation_text,
+        infers_layouts,
+    )
 
     found = find_target(function, arguments)
     lowered = found.lower()
     target = (flags.target if flags is not None else None) or lowered.target
+    if machine is None and not infers_layouts(target):
+        return _without_layouts(found, lowered.compile(target), value, out)
     explained = explain_program(lowered.graph, target, machine, value)
     if value is not None:
         explained = _chosen(explained, value)
@@ -89,6 +103,25 @@ def explain(
     failed = any(isinstance(each, Unexplained) for each in explained)
     shown = f"wrote {out}" if out is not None else text.rstrip("\n")
     return Report(document, lambda console: console.out(shown, highlight=False), 1 if failed else 0)
+
+
+def _without_layouts(found: Target, compiled: Compiled, value: str | None, out: Path | None) -> Report:
+    """What a program says of itself where its tiles have no layouts.
+
+    Raises:
+        ArgumentError: a tile is asked for.
+    """
+    if value is not None:
+        message = f"tiles have no layouts on {compiled.target}, where they are pages in queues"
+        raise ArgumentError(message, help="leave out --value, or name another machine with --machine")
+    text, cost = compiled.explain(), compiled.cost()
+    document: dict[str, Any] = {"file": str(found.file), "name": found.name, "target": compiled.target}
+    document |= {"machine": cost["machine"], "kernels": cost["kernels"], "explanation": text}
+    if out is not None:
+        _write(out, text)
+        document["out"] = str(out)
+    shown = f"wrote {out}" if out is not None else text
+    return Report(document, lambda console: console.out(shown, highlight=False))
 
 
 def _check(function: str, draw: str | None, value: str | None, windows: tuple[str | None, str | None]) -> None:

@@ -160,11 +160,12 @@ class Split:
 
 def shared_loop(points: int, trips: int, loaded_pages: int, result_pages: int, grid: CoreGrid) -> Split | None:
     """The cores that share each point's loop, where that is predicted to take less time than one for each point. The
-    pages of a trip are brought to each core, and from the same banks to all; what cores have found is sent to one of
-    them, and combined there."""
+    pages of a trip are brought to each core, and from the same banks to all, or reduced, which the vector unit does for
+    numbers of 32 bits; what cores have found is sent to one of them, and combined there."""
     page = 4 * TILE * TILE
     rate = grid.transfer(DRAM_READ).rate_of(page) / grid.clock_hertz
     most_of_all = grid.dram_bytes_per_second / grid.clock_hertz
+    reduced = grid.unpack_cycles(page) + 2 * grid.vector_tile_cycles("alu")
     found: list[tuple[float, int, Split]] = []
     for down in range(1, min(points, grid.rows) + 1):
         across = points // down
@@ -176,7 +177,7 @@ def shared_loop(points: int, trips: int, loaded_pages: int, result_pages: int, g
                 each = -(-trips // parts)
                 if parts > 1 and ((parts - 1) * each >= trips or parts * result_pages > _PARTIAL_PAGES):
                     continue
-                trip = loaded_pages * page * max(1 / rate, points * parts / most_of_all)
+                trip = loaded_pages * max(page / rate, page * points * parts / most_of_all, reduced)
                 combined = result_pages * (page / grid.network_bytes_per_cycle + 2 * grid.unpack_cycles(page))
                 together = parts * combined + 4 * grid.latency_cycles(CORE_WRITE) if parts > 1 else 0.0
                 found.append((each * trip + together, parts, Split((down, across), (rows, columns))))

@@ -57,10 +57,21 @@ def explain_program(
     return [_explained(kernel, chosen, name) for kernel in kernels]
 
 
+def infers_layouts(target: str, machine: str | None = None) -> bool:
+    """Whether tiles have layouts that are inferred: on a machine, or if None, on that of a target.
+
+    Raises:
+        TargetError: there is no such target or machine.
+    """
+    from tilewright.passes.layout_spaces import has_layouts
+
+    return has_layouts(_machine(target, machine))
+
+
 def explain_compiled(decisions: str, graph: Graph, target: str, machine: str | None) -> str:
     """What was decided about a compiled program, and the layouts of its kernels where it has any."""
     manifest, _ = target_named(target)
-    if machine is None and not manifest.lowered:
+    if machine is None and not (manifest.lowered and infers_layouts(target)):
         return decisions
     layouts = explanation_text(explain_program(graph, target, machine))
     if not layouts:

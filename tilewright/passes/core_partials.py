@@ -65,8 +65,9 @@ class Shared:
 
     @property
     def rectangle(self) -> list[AffineExpr]:
-        (row, column), (rows, columns) = self.root, self.split.parts
-        return [row, column, plus(row, rows - 1), plus(column, columns - 1)]
+        """First row and column, last row and column of those that share a loop, as the root sees them."""
+        rows, columns = self.split.parts
+        return [_ROW, _COLUMN, plus(_ROW, rows - 1), plus(_COLUMN, columns - 1)]
 
     @property
     def end(self) -> AffineExpr | None:
@@ -86,7 +87,9 @@ def shared_of(kernel: tile.KernelOp, grid: CoreGrid) -> Shared | None:
     for op in kernel.walk():
         if isinstance(op, tile.PrintOp | tile.AssertOp | tile.ZoneOp):
             return None
-    if any(isinstance(op, tile.StoreOp) or (isinstance(op, tile.LoadOp) and op.source in written) for op in loop.walk()):
+    if any(
+        isinstance(op, tile.StoreOp) or (isinstance(op, tile.LoadOp) and op.source in written) for op in loop.walk()
+    ):
         return None
     functions = _functions(loop)
     if functions is None:

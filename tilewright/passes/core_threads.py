@@ -53,6 +53,11 @@ class Threads:
         self.at: dict[str, Block] = dict(self.scopes[0].blocks)
         self.location: LocationAttr | None = None
 
+    @property
+    def roles(self) -> list[str]:
+        """Those of the threads that there are."""
+        return [*dict.fromkeys(self._runs.values())]
+
     # ---- declarations -----------------------------------------------------------------------------------------------
 
     def queue(self, format: str, pages: int, hint: str = "") -> SSAValue:

@@ -100,6 +100,11 @@ class Space(Protocol):
         ...
 
 
+def has_layouts(machine: Machine) -> bool:
+    """Whether layouts of tiles are inferred for a machine: it computes in lanes or in vectors."""
+    return machine.has_warps or "simd" in machine.axes
+
+
 def space_of(machine: Machine, warps: int = 4, families: Sequence[str] = FAMILIES) -> Space:
     """The space of a machine, by the axes that it has; `families` are the kinds of products that warps may do.
 

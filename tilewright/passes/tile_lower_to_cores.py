@@ -70,6 +70,7 @@ from tilewright.machines.core_grid import CoreGrid
 from tilewright.passes.base import Remark, Unit
 from tilewright.passes.core_forms import Form, Window, completed, pages_of, window_of
 from tilewright.passes.core_partials import Shared, emit_gather, shared_of, stacked
+from tilewright.passes.core_marks import drop_empty_zones, place_print, place_zone
 from tilewright.passes.core_points import deal_points
 from tilewright.passes.core_products import emit_product
 from tilewright.passes.core_queued_tiles import QueuedTiles
@@ -161,6 +162,7 @@ class _Lowering:
         while len(self.threads.scopes) > 1:
             self.threads.close()
         program = self.threads.finish({cores.READER: 0, cores.WRITER: 1})
+        drop_empty_zones(program)
         if wide:
             program.wide = BoolAttr.from_bool(True)
         result.body.block.add_op(program)
@@ -190,7 +192,12 @@ class _Lowering:
                     form = self.tiles.natural(op.result)
                     held = self.tiles.loaded(op, form, None, cores.COMPUTE, self.tiles.window(op))
                     self.tiles.add(op.result, self.tiles.waited(held, cores.COMPUTE))
-                case tile.LoadOp() | tile.IotaOp() | tile.PrintOp() | tile.AssertOp() | tile.ZoneOp():
+                case tile.ZoneOp():
+                    place_zone(self.threads, op)
+                case tile.PrintOp():
+                    shown = [self.tiles.held(value, self.tiles.natural(value)).queue for value in op.arguments]
+                    place_print(self.threads, op, shown)
+                case tile.LoadOp() | tile.IotaOp() | tile.AssertOp():
                     pass  # what is loaded is loaded when it is asked for
                 case tile.IfOp():
                     self._if(op)
@@ -389,9 +396,7 @@ class _Lowering:
         self.threads.open_if(shared.is_root)
         self.tiles.enter(self.kernel.body.block)
         scope = self.threads.scopes[-1]
-        for result, partial, queue, fn in zip(
-            shared.loop.results, partials, gathered, shared.functions, strict=True
-        ):
+        for result, partial, queue, fn in zip(shared.loop.results, partials, gathered, shared.functions, strict=True):
             every = self.tiles.waited(stacked(queue, partial, shared.count, scope), cores.COMPUTE)
             total = self.threads.queue(partial.format, partial.pages)
             pages = {"pages": partial.pages}

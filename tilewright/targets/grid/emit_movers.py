@@ -399,8 +399,7 @@ class MoverPrinter(ThreadPrinter):
         """A call that is told how many cores of a rectangle are others."""
         first_row, first_column, last_row, last_column = rectangle
         minus_one = constant(-1)
-        rows = _simplified(add(last_row, multiply(minus_one, first_row)), last_row, first_row)
-        columns = _simplified(add(last_column, multiply(minus_one, first_column)), last_column, first_column)
+        rows, columns = _difference(last_row, first_row), _difference(last_column, first_column)
         count = multiply(add(rows, constant(1)), add(columns, constant(1)))
         row, column = self.core()
         insides = [
@@ -501,13 +500,22 @@ def _inside(coordinates: Sequence[Value], sizes: Sequence[int]) -> str:
 
 
 def _at_most(left: Value, right: Value) -> str:
-    if left.text == right.text or left.high <= right.low:
+    if left.high <= right.low or _beyond(right, left) is not None:
         return "true"
     return "false" if left.low > right.high else f"{left.text} <= {right.text}"
 
 
-def _simplified(difference: Value, left: Value, right: Value) -> Value:
-    return constant(0) if left.text == right.text else difference
+def _beyond(value: Value, start: Value) -> int | None:
+    """By how much a number is larger than another one that it is made from; None where it is not."""
+    if value.text == start.text:
+        return 0
+    added = value.text.removeprefix(f"{start.text} + ")
+    return int(added) if added != value.text and added.isdigit() else None
+
+
+def _difference(left: Value, right: Value) -> Value:
+    beyond = _beyond(left, right)
+    return add(left, multiply(constant(-1), right)) if beyond is None else constant(beyond)
 
 
 def _pending_after(block: Block, before: bool) -> bool:

@@ -215,6 +215,14 @@ class ThreadPrinter:
                 self.line(f"cb_wait_front({self.queue(op.queue)}, {op.count});")
             case cores.PopOp():
                 self.line(f"cb_pop_front({self.queue(op.queue)}, {op.count});")
+            case tile.ZoneOp():
+                self._print_zone(op)
+            case tile.PrintOp():
+                self.includes["api/debug/dprint.h"] = None
+                names = [self.queue(each) for each in op.arguments]
+                label = _escaped(op.label.data).replace("{", "{{").replace("}", "}}")
+                text = "".join([label, *(" queue {}" for _ in names)]).strip()
+                self.line(f"DPRINT({', '.join([chr(34) + text + chr(92) + 'n' + chr(34), *names])});")
             case cores.EndOp() | tile.YieldOp():
                 pass
             case _:
@@ -233,6 +241,17 @@ class ThreadPrinter:
 
     def join(self, *states: object) -> None:
         """This place is behind several others, of which what was known is given."""
+
+    def _print_zone(self, op: tile.ZoneOp) -> None:
+        """A zone of the device's profiler lasts as long as a scope."""
+        if op.begins:
+            self.includes["api/debug/kernel_profiler.hpp"] = None
+            self.line("{")
+            self._depth += 1
+            self.line(f'DeviceZoneScopedN("{_escaped(op.label.data)}");')
+        else:
+            self._depth -= 1
+            self.line("}")
 
     def _print_for(self, op: tile.ForOp) -> None:
         trips = number_of(op.trips)
@@ -334,6 +353,11 @@ def _call_ends(text: str) -> tuple[int, int] | None:
 
 def number_of(attribute: IntegerAttr) -> int:
     return int(attribute.value.data)
+
+
+def _escaped(text: str) -> str:
+    """A text as it stands in a literal of C++."""
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def _does_something(block: Block) -> bool:
