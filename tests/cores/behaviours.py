@@ -13,16 +13,29 @@ from pathlib import Path
 
 import ml_dtypes
 import numpy as np
-from xdsl.ir import Block
+from xdsl.ir import SSAValue
 from xdsl.utils.exceptions import VerifyException
 
 from tests.cores import mutant_subjects, programs
 from tests.cores import test_hazards as hazards
-from tests.cores.breaking import change, change_queue, change_trips, drop, find
-from tests.cores.builder import Builder
+from tests.cores.breaking import change, change_queue, find
+from tests.cores.builder import Builder, affine
 from tests.cores.metamorphic import Tensor, depends_on_padding, run_bits, same, with_depth, with_one_mover
-from tests.cores.test_hazards import COMPUTE, READER, WRITER, Break, Program, all_of, changes, drops, moves, nothing
-from tests.cores.test_hazards import moves_behind, repeats, trips
+from tests.cores.test_hazards import (
+    COMPUTE,
+    READER,
+    WRITER,
+    Break,
+    Program,
+    all_of,
+    changes,
+    drops,
+    moves,
+    moves_behind,
+    nothing,
+    repeats,
+    trips,
+)
 from tilewright.dialects import cores, tile
 from tilewright.dialects.base import encode
 from tilewright.semantics.cores.reports import KINDS
@@ -153,7 +166,7 @@ def also(role: str, block: Callable[[Builder], None]) -> Callable[[], tile.Kerne
     return make
 
 
-def _queue(b: Builder) -> cores.SSAValue:
+def _queue(b: Builder) -> SSAValue:
     return next(op for op in b.kernel.walk() if isinstance(op, cores.QueueOp)).result
 
 
@@ -207,10 +220,6 @@ def narrow(kernel: tile.KernelOp) -> None:
 
 def wide_matmul() -> tile.KernelOp:
     return programs.single_core_matmul(1, 3, 1, "f32")
-
-
-def empty_block(kernel: tile.KernelOp) -> Block:
-    return Block()
 
 
 def _wait_behind_copy(kernel: tile.KernelOp) -> None:
@@ -619,7 +628,7 @@ BEHAVIOURS: Sequence[Behaviour] = (
     ),
     Behaviour(
         24,
-        "What moves is used too soon: read before it came, overwritten before it went, in no order with another thread.",
+        "What moves is used too soon: read before it came, overwritten before it went, or in no order with others.",
         "run, by vector clocks: found in any order, whether it was too soon or not.",
         (
             broken(
@@ -715,8 +724,8 @@ BEHAVIOURS: Sequence[Behaviour] = (
     Behaviour(
         30,
         "Numbers are kept in other types than they are taken for.",
-        "proof and run. The simulator cuts f32 to 11 bits where the matrix unit does, and rounds where registers have 16 "
-        "bits: results differ as they would.",
+        "proof and run. The simulator cuts f32 to 11 bits where the matrix unit does, and rounds where registers have "
+        "16: results differ as they would.",
         (
             broken(
                 "integers in registers of 16 bits",
@@ -815,9 +824,9 @@ BEHAVIOURS: Sequence[Behaviour] = (
         "tests: each program with queues 1 to 4 times as deep, with two movers and with one, gives the same bits.",
         (
             broken(
-                "steps that fit two of three depths",
+                "steps that fit every other depth alone",
                 "block-around-the-end",
-                lambda: with_depth(programs.elementwise(8, 2, 1), 3),
+                lambda: with_depth(programs.elementwise(8, 2, 3), 1),
             ),
             broken("two movers that wait for each other", "deadlock", lambda: with_one_mover(hazards.crossed())),
         ),
@@ -826,8 +835,6 @@ BEHAVIOURS: Sequence[Behaviour] = (
 
 
 def _one_coordinate() -> cores.AffineMapAttr:
-    from tests.cores.builder import affine
-
     return affine("d0", 1, 2)
 
 
@@ -840,10 +847,10 @@ def _around(kernel: tile.KernelOp) -> None:
 
 HEAD = """# What is checked in programs for a grid of cores
 
-A program of the `cores` dialect can be wrong in these ways. The list is the one of tt-mlir's dialect of data movement,
-from its issues and checks. *Verifier*: the dialect refuses the operation. *Proof*: `check_program` finds it without a
-run, before each run. *Run*: the simulator finds it, in any order of what happens at once. A mistake has a kind, which is
-in the error's text and in its `kind`; what each kind means is in the second table. Each program that is named is broken so,
+A program of the `cores` dialect can be wrong in these ways. The list is that of tt-mlir's dialect of data movement,
+from its issues and checks. *Verifier*: the dialect refuses the operation. *Proof*: `check_program` finds it before each
+run, without one. *Run*: the simulator finds it, in any order of what happens at once. A mistake has a kind, which is in
+the error's text and in its `kind`; the second table says what each kind means. Each program that is named is broken so,
 and a test sees that it is caught: they are in `tests/cores/behaviours.py`, which this page is made from. Beside these,
 `python -m tests.cores.mutants` plants mistakes by rule in programs that are right.
 

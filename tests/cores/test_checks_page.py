@@ -1,4 +1,4 @@
-"""docs/reference/grid-checks.md says of each behaviour where it is checked, and the programs that it names are caught."""
+"""docs/reference/grid-checks.md says of each behaviour where it is checked, and what it names is caught."""
 
 from __future__ import annotations
 

@@ -106,14 +106,14 @@ def assert_(condition: Any, message: str = "a kernel's assertion failed", /) -> 
 
 
 def print(*values: Any) -> None:
-    """Show tiles and texts (interpreter only)."""
+    """Show tiles and texts in the interpreter; on a grid of cores, what the queues hold that tiles are in."""
     _only_in_kernels("print", "print arrays after the call")
 
 
 def zone(name: str, /) -> Any:
     """`with tw.zone("load"):` in a kernel: what is inside is a slice of that name in the trace of a GPU's run, one for
-    each multiprocessor and role of its warps. The name is a text that is written out. Without the option `trace_file`
-    a zone is no code at all."""
+    each multiprocessor and role of its warps, or of a run on a grid of cores, one for each core and thread. The name is
+    a text that is written out. Without the option `trace_file` a zone is no code at all."""
     _only_in_kernels("zone", "put it around statements of a kernel")
 
 

@@ -67,8 +67,9 @@ def bench(
     ----------
     suite
         gemm, ops, attention, models, or, without peers, layout (the compiler's own time), schedules (those that the
-        cost model chooses, against others), scaling (one thread against all) and cuda-static (what kernels for NVIDIA
-        chips are made of, and how long compiling them takes; no GPU is used).
+        cost model chooses, against others), scaling (one thread against all), cuda-static (what kernels for NVIDIA
+        chips are made of, and how long compiling them takes; no GPU is used) and grid (cycles of programs for grids of
+        cores on the simulator, and how fast that is).
     case
         Only the cases whose name contains this.
     vs

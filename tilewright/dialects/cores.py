@@ -509,6 +509,60 @@ class RearrangeOp(MoverOp):
             raise VerifyException("cores.rearrange: between queues of two formats")
 
 
+class LinesOp(MoverOp):
+    """Goes through the lines along `axis` of tiles in pages that were waited for; what it finds is in reserved pages
+    when the operation is done. `shape`, `rows` and `columns` say where the elements of a tile are in pages, as those of
+    `gather` do, for all of them alike. `scratch` are queues that only the operation uses."""
+
+    sources = var_operand_def(QueueType)
+    queues = var_operand_def(QueueType)
+    scratch = var_operand_def(QueueType)
+    axis = prop_def(IntegerAttr)
+    shape = prop_def(DenseArrayBase)
+    rows = prop_def(IntegerAttr)
+    columns = prop_def(IntegerAttr)
+    irdl_options = (AttrSizedOperandSegments(as_property=True),)
+
+    @property
+    def lanes(self) -> tuple[int, ...]:
+        return decode(self.shape)
+
+    def verify_(self) -> None:
+        if not 0 <= int(self.axis.value.data) < len(self.lanes):
+            raise VerifyException(f"{self.name}: no axis {self.axis.value.data} in {self.lanes}")
+        if [_format(q) for q in self.sources] != [_format(q) for q in self.queues]:
+            raise VerifyException(f"{self.name}: between queues of different formats")
+
+
+@irdl_op_definition
+class ScanOp(LinesOp):
+    """Each element is combined with all before it in its line by `fn` (add, multiply, maximum, minimum), in f32 or i32,
+    and rounded when it is stored; with `reverse`, with all behind it."""
+
+    name = "cores.scan"
+    fn = prop_def(StringAttr)
+    reverse = prop_def(BoolAttr)
+
+    def verify_(self) -> None:
+        super().verify_()
+        if len(self.sources) != 1 or self.scratch:
+            raise VerifyException("cores.scan: one tile is scanned, at its place")
+
+
+@irdl_op_definition
+class SortOp(LinesOp):
+    """The lines of the first tile in order, those that are equal as they came, and NaNs after all numbers; elements of
+    the others go where those of the first one went. There is room for as many pages in each queue of `scratch`."""
+
+    name = "cores.sort"
+    descending = prop_def(BoolAttr)
+
+    def verify_(self) -> None:
+        super().verify_()
+        if [_format(q) for q in self.scratch] != [_format(q) for q in self.queues]:
+            raise VerifyException("cores.sort: other formats to sort in")
+
+
 @irdl_op_definition
 class MulticastOp(MoverOp):
     """`pages` pages from page `at` on, reserved by the core and by all others, are written to the same place of all
@@ -852,7 +906,7 @@ Cores = Dialect(
         *(ProgramOp, QueueOp, SemaphoreOp, ThreadOp, EndOp, IfOp),
         *(ReserveOp, PushOp, WaitOp, PopOp),
         *(SemaphoreSetOp, SemaphoreIncrementOp, SemaphoreWaitOp, SemaphoreMulticastOp),
-        *(FetchOp, PadOp, PutOp, GatherOp, ScatterOp, RearrangeOp, MulticastOp, SendOp, BarrierOp, GenerateOp),
+        *(FetchOp, PadOp, PutOp, GatherOp, ScatterOp, RearrangeOp, ScanOp, SortOp, MulticastOp, SendOp, BarrierOp, GenerateOp),
         *(ConfigureOp, RegistersOp, CopyOp, BinaryOp, MatmulOp, ReduceOp, MapOp, CastOp, FoldOp, AccumulateOp, PackOp),
     ],
     [QueueType, SemaphoreType],

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from xdsl.dialects.builtin import ArrayAttr, FloatAttr, IndexType, f64
+from xdsl.dialects.builtin import ArrayAttr, DenseArrayBase, FloatAttr, IndexType, f64, i32
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
@@ -148,7 +148,7 @@ class QueuedTiles:
                 last = op.then.block.last_op
                 given = last.operands if last is not None else ()
                 return self.natural(given[list(op.results).index(value)])  # type: ignore[arg-type]
-            case tile.CastOp() | tile.FillPaddingOp() | tile.RelayoutOp():
+            case tile.CastOp() | tile.FillPaddingOp() | tile.RelayoutOp() | tile.ScanOp() | tile.SortOp():
                 return self.natural(op.operands[0])
             case tile.ForOp():
                 return self.carried_form(op, list(op.results).index(value))  # type: ignore[arg-type]
@@ -259,7 +259,7 @@ class QueuedTiles:
         pages = {"pages": pages_of(type.shape, form)}
         queue = self.threads.queue(storage_format(type.dtype), pages["pages"])
         forms = [self.present_form(piece.value).of(array_type(piece.value).shape) for piece in pieces]
-        taken = [self.held(p.value, f, consumer=cores.READER) for p, f in zip(pieces, forms, strict=True)]
+        taken = [self._element_by_element(p.value, f) for p, f in zip(pieces, forms, strict=True)]
         with self.threads.inside(cores.READER, scope):
             self.threads.add(cores.READER, cores.ReserveOp, [queue], pages)
             for piece, source, own in zip(pieces, taken, forms, strict=True):
@@ -277,6 +277,42 @@ class QueuedTiles:
                 self.threads.add(cores.READER, cores.RearrangeOp, [source.queue, queue], attributes, maps)
             self.threads.add(cores.READER, cores.PushOp, [queue], pages)
         return Held(queue, form, type, scope)
+
+    def in_lines(self, op: tile.ScanOp | tile.SortOp) -> None:
+        """Scan or sort tiles: the reader does it, element by element."""
+        form = self.natural(op.operands[0])
+        form = Form(form.rows, form.columns)
+        types = [array_type(operand) for operand in op.operands]
+        sources = [self._element_by_element(operand, form) for operand in op.operands]
+        scope, count = self.scope_of(op.results[0]), pages_of(types[0].shape, form)
+        queues = [self.threads.queue(storage_format(type.dtype), count) for type in types]
+        add, pages = self.threads.add, {"pages": count}
+        lines = {"axis": op.attributes_of()["axis"], "shape": types[0].shape, "rows": form.rows, "columns": form.columns}
+        with self.threads.inside(cores.READER, scope):
+            for queue in queues:
+                add(cores.READER, cores.ReserveOp, [queue], pages)
+            operands = [*(source.queue for source in sources), *queues]
+            if isinstance(op, tile.ScanOp):
+                scratch: list[SSAValue] = []
+                attributes = lines | {"fn": op.fn.data, "reverse": op.reverse}
+                cls: type[cores.LinesOp] = cores.ScanOp
+            else:
+                scratch = [self.threads.queue(storage_format(type.dtype), count, "scratch") for type in types]
+                attributes, cls = lines | {"descending": op.descending}, cores.SortOp
+            operands += scratch
+            segments = DenseArrayBase.from_list(i32, [len(sources), len(queues), len(scratch)])
+            add(cores.READER, cls, operands, attributes | {"operandSegmentSizes": segments})
+            for queue in queues:
+                add(cores.READER, cores.PushOp, [queue], pages)
+        for result, queue, type in zip(op.results, queues, types, strict=True):
+            self.add(result, self.waited(Held(queue, form, type, scope), cores.COMPUTE))
+
+    def _element_by_element(self, value: SSAValue, form: Form) -> Held:
+        """A tile that a mover reads, in a format in which each element stands for itself."""
+        found = self.held(value, form, consumer=cores.READER)
+        if found.format == storage_format(found.type.dtype):
+            return found
+        return self.waited(self._computed(value, form, (None, None), cores.READER), cores.READER)
 
     def load_behind(self, value: SSAValue) -> tuple[tile.LoadOp, float | None] | None:
         """The load that a tile is, or whose lanes beyond the array it fills, and with what; None where it is more, or

@@ -117,23 +117,17 @@ def plan_ordered(op: array.ArrayOp, machine: Machine, threads: int) -> OrderedPl
 
 
 def _plan_for_cores(op: array.ArrayOp, shape: tuple[int, ...], axis: int) -> OrderedPlan:
-    """Lines of one page side by side, in parts of as many pages as a tile has.
-
-    Raises:
-        UnsupportedOnTargetError: cores do not put elements in order.
-    """
-    if not isinstance(op, array.ArgReduceOp):
-        error = UnsupportedOnTargetError(
-            f"`{op.primitive}` does not run on a grid of cores", help='use target="cpu" for this program'
-        )
-        error.location = location_of(op)
-        raise error
+    """Lines of one page side by side: whole ones where they are put in order, else in parts of as many pages as a tile
+    has."""
     last = len(shape) - 1
     extents = {d: 1 for d in range(len(shape)) if d != axis}
     beside = last if axis != last else last - 1
     if beside >= 0:
         extents[beside] = min(shape[beside], TILE)
-    return OrderedPlan(shape, axis, even_pages(-(-shape[axis] // TILE), CORE_PAGES) * TILE, extents)
+    is_whole = isinstance(op, array.SortOp | array.TopKOp) or shape[axis] <= TILE
+    part = shape[axis] if is_whole else even_pages(-(-shape[axis] // TILE), CORE_PAGES) * TILE
+    reverse = isinstance(op, array.ScanOp) and bool(op.reverse.value.data)
+    return OrderedPlan(shape, axis, part, extents, reverse)
 
 
 def _plan_in_registers(shape: tuple[int, ...], axis: int, room: int, reverse: bool = False) -> OrderedPlan:
@@ -185,7 +179,7 @@ def ordered_stages(group: array.FusedOp, machine: Machine, threads: int) -> list
     type = array_type(op.operands[0])
     shape = tuple(plan.parts if d == plan.axis else n for d, n in enumerate(type.shape))
     grid = (*plan.beside, plan.parts)
-    if isinstance(op, array.ScanOp) and machine.has_warps:
+    if isinstance(op, array.ScanOp) and (machine.has_warps or machine.grid is not None):
         return [
             Stage(plan.beside, lambda builder, indices, outputs, _: _scan_in_turns(op, plan, builder, indices, outputs))
         ]

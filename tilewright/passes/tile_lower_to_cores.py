@@ -201,6 +201,8 @@ class _Lowering:
                     pass  # what is loaded is loaded when it is asked for
                 case tile.IfOp():
                     self._if(op)
+                case tile.ScanOp() | tile.SortOp() if len(op.operands) == len(op.results):
+                    self.tiles.in_lines(op)
                 case tile.SliceOp() | tile.ConcatOp() | tile.ReshapeOp():
                     pass  # moved when it is asked for
                 case _ if isinstance(op, (*PLACEWISE, *RELABELS)) or is_unit_reshape(op):

@@ -22,7 +22,7 @@ from xdsl.ir import Block, Operation, SSAValue
 from tilewright.dialects import cores, tile
 from tilewright.dialects.base import decode
 from tilewright.errors import CompilerBug
-from tilewright.semantics.cores import element_steps, math_steps, mover_steps, pack_steps, pad_steps, unpack_steps
+from tilewright.semantics.cores import element_steps, line_steps, math_steps, mover_steps, pack_steps, pad_steps, unpack_steps
 from tilewright.semantics.cores.agents import MATH, PACK, UNPACK, Agent
 from tilewright.semantics.cores.expressions import python
 from tilewright.semantics.cores.marks import print_steps, zone_steps
@@ -188,6 +188,8 @@ _MOVER_STEPS: _Makers = {
     cores.GatherOp: element_steps.gather_steps,
     cores.ScatterOp: element_steps.scatter_steps,
     cores.RearrangeOp: lambda op, _: element_steps.rearrange_steps(op),
+    cores.ScanOp: lambda op, _: line_steps.scan_steps(op),
+    cores.SortOp: lambda op, _: line_steps.sort_steps(op),
     cores.GenerateOp: element_steps.generate_steps,
 }
 _UNPACK_STEPS: _Makers = {

@@ -62,7 +62,7 @@ def generate_steps(op: cores.GenerateOp, names: Names) -> list[Step]:
 
 
 @dataclass(frozen=True)
-class _Tile:
+class TilePlaces:
     """Where the lanes of a tile are: their pages, and elements of these, face by face."""
 
     pages: Array
@@ -70,12 +70,12 @@ class _Tile:
     count: int
 
 
-def _tile_of(op: cores.ElementsOp) -> _Tile:
+def _tile_of(op: cores.ElementsOp) -> TilePlaces:
     lanes = np.indices(op.lanes).reshape(len(op.lanes), prod(op.lanes))
-    return _lanes_in_pages(lanes, op.lanes, int(decode(op.rows)), int(decode(op.columns)))
+    return lanes_in_pages(lanes, op.lanes, int(decode(op.rows)), int(decode(op.columns)))
 
 
-def _lanes_in_pages(lanes: Array, shape: Sequence[int], rows: int, columns: int) -> _Tile:
+def lanes_in_pages(lanes: Array, shape: Sequence[int], rows: int, columns: int) -> TilePlaces:
     """Where some lanes of a tile of a shape are, by their coordinates."""
     outer = [d for d in range(len(shape)) if d not in (rows, columns)]
     page = np.zeros(lanes.shape[1], np.int64)
@@ -89,7 +89,7 @@ def _lanes_in_pages(lanes: Array, shape: Sequence[int], rows: int, columns: int)
         page = page * tiles[i] + along // TILE
         places.append(along % TILE)
     count = prod(shape[d] for d in outer) * tiles[0] * tiles[1]
-    return _Tile(page, element_of(*places), count)
+    return TilePlaces(page, element_of(*places), count)
 
 
 def element_of(row: Array, column: Array) -> Array:
@@ -172,10 +172,10 @@ def scatter_steps(op: cores.ScatterOp, names: Names) -> list[Step]:
 def rearrange_steps(op: cores.RearrangeOp) -> list[Step]:
     extents: tuple[int, ...] = decode(op.extents)
 
-    def tile_at(map: AffineMap, shape: Sequence[int], rows: int, columns: int) -> _Tile:
+    def tile_at(map: AffineMap, shape: Sequence[int], rows: int, columns: int) -> TilePlaces:
         points = evaluate_map(map, extents, ())
         lanes = np.array([each.reshape(-1) for each in points]).reshape(len(points), prod(extents))
-        return _lanes_in_pages(lanes, shape, rows, columns)
+        return lanes_in_pages(lanes, shape, rows, columns)
 
     source = tile_at(op.source_map.data, decode(op.source_shape), decode(op.source_rows), decode(op.source_columns))
     target = tile_at(op.map.data, decode(op.shape), decode(op.rows), decode(op.columns))
@@ -205,7 +205,7 @@ def rearrange_steps(op: cores.RearrangeOp) -> list[Step]:
     return [Step(make)]
 
 
-def _places(op: cores.ElementsOp, names: Names) -> tuple[Places, _Tile, list[str]]:
+def _places(op: cores.ElementsOp, names: Names) -> tuple[Places, TilePlaces, list[str]]:
     tile, symbols = _tile_of(op), names(op.symbols)
     return places_from(op.at.data, range(tile.count), symbols), tile, symbols
 
@@ -220,7 +220,7 @@ def _check_format(agent: Agent, op: cores.ElementsOp, memory: ArrayMemory, queue
         )
 
 
-def _lanes(agent: Agent, op: cores.ElementsOp, tile: _Tile, given: tuple[int, ...]) -> list[Array]:
+def _lanes(agent: Agent, op: cores.ElementsOp, tile: TilePlaces, given: tuple[int, ...]) -> list[Array]:
     """The coordinates in the array of each lane."""
     symbols: list[Any] = [*given]
     for value in op.indices:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 from xdsl.dialects.func import ReturnOp
@@ -12,12 +13,15 @@ from tilewright.dialects import array, cores, tile
 from tilewright.dialects.base import array_type
 from tilewright.errors import UnsupportedOnTargetError
 from tilewright.machines.machine import Machine
+from tilewright.options import current
 from tilewright.passes.base import Unit
 from tilewright.passes.layout_rules import location_of
-from tilewright.semantics.cores import DeviceArray, ProgramRun, run_program
+from tilewright.semantics.cores import DeviceArray, ProgramRun, Timeline, run_program
 from tilewright.targets.base import Tensor
 
 _Values = dict[SSAValue, DeviceArray]
+# For each file of traces, up to where it goes, in cycles: programs follow one another.
+_traced: dict[Path, float] = {}
 
 
 class Simulation:
@@ -104,17 +108,27 @@ class Simulation:
             if effect != tile.IN:
                 results.append(given)
         if any(isinstance(inner, cores.ProgramOp) for inner in kernel.body.block.ops):
-            run = run_program(
-                kernel,
-                arrays,
-                self._unit.machine,
-                seed=self._seed,
-                values=self._has_values,
-                checks=self._checks,
-                whole_outputs=self._whole_outputs,
-            )
-            self.runs.append((op.callee.data, run))
+            self.runs.append((op.callee.data, self._run_kernel(kernel, arrays)))
         return results
+
+    def _run_kernel(self, kernel: tile.KernelOp, arrays: Sequence[DeviceArray]) -> ProgramRun:
+        """Run a program on a grid of cores; with the option `trace_file`, what it did when is added to that file."""
+        path = current().trace_file if self._has_values else None
+        timeline = None if path is None else Timeline(begin=_traced.get(path, 0.0))
+        run = run_program(
+            kernel,
+            arrays,
+            self._unit.machine,
+            seed=self._seed,
+            values=self._has_values,
+            checks=self._checks,
+            whole_outputs=self._whole_outputs,
+            timeline=timeline,
+        )
+        if path is not None and timeline is not None:
+            timeline.write(path, f"{self._unit.machine.target}:{self._unit.machine.name}", kernel.sym_name.data)
+            _traced[path] = timeline.end
+        return run
 
 
 def run_kernel(kernel: tile.KernelOp, inputs: Sequence[Tensor], machine: Machine, seed: int = 0) -> list[Tensor]:
