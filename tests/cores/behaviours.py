@@ -7,53 +7,51 @@ checked here and programs that are broken so.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import ml_dtypes
-import numpy as np
-from xdsl.ir import SSAValue
-from xdsl.utils.exceptions import VerifyException
-
-from tests.cores import mutant_subjects, programs
+from tests.cores import programs
 from tests.cores import test_hazards as hazards
+from tests.cores import test_static_checks as static
 from tests.cores.breaking import change, change_queue, find
-from tests.cores.builder import Builder, affine
-from tests.cores.metamorphic import Tensor, depends_on_padding, run_bits, same, with_depth, with_one_mover
+from tests.cores.broken_programs import (
+    VERIFIER,
+    Broken,
+    all_trips,
+    also,
+    around,
+    broken,
+    broken_by,
+    compiled_product,
+    first_queue,
+    halves,
+    narrow,
+    on_cores,
+    on_padding,
+    one_coordinate,
+    wait_behind_copy,
+    wide_matmul,
+    with_other_result,
+    without_padding,
+)
+from tests.cores.metamorphic import with_depth, with_one_mover
 from tests.cores.test_hazards import (
     COMPUTE,
     READER,
     WRITER,
-    Break,
-    Program,
     all_of,
     changes,
     drops,
     moves,
     moves_behind,
-    nothing,
     repeats,
     trips,
 )
 from tilewright.dialects import cores, tile
-from tilewright.dialects.base import encode
 from tilewright.semantics.cores.reports import KINDS
-from tilewright.semantics.hazards import CoreHazard
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "grid-checks.md"
-VERIFIER, PADDING, RESULT = "does not verify", "depends on padding", "another result"
-# What says so where it is no kind of the simulator.
-OTHER_KINDS = (VERIFIER, PADDING, RESULT)
-
-
-@dataclass(frozen=True)
-class Broken:
-    """A program that is broken so: `found` says which kind of mistake is seen in it."""
-
-    name: str
-    kind: str
-    found: Callable[[], str]
 
 
 @dataclass(frozen=True)
@@ -64,166 +62,6 @@ class Behaviour:
     wrong: str
     where: str
     programs: Sequence[Broken]
-
-
-def broken(name: str, kind: str, program: Program, breaks: Break = nothing, proofs: bool = True) -> Broken:
-    """Found by the verifier, or by a run on zeros, behind what is proven before it or without."""
-
-    def found() -> str:
-        kernel = program()
-        breaks(kernel)
-        try:
-            hazards.run(kernel, proofs=proofs)
-        except VerifyException:
-            return VERIFIER
-        except CoreHazard as error:
-            return error.kind
-        return ""
-
-    return Broken(name, kind, found)
-
-
-def with_other_result(
-    name: str, right: Program, wrong: Program, *shapes: tuple[int, ...], dtype: str = "bf16"
-) -> Broken:
-    """Found by its result, which is not that of a program that is right."""
-
-    def found() -> str:
-        inputs = [_numbers(shape, dtype, i) for i, shape in enumerate(shapes)]
-        return "" if same(run_bits(right(), inputs), run_bits(wrong(), inputs)) else RESULT
-
-    return Broken(name, RESULT, found)
-
-
-def on_padding(name: str, program: Program, *shapes: tuple[int, ...], dtype: str = "bf16") -> Broken:
-    """Found by what is beyond the edges of its arguments."""
-
-    def found() -> str:
-        inputs = [_numbers(shape, dtype, i) for i, shape in enumerate(shapes)]
-        return PADDING if depends_on_padding(program(), inputs) else ""
-
-    return Broken(name, PADDING, found)
-
-
-def _numbers(shape: tuple[int, ...], dtype: str, seed: int) -> Tensor:
-    type = {"bf16": ml_dtypes.bfloat16, "f32": np.float32}[dtype]
-    return np.random.default_rng(seed).standard_normal(shape).astype(type)
-
-
-# ---- programs that are broken as they are ---------------------------------------------------------------------------
-
-
-def broken_by(program: Program, breaks: Break) -> Program:
-    def make() -> tile.KernelOp:
-        kernel = program()
-        breaks(kernel)
-        return kernel
-
-    return make
-
-
-def on_cores(rows: int, columns: int) -> Break:
-    """The program on another rectangle of cores."""
-
-    def edit(kernel: tile.KernelOp) -> None:
-        program = hazards.find_program(kernel)
-        program.properties["cores"] = encode((rows, columns))
-
-    return edit
-
-
-def all_trips(count: int) -> Break:
-    return all_of(*(trips(role, count) for role in cores.ROLES))
-
-
-def also(role: str, block: Callable[[Builder], None]) -> Callable[[], tile.KernelOp]:
-    """One page that is read and popped, and what a thread does beside."""
-
-    def make() -> tile.KernelOp:
-        b = Builder((1, 1), [((32, 32), "bf16", "in")])
-        x = b.queue("bf16", 2)
-        with b.thread("reader"):
-            b.reserve(x)
-            b.fetch(0, x, "0, 0")
-            b.barrier("read")
-            b.push(x)
-        with b.thread("writer"):
-            b.wait(x)
-            b.pop(x)
-        with b.thread("compute"):
-            pass
-        thread = next(t for t in b.kernel.walk() if isinstance(t, cores.ThreadOp) and t.role.data == role)
-        end = thread.body.block.last_op
-        assert end is not None
-        end.detach()
-        b._blocks.append(thread.body.block)
-        block(b)
-        thread.body.block.add_op(end)
-        b._blocks.pop()
-        b.add(cores.EndOp, [], {})
-        return b.kernel
-
-    return make
-
-
-def _queue(b: Builder) -> SSAValue:
-    return next(op for op in b.kernel.walk() if isinstance(op, cores.QueueOp)).result
-
-
-def halves() -> tile.KernelOp:
-    """Two cores that each sum one of two tiles, and both write the result."""
-    b = Builder((1, 2), [((32, 64), "bf16", "in"), ((32, 32), "bf16", "out")])
-    x, ones, z = b.queue("bf16", 1), b.queue("bf16", 1), b.queue("bf16", 1)
-    with b.thread("reader"):
-        b.reserve(ones)
-        b.generate(ones, "1", face_rows=True)
-        b.push(ones)
-        b.reserve(x)
-        b.fetch(0, x, "0, s0", [b.column])
-        b.barrier("read")
-        b.push(x)
-    with b.thread("compute"):
-        b.wait(ones)
-        b.wait(x)
-        b.registers("acquire")
-        b.reduce(x, ones, "add", "row")
-        b.registers("commit")
-        b.pop(x)
-        b.pop(ones)
-        b.reserve(z)
-        b.registers("wait")
-        b.pack(z)
-        b.registers("release")
-        b.push(z)
-    with b.thread("writer"):
-        b.wait(z)
-        b.put(1, z, "0, 0")
-        b.barrier("write")
-        b.pop(z)
-    return b.finished()
-
-
-def without_padding(kernel: tile.KernelOp) -> None:
-    for op in [op for op in kernel.walk() if isinstance(op, cores.PadOp)]:
-        op.detach()
-        op.erase()
-
-
-def compiled_product() -> tile.KernelOp:
-    return mutant_subjects.edges().kernel
-
-
-def narrow(kernel: tile.KernelOp) -> None:
-    """Registers of 16 bits."""
-    hazards.find_program(kernel).properties.pop("wide")
-
-
-def wide_matmul() -> tile.KernelOp:
-    return programs.single_core_matmul(1, 3, 1, "f32")
-
-
-def _wait_behind_copy(kernel: tile.KernelOp) -> None:
-    moves_behind(COMPUTE, cores.WaitOp, cores.CopyOp, 1, 1)(kernel)
 
 
 BASE = hazards.BASE
@@ -271,7 +109,7 @@ BEHAVIOURS: Sequence[Behaviour] = (
         "takes nothing but queues, semaphores and indices.",
         (
             broken("a barrier in compute", VERIFIER, also("compute", lambda b: b.barrier("read"))),
-            broken("a copy to registers in a mover", VERIFIER, also("writer", lambda b: b.copy(_queue(b)))),
+            broken("a copy to registers in a mover", VERIFIER, also("writer", lambda b: b.copy(first_queue(b)))),
         ),
     ),
     Behaviour(
@@ -326,8 +164,12 @@ BEHAVIOURS: Sequence[Behaviour] = (
         "Two threads fill a queue, or empty it.",
         "verifier.",
         (
-            broken("two that fill", VERIFIER, also("writer", lambda b: (b.reserve(_queue(b)), b.push(_queue(b))))),
-            broken("two that empty", VERIFIER, also("reader", lambda b: (b.wait(_queue(b)), b.pop(_queue(b))))),
+            broken(
+                "two that fill", VERIFIER, also("writer", lambda b: (b.reserve(first_queue(b)), b.push(first_queue(b))))
+            ),
+            broken(
+                "two that empty", VERIFIER, also("reader", lambda b: (b.wait(first_queue(b)), b.pop(first_queue(b))))
+            ),
         ),
     ),
     Behaviour(
@@ -338,10 +180,10 @@ BEHAVIOURS: Sequence[Behaviour] = (
             broken(
                 "an inner loop that is shorter",
                 "cadence-mismatch",
-                hazards.looped,
+                static.looped,
                 lambda kernel: change(kernel, WRITER, tile.ForOp, 1, trips=3),
             ),
-            broken("an inner loop that ends sooner", "cadence-mismatch", lambda: hazards.looped("s0 + 2")),
+            broken("an inner loop that ends sooner", "cadence-mismatch", lambda: static.looped("s0 + 2")),
             broken(
                 "a choice of other cores",
                 "cadence-mismatch",
@@ -561,7 +403,7 @@ BEHAVIOURS: Sequence[Behaviour] = (
         "A page is unpacked that the same thread packs, without waiting for it.",
         "run. Unpack and pack are agents of their own, which only a queue orders.",
         (
-            broken("a wait behind the copy", "unpack-before-pack", hazards.through_memory, _wait_behind_copy),
+            broken("a wait behind the copy", "unpack-before-pack", hazards.through_memory, wait_behind_copy),
             broken(
                 "no wait", "unpack-before-pack", hazards.through_memory, drops(COMPUTE, cores.WaitOp, 1), proofs=False
             ),
@@ -682,7 +524,7 @@ BEHAVIOURS: Sequence[Behaviour] = (
                 "a page by one coordinate of two",
                 VERIFIER,
                 hazards.one_tile,
-                lambda kernel: find(kernel, READER, cores.FetchOp).properties.update(map=_one_coordinate()),
+                lambda kernel: find(kernel, READER, cores.FetchOp).properties.update(map=one_coordinate()),
             ),
             broken("sent to another format", VERIFIER, hazards.sent, lambda kernel: change_queue(kernel, 2, "f16")),
         ),
@@ -697,7 +539,7 @@ BEHAVIOURS: Sequence[Behaviour] = (
             broken(
                 "a result that two threads take",
                 VERIFIER,
-                also("compute", lambda b: (b.wait(_queue(b)), b.pop(_queue(b)))),
+                also("compute", lambda b: (b.wait(first_queue(b)), b.pop(first_queue(b)))),
             ),
         ),
     ),
@@ -772,7 +614,7 @@ BEHAVIOURS: Sequence[Behaviour] = (
                 "a core that begins again at the edge",
                 "array-race",
                 hazards.of_rows,
-                all_of(on_cores(3, 1), lambda k: _around(k)),
+                all_of(on_cores(3, 1), lambda k: around(k)),
             ),
             broken(
                 "a core that is idle too soon",
@@ -832,15 +674,6 @@ BEHAVIOURS: Sequence[Behaviour] = (
         ),
     ),
 )
-
-
-def _one_coordinate() -> cores.AffineMapAttr:
-    return affine("d0", 1, 2)
-
-
-def _around(kernel: tile.KernelOp) -> None:
-    for role, op in ((READER, cores.FetchOp), (WRITER, cores.PutOp)):
-        change(kernel, role, op, map="s1 % 2, d0 + s0")
 
 
 # ---- the page -------------------------------------------------------------------------------------------------------

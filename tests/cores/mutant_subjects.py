@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ml_dtypes
 import numpy as np
+from xdsl.ir import Operation
 
 from tests.cores import programs
 from tests.numerics.test_phases import expected_of
@@ -28,13 +30,15 @@ MACHINE = load("wormhole")
 
 @dataclass(frozen=True)
 class Subject:
-    """A kernel, what it is called with, and what comes out, by NumPy."""
+    """A kernel, what it is called with, and what comes out, by NumPy. `why_alike`: why an edit of an operation by a
+    rule computes the same, where that is a matter of numbers."""
 
     name: str
     kernel: tile.KernelOp
     arrays: Sequence[Tensor]
     wanted: Sequence[Tensor]
     tolerance: float = 0.03
+    why_alike: Callable[[Operation, str], str] = lambda op, rule: ""
 
     def run(self, kernel: tile.KernelOp, seed: int) -> list[Tensor]:
         """The results, bit by bit."""
@@ -130,6 +134,25 @@ def edges() -> Subject:
     return _compiled("product 40x50x33 f32", lambda p: [p.dot(p.array(40, 50), p.array(50, 33), 0, 1, 0)])
 
 
+def shared() -> Subject:
+    """A sum of which three cores do a part each."""
+
+    def why_alike(op: Operation, rule: str) -> str:
+        before = [*itertools.islice(_before(op), 6)]
+        adds_once = any(isinstance(each, cores.CopyOp) and each.transpose is not None for each in before)
+        is_alike = isinstance(op, cores.PackOp) and rule == "slot +1" and adds_once
+        return "the part of a core is one sum, which is added to 0" if is_alike else ""
+
+    subject = _compiled("sums of rows 32x1500 f32", lambda p: [p.reduce(p.array(32, 1500), "add", (1,))])
+    return replace(subject, why_alike=why_alike)
+
+
+def _before(op: Operation) -> Iterator[Operation]:
+    while op.prev_op is not None:
+        op = op.prev_op
+        yield op
+
+
 def softmax() -> Subject:
     return _compiled("softmax 64x96 f32", lambda p: [p.softmax(p.array(64, 96))])
 
@@ -166,5 +189,6 @@ SUBJECTS: tuple[Callable[[], Subject], ...] = (
     softmax,
     normalised,
     edges,
+    shared,
     product,
 )

@@ -241,7 +241,8 @@ def judge(
     except VerifyException as error:
         return Verdict(mutant, name, VERIFIER, str(error))
     by, kind = _found(subject, kernel, expected, seeds, proves)
-    return Verdict(mutant, name, by, kind, reasons.why_in_order(program_of(kernel)))
+    alike = subject.why_alike(mutant.operation(subject.kernel), mutant.rule)
+    return Verdict(mutant, name, by, kind, reasons.why_in_order(program_of(kernel)) or alike)
 
 
 def _found(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from xdsl.dialects.builtin import FloatAttr, f64
+from xdsl.dialects.builtin import DenseArrayBase, FloatAttr, f64, i32
 
 from tests.cores import programs
 from tests.cores.builder import Builder, affine
@@ -62,6 +62,14 @@ def rearrange(b: Builder, source: Any, queue: Any, extents: Sequence[int], *plac
         attributes |= {f"{prefix}map": affine(map, len(extents), 0), f"{prefix}shape": tuple(shape)}
         attributes |= {f"{prefix}rows": rows, f"{prefix}columns": columns}
     b.add(cores.RearrangeOp, [source, queue], attributes)
+
+
+def lines(b: Builder, cls: Any, queues: Sequence[Sequence[Any]], shape: Sequence[int], axis: int, **more: Any) -> None:
+    """`queues`: those of the sources, of the results and those between; the dims along rows and columns are the last
+    two."""
+    sizes = DenseArrayBase.from_list(i32, [len(each) for each in queues])
+    attributes = {"axis": axis, "shape": tuple(shape), "rows": len(shape) - 2, "columns": len(shape) - 1}
+    b.add(cls, [q for each in queues for q in each], attributes | more | {"operandSegmentSizes": sizes})
 
 
 def all_movers() -> tile.KernelOp:

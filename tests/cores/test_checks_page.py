@@ -9,7 +9,8 @@ import pytest
 
 from tests.cores import mutant_subjects, programs
 from tests.cores import test_hazards as hazards
-from tests.cores.behaviours import BEHAVIOURS, OTHER_KINDS, PAGE, Broken, on_cores, page
+from tests.cores.behaviours import BEHAVIOURS, PAGE, page
+from tests.cores.broken_programs import OTHER_KINDS, Broken, on_cores
 from tests.cores.metamorphic import depends_on_padding, forms_of, run_bits, same
 from tests.cores.mutant_subjects import Subject
 from tilewright.dialects import tile

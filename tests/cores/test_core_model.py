@@ -54,12 +54,23 @@ def ragged_sum(x: Any) -> Any:
     return tw.sum(x, axis=1)
 
 
-# Arrays that end within pages, cores that have more points than others, and rows in several parts.
+def sorted_rows(x: Any) -> Any:
+    return tw.cumulative_sum(tw.sort(x, axis=1), axis=1)
+
+
+def reshaped(x: Any) -> Any:
+    return tw.reshape(x, (130, 96)) * 2.0
+
+
+# Arrays that end within pages, cores that have more points than others, rows in several parts, and what movers do to
+# elements.
 RAGGED = {
     "chain": (chain, types((1000, 999), (1000, 999))),
     "matmul": (matmul, types((300, 700), (700, 500))),
     "rows": (ragged_sum, types((777, 1300), dtype=tw.f32)),
     "softmax": (softmax, types((200, 1500))),
+    "sort": (sorted_rows, types((70, 300), dtype=tw.f32)),
+    "reshape": (reshaped, types((96, 130))),
 }
 
 

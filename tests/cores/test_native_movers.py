@@ -12,8 +12,8 @@ import pytest
 import tilewright as tw
 from tests.cores import native, programs
 from tests.cores.builder import Builder
-from tests.cores.printed import pad, rearrange
-from tilewright.dialects import tile
+from tests.cores.printed import lines, pad, rearrange
+from tilewright.dialects import cores, tile
 from tilewright.machines.machine import load
 from tilewright.semantics.cores import DeviceArray, run_program
 
@@ -39,7 +39,7 @@ def run(kernel: tile.KernelOp, inputs: Sequence[Tensor], machine: str = "wormhol
     run_program(kernel, simulated, load(machine))
     found = [each.to_numpy() for each in given[len(inputs) :]]
     for mine, theirs in zip(found, simulated[len(inputs) :], strict=True):
-        np.testing.assert_array_equal(mine, theirs.to_numpy())
+        np.testing.assert_array_equal(mine.astype(np.float64), theirs.to_numpy().astype(np.float64))
     return found
 
 
@@ -57,8 +57,8 @@ def test_elements_by_index(shape, machine):
 
 def through(dtype: str, pages: int, shape: Sequence[int], fill: Callable[[Builder, Any], None], *more: Any) -> Tensor:
     """What `fill` has a reader put to a queue, each page a page of the output, which is a row of pages."""
-    cores = (1, 1)
-    b = Builder(cores, [*((each.shape, name, "in") for each, name in more), ((32, 32 * pages), dtype, "out")])
+    shape_of_cores = (1, 1)
+    b = Builder(shape_of_cores, [*((each.shape, name, "in") for each, name in more), ((32, 32 * pages), dtype, "out")])
     queue = b.queue(dtype, pages)
     with b.thread("reader"):
         b.reserve(queue, pages)
@@ -159,6 +159,62 @@ def test_elements_change_places_between_queues():
         b.pop(turned, 4)
     (found,) = run(b.finished(), [x])
     np.testing.assert_array_equal(found, x.T)
+
+
+LINES = [
+    (cores.ScanOp, {"fn": "add", "reverse": False}, "f32"),
+    (cores.ScanOp, {"fn": "add", "reverse": True}, "bf16"),
+    (cores.ScanOp, {"fn": "multiply", "reverse": False}, "f32"),
+    (cores.ScanOp, {"fn": "add", "reverse": True}, "i32"),
+    (cores.ScanOp, {"fn": "maximum", "reverse": False}, "f32"),
+    (cores.ScanOp, {"fn": "minimum", "reverse": True}, "bf16"),
+    (cores.ScanOp, {"fn": "minimum", "reverse": False}, "i32"),
+    (cores.SortOp, {"descending": False}, "f32"),
+    (cores.SortOp, {"descending": True}, "bf16"),
+    (cores.SortOp, {"descending": True}, "i32"),
+]
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize(("cls", "attributes", "format"), LINES)
+def test_lines_are_scanned_and_sorted(cls, attributes, format, axis):
+    """Sorts take the places along, of which those of equal numbers stay in order."""
+    shape = (37, 70)
+    x = np.random.default_rng(3).integers(-4, 5, shape).astype(np.int32)
+    if format != "i32":
+        x = (x / 4).astype({"f32": np.float32, "bf16": ml_dtypes.bfloat16}[format])
+        x[5, 7], x[3, 0], x[9, 69] = np.nan, -np.inf, np.inf
+    sorts = cls is cores.SortOp
+    formats = [format, "i32"] if sorts else [format]
+    inputs = [x, np.indices(shape)[axis].astype(np.int32)][: len(formats)]
+    b = Builder((1, 1), [*((shape, f, "in") for f in formats), *((shape, f, "out") for f in formats)])
+    queues = [[b.queue(f, 6) for f in formats] for _ in range(3 if sorts else 2)]
+    with b.thread("reader"):
+        for number, queue in enumerate(queues[0]):
+            b.reserve(queue, 6)
+            b.fetch(number, queue, "d0, d1", extents=(2, 3), at="3 * d0 + d1")
+            b.barrier("read")
+            b.push(queue, 6)
+            b.wait(queue, 6)
+        for queue in queues[1]:
+            b.reserve(queue, 6)
+        lines(b, cls, queues if sorts else [*queues, []], shape, axis, **attributes)
+        for source, queue in zip(*queues[:2], strict=True):
+            b.pop(source, 6)
+            b.push(queue, 6)
+    with b.thread("writer"):
+        for number, queue in enumerate(queues[1]):
+            b.wait(queue, 6)
+            b.put(len(formats) + number, queue, "d0, d1", extents=(2, 3), at="3 * d0 + d1")
+            b.barrier("write")
+            b.pop(queue, 6)
+    found = run(b.finished(), inputs)
+    if sorts:
+        taken = np.take_along_axis(x, found[1], axis)
+        np.testing.assert_array_equal(taken.astype(np.float64), found[0].astype(np.float64))
+        in_order = np.argsort(x.astype(np.float64), axis=axis, kind="stable")
+        if not attributes["descending"]:
+            np.testing.assert_array_equal(found[1], in_order)
 
 
 def test_each_core_does_its_own_part():

@@ -135,10 +135,9 @@ class _Model:
         self._groups: list[_Group] = []
         shared: Path | None = None
         for alike in cores_alike(program):
-            own = {role: thread for role, thread in self._threads.items() if thread.computes}
-            for thread in own.values():
-                if shared is None or _depends_on_place(thread, program):
-                    shared = compute_path(program, thread, alike[0], grid)
+            thread = self._threads.get(cores.COMPUTE)
+            if thread is not None and (shared is None or _depends_on_place(thread, program)):
+                shared = compute_path(program, thread, alike[0], grid)
             for places in [[place] for place in alike] if clipped else [alike]:
                 group = _Group(places, {} if shared is None else {cores.COMPUTE: shared})
                 for role, thread in self._threads.items():
@@ -228,8 +227,8 @@ class _Model:
             if {filler, emptier} != {role, cores.COMPUTE}:
                 continue
             filled, emptied = filled or filler == role, emptied or emptier == role
-            pages = max(use.operation.count for use in queue.result.uses if isinstance(use.operation, cores.PushOp))
-            if cores.queue_type(queue.result).pages < 2 * pages:
+            pushes = [use.operation.count for use in queue.result.uses if isinstance(use.operation, cores.PushOp)]
+            if cores.queue_type(queue.result).pages < 2 * max(pushes, default=1):
                 return False
         return not (filled and emptied)
 

@@ -27,6 +27,7 @@ from tilewright.dialects import cores, tile
 from tilewright.dialects.base import decode
 from tilewright.layout.catalogue.device_tiles import FACE, TILE
 from tilewright.machines.core_grid import CORE_WRITE, DRAM_READ, DRAM_WRITE, CoreGrid
+from tilewright.semantics.cores.line_steps import merges
 from tilewright.semantics.cores.static_walk import Place, Projection, Walk
 from tilewright.semantics.tile import Tensor, evaluate_map
 
@@ -279,6 +280,9 @@ class _MoverWalk(Walk):
             case cores.RearrangeOp():
                 extents: tuple[int, ...] = decode(op.extents)
                 self._spend(op, self._grid.element_cycles * prod(extents))
+            case cores.LinesOp():
+                times = merges(op.lanes[int(decode(op.axis))]) if isinstance(op, cores.SortOp) else 1
+                self._spend(op, self._grid.element_cycles * times * prod(op.lanes) * len(op.sources))
             case cores.GenerateOp():
                 elements = TILE * TILE // FACE if op.face_rows is not None else TILE * TILE
                 self._spend(op, self._grid.element_cycles * elements * int(decode(op.count)))
@@ -372,12 +376,21 @@ def loops_of(op: Operation) -> set[Operation | None]:
 
 
 def clipped_operations(program: cores.ProgramOp) -> frozenset[Operation]:
-    """Operations of movers that may reach beyond their arrays, and what they move then depends on where they are."""
-    found: set[Operation] = set()
-    for op in program.body.walk():
-        if isinstance(op, cores.PadOp) or (isinstance(op, cores.PagesOp) and not _is_inside(op, program)):
-            found.add(op)
-    return frozenset(found)
+    """Operations of movers that may reach beyond their arrays, or move single elements: what they move depends on where
+    they are."""
+    return frozenset(op for op in program.body.walk() if _may_be_clipped(op, program))
+
+
+def _may_be_clipped(op: Operation, program: cores.ProgramOp) -> bool:
+    match op:
+        case cores.PadOp():
+            return True
+        case cores.ElementsOp():
+            return len(op.symbols) > 0
+        case cores.PagesOp():
+            return not _is_inside(op, program)
+        case _:
+            return False
 
 
 def _is_inside(op: cores.PagesOp, program: cores.ProgramOp) -> bool:

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from xdsl.ir import SSAValue
-
 from tilewright.dialects import cores, tile
-from tilewright.passes.core_threads import Threads, drop_empty
+from tilewright.passes.core_queued_tiles import QueuedTiles
+from tilewright.passes.core_threads import drop_empty
 
 
-def place_zone(threads: Threads, op: tile.ZoneOp) -> None:
-    """An edge of a zone, where each thread is."""
-    for role in threads.roles:
-        threads.add(role, tile.ZoneOp, [], {"label": op.label.data, "edge": op.edge.data})
-
-
-def place_print(threads: Threads, op: tile.PrintOp, queues: Sequence[SSAValue]) -> None:
-    """A print of queues in each thread: that which computes waited for their pages."""
-    for role in threads.roles:
-        threads.add(role, tile.PrintOp, queues, {"label": op.label.data})
+def place_mark(tiles: QueuedTiles, op: tile.ZoneOp | tile.PrintOp) -> None:
+    """An edge of a zone where each thread is, or a print of the queues that tiles are in, whose pages the thread that
+    computes waited for."""
+    if isinstance(op, tile.PrintOp):
+        queues = [tiles.held(value, tiles.natural(value)).queue for value in op.arguments]
+        attributes = {"label": op.label.data}
+    else:
+        queues, attributes = [], {"label": op.label.data, "edge": op.edge.data}
+    for role in tiles.threads.roles:
+        tiles.threads.add(role, type(op), queues, attributes)
 
 
 def drop_empty_zones(program: cores.ProgramOp) -> None:

@@ -297,7 +297,7 @@ class QueuedTiles:
                 attributes = lines | {"fn": op.fn.data, "reverse": op.reverse}
                 cls: type[cores.LinesOp] = cores.ScanOp
             else:
-                scratch = [self.threads.queue(storage_format(type.dtype), count, "scratch") for type in types]
+                scratch = [self.threads.queue(storage_format(type.dtype), count, "merged") for type in types]
                 attributes, cls = lines | {"descending": op.descending}, cores.SortOp
             operands += scratch
             segments = DenseArrayBase.from_list(i32, [len(sources), len(queues), len(scratch)])
@@ -551,7 +551,7 @@ class QueuedTiles:
         graph = Graph(self, shape, form)
         found = self._held.get(value)
         own = [h for h, taker in found if taker == cores.COMPUTE] if found else []
-        if own or (value in self.shared and value in self._held):
+        if own:
             return graph.read(value, tuple(range(len(shape))))
         return graph.expanded(value, tuple(range(len(shape))))
 

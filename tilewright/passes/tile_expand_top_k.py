@@ -66,7 +66,7 @@ def _expand(op: tile.TopKOp) -> None:
     place = tile.IotaOp.make([], {"map": map}, [tensor(places)])
     attributes = {"axis": axis, "descending": True}
     in_order = tile.SortOp.make([op.operands[0], place.results[0]], attributes, [tensor(source), tensor(places)])
-    window = {"starts": (0,) * source.rank, "strides": (1,) * source.rank, "limits": array_type(op.results[0]).shape}
+    window = {"starts": (0,) * source.rank, "limits": array_type(op.results[0]).shape, "strides": (1,) * source.rank}
     slices = [
         tile.SliceOp.make([whole], window, [result.type])
         for whole, result in zip(in_order.results, op.results, strict=True)

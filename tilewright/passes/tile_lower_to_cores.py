@@ -69,8 +69,8 @@ from tilewright.layout.catalogue.device_tiles import TILE
 from tilewright.machines.core_grid import CoreGrid
 from tilewright.passes.base import Remark, Unit
 from tilewright.passes.core_forms import Form, Window, completed, pages_of, window_of
+from tilewright.passes.core_marks import drop_empty_zones, place_mark
 from tilewright.passes.core_partials import Shared, emit_gather, shared_of, stacked
-from tilewright.passes.core_marks import drop_empty_zones, place_print, place_zone
 from tilewright.passes.core_points import deal_points
 from tilewright.passes.core_products import emit_product
 from tilewright.passes.core_queued_tiles import QueuedTiles
@@ -192,11 +192,8 @@ class _Lowering:
                     form = self.tiles.natural(op.result)
                     held = self.tiles.loaded(op, form, None, cores.COMPUTE, self.tiles.window(op))
                     self.tiles.add(op.result, self.tiles.waited(held, cores.COMPUTE))
-                case tile.ZoneOp():
-                    place_zone(self.threads, op)
-                case tile.PrintOp():
-                    shown = [self.tiles.held(value, self.tiles.natural(value)).queue for value in op.arguments]
-                    place_print(self.threads, op, shown)
+                case tile.ZoneOp() | tile.PrintOp():
+                    place_mark(self.tiles, op)
                 case tile.LoadOp() | tile.IotaOp() | tile.AssertOp():
                     pass  # what is loaded is loaded when it is asked for
                 case tile.IfOp():

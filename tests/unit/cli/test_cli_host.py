@@ -33,7 +33,7 @@ def test_doctor_describes_and_measures(tilewright: CommandLine):
     run = tilewright("doctor", "--threads", "1", "--json")
     assert run.exit_code == 0, run.stderr
     found = run.document
-    assert found.keys() == {"versions", "host", "cuda", "cache", "measured", "problems"}
+    assert found.keys() == {"versions", "host", "cuda", "grid", "cache", "measured", "problems"}
     assert found["versions"]["numpy"] == np.__version__
     assert found["host"]["threads"] == 1
     assert found["host"]["machine"]["name"].startswith(("x86-64", "aarch64"))

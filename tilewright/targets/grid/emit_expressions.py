@@ -18,6 +18,8 @@ from xdsl.ir.affine.affine_expr import (
     AffineSymExpr,
 )
 
+from tilewright.layout.catalogue.device_tiles import TILE
+
 # How tightly a text binds: a name, a number or a call; a product; a sum.
 _ATOM, _PRODUCT, _SUM = range(3)
 
@@ -162,3 +164,28 @@ def remainder(left: Value, right: Value) -> Value:
         whole = multiply(divide(left, right), right)
         return Value(f"{left.text} - {whole.text}", 0, high, _SUM, True)
     return Value(f"{left.within(_PRODUCT)} % {right.within(_ATOM)}", 0, min(high, left.high), _PRODUCT, left.divides)
+
+
+def tile_place(lanes: Sequence[int], rows: int, columns: int, at: Sequence[Value]) -> tuple[Value, str]:
+    """The page of an element of a tile, from the tile's first page on, and its place there. `rows` and `columns` are
+    the dims along rows and columns of device tiles, -1 for none."""
+    row = at[rows] if rows >= 0 else constant(0)
+    column = at[columns] if columns >= 0 else constant(0)
+    tall = -(-lanes[rows] // TILE) if rows >= 0 else 1
+    wide = -(-lanes[columns] // TILE) if columns >= 0 else 1
+    others = [d for d in range(len(lanes)) if d not in (rows, columns)]
+    counts = [*(lanes[d] for d in others), tall, wide]
+    page = flat([*(at[d] for d in others), divide(row, constant(TILE)), divide(column, constant(TILE))], counts)
+    return page, in_tile(row, column)
+
+
+def in_tile(row: Value, column: Value) -> str:
+    return f"in_tile({remainder(row, constant(TILE)).text}, {remainder(column, constant(TILE)).text})"
+
+
+def flat(coordinates: Sequence[Value], sizes: Sequence[int]) -> Value:
+    """The number of a place, counted row-major."""
+    found = constant(0)
+    for coordinate, size in zip(coordinates, sizes, strict=True):
+        found = add(multiply(found, constant(size)), coordinate)
+    return found

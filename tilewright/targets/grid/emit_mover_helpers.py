@@ -116,3 +116,26 @@ inline uint16_t bfloat16_bits(int32_t number) {
     return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
 }
 """
+FLOAT_KEY = """\
+// Numbers in order as unsigned integers: zeros are the same, and so are all that are not a number.
+inline uint32_t float_key(uint32_t bits, uint32_t nan) {
+    const uint32_t size = bits & 0x7FFFFFFF;
+    if (size > 0x7F800000) {
+        return nan;
+    }
+    if (size == 0) {
+        return 0x80000000;
+    }
+    return bits >> 31 ? ~bits : bits | 0x80000000;
+}
+"""
+ROUNDED_BFLOAT = """\
+// Rounded to nearest even.
+inline uint16_t rounded_bfloat16(float number) {
+    const uint32_t bits = __builtin_bit_cast(uint32_t, number);
+    if ((bits & 0x7FFFFFFF) > 0x7F800000) {
+        return bits >> 16 | 0x40;
+    }
+    return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
+}
+"""

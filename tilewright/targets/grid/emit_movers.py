@@ -22,7 +22,17 @@ from tilewright.dialects.base import decode, dtype_of
 from tilewright.errors import UnsupportedOnTargetError
 from tilewright.layout.catalogue.device_tiles import TILE, TileFormat
 from tilewright.semantics.tile_formats import format_of
-from tilewright.targets.grid.emit_expressions import Value, add, constant, divide, multiply, remainder
+from tilewright.targets.grid.emit_expressions import (
+    Value,
+    add,
+    constant,
+    divide,
+    flat,
+    in_tile,
+    multiply,
+    tile_place,
+)
+from tilewright.targets.grid.emit_lines import print_scan, print_sort
 from tilewright.targets.grid.emit_mover_helpers import (
     BFLOAT_BITS,
     CORE_ADDRESS,
@@ -132,6 +142,10 @@ class MoverPrinter(ThreadPrinter):
                 self._print_elements(op)
             case cores.RearrangeOp():
                 self._print_rearrange(op)
+            case cores.ScanOp():
+                print_scan(self, op)
+            case cores.SortOp():
+                print_sort(self, op)
             case cores.MulticastOp():
                 self._print_multicast(op)
             case cores.SendOp():
@@ -140,6 +154,11 @@ class MoverPrinter(ThreadPrinter):
                 self.line(f"noc_async_{op.of.data}_barrier();")
             case cores.GenerateOp():
                 self._print_generate(op)
+            case _:
+                self._print_semaphore(op)
+
+    def _print_semaphore(self, op: Operation) -> None:
+        match op:
             case cores.SemaphoreSetOp():
                 self.line(f"noc_semaphore_set({self._local(op.semaphore)}, {number_of(op.value)});")
             case cores.SemaphoreWaitOp():
@@ -164,7 +183,7 @@ class MoverPrinter(ThreadPrinter):
         self.helpers[LOCAL] = None
         return f"local({self._semaphore(semaphore)})"
 
-    def _place(self, queue: SSAValue, page: Value, end: str) -> str:
+    def place(self, queue: SSAValue, page: Value, end: str) -> str:
         """The address of a page of a queue, counted from its front (`read`) or its back (`write`)."""
         begin = f"get_{end}_ptr({self.queue(queue)})"
         if page.number == 0:
@@ -181,9 +200,9 @@ class MoverPrinter(ThreadPrinter):
         with self.loops(op.shape) as dims:
             coordinates = self.map(op.map, op.symbols, dims)
             (at,) = self.map(op.at, op.symbols, dims)
-            place = self._place(op.queue, at, "write" if fetches else "read")
+            place = self.place(op.queue, at, "write" if fetches else "read")
             inside = _inside(coordinates, grid)
-            call = f"noc_async_{'read' if fetches else 'write'}_page({_flat(coordinates, grid).text}, {name}, {place});"
+            call = f"noc_async_{'read' if fetches else 'write'}_page({flat(coordinates, grid).text}, {name}, {place});"
             zeros = None
             if isinstance(op, cores.FetchOp) and op.zeros is not None and inside != "true":
                 self.helpers[ZERO_PAGE] = None
@@ -206,7 +225,7 @@ class MoverPrinter(ThreadPrinter):
             needed = sizes != ["32", "32"]
             if needed:
                 self.helpers |= {IN_TILE: None, STORE: None, PAD_PAGE: None}
-                place = self._place(op.queue, at, "write")
+                place = self.place(op.queue, at, "write")
                 self.line(f"pad_page<{element}>({place}, {', '.join(sizes)}, {fill});")
         if not needed:
             del self.lines[printed:]
@@ -260,9 +279,9 @@ class MoverPrinter(ThreadPrinter):
         others = [n for d, n in enumerate(op.lanes) if d not in (number_of(op.rows), number_of(op.columns))]
         (at,) = self.map(op.at, op.symbols)
         with self.loops((prod(others), tall, wide)) as (outer, row, column):
-            page = add(at, _flat([outer, row, column], [prod(others), tall, wide]))
+            page = add(at, flat([outer, row, column], [prod(others), tall, wide]))
             inside = [self._rows_inside(size, each) for size, each in zip(sizes, (row, column), strict=True)]
-            place = self._place(op.queue, page, "write")
+            place = self.place(op.queue, page, "write")
             self.line(f"pad_page<{element}>({place}, {', '.join(inside)}, {fill});")
 
     def _print_rearrange(self, op: cores.RearrangeOp) -> None:
@@ -271,21 +290,21 @@ class MoverPrinter(ThreadPrinter):
         with self.loops(decode(op.extents)) as dims:
             source, place = self.map(op.source_map, [], dims), self.map(op.map, [], dims)
             shape = decode(op.source_shape)
-            there = self._named_place(shape, number_of(op.source_rows), number_of(op.source_columns), source, "source_")
-            here = self._named_place(decode(op.shape), number_of(op.rows), number_of(op.columns), place)
-            from_bytes = f"{self._place(op.source, there[0], 'read')} + {there[1]} * sizeof({element})"
-            to_bytes = f"{self._place(op.queue, here[0], 'write')} + {here[1]} * sizeof({element})"
+            there = self.named_place(shape, number_of(op.source_rows), number_of(op.source_columns), source, "source_")
+            here = self.named_place(decode(op.shape), number_of(op.rows), number_of(op.columns), place)
+            from_bytes = f"{self.place(op.source, there[0], 'read')} + {there[1]} * sizeof({element})"
+            to_bytes = f"{self.place(op.queue, here[0], 'write')} + {here[1]} * sizeof({element})"
             self.line(f"store({to_bytes}, load<{element}>({from_bytes}));")
 
     def _print_lane(self, op: cores.GatherOp | cores.ScatterOp, dims: Sequence[Value], element: str) -> None:
         array, ref = self._array(op.array), tile.ref_type(op.array)
-        page, place = self._named_place(op.lanes, number_of(op.rows), number_of(op.columns), dims)
+        page, place = self.named_place(op.lanes, number_of(op.rows), number_of(op.columns), dims)
         (at,) = self.map(op.at, op.symbols)
         end = "write" if isinstance(op, cores.GatherOp) else "read"
-        self.line(f"const uint32_t here = {self._place(op.queue, add(at, page), end)} + {place} * sizeof({element});")
+        self.line(f"const uint32_t here = {self.place(op.queue, add(at, page), end)} + {place} * sizeof({element});")
         symbols: list[SSAValue | Value] = [*op.symbols]
         for number, queue in enumerate(op.indices):
-            name, from_page = f"index{number}", self._place(queue, page, "read")
+            name, from_page = f"index{number}", self.place(queue, page, "read")
             self.line(f"const uint32_t {name} = load<uint32_t>({from_page} + {place} * sizeof(uint32_t));")
             symbols.append(Value(name, -(2**31), 2**31 - 1))
         coordinates = self.map(op.map, symbols, dims)
@@ -297,7 +316,7 @@ class MoverPrinter(ThreadPrinter):
         known = [constant(0)] * (2 - len(known)) + known
         tiled = [*known[:-2], *(divide(each, constant(TILE)) for each in known[-2:])]
         pages = cores.page_grid(ref.shape)
-        there = f"{array}, {_flat(tiled, pages).text}, {_in_tile(known[-2], known[-1])}"
+        there = f"{array}, {flat(tiled, pages).text}, {in_tile(known[-2], known[-1])}"
         scratch = f"get_write_ptr({_SCRATCH})"
         if isinstance(op, cores.ScatterOp):
             call = f"write_element({there}, load<{element}>(here), {scratch});"
@@ -307,11 +326,11 @@ class MoverPrinter(ThreadPrinter):
         fill = None if op.fill is None else _bits(float(op.fill.value.data), cores.queue_type(op.queue).tile_format)
         self._print_guarded(inside, call, None if fill is None else f"store<{element}>(here, {fill});")
 
-    def _named_place(
+    def named_place(
         self, lanes: Sequence[int], rows: int, columns: int, at: Sequence[Value], prefix: str = ""
     ) -> tuple[Value, str]:
         """The page of an element of a tile and its place there, by names where they are long."""
-        page, place = _tile_place(lanes, rows, columns, at)
+        page, place = tile_place(lanes, rows, columns, at)
         if not page.text.isidentifier() and page.number is None:
             self.line(f"const uint32_t {prefix}page = {page.text};")
             page = Value(f"{prefix}page", page.low, page.high)
@@ -342,7 +361,7 @@ class MoverPrinter(ThreadPrinter):
             text = self._chosen(number, op, format) if op.choice is not None else self._converted(number, format, op)
             if op.face_rows is not None:
                 text = f"{row.text} % 16 == 0 ? {f'({text})' if ' ? ' in text else text} : 0"
-            place = f"{self._place(op.queue, page, 'write')} + {_in_tile(row, column)} * sizeof({element})"
+            place = f"{self.place(op.queue, page, 'write')} + {in_tile(row, column)} * sizeof({element})"
             self.line(f"store<{element}>({place}, {text});")
 
     def _chosen(self, number: Value, op: cores.GenerateOp, format: TileFormat) -> str:
@@ -375,7 +394,7 @@ class MoverPrinter(ThreadPrinter):
     def _print_multicast(self, op: cores.MulticastOp) -> None:
         (at,) = self.map(op.at, op.symbols)
         rectangle = self.map(op.rectangle, op.symbols)
-        here = self._place(op.queue, at, "write")
+        here = self.place(op.queue, at, "write")
         size = self._size(op.queue, number_of(op.pages))
         call = f"noc_async_write_multicast({here}, {self._rectangle(rectangle, here)}, {size}, {{}});"
         self._print_to_others(rectangle, call)
@@ -425,9 +444,9 @@ class MoverPrinter(ThreadPrinter):
     def _print_send(self, op: cores.SendOp) -> None:
         (at,) = self.map(op.at, op.symbols)
         (to,) = self.map(op.to, op.symbols)
-        there = self._core_address(self.map(op.core, op.symbols), self._place(op.destination, to, "write"))
+        there = self._core_address(self.map(op.core, op.symbols), self.place(op.destination, to, "write"))
         size = self._size(op.source, number_of(op.pages))
-        self.line(f"noc_async_write({self._place(op.source, at, 'read')}, {there}, {size});")
+        self.line(f"noc_async_write({self.place(op.source, at, 'read')}, {there}, {size});")
 
     def _print_increment(self, op: cores.SemaphoreIncrementOp) -> None:
         if self._pending:
@@ -461,31 +480,6 @@ def _bits(number: float, format: TileFormat) -> str:
     with np.errstate(over="ignore"):
         value = np.asarray(number, np.float32).astype(types[format.name])
     return f"0x{int(value.view(f'u{value.itemsize}')):0{2 * value.itemsize}X}"
-
-
-def _tile_place(lanes: Sequence[int], rows: int, columns: int, at: Sequence[Value]) -> tuple[Value, str]:
-    """The page of an element of a tile, from the tile's first page on, and its place there. `rows` and `columns` are
-    the dims along rows and columns of device tiles, -1 for none."""
-    row = at[rows] if rows >= 0 else constant(0)
-    column = at[columns] if columns >= 0 else constant(0)
-    tall = -(-lanes[rows] // TILE) if rows >= 0 else 1
-    wide = -(-lanes[columns] // TILE) if columns >= 0 else 1
-    others = [d for d in range(len(lanes)) if d not in (rows, columns)]
-    counts = [*(lanes[d] for d in others), tall, wide]
-    page = _flat([*(at[d] for d in others), divide(row, constant(TILE)), divide(column, constant(TILE))], counts)
-    return page, _in_tile(row, column)
-
-
-def _in_tile(row: Value, column: Value) -> str:
-    return f"in_tile({remainder(row, constant(TILE)).text}, {remainder(column, constant(TILE)).text})"
-
-
-def _flat(coordinates: Sequence[Value], sizes: Sequence[int]) -> Value:
-    """The number of a place, counted row-major."""
-    found = constant(0)
-    for coordinate, size in zip(coordinates, sizes, strict=True):
-        found = add(multiply(found, constant(size)), coordinate)
-    return found
 
 
 def _inside(coordinates: Sequence[Value], sizes: Sequence[int]) -> str:
