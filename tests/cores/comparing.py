@@ -27,8 +27,8 @@ EXACT = Bounds(0.0, 0.0, 1.0 - 1e-12)
 
 
 def bounds_of(dtype: DType, rounded_operations: int = 1, products_of_f32: int = 0) -> Bounds:
-    """For results of some operations that each round to a type, and of so many products of f32 one behind another, whose
-    two operands are cut to 11 bits: on average they lose half of the last one, always towards zero."""
+    """For results of some operations that each round to a type, and of so many products of f32 one behind another,
+    whose two operands are cut to 11 bits: on average they lose half of the last one, always towards zero."""
     if not dtype.is_float:
         return EXACT
     step = dtype.epsilon * rounded_operations

@@ -821,9 +821,9 @@ class CastOp(RegisterOp):
 
 @irdl_op_definition
 class FoldOp(RegisterOp):
-    """Each register from `slot` on is reduced by `fn` (add, maximum, minimum) in the type `dtype`, without a loss, along
-    its rows (`row`: the results are in its first column) or its columns (`column`: in its first row), by the vector
-    unit. What else it holds then is undefined."""
+    """Each register from `slot` on is reduced by `fn` (add, maximum, minimum) in the type `dtype`, without a loss,
+    along its rows (`row`: the results are in its first column) or its columns (`column`: in its first row), by the
+    vector unit. What else it holds then is undefined."""
 
     name = "cores.fold"
     fn = prop_def(StringAttr)
@@ -906,7 +906,8 @@ Cores = Dialect(
         *(ProgramOp, QueueOp, SemaphoreOp, ThreadOp, EndOp, IfOp),
         *(ReserveOp, PushOp, WaitOp, PopOp),
         *(SemaphoreSetOp, SemaphoreIncrementOp, SemaphoreWaitOp, SemaphoreMulticastOp),
-        *(FetchOp, PadOp, PutOp, GatherOp, ScatterOp, RearrangeOp, ScanOp, SortOp, MulticastOp, SendOp, BarrierOp, GenerateOp),
+        *(FetchOp, PadOp, PutOp, GatherOp, ScatterOp, RearrangeOp, ScanOp, SortOp, GenerateOp),
+        *(MulticastOp, SendOp, BarrierOp),
         *(ConfigureOp, RegistersOp, CopyOp, BinaryOp, MatmulOp, ReduceOp, MapOp, CastOp, FoldOp, AccumulateOp, PackOp),
     ],
     [QueueType, SemaphoreType],

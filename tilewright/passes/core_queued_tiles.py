@@ -287,7 +287,7 @@ class QueuedTiles:
         scope, count = self.scope_of(op.results[0]), pages_of(types[0].shape, form)
         queues = [self.threads.queue(storage_format(type.dtype), count) for type in types]
         add, pages = self.threads.add, {"pages": count}
-        lines = {"axis": op.attributes_of()["axis"], "shape": types[0].shape, "rows": form.rows, "columns": form.columns}
+        lines = {"axis": op.axis, "shape": types[0].shape, "rows": form.rows, "columns": form.columns}
         with self.threads.inside(cores.READER, scope):
             for queue in queues:
                 add(cores.READER, cores.ReserveOp, [queue], pages)

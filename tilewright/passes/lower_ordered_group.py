@@ -23,11 +23,10 @@ from tilewright.cost.register_blocks import even_split
 from tilewright.dialects import array, tile
 from tilewright.dialects.base import array_type, tensor
 from tilewright.dtypes import DType
-from tilewright.errors import CompilerBug, UnsupportedOnTargetError
+from tilewright.errors import CompilerBug
 from tilewright.layout.catalogue.device_tiles import TILE
 from tilewright.machines.machine import Machine
 from tilewright.passes.indexing import Axis, Coordinates, Linear, Tile
-from tilewright.passes.layout_rules import location_of
 from tilewright.passes.stages import Stage, Values
 from tilewright.passes.tile_builder import TileBuilder
 from tilewright.primitives import ArrayType

@@ -22,7 +22,15 @@ from xdsl.ir import Block, Operation, SSAValue
 from tilewright.dialects import cores, tile
 from tilewright.dialects.base import decode
 from tilewright.errors import CompilerBug
-from tilewright.semantics.cores import element_steps, line_steps, math_steps, mover_steps, pack_steps, pad_steps, unpack_steps
+from tilewright.semantics.cores import (
+    element_steps,
+    line_steps,
+    math_steps,
+    mover_steps,
+    pack_steps,
+    pad_steps,
+    unpack_steps,
+)
 from tilewright.semantics.cores.agents import MATH, PACK, UNPACK, Agent
 from tilewright.semantics.cores.expressions import python
 from tilewright.semantics.cores.marks import print_steps, zone_steps
