@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -111,3 +112,17 @@ def test_a_layer_of_a_decoder() -> None:
     expected = logits.lower(tokens, *rotation).compile(target="cpu")(tokens, *rotation)
     got = logits.lower(tokens, *rotation).compile(target="grid:blackhole")(tokens, *rotation)
     check(np.asarray(got), np.asarray(expected), dtypes.f32, bounds_of(dtypes.f32, 8, 7))
+
+
+def test_attention_of_narrow_floats_is_one_kernel() -> None:
+    """Weights are rounded within the tile, as the array program says."""
+    q, k, v = (np.random.default_rng(n).standard_normal((2, 70, 32)).astype(ml_dtypes.bfloat16) for n in range(3))
+    function = tw.jit(lambda q, k, v: tw.nn.softmax(q @ k.mT * 0.125, axis=-1) @ v)
+    compiled = function.lower(q, k, v).compile(target="grid:blackhole")
+    got = np.asarray(compiled(q, k, v))
+    executable: Any = compiled.executable
+    assert len(executable.runs) == 1
+    wide = [each.astype(np.float64) for each in (q, k, v)]
+    scores = wide[0] @ wide[1].transpose(0, 2, 1) * 0.125
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    check(got, weights / weights.sum(-1, keepdims=True) @ wide[2], dtypes.bf16, bounds_of(dtypes.bf16, 3))

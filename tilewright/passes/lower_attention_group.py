@@ -78,12 +78,15 @@ class AttentionPlan:
 
 
 def rounded_operands(parts: AttentionParts, machine: Machine) -> DType | None:
-    """The type in which warps multiply all operands as they are, weights being rounded to it; None if they do not."""
+    """The type in which warps, or cores of a grid, multiply all operands as they are, weights being rounded to it; None
+    if they do not."""
     operands = [value for op in (parts.score_product, parts.value_product) for value in op.operands]
     types = {array_type(value).dtype for value in operands}
     if len(types) > 1 or parts.weights is None:
         return None
     (operand,) = types
+    if machine.grid is not None:
+        return operand if operand.is_narrow_float else None
     atom = machine.atom_of(MMA, operand, operand, array_type(parts.scores).dtype.compute)
     return None if atom is None else operand
 
