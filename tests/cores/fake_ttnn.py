@@ -40,7 +40,7 @@ def _record(kind: str) -> Any:
     return lambda *args, **given: types.SimpleNamespace(kind=kind, args=args, **given)
 
 
-def _module() -> types.SimpleNamespace:
+def module() -> types.SimpleNamespace:
     ttnn = types.SimpleNamespace(**{name: Names() for name in _ENUMS}, **{name: name for name in _TYPES})
     for name in _RECORDS:
         setattr(ttnn, name, _record(name))
@@ -53,7 +53,7 @@ def _module() -> types.SimpleNamespace:
 
 def describe(host: str, sources: Mapping[str, str], tensors: Sequence[Tensor]) -> Any:
     """What the description of a program gives; `shape` is that of its cores."""
-    names: dict[str, Any] = {"ttnn": _module()}
+    names: dict[str, Any] = {"ttnn": module()}
     assert host.count("import ttnn\n") == 1
     exec(host.replace("import ttnn\n", ""), names)
     function = names["describe"]

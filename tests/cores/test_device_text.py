@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import numpy as np
@@ -17,6 +18,7 @@ from tilewright import dtypes, ops
 from tilewright.dialects import cores
 from tilewright.errors import UnsupportedOnTargetError
 from tilewright.machines import machine as machines
+from tilewright.passes.core_sections import takes_number
 from tilewright.targets.grid.emit import emit_program
 from tilewright.targets.grid.emit_expressions import Value, constant, evaluate, variable
 from tilewright.targets.grid.emit_functions import Register, calls_of
@@ -329,3 +331,24 @@ def test_single_elements_of_block_floats_are_refused():
         b.generate(queue, "1")
     with pytest.raises(UnsupportedOnTargetError, match="single elements of bfp8"):
         emit_program(b.finished(), machines.load("wormhole"))
+
+
+def test_numbers_are_in_registers_for_functions_that_take_no_others() -> None:
+    """No register is needed beside those that the lowering gives."""
+    for name, function in ops.FUNCTIONS.items():
+        for dtype in (dtypes.f32, dtypes.i32, dtypes.u32):
+            if dtype.kind not in function.kinds:
+                continue
+            for numbers in itertools.product((False, True), repeat=function.arity):
+                if all(numbers):
+                    continue
+                places = itertools.count()
+                operands = [
+                    3.0 if is_number and takes_number(name, dtype, position) else Register(next(places))
+                    for position, is_number in enumerate(numbers)
+                ]
+                for slot in range(next(places)):
+                    try:
+                        calls_of(name, dtype, operands, slot, wide=True, spare=None)
+                    except UnsupportedOnTargetError as error:
+                        assert "a tile register more" not in str(error), (name, dtype, numbers)

@@ -166,6 +166,28 @@ def test_a_chain_with_a_diamond_and_a_broadcast_stays_in_registers() -> None:
     check(got, expected, dtypes.bf16, bounds_of(dtypes.bf16, 6))
 
 
+@pytest.mark.parametrize("machine", MACHINES)
+def test_what_needs_more_registers_than_there_are_is_held_in_memory(machine: str) -> None:
+    """A balanced tree over 2^n arrays needs n + 1 registers or more, and there are 4 of 32 bits."""
+    program = Program("main")
+    level = [program.array(70, 40) for _ in range(32)]
+    arrays = [np.random.default_rng(n).standard_normal((70, 40)).astype(np.float32) for n in range(32)]
+    wanted = list(arrays)
+    while len(level) > 1:
+        pairs = list(zip(level[::2], level[1::2], strict=True))
+        level = [
+            program.map("select", program.map("less", a, b), program.map("atan2", a, b), program.map("multiply", a, b))
+            for a, b in pairs
+        ]
+        wanted = [np.where(a < b, np.arctan2(a, b), a * b) for a, b in zip(wanted[::2], wanted[1::2], strict=True)]
+    program.outputs = level
+    unit = compiled(program, machine)
+    queues = [op.result.name_hint for kernel in unit.kernels() for op in kernel.walk() if isinstance(op, cores.QueueOp)]
+    assert "spill" in queues
+    (got,) = simulated(program, arrays, machine, Variant(seed=5))
+    check(got, wanted[0], dtypes.f32, bounds_of(dtypes.f32, 200))
+
+
 # ---- errors ----------------------------------------------------------------------------------------------------------
 
 

@@ -42,6 +42,9 @@ from tilewright.passes.core_sections import (
     emit_section,
     padding_of,
     page_at,
+    plan_of,
+    replaced,
+    spilled,
 )
 from tilewright.passes.core_threads import (
     ZERO,
@@ -520,6 +523,7 @@ class QueuedTiles:
         if inside is not None:
             read = Read(inside, lambda row, column: column, cores.NONE, False, False, dtypes.f32)
             root = apply("select", [read, root, Number(0.0, root.carrier)], type.dtype)
+        root, spills = self._fitted(root, type.shape, form)
         counts = page_counts(type.shape, form)
         pads = [padding_of(root, side) for side in (0, 1)]
         cut = [n is not None and pads[side] != n for side, n in enumerate(need)]
@@ -534,7 +538,29 @@ class QueuedTiles:
                 pads[side] = need[side]
             emit_section(self.threads, masked, [target], places, is_flat, self._registers)
         self.threads.add(cores.COMPUTE, cores.PushOp, [queue], pages)
+        for spill in spills:
+            self.threads.add(cores.COMPUTE, cores.PopOp, [spill], pages)
         return pads[0], pads[1]
+
+    def _fitted(self, root: Node, shape: tuple[int, ...], form: Form) -> tuple[Node, list[SSAValue]]:
+        """A graph for which there are registers, and the queues of what was computed for it before."""
+        spills: list[SSAValue] = []
+        outer, rows, columns = page_counts(shape, form)
+        pages, page = {"pages": outer * rows * columns}, page_at(shape, form)
+        while plan_of(root).registers > self._registers:
+            node = spilled(root, self._registers)
+            queue = self.threads.queue(node.carrier.name, pages["pages"], "spill")
+            self.threads.add(cores.COMPUTE, cores.ReserveOp, [queue], pages)
+            places = Places((0, outer * rows), (0, columns))
+            emit_section(self.threads, node, [Target(queue, page)], places, not form.turned, self._registers)
+            self.threads.add(cores.COMPUTE, cores.PushOp, [queue], pages)
+            self.threads.add(cores.COMPUTE, cores.WaitOp, [queue], pages)
+            pads = padding_of(node, 0), padding_of(node, 1)
+            held = Held(queue, form, ArrayType(shape, node.carrier), self.threads.scopes[-1], pads)
+            read = Read(held, page, cores.NONE, False, not form.turned, node.carrier)
+            root = replaced(root, node, read)
+            spills.append(queue)
+        return root, spills
 
     def _masked(self, root: Node, type: ArrayType, form: Form, side: int, value: Padding) -> Node:
         """A graph with a value where it is beyond its tile."""

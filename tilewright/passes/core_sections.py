@@ -18,6 +18,7 @@ from xdsl.ir.affine import AffineExpr
 from tilewright import dtypes, ops
 from tilewright.dialects import cores
 from tilewright.dtypes import DType
+from tilewright.errors import CompilerBug
 from tilewright.layout.catalogue.device_tiles import FORMATS
 from tilewright.passes.core_forms import ABSENT, Form, page_counts, pages_of
 from tilewright.passes.core_threads import ZERO, Scope, Threads, divided, plus, remainder, times
@@ -77,8 +78,11 @@ class Node:
 
 @dataclass(eq=False)
 class Number(Node):
+    """`is_held`: it is in a register, for a function that takes no others."""
+
     value: float
     carrier: DType
+    is_held: bool = False
 
 
 @dataclass(eq=False)
@@ -135,7 +139,13 @@ def apply(fn: str, arguments: Sequence[Node], operands: DType) -> Node:
     carrier = carrier_of(operands)
     if fn == "select":
         arguments = [convert(arguments[0], carrier), *arguments[1:]]
-    found: Node = Apply(fn, tuple(arguments), carrier)
+    held = [
+        Number(each.value, each.carrier, True)
+        if isinstance(each, Number) and not takes_number(fn, carrier, position)
+        else each
+        for position, each in enumerate(arguments)
+    ]
+    found: Node = Apply(fn, tuple(held), carrier)
     if all(isinstance(each, Number) for each in arguments):
         values = [np.asarray(each.value, each.carrier.numpy) for each in arguments if isinstance(each, Number)]
         if fn == "select":
@@ -144,6 +154,23 @@ def apply(fn: str, arguments: Sequence[Node], operands: DType) -> Node:
         found = Number(float(result), carrier)
     is_test = ops.FUNCTIONS[fn].result == ops.TO_BOOL
     return convert(found, dtypes.f32) if is_test else found
+
+
+# Functions that the vector unit has no form of with a number, of floats, of integers, and of those without a sign.
+_OF_REGISTERS = {
+    "f": {"floor_divide", "remainder", "copysign", "atan2", "hypot", "select"},
+    "i": {"multiply", "floor_divide", "remainder", "power", "select"},
+}
+_OF_REGISTERS["u"] = _OF_REGISTERS["i"] | {
+    *("shift_right", "equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
+}
+
+
+def takes_number(fn: str, carrier: DType, position: int) -> bool:
+    """Whether an operand of a function may be a number that is in no register."""
+    if fn in ("shift_left", "shift_right") and position == 0:
+        return False
+    return fn not in _OF_REGISTERS["f" if carrier.is_float else carrier.kind]
 
 
 _OF_BOOLS = {
@@ -242,7 +269,7 @@ def plan_of(root: Node) -> Plan:
     uses: dict[Node, int] = {}
 
     def operands(node: Node) -> list[Node]:
-        return [] if node in matrix else [each for each in node.operands if not isinstance(each, Number)]
+        return [] if node in matrix else _registers_of(node)
 
     def need(node: Node) -> int:
         if node not in needs:
@@ -277,6 +304,57 @@ def plan_of(root: Node) -> Plan:
         free.remove(slots[node])
         steps.append(_Step(node, slots[node], tuple(own)))
     return Plan(tuple(steps), count)
+
+
+def _registers_of(node: Node) -> list[Node]:
+    """The operands of a node that are in registers."""
+    return [each for each in node.operands if not isinstance(each, Number) or each.is_held]
+
+
+def spilled(root: Node, registers: int) -> Node:
+    """What is best computed first, and held in memory, where a graph needs more registers than there are: what leaves
+    the fewest, and of those that leave as many, what most is computed for."""
+    nodes = _nodes_of(root)
+    found: list[tuple[int, int, int]] = []
+    for number, node in enumerate(nodes):
+        if node is root or isinstance(node, Read | Number):
+            continue
+        own = plan_of(node)
+        if own.registers <= registers:
+            left = plan_of(replaced(root, node, Number(0.0, node.carrier, True))).registers
+            found.append((left, -len(own.steps), number))
+    if not found:
+        raise CompilerBug(f"a function takes more than {registers} registers")
+    return nodes[min(found)[2]]
+
+
+def replaced(root: Node, node: Node, other: Node) -> Node:
+    """A graph with another node in the place of one."""
+    memo: dict[Node, Node] = {node: other}
+
+    def visit(each: Node) -> Node:
+        if each not in memo:
+            memo[each] = each
+            if isinstance(each, Apply):
+                memo[each] = Apply(each.fn, tuple(visit(a) for a in each.arguments), each.carrier)
+            elif isinstance(each, Convert):
+                memo[each] = Convert(visit(each.source), each.to, each.carrier)
+        return memo[each]
+
+    return visit(root)
+
+
+def _nodes_of(root: Node) -> list[Node]:
+    found: dict[Node, None] = {}
+
+    def visit(node: Node) -> None:
+        if node not in found:
+            found[node] = None
+            for each in node.operands:
+                visit(each)
+
+    visit(root)
+    return list(found)
 
 
 def _matrix_operations(root: Node) -> set[Node]:
@@ -428,7 +506,7 @@ def _emit_step(threads: Threads, each: _Step, count: int, place: tuple[AffineExp
         numbers: list[float] = []
         arguments: list[int] = []
         for argument in node.arguments:
-            if isinstance(argument, Number):
+            if isinstance(argument, Number) and not argument.is_held:
                 numbers.append(argument.value)
                 arguments.append(-len(numbers))
             else:

@@ -14,12 +14,14 @@ from tilewright.machines.core_grid import CoreGrid
 from tilewright.passes.base import Unit
 from tilewright.semantics.cores import ProgramRun
 from tilewright.targets.base import Tensor
+from tilewright.targets.grid import device
 from tilewright.targets.grid.report import KernelReport, report_of
 from tilewright.targets.grid.runtime import Simulation
 
 
 class GridProgram:
-    """A program compiled for a grid of cores."""
+    """A program compiled for a grid of cores. It runs on the simulator, or by ttnn where the environment names a
+    simulator of the vendor's (`TT_METAL_SIMULATOR`)."""
 
     def __init__(self, unit: Unit, stages: dict[str, str]) -> None:
         self.unit = unit
@@ -27,7 +29,7 @@ class GridProgram:
         self.runs: list[tuple[str, ProgramRun]] = []
 
     def __call__(self, *arrays: Tensor, out: Sequence[Tensor] | None = None) -> list[Tensor]:
-        results = self.simulate(*arrays)
+        results = device.DeviceRun(self.unit).run(arrays) if device.is_asked_for() else self.simulate(*arrays)
         if out is None:
             return results
         for target, result in zip(out, results, strict=True):

@@ -1,0 +1,173 @@
+"""Programs are given to ttnn: to one that stands for it, whose kernels our simulator runs, and to the real one where
+`TT_METAL_SIMULATOR` names the vendor's simulator."""
+
+from __future__ import annotations
+
+import os
+import types
+from collections.abc import Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tests.cores import fake_ttnn
+from tests.cores.comparing import bounds_of, check
+from tilewright import dtypes
+from tilewright.dialects import tile
+from tilewright.errors import DeviceError, ResourceUnavailable, UnsupportedOnTargetError
+from tilewright.semantics.cores import DeviceArray, run_program
+from tilewright.targets.grid import device
+from tilewright.targets.grid.emit import emit_program
+
+FORMATS = {"float32": "f32", "bfloat16": "bf16", "bfloat8_b": "bfp8", "int32": "i32", "uint32": "u32"}
+
+
+class Tensor(fake_ttnn.Tensor):
+    """A tensor on the device; the number of its pages stands for its address."""
+
+    def __init__(self, array: DeviceArray) -> None:
+        super().__init__(len(array.pages), array.format.bits)
+        self.array = array
+
+
+class Numbers:
+    """What stands for a tensor of torch."""
+
+    def __init__(self, array: Any) -> None:
+        self.array, self.dtype = array, array.dtype
+
+    def numpy(self) -> Any:
+        return self.array
+
+
+class Runtime:
+    """Stands for ttnn: a device of some kind, on which kernels run by what they were printed from."""
+
+    def __init__(self, arch: str) -> None:
+        self.arch, self.kernels, self.launched = arch, dict[str, tile.KernelOp](), list[str]()
+        self.machine: Any = None
+
+    def module(self) -> types.ModuleType:
+        module = types.ModuleType("ttnn")
+        vars(module).update(vars(fake_ttnn.module()))
+        vars(module).update(TILE_LAYOUT="tiles", DRAM_MEMORY_CONFIG="dram", Shape=tuple)
+        vars(module).update(
+            open_device=lambda device_id: fake_ttnn.Device(),
+            close_device=lambda device: None,
+            get_arch_name=lambda: self.arch,
+            from_torch=self.from_torch,
+            to_torch=lambda tensor: Numbers(tensor.array.to_numpy()),
+            allocate_tensor_on_device=lambda shape, dtype, *_: self.undefined(shape, dtype),
+            clone=lambda t: Tensor(DeviceArray(t.array.shape, t.array.dtype, t.array.format, "dram", +t.array.pages)),
+            reshape=lambda t, shape: Tensor(
+                DeviceArray(tuple(shape), t.array.dtype, t.array.format, "dram", t.array.pages)
+            ),
+            generic_op=self.generic_op,
+        )
+        return module
+
+    def from_torch(self, numbers: Numbers, *, dtype: str, **_: Any) -> Tensor:
+        return Tensor(DeviceArray.from_numpy(numbers.array, format=FORMATS[dtype]))
+
+    def undefined(self, shape: Sequence[int], dtype: str) -> Tensor:
+        type = dtypes.i32 if "int" in dtype else dtypes.f32
+        return Tensor(DeviceArray.undefined(tuple(shape), type, format=FORMATS[dtype]))
+
+    def generic_op(self, tensors: Sequence[Tensor], described: Any) -> None:
+        """Those that are read first, then those that are written."""
+        kernel = self.kernels[described.kernels[0].kernel_source]
+        self.launched.append(kernel.sym_name.data)
+        effects = kernel.effect_names
+        order = [n for n, effect in enumerate(effects) if effect == tile.IN]
+        order += [n for n, effect in enumerate(effects) if effect != tile.IN]
+        arrays = {number: tensor.array for number, tensor in zip(order, tensors, strict=True)}
+        # As many dims as the kernel's, of the same pages.
+        own = [
+            DeviceArray(tile.ref_type(ref).shape, each.dtype, each.format, "dram", each.pages)
+            for ref, each in ((ref, arrays[n]) for n, ref in enumerate(kernel.refs))
+        ]
+        run_program(kernel, own, self.machine)
+
+
+@pytest.fixture
+def runtime(monkeypatch: pytest.MonkeyPatch) -> Runtime:
+    made = Runtime("wormhole_b0")
+    torch = types.ModuleType("torch")
+    vars(torch).update(from_numpy=Numbers, bfloat16="bfloat16", float32="float32")
+    monkeypatch.setitem(__import__("sys").modules, "ttnn", made.module())
+    monkeypatch.setitem(__import__("sys").modules, "torch", torch)
+    monkeypatch.setenv(device.SIMULATOR, "libttsim.so")
+    return made
+
+
+def compiled(function: Any, arrays: Sequence[Any], runtime: Runtime, **options: Any) -> Any:
+    made: Any = tw.jit(function).lower(*arrays).compile(target="grid:wormhole", **options)
+    unit = made.executable.unit
+    runtime.machine = unit.machine
+    for kernel in unit.kernels():
+        source = emit_program(kernel, unit.machine)
+        runtime.kernels[source.reader or source.writer or ""] = kernel
+    return made
+
+
+def normal(*shape: int, dtype: Any = np.float32) -> Any:
+    return np.random.default_rng(len(shape)).standard_normal(shape).astype(dtype)
+
+
+CASES: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {
+    "two kernels": (lambda x, y: tw.nn.softmax(x @ y, axis=-1), (normal(40, 70), normal(70, 33)), {}),
+    "narrow": (lambda x: tw.exp(x) + 1, (normal(3, 40, 50, dtype=ml_dtypes.bfloat16),), {}),
+    "a row": (lambda x: tw.cumsum(x, axis=0), (normal(100),), {}),
+    "places": (lambda x: tw.argmax(x, axis=1), (normal(40, 70),), {}),
+    "integers": (lambda x: x * 3 - 1, (np.arange(99, dtype=np.int32).reshape(9, 11),), {}),
+    "stored": (lambda x: -x, (normal(40, 32),), {"storage": {"x": "bfp8"}}),
+    "a view": (lambda x: tw.reshape(x * 2, (64, 1, 96)) + 1, (normal(64, 96),), {}),
+    "several results": (lambda x: (x + 1, tw.sum(x)), (normal(40, 50),), {}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_results_are_those_of_the_simulator(name: str, runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    function, arrays, options = CASES[name]
+    made = compiled(function, arrays, runtime, **options)
+    found = made(*arrays)
+    assert runtime.launched
+    monkeypatch.delenv(device.SIMULATOR)
+    runtime.launched.clear()
+    expected = made(*arrays)
+    assert not runtime.launched
+    for got, wanted in zip(*(each if isinstance(each, tuple) else (each,) for each in (found, expected)), strict=True):
+        got, wanted = np.asarray(got), np.asarray(wanted)
+        assert got.dtype == wanted.dtype
+        np.testing.assert_array_equal(got.astype(np.float64), wanted.astype(np.float64))
+
+
+def test_what_is_missing_is_said(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = normal(32, 32)
+    made = compiled(lambda x: -x, [x], runtime)
+    runtime.arch = "blackhole"
+    with pytest.raises(ResourceUnavailable, match="the program is for wormhole, and the device is blackhole"):
+        made(x)
+    wide = compiled(lambda x: x + 1, [np.zeros((4, 4), np.int64)], runtime)
+    runtime.arch = "wormhole_b0"
+    with pytest.raises(DeviceError, match="does not fit 32 bits"):
+        wide(np.full((4, 4), 2**40))
+    half = normal(32, 32, dtype=np.float16)
+    with pytest.raises(UnsupportedOnTargetError, match="f16"):
+        tw.jit(lambda x: -x).lower(half).compile(target="grid:wormhole")(half)
+    monkeypatch.setitem(__import__("sys").modules, "ttnn", None)
+    with pytest.raises(ResourceUnavailable, match="ttnn is not installed"):
+        made(x)
+
+
+@pytest.mark.skipif(device.SIMULATOR not in os.environ, reason="needs ttnn and the vendor's simulator")
+def test_the_vendors_simulator_agrees() -> None:
+    x, y = normal(64, 96), normal(96, 64)
+    machine = "blackhole" if "bh" in os.environ[device.SIMULATOR] else "wormhole"
+    got = np.asarray(tw.jit(lambda x, y: tw.nn.softmax(x @ y, axis=-1)).lower(x, y).compile(f"grid:{machine}")(x, y))
+    scores = x.astype(np.float64) @ y
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    check(got, weights / weights.sum(-1, keepdims=True), dtypes.f32, bounds_of(dtypes.f32, 1, 2))

@@ -1,0 +1,158 @@
+"""Runs the kernels of a program by TT-Metalium, from ttnn, on a device or on the vendor's own simulator of one.
+
+Kernels are given as text: ttnn compiles them. Arrays are tensors of ttnn in tiles, interleaved over the banks of DRAM.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import importlib
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from xdsl.ir import SSAValue
+
+from tilewright.dialects import cores, tile
+from tilewright.errors import DeviceError, ResourceUnavailable, UnsupportedOnTargetError
+from tilewright.layout.catalogue.device_tiles import FORMATS
+from tilewright.machines.machine import Machine
+from tilewright.passes.base import Unit
+from tilewright.primitives import ArrayType
+from tilewright.semantics import tile_formats
+from tilewright.targets.base import Tensor
+from tilewright.targets.grid.emit import emit_program
+from tilewright.targets.grid.host_steps import HostSteps
+
+# The variable of TT-Metalium that names the vendor's simulator.
+SIMULATOR = "TT_METAL_SIMULATOR"
+# By their names in ttnn; in which type of NumPy their numbers go there.
+_TYPES: dict[str, tuple[str, Any]] = {
+    "f32": ("float32", np.float32),
+    "bf16": ("bfloat16", np.float32),
+    "bfp8": ("bfloat8_b", np.float32),
+    "i32": ("int32", np.int32),
+    "u32": ("uint32", np.uint32),
+}
+
+
+def is_asked_for() -> bool:
+    """Whether the user named a simulator of the vendor's."""
+    return bool(os.environ.get(SIMULATOR))
+
+
+class DeviceRun(HostSteps[Any]):
+    """One run of a program on the device that ttnn opens.
+
+    Raises:
+        ResourceUnavailable: ttnn or torch is not installed, or opens no device, or one of another kind than the
+            program's machine.
+    """
+
+    def __init__(self, unit: Unit) -> None:
+        super().__init__(unit)
+        self._ttnn, self._device = _opened(unit.machine)
+
+    def given(self, array: Tensor | None, type: ArrayType, format: str | None) -> Any:
+        if array is None:
+            raise DeviceError("a device computes with numbers", help="give arrays")
+        ttnn, torch = self._ttnn, importlib.import_module("torch")
+        name = format or tile_formats.format_of(type.dtype).name
+        of_ttnn, of_numpy = _type_of(name)
+        numbers = torch.from_numpy(_checked(array, of_numpy).reshape(_shape(type.shape)))
+        return ttnn.from_torch(
+            numbers,
+            dtype=getattr(ttnn, of_ttnn),
+            layout=ttnn.TILE_LAYOUT,
+            device=self._device,
+            memory_config=ttnn.DRAM_MEMORY_CONFIG,
+        )
+
+    def undefined(self, ref: SSAValue) -> Any:
+        ttnn, type = self._ttnn, tile.ref_type(ref)
+        of_ttnn, _ = _type_of(type.layout.data or tile_formats.format_of(type.dtype).name)
+        shape = ttnn.Shape(list(_shape(type.shape)))
+        return ttnn.allocate_tensor_on_device(
+            shape, getattr(ttnn, of_ttnn), ttnn.TILE_LAYOUT, self._device, ttnn.DRAM_MEMORY_CONFIG
+        )
+
+    def copied(self, array: Any) -> Any:
+        return self._ttnn.clone(array)
+
+    def viewed(self, array: Any, type: ArrayType) -> Any:
+        return self._ttnn.reshape(array, list(_shape(type.shape)))
+
+    def to_numpy(self, array: Any, type: ArrayType) -> Tensor:
+        torch = importlib.import_module("torch")
+        numbers = self._ttnn.to_torch(array)
+        if numbers.dtype == torch.bfloat16:
+            numbers = numbers.to(torch.float32)
+        return np.asarray(numbers.numpy()).reshape(type.shape).astype(type.dtype.numpy)
+
+    def launch(self, kernel: tile.KernelOp, arrays: Sequence[Any]) -> None:
+        source = emit_program(kernel, self.unit.machine)
+        texts = {cores.READER: source.reader, cores.COMPUTE: source.compute, cores.WRITER: source.writer}
+        names: dict[str, Any] = {}
+        # The text is the compiler's own.
+        exec(compile(source.host, f"<host of {kernel.sym_name.data}>", "exec"), names)
+        describe = names["describe"]
+        takes_device = describe.__code__.co_varnames[0] == "device"
+        described = describe(*([self._device] if takes_device else []), texts, *arrays)
+        effects = kernel.effect_names
+        # Those that are written come last.
+        tensors = [a for a, effect in zip(arrays, effects, strict=True) if effect == tile.IN]
+        tensors += [a for a, effect in zip(arrays, effects, strict=True) if effect != tile.IN]
+        self._ttnn.generic_op(tensors, described)
+
+
+def _type_of(format: str) -> tuple[str, Any]:
+    if format not in _TYPES:
+        known = ", ".join(name for name in FORMATS if name in _TYPES)
+        raise UnsupportedOnTargetError(f"ttnn has no arrays of {format}", help=f"use one of {known}")
+    return _TYPES[format]
+
+
+def _checked(array: Tensor, type: Any) -> Tensor:
+    """The numbers in the type that torch takes."""
+    if np.issubdtype(type, np.integer) and array.size:
+        info = np.iinfo(type)
+        if array.min() < info.min or array.max() > info.max:
+            raise DeviceError(f"a number does not fit {info.bits} bits", help="a grid of cores computes with 32")
+    if array.dtype == ml_dtypes.bfloat16:
+        array = array.astype(np.float32)
+    return np.ascontiguousarray(array.astype(type, copy=False))
+
+
+def _shape(shape: Sequence[int]) -> tuple[int, ...]:
+    """The shape in ttnn, where arrays in tiles have rows and columns."""
+    return (1,) * (2 - len(shape)) + tuple(shape)
+
+
+@functools.cache
+def _device(ttnn: Any) -> Any:
+    # The vendor's simulator has no way to run what dispatches programs on the device.
+    os.environ.setdefault("TT_METAL_SLOW_DISPATCH_MODE", "1")
+    try:
+        device = ttnn.open_device(device_id=0)
+    except RuntimeError as error:
+        raise ResourceUnavailable(f"ttnn opens no device: {error}", help=f"set {SIMULATOR}, or unset it") from error
+    atexit.register(ttnn.close_device, device)
+    return device
+
+
+def _opened(machine: Machine) -> tuple[Any, Any]:
+    try:
+        ttnn = importlib.import_module("ttnn")
+        importlib.import_module("torch")
+    except ImportError as error:
+        help = f"install ttnn and torch, or unset {SIMULATOR} to run on Tilewright's own simulator"
+        raise ResourceUnavailable(f"{error.name} is not installed", help=help) from error
+    device = _device(ttnn)
+    found = str(ttnn.get_arch_name())
+    if not found.startswith(machine.name):
+        help = f'compile for "grid:{found.partition("_")[0]}"'
+        raise ResourceUnavailable(f"the program is for {machine.name}, and the device is {found}", help=help)
+    return ttnn, device
