@@ -122,12 +122,14 @@ def tile_to_cores(buffers: int = 2, movers: int = 2) -> Sequence[Pass]:
     from tilewright.passes.tile_expand_top_k import TileExpandTopKPass
     from tilewright.passes.tile_lower_to_cores import TileLowerToCoresPass
     from tilewright.passes.tile_store_arrays import TileStoreArraysPass
+    from tilewright.passes.tile_store_choices import TileStoreChoicesPass
 
     return [
         TileStoreArraysPass(),  # first: formats that the user asked for are in the types of arrays from now on
         TileEraseZonesPass(unless_traced=True),  # they are no code without a trace
         TileExpandArgReducePass(),  # an index of the best is two reductions
         TileExpandTopKPass(),  # the largest elements are the first ones of a sort
+        TileStoreChoicesPass(),  # both branches of a choice are computed
         TileLowerToCoresPass(buffers, movers),  # points to cores, tiles to pages in queues, sections of registers
         ScheduledMulticastFetchesPass(),  # when it is known which pages each core fetches, and how often
         ScheduledShareQueuesPass(),  # when all queues are there, and it is known who reads what last

@@ -330,10 +330,6 @@ class _Lowering:
         """Both branches are computed, and one is chosen place by place where it is used."""
         for region in (op.then, op.otherwise):
             self.tiles.scopes[region.block] = self.threads.scopes[-1]
-            for inner in region.walk():
-                if isinstance(inner, tile.StoreOp | tile.ForOp):
-                    name = inner.name.removeprefix("tile.")
-                    raise refuse(inner, f"a `{name}` in a branch does not run on a grid of cores")
             self.lower_block(region.block)
 
     def _for(self, op: tile.ForOp) -> None:
