@@ -1,6 +1,7 @@
 """Stores in the branches of a choice store always: what is there already, where the branch is not taken.
 
-Both branches are computed where a choice is made element by element; what a branch does to arrays has to be chosen, too.
+Both branches are computed where a choice is made element by element; what a branch does to arrays has to be chosen,
+too.
 
 Before:
     func.func @main(%x: tensor<32x32xf32>, %n: tensor<i32>) -> tensor<32x32xf32> {
