@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tests.cores.comparing import bounds_of, check
+from tests.cores.comparing import Bounds, bounds_of, check
 from tests.cores.compiling import MACHINES, VARIANTS, Variant, check_function, compiled, function_cases, simulated
 from tests.numerics.test_phases import expected_of
 from tests.programs import PROGRAMS, Program
@@ -74,6 +74,23 @@ def test_shapes_that_do_not_divide_pages(shape: tuple[int, ...]) -> None:
     (got,) = simulated(program, arrays, "wormhole", Variant(seed=3))
     wide = [each.astype(np.float64) for each in arrays]
     check(got, np.exp(wide[0]) + wide[1], dtypes.bf16, bounds_of(dtypes.bf16, 3))
+
+
+@pytest.mark.parametrize(
+    "sizes", [(19, 1, 36), (40, 70, 1), (1, 70, 40), (1, 1, 40), (40, 1, 1), (1, 1, 1), (33, 40, 65)]
+)
+def test_products_of_operands_in_either_order(sizes: tuple[int, int, int]) -> None:
+    """A dim of one element is along no side of a page, whichever way its pages are turned."""
+    rows, depth, columns = sizes
+    random = np.random.default_rng(2)
+    for number, (left_axis, right_axis) in enumerate(((1, 0), (0, 0), (1, 1), (0, 1))):
+        shapes = (rows, depth)[:: 1 if left_axis else -1], (depth, columns)[:: -1 if right_axis else 1]
+        program = Program("main")
+        program.outputs = [program.dot(program.array(*shapes[0]), program.array(*shapes[1]), 0, left_axis, right_axis)]
+        a, b = (random.standard_normal(shape).astype(np.float32) for shape in shapes)
+        (got,) = simulated(program, [a, b], MACHINES[number % 2])
+        wanted = np.tensordot(a.astype(np.float64), b.astype(np.float64), ((left_axis,), (right_axis,)))
+        check(got, wanted, dtypes.f32, Bounds(2.0**-9, float("inf"), 0.0 if wanted.size == 1 else 1 - 2.0**-10))
 
 
 def test_one_core_and_the_full_grid() -> None:

@@ -166,6 +166,8 @@ LINES = [
     (cores.ScanOp, {"fn": "add", "reverse": True}, "bf16"),
     (cores.ScanOp, {"fn": "multiply", "reverse": False}, "f32"),
     (cores.ScanOp, {"fn": "add", "reverse": True}, "i32"),
+    (cores.ScanOp, {"fn": "bitwise_xor", "reverse": True}, "i32"),
+    (cores.ScanOp, {"fn": "bitwise_and", "reverse": False}, "i32"),
     (cores.ScanOp, {"fn": "maximum", "reverse": False}, "f32"),
     (cores.ScanOp, {"fn": "minimum", "reverse": True}, "bf16"),
     (cores.ScanOp, {"fn": "minimum", "reverse": False}, "i32"),

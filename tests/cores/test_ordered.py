@@ -12,6 +12,7 @@ from tests.cores.comparing import EXACT, bounds_of, check
 from tests.cores.compiling import MACHINES, VARIANTS, simulated
 from tests.programs import Program
 from tilewright import dtypes
+from tilewright.errors import UnsupportedOnTargetError
 from tilewright.semantics.array import PRIMITIVES
 
 Array = np.ndarray[Any, Any]
@@ -45,6 +46,18 @@ def test_scans(number: int, dtype: str) -> None:
         got, wanted = results("scan", x, number + place, fn=fn, axis=axis, reverse=bool((number + place) % 2))
         type = dtypes.from_numpy(x.dtype)
         check(got[0], wanted[0], type, bounds_of(type, 4) if fn == "add" else EXACT)
+
+
+def test_bits_and_bools_are_scanned() -> None:
+    x = np.random.default_rng(1).integers(-(2**31), 2**31, (35, 40)).astype(np.int32)
+    for number, fn in enumerate(("bitwise_and", "bitwise_or", "bitwise_xor")):
+        (got,), (wanted,) = results("scan", x, number, fn=fn, axis=number % 2, reverse=False)
+        np.testing.assert_array_equal(got, wanted)
+        if fn != "bitwise_xor":
+            (got,), (wanted,) = results("scan", x > 2**30, number, fn=fn, axis=1, reverse=True)
+            np.testing.assert_array_equal(got, wanted)
+    with pytest.raises(UnsupportedOnTargetError, match="a scan of bools by `bitwise_xor`"):
+        results("scan", x > 0, 0, fn="bitwise_xor", axis=0, reverse=False)
 
 
 def test_products_are_scanned_in_their_order() -> None:

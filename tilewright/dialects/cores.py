@@ -536,8 +536,9 @@ class LinesOp(MoverOp):
 
 @irdl_op_definition
 class ScanOp(LinesOp):
-    """Each element is combined with all before it in its line by `fn` (add, multiply, maximum, minimum), in f32 or i32,
-    and rounded when it is stored; with `reverse`, with all behind it."""
+    """Each element is combined with all before it in its line by `fn` (add, multiply, maximum, minimum, of integers
+    bitwise_and, bitwise_or, bitwise_xor), in f32 or i32, and rounded when it is stored; with `reverse`, with all behind
+    it."""
 
     name = "cores.scan"
     fn = prop_def(StringAttr)

@@ -15,15 +15,16 @@ def emit_product(
     threads: Threads,
     left: Held,
     right: Held,
+    turned: bool,
     start: Held | None,
     queue: SSAValue,
     registers: int,
     counter: AffineExpr | None,
 ) -> None:
-    """Multiply tiles block by block of results that the registers have room for. With a counter, results are added to
-    what the pages hold from its second trip on."""
+    """Multiply tiles block by block of results that the registers have room for; pages of a right operand that is
+    `turned` are transposed. With a counter, results are added to what the pages hold from its second trip on."""
     _, rows, depth = left.counts
-    columns = right.counts[1] if right.form.turned else right.counts[2]
+    columns = right.counts[1] if turned else right.counts[2]
     height, width = product_block(rows, columns, registers)
     loops: list[AffineExpr] = []
     for extent, size in ((rows, height), (columns, width)):
@@ -37,7 +38,7 @@ def emit_product(
         maps = {"at": (1, [plus(page, start.first)])}
         threads.add(cores.COMPUTE, cores.CopyOp, [start.queue], {**where, "broadcast": cores.NONE}, maps)
     attributes = {**where, "block": (height, width, depth), "left_stride": depth, "right_stride": columns}
-    if right.form.turned:
+    if turned:
         attributes["transpose"] = True
     maps = {
         "left_at": (0, [plus(times(row, depth), left.first)]),

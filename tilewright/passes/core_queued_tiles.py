@@ -281,8 +281,8 @@ class QueuedTiles:
             self.threads.add(cores.READER, cores.PushOp, [queue], pages)
         return Held(queue, form, type, scope)
 
-    def in_lines(self, op: tile.ScanOp | tile.SortOp) -> None:
-        """Scan or sort tiles: the reader does it, element by element."""
+    def in_lines(self, op: tile.ScanOp | tile.SortOp, fn: str) -> None:
+        """Scan tiles by a function, or sort them: the reader does it, element by element."""
         form = self.natural(op.operands[0])
         form = Form(form.rows, form.columns)
         types = [array_type(operand) for operand in op.operands]
@@ -297,7 +297,7 @@ class QueuedTiles:
             operands = [*(source.queue for source in sources), *queues]
             if isinstance(op, tile.ScanOp):
                 scratch: list[SSAValue] = []
-                attributes = lines | {"fn": op.fn.data, "reverse": op.reverse}
+                attributes = lines | {"fn": fn, "reverse": op.reverse}
                 cls: type[cores.LinesOp] = cores.ScanOp
             else:
                 scratch = [self.threads.queue(storage_format(type.dtype), count, "merged") for type in types]

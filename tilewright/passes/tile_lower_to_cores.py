@@ -199,7 +199,7 @@ class _Lowering:
                 case tile.IfOp():
                     self._if(op)
                 case tile.ScanOp() | tile.SortOp() if len(op.operands) == len(op.results):
-                    self.tiles.in_lines(op)
+                    self._in_lines(op)
                 case tile.SliceOp() | tile.ConcatOp() | tile.ReshapeOp():
                     pass  # moved when it is asked for
                 case _ if isinstance(op, (*PLACEWISE, *RELABELS)) or is_unit_reshape(op):
@@ -257,6 +257,16 @@ class _Lowering:
         self.tiles.compute_into(op.value, form, (None, None), queue, inside)
         return self.tiles.waited(Held(queue, form, type, scope), cores.WRITER, at_end=False)
 
+    def _in_lines(self, op: tile.ScanOp | tile.SortOp) -> None:
+        fn = ""
+        if isinstance(op, tile.ScanOp):
+            fn = op.fn.data
+            if array_type(op.operands[0]).dtype.is_bool:
+                fn = _BOOL_REDUCTIONS.get(fn, fn)
+                if fn.startswith("bitwise"):
+                    raise refuse(op, f"a scan of bools by `{fn}` does not run on a grid of cores")
+        self.tiles.in_lines(op, fn)
+
     def _reduce(self, op: tile.ReduceOp) -> None:
         attributes = op.attributes_of()
         fn: str = attributes["fn"]
@@ -290,10 +300,10 @@ class _Lowering:
     def _dot(self, op: tile.DotOp) -> None:
         if op in self.sums:
             queue, counter = self.sums[op]
-            left, right = self._product_operands(op)
-            emit_product(self.threads, left, right, None, queue, self.registers, counter)
+            left, right, turned = self._product_operands(op)
+            emit_product(self.threads, left, right, turned, None, queue, self.registers, counter)
             return
-        left, right = self._product_operands(op)
+        left, right, turned = self._product_operands(op)
         initial = op.accumulator
         start = None
         if not is_zero(initial):
@@ -303,11 +313,12 @@ class _Lowering:
         queue = self.threads.queue(storage_format(type.dtype), pages_of(type.shape, form))
         pages = {"pages": pages_of(type.shape, form)}
         self.threads.add(cores.COMPUTE, cores.ReserveOp, [queue], pages)
-        emit_product(self.threads, left, right, start, queue, self.registers, None)
+        emit_product(self.threads, left, right, turned, start, queue, self.registers, None)
         self.threads.add(cores.COMPUTE, cores.PushOp, [queue], pages)
         self.tiles.add(op.result, Held(queue, form, type, scope))
 
-    def _product_operands(self, op: tile.DotOp) -> tuple[Held, Held]:
+    def _product_operands(self, op: tile.DotOp) -> tuple[Held, Held, bool]:
+        """The operands, and whether pages of the right one have to be transposed."""
         left, right = (narrower(o, self.tiles.shared) for o in (op.left, op.right))
         for operand in (left, right):
             if array_type(operand).dtype == dtypes.f32:
@@ -315,10 +326,10 @@ class _Lowering:
             elif not array_type(operand).dtype.is_float:
                 raise refuse(op, f"a product of {array_type(operand).dtype} does not run on a grid of cores")
         held_left = self.tiles.held(left, Form(0, 1), (None, 0.0))
-        turned = self.tiles.natural(right).rows == 1
-        form = Form(1, 0, turned=True) if turned and self._is_paged(right) else Form(0, 1)
-        need = (None, 0.0) if form.rows == 1 else (0.0, None)
-        return held_left, self.tiles.held(right, form, need)
+        turned = self.tiles.natural(right).rows == 1 and self._is_paged(right)
+        form = Form(1, 0, turned=True) if turned else Form(0, 1)
+        need = (None, 0.0) if turned else (0.0, None)
+        return held_left, self.tiles.held(right, form, need), turned
 
     def _is_paged(self, value: SSAValue) -> bool:
         """Whether the pages of a tile can come in any order: it is loaded in whole pages."""

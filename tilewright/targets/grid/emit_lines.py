@@ -33,6 +33,14 @@ _NUMBERS = {
     "u32": ("uint32_t", "{}", "{}"),
 }
 _FIRST, _LAST = "0", "0xFFFFFFFF"
+# What combines numbers, and what a line begins with.
+_COMBINE = {
+    "add": ("+", "0"),
+    "multiply": ("*", "1"),
+    "bitwise_and": ("&", "0xFFFFFFFF"),
+    "bitwise_or": ("|", "0"),
+    "bitwise_xor": ("^", "0"),
+}
 
 
 def print_scan(printer: MoverPrinter, op: cores.ScanOp) -> None:
@@ -48,7 +56,7 @@ def print_scan(printer: MoverPrinter, op: cores.ScanOp) -> None:
             printer.line("uint32_t total = 0;")
             printer.line("uint32_t best = 0;")
         else:
-            printer.line(f"{number} total = {0 if op.fn.data == 'add' else 1};")
+            printer.line(f"{number} total = {_COMBINE[op.fn.data][1]};")
         with printer.loops((length,)) as (step,):
             index = step
             if op.reverse.value.data:
@@ -62,8 +70,7 @@ def print_scan(printer: MoverPrinter, op: cores.ScanOp) -> None:
                 _print_best(printer, op.fn.data, format, step)
                 result = "total"
             else:
-                sign = "+" if op.fn.data == "add" else "*"
-                printer.line(f"total {sign}= {value_of.format('bits')};")
+                printer.line(f"total {_COMBINE[op.fn.data][0]}= {value_of.format('bits')};")
                 result = bits_of.format("total")
                 if "rounded" in result:
                     printer.helpers[ROUNDED_BFLOAT] = None
