@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -67,8 +68,8 @@ COMPILED: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     ),
     "rows by index": (lambda x, i: x[i], (_zeros(40, 50), _zeros(7, dtype=np.int32))),
     "in order": (
-        lambda x, y: (tw.cumsum(x, axis=0), tw.sort(y, axis=1), *tw.top_k(x.astype(tw.bf16), 3)),
-        (_zeros(33, 40), _zeros(33, 40)),
+        lambda x, y: (tw.cumsum(x, axis=0), *tw.top_k(y, 3)),
+        (_zeros(33, 40), _zeros(33, 40, dtype=ml_dtypes.bfloat16)),
     ),
     "parts of a sum": (lambda x, y: tw.sum(x) + tw.max(y), (_zeros(320, 400), _zeros(320, 400, dtype=np.int32))),
     "narrow product": (lambda x, y: x.astype(tw.bf16) @ y.astype(tw.bf16), (_zeros(128, 96), _zeros(96, 64))),
