@@ -72,7 +72,10 @@ COMPILED: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         (_zeros(33, 40), _zeros(33, 40, dtype=ml_dtypes.bfloat16)),
     ),
     "parts of a sum": (lambda x, y: tw.sum(x) + tw.max(y), (_zeros(320, 400), _zeros(320, 400, dtype=np.int32))),
-    "narrow product": (lambda x, y: x.astype(tw.bf16) @ y.astype(tw.bf16), (_zeros(128, 96), _zeros(96, 64))),
+    "narrow product": (
+        lambda x, y: x @ y,
+        (_zeros(128, 96, dtype=ml_dtypes.bfloat16), _zeros(96, 64, dtype=ml_dtypes.bfloat16)),
+    ),
 }
 
 
