@@ -119,6 +119,7 @@ def tile_to_cores(buffers: int = 2, movers: int = 2) -> Sequence[Pass]:
     from tilewright.passes.scheduled_share_queues import ScheduledShareQueuesPass
     from tilewright.passes.tile_erase_zones import TileEraseZonesPass
     from tilewright.passes.tile_expand_arg_reduce import TileExpandArgReducePass
+    from tilewright.passes.tile_expand_integer_products import TileExpandIntegerProductsPass
     from tilewright.passes.tile_expand_top_k import TileExpandTopKPass
     from tilewright.passes.tile_lower_to_cores import TileLowerToCoresPass
     from tilewright.passes.tile_store_arrays import TileStoreArraysPass
@@ -128,6 +129,7 @@ def tile_to_cores(buffers: int = 2, movers: int = 2) -> Sequence[Pass]:
         TileStoreArraysPass(),  # first: formats that the user asked for are in the types of arrays from now on
         TileEraseZonesPass(unless_traced=True),  # they are no code without a trace
         TileExpandArgReducePass(),  # an index of the best is two reductions
+        TileExpandIntegerProductsPass(),  # the matrix unit multiplies floats: integers digit by digit
         TileExpandTopKPass(),  # the largest elements are the first ones of a sort
         TileStoreChoicesPass(),  # both branches of a choice are computed
         TileLowerToCoresPass(buffers, movers),  # points to cores, tiles to pages in queues, sections of registers

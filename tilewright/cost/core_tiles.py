@@ -22,6 +22,11 @@ _BLOCK_CYCLES = 100.0
 # What tiles of a product may take of a core's memory: what follows it has queues, too.
 _PRODUCT_SHARE = 0.6
 _SUM_BYTES = 4 * TILE * TILE
+# Bits of the integers that registers hold, of the widest digits that floats of 16 bits hold, and up to which sum floats
+# of 32 bits hold all integers.
+_INTEGER_BITS = 32
+_DIGIT_BITS = 8
+_EXACT = 2**24
 # What cores that share a loop send to one of them.
 _PARTIAL_PAGES = 64
 
@@ -86,14 +91,34 @@ class ProductTile:
     depth: int
 
 
-def product_tile(rows: int, columns: int, depth: int, batches: int, page_bytes: int, grid: CoreGrid) -> ProductTile:
-    """The tile of a product that is predicted to take the least time, of those that a core has room for."""
+def digits_of(depth: int) -> tuple[int, int]:
+    """How many bits digits of integers have, and how many there are, where the sum of all products of one weight over a
+    depth is exact in f32: of the largest weight there are as many as digits."""
+    for bits in range(_DIGIT_BITS, 1, -1):
+        count = -(-_INTEGER_BITS // bits)
+        if (2**bits - 1) ** 2 * count * depth <= _EXACT:
+            return bits, count
+    return 1, _INTEGER_BITS
+
+
+def product_tile(
+    rows: int, columns: int, depth: int, batches: int, page_bytes: int, grid: CoreGrid, is_exact: bool = False
+) -> ProductTile:
+    """The tile of a product that is predicted to take the least time, of those that a core has room for. `is_exact`:
+    of integers, whose digits are multiplied."""
     high, wide, deep = _pages(rows), _pages(columns), _pages(depth)
+    sum_bytes, deepest = _SUM_BYTES, _PRODUCT_DEPTH
+    if is_exact:
+        # Digits of 16 bits beside the operands; a sum of each weight, the one before it, and what they are added to.
+        digits = _INTEGER_BITS // _DIGIT_BITS
+        page_bytes += digits * TILE * TILE
+        sum_bytes *= digits + 3
+        deepest = max(n for n in range(1, deepest + 1) if digits_of(n * TILE)[0] == _DIGIT_BITS)
     sides = [(h, w) for h in range(1, min(high, _PRODUCT_SIDE) + 1) for w in range(1, min(wide, _PRODUCT_SIDE) + 1)]
     found: list[tuple[float, int, int, int]] = []
     for height, width in sides:
-        room = _PRODUCT_SHARE * grid.memory_bytes - height * width * _SUM_BYTES
-        most = max(1, min(_PRODUCT_DEPTH, int(room // (2 * (height + width) * page_bytes))))
+        room = _PRODUCT_SHARE * grid.memory_bytes - height * width * sum_bytes
+        most = max(1, min(deepest, int(room // (2 * (height + width) * page_bytes))))
         step = even_pages(deep, most)
         cycles = _product_cycles((high, wide, deep), (height, width, step), batches, page_bytes, grid)
         found.append((cycles, height, width, step))

@@ -169,7 +169,8 @@ def _plan_for_cores(op: array.ContractOp, grid: CoreGrid, depth_sizes: tuple[int
     ends = [result.shape[dims[-1]] if dims else 1 for dims in (rows, columns)]
     batches = math.prod(result.shape) // max(1, ends[0] * ends[1])
     page_bytes = TILE * TILE * max(left.dtype.itemsize, right.dtype.itemsize)
-    tile = product_tile(ends[0], ends[1], depth_of(op), max(1, batches), page_bytes, grid)
+    is_exact = not result.dtype.is_float
+    tile = product_tile(ends[0], ends[1], depth_of(op), max(1, batches), page_bytes, grid, is_exact)
     extents = [1] * result.rank
     if rows:
         extents[rows[-1]] = tile.rows
@@ -453,7 +454,8 @@ def plan_convolve(group: array.FusedOp, machine: Machine, threads: int) -> Contr
     if machine.grid is not None:
         groups = op.attributes_of()["groups"]
         batches = groups * math.prod((result.shape[0], *result.shape[2:-1]))
-        found = product_tile(*sizes, batches, TILE * TILE * kernel.dtype.itemsize, machine.grid)
+        page_bytes, is_exact = TILE * TILE * kernel.dtype.itemsize, not kernel.dtype.is_float
+        found = product_tile(*sizes, batches, page_bytes, machine.grid, is_exact)
         tile = MatmulTile(found.rows, found.columns, found.depth)
     elif machine.has_warps:
         tile = warp_schedule(WarpProduct(*sizes, accumulator, accumulator, result.shape[0]), machine).tile

@@ -1,0 +1,88 @@
+"""What cores compute of integers and of bits is exact, in any order of events, with any depth of queues."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tests.cores.compiling import MACHINES, VARIANTS, simulated
+from tests.programs import Program
+from tilewright import dtypes
+from tilewright.cost.core_tiles import digits_of
+
+Tensor = np.ndarray[Any, Any]
+
+
+def drawn(shape: tuple[int, ...], dtype: dtypes.DType, seed: int) -> Tensor:
+    """Numbers of all bits, with the least and the largest among them."""
+    info = np.iinfo(dtype.numpy)
+    found = np.random.default_rng(seed).integers(info.min, info.max, shape, dtype.numpy, endpoint=True)
+    found.reshape(-1)[:1] = info.min
+    found.reshape(-1)[-1:] = info.max
+    return found
+
+
+def product(a: Tensor, b: Tensor, dtype: dtypes.DType) -> Tensor:
+    """The product modulo 2^32, row by row in 64 bits."""
+    wide = np.einsum("...ik,...kj->...ij", a.astype(np.uint64), b.astype(np.uint64))
+    return wide.astype(np.uint32).astype(dtype.numpy)
+
+
+# ---- products -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [dtypes.i32, dtypes.u32], ids=str)
+@pytest.mark.parametrize("number", range(4))
+def test_products_wrap_around(number: int, dtype: dtypes.DType) -> None:
+    """Operands in either order, added up over a loop; each with two of the variants."""
+    orders = ((1, 0), (0, 0), (1, 1), (0, 1))
+    sizes = ((45, 70, 33), (3, 300, 64), (64, 33, 1), (1, 130, 70))
+    left_axis, right_axis = orders[number]
+    rows, depth, columns = sizes[number]
+    a, b = drawn((rows, depth), dtype, number), drawn((depth, columns), dtype, number + 9)
+    given = [a if left_axis else a.T.copy(), b.T.copy() if right_axis else b]
+    program = Program("main")
+    values = [program.array(*each.shape, dtype=dtype) for each in given]
+    program.outputs = [program.dot(*values, 0, left_axis, right_axis)]
+    for variant in VARIANTS[number::4]:
+        (got,) = simulated(program, given, MACHINES[number % 2], variant)
+        np.testing.assert_array_equal(got, product(a, b, dtype))
+
+
+def test_products_of_batches_are_added_to() -> None:
+    a, b, c = drawn((2, 3, 33, 40), dtypes.i32, 1), drawn((2, 3, 40, 50), dtypes.i32, 2), drawn((33, 50), dtypes.i32, 3)
+    found = tw.jit(lambda a, b, c: a @ b + c, target="grid:blackhole")(a, b, c)
+    np.testing.assert_array_equal(found, product(a, b, dtypes.i32) + c)
+
+
+def test_products_of_places_have_32_bits() -> None:
+    a, b = (np.random.default_rng(n).integers(-(2**31), 2**31, (20, 20)) for n in range(2))
+    found = tw.jit(lambda a, b: a @ b, target="grid:wormhole")(a, b)
+    np.testing.assert_array_equal(found, product(a, b, dtypes.i32))
+
+
+@tw.kernel(target="grid:wormhole")
+def matmul(a: tw.In["M K"], b: tw.In["K N"], c: tw.In["M N"], out: tw.Out["M N"], *, bk: int = 64):
+    for i, j in tw.grid(out, (64, 64)):
+        acc = c[i, j]
+        for k in tw.steps(a, axis=1, size=bk):
+            acc = tw.dot(a[i, k], b[k, j], acc)
+        out[i, j] = acc
+
+
+@pytest.mark.parametrize("depth", [32, 64, 128, 256])
+def test_kernels_add_products_to_what_a_loop_carries(depth: int) -> None:
+    """Deep tiles have narrow digits."""
+    a, b, c = drawn((70, 300), dtypes.i32, 4), drawn((300, 65), dtypes.i32, 5), drawn((70, 65), dtypes.i32, 6)
+    np.testing.assert_array_equal(matmul(a, b, c, bk=depth), product(a, b, dtypes.i32) + c)
+
+
+@pytest.mark.parametrize("depth", [1, 64, 65, 208, 209, 2000, 30_000, 3_000_000])
+def test_sums_of_products_of_digits_are_exact(depth: int) -> None:
+    bits, count = digits_of(depth)
+    assert (bits == 8) == (depth <= 64)
+    assert bits * count >= 32
+    assert bits == 1 or (2**bits - 1) ** 2 * count * depth <= 2**24
