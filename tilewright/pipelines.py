@@ -120,6 +120,7 @@ def tile_to_cores(buffers: int = 2, movers: int = 2) -> Sequence[Pass]:
     from tilewright.passes.tile_erase_zones import TileEraseZonesPass
     from tilewright.passes.tile_expand_arg_reduce import TileExpandArgReducePass
     from tilewright.passes.tile_expand_integer_products import TileExpandIntegerProductsPass
+    from tilewright.passes.tile_expand_parities import TileExpandParitiesPass
     from tilewright.passes.tile_expand_top_k import TileExpandTopKPass
     from tilewright.passes.tile_lower_to_cores import TileLowerToCoresPass
     from tilewright.passes.tile_store_arrays import TileStoreArraysPass
@@ -130,6 +131,7 @@ def tile_to_cores(buffers: int = 2, movers: int = 2) -> Sequence[Pass]:
         TileEraseZonesPass(unless_traced=True),  # they are no code without a trace
         TileExpandArgReducePass(),  # an index of the best is two reductions
         TileExpandIntegerProductsPass(),  # the matrix unit multiplies floats: integers digit by digit
+        TileExpandParitiesPass(),  # bools are stored as numbers: whether an odd number of them holds is a count
         TileExpandTopKPass(),  # the largest elements are the first ones of a sort
         TileStoreChoicesPass(),  # both branches of a choice are computed
         TileLowerToCoresPass(buffers, movers),  # points to cores, tiles to pages in queues, sections of registers

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
 import pytest
 
 import tilewright as tw
-from tests.cores.compiling import MACHINES, VARIANTS, simulated
+from tests.cores.comparing import bounds_of, check
+from tests.cores.compiling import MACHINES, VARIANTS, Variant, compiled, simulated
 from tests.programs import Program
 from tilewright import dtypes
 from tilewright.cost.core_tiles import digits_of
+from tilewright.targets.grid.runtime import Simulation
 
 Tensor = np.ndarray[Any, Any]
 
@@ -86,3 +89,64 @@ def test_sums_of_products_of_digits_are_exact(depth: int) -> None:
     assert (bits == 8) == (depth <= 64)
     assert bits * count >= 32
     assert bits == 1 or (2**bits - 1) ** 2 * count * depth <= 2**24
+
+
+# ---- reductions -----------------------------------------------------------------------------------------------------
+
+SHAPES = ((3, 50, 70), (33, 2100), (5, 3), (1,), (2, 1, 40))
+COMBINING = {"multiply": np.multiply, "bitwise_and": np.bitwise_and, "bitwise_or": np.bitwise_or}
+COMBINING["bitwise_xor"] = np.bitwise_xor
+TYPES = {"multiply": (dtypes.i32, dtypes.u32, dtypes.f32, dtypes.bf16, dtypes.f16)} | dict.fromkeys(
+    ("bitwise_and", "bitwise_or", "bitwise_xor"), (dtypes.i32, dtypes.u32, dtypes.bool_)
+)
+
+
+def factors(shape: tuple[int, ...], dtype: dtypes.DType, seed: int) -> Tensor:
+    """Numbers whose product is neither large nor small, or of which some bits are in all, and others in none."""
+    if dtype.is_float:
+        random, found = np.random.default_rng(seed), np.ones(shape, dtype.numpy)
+        places = random.integers(0, found.size, 60)
+        found.reshape(-1)[places] = random.uniform(0.8, 1.25, places.size)
+        return found
+    if dtype.is_bool:
+        return np.random.default_rng(seed).random(shape) > 0.02
+    return (drawn(shape, dtype, seed) | np.asarray(5, dtype.numpy)) & np.asarray(0x7FFFFFF7, dtype.numpy)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("fn", COMBINING)
+def test_reductions_without_a_unit_for_them(fn: str, shape: tuple[int, ...]) -> None:
+    """Over each set of dims, each in a variant of its own."""
+    axes = [each for n in range(1, len(shape) + 1) for each in itertools.combinations(range(len(shape)), n)]
+    for number, (dtype, reduced) in enumerate(itertools.product(TYPES[fn], axes)):
+        x = factors(shape, dtype, number)
+        program = Program("main")
+        program.outputs = [program.reduce(program.array(*shape, dtype=dtype), fn, reduced)]
+        (got,) = simulated(program, [x], MACHINES[number % 2], VARIANTS[number % len(VARIANTS)])
+        if dtype.is_float:
+            check(got, np.asarray(np.prod(x.astype(np.float64), reduced)), dtype, bounds_of(dtype, 30))
+        else:
+            np.testing.assert_array_equal(got, COMBINING[fn].reduce(x, reduced, x.dtype))
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+def test_reductions_are_the_same_in_every_variant(variant: Variant) -> None:
+    x = factors((70, 90), dtypes.i32, 1)
+    for fn, axes in (("multiply", (0,)), ("multiply", (0, 1)), ("bitwise_xor", (1,)), ("bitwise_and", (0, 1))):
+        program = Program("main")
+        total = program.reduce(program.array(70, 90, dtype=dtypes.i32), fn, axes)
+        program.outputs = [program.map("add", total, total)]
+        (got,) = simulated(program, [x], "wormhole", variant)
+        wanted = COMBINING[fn].reduce(x, axes, x.dtype)
+        np.testing.assert_array_equal(got, np.left_shift(wanted, 1))
+
+
+def test_cores_share_a_long_reduction() -> None:
+    x = factors((320, 1000), dtypes.i32, 3)
+    for fn in COMBINING:
+        program = Program("main")
+        program.outputs = [program.reduce(program.array(320, 1000, dtype=dtypes.i32), fn, (0, 1))]
+        unit = compiled(program, "wormhole")
+        assert any("cores share the loop" in str(remark) for remark in unit.remarks)
+        (got,) = Simulation(unit, seed=1, whole_outputs=True).run([x])
+        np.testing.assert_array_equal(got, COMBINING[fn].reduce(x, None, x.dtype))

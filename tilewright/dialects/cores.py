@@ -74,6 +74,8 @@ READ, WRITE = "read", "write"
 NONE, ROW, COLUMN, SCALAR = "none", "row", "column", "scalar"
 BROADCASTS = (NONE, ROW, COLUMN, SCALAR)
 ACQUIRE, COMMIT, WAIT, RELEASE = "acquire", "commit", "wait", "release"
+# By what the vector unit reduces a register.
+FOLDS = ("add", "maximum", "minimum")
 STEPS = (ACQUIRE, COMMIT, WAIT, RELEASE)
 
 # Units of the compute thread that have a state: formats of what the two inputs of the matrix unit are unpacked from,
@@ -832,7 +834,7 @@ class FoldOp(RegisterOp):
     dtype = prop_def(StringAttr)
 
     def verify_(self) -> None:
-        if self.fn.data not in ("add", "maximum", "minimum") or self.along.data not in (ROW, COLUMN):
+        if self.fn.data not in FOLDS or self.along.data not in (ROW, COLUMN):
             raise VerifyException(f"cores.fold: `{self.fn.data}` along `{self.along.data}`")
 
 

@@ -26,7 +26,7 @@ from tilewright.primitives import ArrayType
 
 _ROW, _COLUMN = AffineExpr.symbol(CORE_ROW), AffineExpr.symbol(CORE_COLUMN)
 # By what tiles are reduced whose order does not matter.
-_FUNCTIONS = ("add", "maximum", "minimum")
+_FUNCTIONS = ("add", "multiply", "maximum", "minimum", "bitwise_and", "bitwise_or", "bitwise_xor")
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,23 @@
-"""Reductions on a grid of cores: by the matrix unit, or without a loss by the vector unit."""
+"""Reductions on a grid of cores: by the matrix unit, or without a loss by the vector unit, which the reader helps where
+it has no way to reduce a page."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from xdsl.dialects.builtin import ArrayAttr
+from xdsl.dialects.builtin import ArrayAttr, DenseArrayBase, i32
 from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr
 
 from tilewright.dialects import cores
+from tilewright.dtypes import DType
 from tilewright.layout.catalogue.device_tiles import TILE
 from tilewright.passes.core_forms import ABSENT
 from tilewright.passes.core_sections import Held, carrier_of, step
 from tilewright.passes.core_threads import ZERO, Threads, divided, plus, remainder, times
+from tilewright.primitives import ArrayType
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,43 @@ class Reduction:
         for dim in order:
             total = plus(times(total, self.extent(dim)), places[dim])
         return plus(total, self.held.first)
+
+
+def lines_left(reduction: Reduction, dtype: DType) -> ArrayType:
+    """What is left of a tile when its pages are combined, in some type: lines of one page along the reduced dims."""
+    form, type = reduction.held.form, reduction.held.type
+    along = (form.rows, form.columns)
+    shape = tuple(
+        (min(size, TILE) if dim in along else 1) if dim in reduction.dims else size
+        for dim, size in enumerate(type.shape)
+    )
+    return ArrayType(shape, dtype)
+
+
+def emit_lines(threads: Threads, left: Held, dims: Sequence[int], fn: str, queue: SSAValue) -> None:
+    """The reader combines what is in lines along dims, from their ends on, so that the results are in front."""
+    add, format = threads.add, left.format
+    for dim in dims:
+        shape = tuple(1 if d == dim else size for d, size in enumerate(left.type.shape))
+        form = left.form.of(shape)
+        found = Held(queue, form, ArrayType(shape, left.type.dtype), left.scope)
+        if dim != dims[-1]:
+            found.queue = threads.queue(format, found.pages, "lines")
+        add(cores.READER, cores.WaitOp, [left.queue], {"pages": left.pages})
+        add(cores.READER, cores.ReserveOp, [found.queue], {"pages": found.pages})
+        attributes = {
+            "fn": fn,
+            "axis": dim,
+            "reverse": True,
+            "shape": left.type.shape,
+            "rows": left.form.rows,
+            "columns": left.form.columns,
+            "operandSegmentSizes": DenseArrayBase.from_list(i32, [1, 1, 0]),
+        }
+        add(cores.READER, cores.ScanOp, [left.queue, found.queue], attributes)
+        add(cores.READER, cores.PushOp, [found.queue], {"pages": found.pages})
+        add(cores.READER, cores.PopOp, [left.queue], {"pages": left.pages})
+        left = found
 
 
 def emit_reduction(threads: Threads, reduction: Reduction, queue: SSAValue, registers: int) -> None:

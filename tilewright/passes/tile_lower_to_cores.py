@@ -74,7 +74,7 @@ from tilewright.passes.core_partials import Shared, emit_gather, shared_of, stac
 from tilewright.passes.core_points import deal_points
 from tilewright.passes.core_products import emit_product
 from tilewright.passes.core_queued_tiles import QueuedTiles
-from tilewright.passes.core_reductions import Reduction, emit_reduction
+from tilewright.passes.core_reductions import Reduction, emit_lines, emit_reduction, lines_left
 from tilewright.passes.core_sections import Held
 from tilewright.passes.core_threads import ZERO, Threads, plus, times, with_symbols
 from tilewright.passes.core_tile_facts import (
@@ -263,8 +263,6 @@ class _Lowering:
             fn = op.fn.data
             if array_type(op.operands[0]).dtype.is_bool:
                 fn = _BOOL_REDUCTIONS.get(fn, fn)
-                if fn.startswith("bitwise"):
-                    raise refuse(op, f"a scan of bools by `{fn}` does not run on a grid of cores")
         self.tiles.in_lines(op, fn)
 
     def _reduce(self, op: tile.ReduceOp) -> None:
@@ -274,8 +272,6 @@ class _Lowering:
         type = array_type(operand)
         if type.dtype.is_bool:
             fn = _BOOL_REDUCTIONS.get(fn, fn)
-        if fn not in ("add", "maximum", "minimum"):
-            raise refuse(op, f"a reduction by `{fn}` does not run on a grid of cores")
         form = self.tiles.natural(operand)
         reduced: tuple[int, ...] = attributes["axes"]
         identity = ops.FUNCTIONS[attributes["fn"]].identity
@@ -284,13 +280,31 @@ class _Lowering:
         held = self.tiles.held(operand, form, (need[0], need[1]))
         result = array_type(op.results[0])
         out = reduced_form(form, op).of(result.shape)
-        scope = self.tiles.scope_of(op.results[0])
-        pages = pages_of(result.shape, out)
-        queue = self.threads.queue(storage_format(result.dtype), pages)
-        self.threads.add(cores.COMPUTE, cores.ReserveOp, [queue], {"pages": pages})
-        emit_reduction(self.threads, self._reduction(held, form, reduced, fn), queue, self.registers)
-        self.threads.add(cores.COMPUTE, cores.PushOp, [queue], {"pages": pages})
-        self.tiles.add(op.results[0], Held(queue, out, result, scope))
+        queue = self.threads.queue(storage_format(result.dtype), pages_of(result.shape, out))
+        found = Held(queue, out, result, self.tiles.scope_of(op.results[0]))
+        if fn in cores.FOLDS:
+            self._packed(self._reduction(held, form, reduced, fn), found)
+        else:
+            self._reduce_lines(Reduction(held, reduced, fn, False, False, None), found)
+        self.tiles.add(op.results[0], found)
+
+    def _packed(self, reduction: Reduction, result: Held) -> None:
+        self.threads.add(cores.COMPUTE, cores.ReserveOp, [result.queue], {"pages": result.pages})
+        emit_reduction(self.threads, reduction, result.queue, self.registers)
+        self.threads.add(cores.COMPUTE, cores.PushOp, [result.queue], {"pages": result.pages})
+
+    def _reduce_lines(self, reduction: Reduction, result: Held) -> None:
+        """By a function that the vector unit reduces no page by: it combines pages, and the reader what is in their
+        lines."""
+        form = reduction.held.form
+        lines = [dim for dim in (form.columns, form.rows) if dim in reduction.dims]
+        type = lines_left(reduction, result.type.dtype)
+        left = Held(result.queue, form.of(type.shape), type, result.scope)
+        if lines:
+            left.queue = self.threads.queue(result.format, left.pages, "lines")
+        self._packed(reduction, left)
+        with self.threads.inside(cores.READER, result.scope):
+            emit_lines(self.threads, left, lines, reduction.fn, result.queue)
 
     def _reduction(self, held: Held, form: Form, reduced: Sequence[int], fn: str) -> Reduction:
         along = [dim in reduced for dim in (form.rows, form.columns)]
