@@ -354,8 +354,11 @@ class Builder:
         }
         self._computing(cores.MapOp, [], attributes, configured)
 
-    def cast(self, slot: int, source: int, from_type: str, to_type: str, count: int = 1) -> None:
+    def cast(
+        self, slot: int, source: int, from_type: str, to_type: str, count: int = 1, bits: bool | None = None
+    ) -> None:
         attributes = {"slot": slot, "source": source, "count": count, "from_type": from_type, "to_type": to_type}
+        attributes |= {} if bits is None else {"bits": bits}
         self._computing(cores.CastOp, [], attributes, True)
 
     def fold(self, fn: str, along: str, slot: int = 0, count: int = 1, dtype: str = "f32") -> None:

@@ -14,6 +14,7 @@ from tests.cores.compiling import MACHINES, VARIANTS, Variant, compiled, simulat
 from tests.programs import Program
 from tilewright import dtypes
 from tilewright.cost.core_tiles import digits_of
+from tilewright.errors import UnsupportedOnTargetError
 from tilewright.targets.grid.runtime import Simulation
 
 Tensor = np.ndarray[Any, Any]
@@ -150,3 +151,39 @@ def test_cores_share_a_long_reduction() -> None:
         assert any("cores share the loop" in str(remark) for remark in unit.remarks)
         (got,) = Simulation(unit, seed=1, whole_outputs=True).run([x])
         np.testing.assert_array_equal(got, COMBINING[fn].reduce(x, None, x.dtype))
+
+
+# ---- bits -----------------------------------------------------------------------------------------------------------
+
+WORDS = (dtypes.f32, dtypes.i32, dtypes.u32)
+
+
+@pytest.mark.parametrize("before", WORDS, ids=str)
+@pytest.mark.parametrize("shape", [(), (45, 70), (3, 5, 40)], ids=str)
+def test_bits_are_taken_for_another_type(shape: tuple[int, ...], before: dtypes.DType) -> None:
+    """Of all numbers, those that are none and those that are nearly zero among them."""
+    x = np.asarray(drawn((max(1, int(np.prod(shape))),), dtypes.u32, 1).reshape(shape)).view(before.numpy)
+    for number, after in enumerate(WORDS):
+        program = Program("main")
+        program.outputs = program.add("bitcast", [program.array(*shape, dtype=before)], dtype=after.name)
+        for variant in VARIANTS[number::3]:
+            (got,) = simulated(program, [x], MACHINES[number % 2], variant)
+            np.testing.assert_array_equal(got.view(np.uint32), x.view(np.uint32))
+
+
+def test_bits_are_computed_with() -> None:
+    """The absolute value without its sign bit, of which padding is a part of a sum; and of a number that is known."""
+    x = np.random.default_rng(0).standard_normal((45, 70)).astype(np.float32)
+
+    @tw.jit(target="grid:blackhole")
+    def absolute(x):
+        one = tw.bitcast(tw.full((70,), 0x3F800000, dtype=tw.i32), tw.f32)
+        return tw.sum(tw.bitcast(tw.bitcast(x, tw.i32) & 0x7FFFFFFF, tw.f32) + one, axis=1)
+
+    check(absolute(x), (np.abs(x.astype(np.float64)) + 1).sum(1), dtypes.f32, bounds_of(dtypes.f32, 4))
+
+
+def test_bits_of_narrow_floats_are_refused() -> None:
+    x = np.zeros((4, 4), dtypes.bf16.numpy)
+    with pytest.raises(UnsupportedOnTargetError, match="the bits of bf16 are not taken for f16"):
+        tw.jit(lambda x: tw.bitcast(x, tw.f16), target="grid:wormhole")(x)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from xdsl.utils.exceptions import VerifyException
 
 from tests.cores.builder import Builder
 from tilewright import dtypes, ops
@@ -122,6 +123,24 @@ def test_casts(before: str, after: str) -> None:
         b.cast(0, 1, before, after)
 
     np.testing.assert_array_equal(computed([x], after, body), ops.cast(x, dtypes.by_name(after)))
+
+
+def test_bits_stay() -> None:
+    x = numbers("f32", 0)
+
+    def body(b: Builder, queues: list[Any]) -> None:
+        b.copy(queues[0], 1)
+        b.cast(0, 1, "f32", "i32", bits=True)
+
+    np.testing.assert_array_equal(computed([x], "i32", body), x.view(np.int32))
+
+
+def test_bits_of_16_are_not_taken_for_32() -> None:
+    b = Builder((1, 1), [])
+    with b.thread("compute"):
+        b.cast(0, 0, "f32", "bf16", bits=True)
+    with pytest.raises(VerifyException, match="bits of f32 are not taken for bf16"):
+        b.finished().verify()
 
 
 @pytest.mark.parametrize("dtype", ["f32", "i32"])

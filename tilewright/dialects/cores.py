@@ -814,12 +814,18 @@ class MapOp(RegisterOp):
 @irdl_op_definition
 class CastOp(RegisterOp):
     """Registers from `slot` on become those from `source` on, converted between two of the types f32, i32, u32, or
-    rounded to bf16 or f16, which stay f32."""
+    rounded to bf16 or f16, which stay f32. With `bits` their bits stay, and are taken for the other type's."""
 
     name = "cores.cast"
     source = prop_def(IntegerAttr)
     from_type = prop_def(StringAttr)
     to_type = prop_def(StringAttr)
+    bits = opt_prop_def(BoolAttr)
+
+    def verify_(self) -> None:
+        types = self.from_type.data, self.to_type.data
+        if self.bits is not None and not {*types} <= {"f32", "i32", "u32"}:
+            raise VerifyException(f"cores.cast: the bits of {types[0]} are not taken for {types[1]}")
 
 
 @irdl_op_definition
@@ -892,7 +898,7 @@ def states_of(op: Operation) -> dict[str, str]:
         case FoldOp():
             return {VECTOR: f"fold {op.fn.data} {op.along.data} {op.dtype.data}"}
         case CastOp():
-            return {VECTOR: f"cast {op.from_type.data} {op.to_type.data}"}
+            return {VECTOR: "cast bits" if op.bits is not None else f"cast {op.from_type.data} {op.to_type.data}"}
         case PackOp():
             return {PACK: _format(op.queue)}
         case _:

@@ -19,6 +19,7 @@ from tilewright.passes.core_sections import (
     Number,
     Read,
     apply,
+    bits_of,
     carrier_of,
     convert,
     coordinates,
@@ -81,6 +82,8 @@ class Graph:
                 return apply(op.fn.data, arguments, array_type(op.operands[-1]).dtype)
             case tile.CastOp():
                 return self._cast(op, at)
+            case tile.BitcastOp():
+                return self._bitcast(op, at)
             case tile.BroadcastOp():
                 before, after = array_type(op.operands[0]).shape, array_type(value).shape
                 axes: tuple[int, ...] = op.attributes_of()["axes"]
@@ -121,6 +124,15 @@ class Graph:
             is_stored = all(isinstance(user, tile.StoreOp) for user in uses)
             return converted if is_stored else rounded(converted, target)
         return converted
+
+    def _bitcast(self, op: tile.BitcastOp, at: tuple[int | None, ...]) -> Node:
+        source, target = (array_type(value).dtype for value in (op.operands[0], op.results[0]))
+        node = self.node(op.operands[0], at)
+        if source == target:
+            return node
+        if source.bits != 32:
+            raise refuse(op, f"the bits of {source} are not taken for {target} on a grid of cores")
+        return bits_of(node, carrier_of(target))
 
     def _filled(self, op: tile.FillPaddingOp, at: tuple[int | None, ...]) -> Node:
         if self._tiles.load_behind(op.result) is not None:

@@ -151,7 +151,9 @@ class QueuedTiles:
                 last = op.then.block.last_op
                 given = last.operands if last is not None else ()
                 return self.natural(given[list(op.results).index(value)])  # type: ignore[arg-type]
-            case tile.CastOp() | tile.FillPaddingOp() | tile.RelayoutOp() | tile.ScanOp() | tile.SortOp():
+            case tile.CastOp() | tile.BitcastOp() | tile.FillPaddingOp() | tile.RelayoutOp():
+                return self.natural(op.operands[0])
+            case tile.ScanOp() | tile.SortOp():
                 return self.natural(op.operands[0])
             case tile.ForOp():
                 return self.carried_form(op, list(op.results).index(value))  # type: ignore[arg-type]

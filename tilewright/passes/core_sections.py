@@ -123,6 +123,18 @@ class Convert(Node):
         return (self.source,)
 
 
+@dataclass(eq=False)
+class Bits(Node):
+    """The bits of a number, taken for those of another type."""
+
+    source: Node
+    carrier: DType
+
+    @property
+    def operands(self) -> tuple[Node, ...]:
+        return (self.source,)
+
+
 def carrier_of(dtype: DType) -> DType:
     """The type in which registers hold numbers of a type: bools are 0 or 1 of f32, and places in an array fit i32."""
     if dtype.is_float or dtype.is_bool:
@@ -190,6 +202,23 @@ def convert(node: Node, carrier: DType) -> Node:
     return Convert(node, carrier, carrier)
 
 
+def bits_of(node: Node, carrier: DType) -> Node:
+    """The bits of a number as those of another type of as many."""
+    if node.carrier == carrier:
+        return node
+    if isinstance(node, Number):
+        found = _reinterpreted(node.value, node.carrier, carrier)
+        # What is none may be one of many, which a number here does not tell apart.
+        if not np.isnan(found) and not np.isnan(node.value):
+            return Number(found, carrier)
+        node = Number(node.value, node.carrier, True)
+    return Bits(node, carrier)
+
+
+def _reinterpreted(value: float, before: DType, after: DType) -> float:
+    return float(np.asarray(value, before.numpy).view(after.numpy))
+
+
 def rounded(node: Node, dtype: DType) -> Node:
     """A number rounded to a narrower float, in f32."""
     if isinstance(node, Number):
@@ -215,6 +244,9 @@ def padding_of(node: Node, side: int) -> Padding:
     values = [padding_of(each, side) for each in node.operands]
     if isinstance(node, Convert):
         return values[0]
+    if isinstance(node, Bits) and isinstance(values[0], int | float):
+        found = _reinterpreted(values[0], node.source.carrier, node.carrier)
+        return None if np.isnan(found) else found
     return _applied(node, values) if isinstance(node, Apply) else None
 
 
@@ -339,6 +371,8 @@ def replaced(root: Node, node: Node, other: Node) -> Node:
                 memo[each] = Apply(each.fn, tuple(visit(a) for a in each.arguments), each.carrier)
             elif isinstance(each, Convert):
                 memo[each] = Convert(visit(each.source), each.to, each.carrier)
+            elif isinstance(each, Bits):
+                memo[each] = Bits(visit(each.source), each.carrier)
         return memo[each]
 
     return visit(root)
@@ -492,6 +526,9 @@ def _emit_step(threads: Threads, each: _Step, count: int, place: tuple[AffineExp
         threads.add(cores.COMPUTE, cores.MapOp, [], attributes | {"numbers": _numbers([node.value])})
     elif isinstance(node, Convert):
         types = {"from_type": node.source.carrier.name, "to_type": node.to.name}
+        threads.add(cores.COMPUTE, cores.CastOp, [], {**where, **types, "source": each.operands[0] * count})
+    elif isinstance(node, Bits):
+        types = {"from_type": node.source.carrier.name, "to_type": node.carrier.name, "bits": True}
         threads.add(cores.COMPUTE, cores.CastOp, [], {**where, **types, "source": each.operands[0] * count})
     elif isinstance(node, Apply) and not each.operands and (pages := matrix_operands(node)) is not None:
         left, right = pages

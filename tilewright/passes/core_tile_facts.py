@@ -18,7 +18,7 @@ from tilewright.passes.layout_rules import location_of
 
 # What only renames the dims of a tile, and what computes it place by place.
 RELABELS = (tile.TransposeOp, tile.RelayoutOp)
-PLACEWISE = (tile.MapOp, tile.CastOp, tile.BroadcastOp, tile.FullOp, tile.FillPaddingOp)
+PLACEWISE = (tile.MapOp, tile.CastOp, tile.BitcastOp, tile.BroadcastOp, tile.FullOp, tile.FillPaddingOp)
 
 
 def storage_format(dtype: DType) -> str:
@@ -152,7 +152,7 @@ def unit_places(op: Operation) -> dict[int, int]:
 def is_vague(value: SSAValue) -> bool:
     """Whether a tile has no form of its own: it is the same number everywhere, or repeats something smaller."""
     op = value.owner
-    while isinstance(op, tile.CastOp | tile.RelayoutOp):
+    while isinstance(op, tile.CastOp | tile.BitcastOp | tile.RelayoutOp):
         op = op.operands[0].owner
     return isinstance(op, tile.FullOp | tile.BroadcastOp)
 
@@ -275,7 +275,8 @@ def shared_tiles(kernel: tile.KernelOp) -> set[SSAValue]:
         takes = [user for user in users if not user.results or user.results[0] not in roots]
         is_stored = all(isinstance(user, tile.StoreOp) for user in takes)
         is_taken = bool(takes) and not is_stored and len(users) > 1
-        if isinstance(op, tile.MapOp | tile.CastOp) and (is_taken or (isinstance(op, tile.MapOp) and len(ends) > 1)):
+        is_shared = is_taken or (isinstance(op, tile.MapOp) and len(ends) > 1)
+        if isinstance(op, tile.MapOp | tile.CastOp | tile.BitcastOp) and is_shared:
             found.add(result)
             ends = {op}
         roots[result] = ends

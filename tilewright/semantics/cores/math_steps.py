@@ -230,6 +230,9 @@ def cast_steps(op: cores.CastOp) -> list[Step]:
             if not world.values:
                 half.mark(slots, new_kind)
                 return
+            if op.bits is not None:
+                half.write(slots, new_kind, half.read(read, new_kind))
+                return
             result = ops.cast(half.read(read, kind).astype(before.numpy), after)
             half.write(slots, new_kind, result.astype(np.float32) if new_kind == FLOATS else result)
 

@@ -18,7 +18,7 @@ from tilewright import dtypes
 from tilewright.dialects import cores, tile
 from tilewright.errors import CompilerBug, UnsupportedOnTargetError
 from tilewright.targets.grid.emit_expressions import Value, add, constant, multiply
-from tilewright.targets.grid.emit_functions import Call, Operand, Register, calls_of, cast_calls, fold_calls
+from tilewright.targets.grid.emit_functions import Call, Operand, Register, bits_calls, calls_of, cast_calls, fold_calls
 from tilewright.targets.grid.emit_thread import Facts, ThreadPrinter, ThreadSource, following, number_of
 
 _VERBS = {"add": "add", "subtract": "sub", "multiply": "mul"}
@@ -318,6 +318,8 @@ class ComputePrinter(ThreadPrinter):
             case cores.CastOp():
                 source = number_of(op.source)
                 _keep_apart(op, [source])
+                if op.bits is not None:
+                    return bits_calls(Register(source), op.slots.start)
                 return cast_calls(Register(source), op.from_type.data, op.to_type.data, op.slots.start, wide)
             case cores.FoldOp():
                 return fold_calls(op.fn.data, op.along.data, dtypes.by_name(op.dtype.data), op.slots.start, wide)

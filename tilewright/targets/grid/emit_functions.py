@@ -240,6 +240,11 @@ def cast_calls(source: Operand, from_type: str, to_type: str, slot: int, wide: b
     return [*calls, _call(_unary("typecast"), f"typecast_tile<{types}>", (slot,))]
 
 
+def bits_calls(source: Operand, slot: int) -> list[Call]:
+    """The calls that put the bits of a register of 32 bits to the register `slot`."""
+    return _Lowering("bits", dtypes.i32, slot, True).moved(source)
+
+
 def fold_calls(fn: str, along: str, dtype: DType, slot: int, wide: bool) -> list[Call]:
     """The calls that reduce the register `slot` along its rows (`row`) or its columns (`column`)."""
     pool = {"add": "SUM", "maximum": "MAX", "minimum": "MIN"}[fn]
