@@ -66,6 +66,15 @@ COMPILED: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         lambda x, y: (x * 3 + y) % 7 - x // y,
         (_zeros(33, 40, dtype=np.int32), _zeros(33, 40, dtype=np.int32)),
     ),
+    "product of integers": (lambda x, y: x @ y.T + 1, (_zeros(33, 40, dtype=np.int32), _zeros(20, 40, dtype=np.int32))),
+    "products and bits": (
+        lambda x, y: (tw.prod(x), tw.bitcast(tw.bitcast(x, tw.i32) & y, tw.f32), tw.prod(y, axis=1)),
+        (_zeros(33, 40), _zeros(33, 40, dtype=np.int32)),
+    ),
+    "composed": (
+        lambda x, y: (tw.hypot(x, x + 1), tw.copysign(x, 2 - x), tw.sign(y), y**3),
+        (_zeros(33, 40), _zeros(33, 40, dtype=np.int32)),
+    ),
     "rows by index": (lambda x, i: x[i], (_zeros(40, 50), _zeros(7, dtype=np.int32))),
     "in order": (
         lambda x, y: (tw.cumsum(x, axis=0), *tw.top_k(y, 3)),

@@ -151,6 +151,12 @@ def apply(fn: str, arguments: Sequence[Node], operands: DType) -> Node:
     carrier = carrier_of(operands)
     if fn == "select":
         arguments = [convert(arguments[0], carrier), *arguments[1:]]
+    if any(not isinstance(each, Number) for each in arguments):
+        from tilewright.passes.core_composed import composed
+
+        made = composed(fn, arguments, carrier)
+        if made is not None:
+            return made
     held = [
         Number(each.value, each.carrier, True)
         if isinstance(each, Number) and not takes_number(fn, carrier, position)
@@ -233,6 +239,14 @@ def rounded(node: Node, dtype: DType) -> Node:
 
 def padding_of(node: Node, side: int) -> Padding:
     """What a graph gives where what it reads is beyond its tiles: along rows (`side` 0) or columns (1)."""
+    found: dict[Node, Padding] = {}
+    for each in _nodes_of(node):
+        found[each] = _padding(each, side, [found[operand] for operand in each.operands])
+    return found[node]
+
+
+def _padding(node: Node, side: int, values: Sequence[Padding]) -> Padding:
+    """The same of a node, by what its operands give."""
     if isinstance(node, Number):
         return node.value
     if isinstance(node, Read):
@@ -241,7 +255,6 @@ def padding_of(node: Node, side: int) -> Padding:
         # What is repeated along the side comes from within the tile.
         repeated = {cores.ROW: side == 0, cores.COLUMN: side == 1, cores.SCALAR: True}.get(node.broadcast, False)
         return FINITE if repeated else node.held.pads[side]
-    values = [padding_of(each, side) for each in node.operands]
     if isinstance(node, Convert):
         return values[0]
     if isinstance(node, Bits) and isinstance(values[0], int | float):
@@ -379,13 +392,14 @@ def replaced(root: Node, node: Node, other: Node) -> Node:
 
 
 def _nodes_of(root: Node) -> list[Node]:
+    """The nodes of a graph, each behind its operands."""
     found: dict[Node, None] = {}
 
     def visit(node: Node) -> None:
         if node not in found:
-            found[node] = None
             for each in node.operands:
                 visit(each)
+            found[node] = None
 
     visit(root)
     return list(found)
