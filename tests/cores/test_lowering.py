@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from xdsl.dialects.builtin import ModuleOp
 
+from tests.cores.builder import Builder
 from tests.cores.comparing import Bounds, bounds_of, check
 from tests.cores.compiling import MACHINES, VARIANTS, Variant, check_function, compiled, function_cases, simulated
 from tests.numerics.test_phases import expected_of
@@ -17,6 +21,9 @@ from tilewright import dtypes
 from tilewright.dialects import cores
 from tilewright.errors import ResourceExhausted, UnsupportedOnTargetError
 from tilewright.frontend.build import build_module
+from tilewright.machines.machine import load
+from tilewright.passes.base import Unit
+from tilewright.passes.scheduled_plan_core_memory import ScheduledPlanCoreMemoryPass
 from tilewright.pipelines import compile_module
 from tilewright.targets.grid.runtime import Simulation
 
@@ -215,9 +222,37 @@ def test_no_room_in_a_core_is_said_with_each_queue() -> None:
     program.outputs = [program.dot(program.softmax(program.dot(q, k, 0, 1, 1)), v, 0, 1, 0)]
     with pytest.raises(ResourceExhausted, match="bytes of each core's memory") as found:
         compiled(program, "wormhole")
+    first, *lines = re.findall(r"^ *\d+ bytes, from \d+ to \d+.*$", str(found.value), re.MULTILINE)
+    assert re.search(r"from 5120000 to 15360000, beyond the end: 2500 pages of f32 at programs.py:\d+, ", first)
+    assert first.endswith("between compute and reader, already of one tile: 2500 pages are pushed together")
+    assert "live from the program's beginning to its end" in str(found.value)
+    assert lines[-1].endswith("1 pages of f32 at programs.py:43, in compute alone, already of one page")
+    places = sorted(tuple(map(int, re.findall(r"from (\d+) to (\d+)", line)[0])) for line in (first, *lines))
+    assert places[0][0] == 0
+    assert all(end == begin for (_, end), (begin, _) in itertools.pairwise(places))
+
+
+def test_why_queues_have_no_fewer_pages_is_said() -> None:
+    """A tile that a loop carries is read while the next one is written."""
+    b = Builder((1, 1), [])
+    carried, ahead = b.queue("f32", 400), b.queue("f32", 100)
+    with b.thread("reader"):
+        b.reserve(ahead, 100)
+        b.push(ahead, 100)
+    with b.thread("compute"):
+        b.reserve(carried, 200)
+        b.push(carried, 200)
+        b.wait(carried, 200)
+        b.pop(carried, 200)
+        b.wait(ahead, 100)
+        b.pop(ahead, 100)
+    with pytest.raises(ResourceExhausted) as found:
+        ScheduledPlanCoreMemoryPass().apply(Unit(ModuleOp([b.finished()]), {}, load("wormhole"), 1))
     text = str(found.value)
-    assert "pages of f32" in text
-    assert "are pushed together" in text
+    assert "1638400 bytes, from 0 to 1638400, beyond the end: 400 pages" in text
+    assert "in compute alone, which fills a tile of 200 pages while it reads the one before" in text
+    assert "409600 bytes, from 1638400 to 2048000, beyond the end: 100 pages" in text
+    assert "between compute and reader, already of one tile: 100 pages are pushed together" in text
 
 
 def test_numbers_that_do_not_fit_are_refused_before_anything_runs() -> None:

@@ -153,6 +153,18 @@ def is_ahead(queue: cores.QueueOp) -> bool:
     return len(roles) > 1 and cores.queue_type(queue.result).pages >= 2 * step_pages(queue)
 
 
+def _why_it_stays(queue: cores.QueueOp) -> str:
+    """Why a queue has no fewer pages."""
+    pages, step = cores.queue_type(queue.result).pages, step_pages(queue)
+    roles = sorted({cores.thread_of(use.operation).role.data for use in queue.result.uses})
+    users = f"between {' and '.join(roles)}" if len(roles) > 1 else f"in {roles[0]} alone"
+    if pages == 1:
+        return f"{users}, already of one page"
+    if pages < 2 * step:
+        return f"{users}, already of one tile: {step} pages are pushed together"
+    return f"{users}, which fills a tile of {step} pages while it reads the one before"
+
+
 def _largest_ahead(program: cores.ProgramOp) -> cores.QueueOp | None:
     return max((queue for queue in program.queues if is_ahead(queue)), key=_bytes, default=None)
 
@@ -166,16 +178,19 @@ def _halve(queue: cores.QueueOp) -> None:
 
 
 def _exhausted(name: str, program: cores.ProgramOp, grid: CoreGrid) -> ResourceExhausted:
-    """What there is no room for: all queues are alive as long as the program runs."""
-    needed = sum(_aligned(_bytes(queue), grid) for queue in program.queues)
-    lines: list[str] = []
+    """What there is no room for: each queue, the largest ones first, where it would lie, and why it stays as it is."""
+    begins: dict[cores.QueueOp, int] = {}
+    needed = 0
+    for queue in program.queues:
+        begins[queue] = needed
+        needed += _aligned(_bytes(queue), grid)
+    lines = ["queues live from the program's beginning to its end, so that none lies where another one does:"]
     for queue in sorted(program.queues, key=_bytes, reverse=True):
-        type = cores.queue_type(queue.result)
-        users = sorted({cores.thread_of(use.operation).role.data for use in queue.result.uses})
+        type, end = cores.queue_type(queue.result), begins[queue] + _bytes(queue)
+        beyond = ", beyond the end" if end > grid.memory_bytes else ""
         lines.append(
-            f"{type.bytes:>9} bytes: {type.pages} pages of {type.format.data} at {where(queue) or 'no line'}, "
-            f"between {' and '.join(users)}, from the program's beginning to its end: "
-            f"{step_pages(queue)} pages are pushed together"
+            f"{type.bytes:>9} bytes, from {begins[queue]} to {end}{beyond}: {type.pages} pages of {type.format.data} "
+            f"at {where(queue) or 'no line'}, {_why_it_stays(queue)}"
         )
     error = ResourceExhausted(
         f"`{name}` needs {needed} bytes of each core's memory, which has {grid.memory_bytes}:\n" + "\n".join(lines),
