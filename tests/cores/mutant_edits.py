@@ -19,7 +19,10 @@ SYNCHRONISES = (
     *(cores.SemaphoreSetOp, cores.SemaphoreIncrementOp, cores.SemaphoreWaitOp, cores.SemaphoreMulticastOp),
     *(cores.RegistersOp, cores.ConfigureOp, cores.AccumulateOp),
 )
-MOVES = (cores.FetchOp, cores.PadOp, cores.PutOp, cores.GenerateOp, cores.MulticastOp, cores.SendOp)
+MOVES = (
+    *(cores.FetchOp, cores.PadOp, cores.PutOp, cores.GenerateOp, cores.MulticastOp, cores.SendOp),
+    *(cores.GatherOp, cores.ScatterOp, cores.RearrangeOp, cores.ScanOp, cores.SortOp),
+)
 
 
 def leave_out(op: Operation) -> None:
@@ -106,6 +109,11 @@ def with_argument(number: int, by: int) -> Edit:
 
 def with_text(name: str, text: str) -> Edit:
     return lambda op: put(op, name, StringAttr(text))
+
+
+def flipped(name: str) -> Edit:
+    """An attribute that says yes or no, and says the other."""
+    return lambda op: put(op, name, encode(not decode(op.properties[name])))
 
 
 def at_address(address_bytes: int) -> Edit:

@@ -9,14 +9,14 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from xdsl.ir import Operation
+from xdsl.ir import Operation, SSAValue
 
 from tests.cores import programs
 from tests.numerics.test_phases import expected_of
 from tests.programs import Program
 from tilewright import dtypes
 from tilewright.dialects import cores, tile
-from tilewright.dialects.base import encode
+from tilewright.dialects.base import decode, encode
 from tilewright.frontend.build import build_module
 from tilewright.frontend.trace import Value
 from tilewright.machines.machine import load
@@ -172,12 +172,72 @@ def product() -> Subject:
     return _compiled("product, bias and gelu 96x96x96 bf16", make)
 
 
+def by_elements() -> Subject:
+    """Elements that numbers in a queue name, some of them outside of the array."""
+    x = np.random.default_rng(0).standard_normal((20, 17)).astype(np.float32)
+    indices = np.random.default_rng(1).integers(-2, 19, (20, 17)).astype(np.int32)
+    inside = (indices >= 0) & (indices < 17) & (np.arange(20)[:, None] < 19)
+    below = np.roll(x, -1, 0)
+    wanted = np.where(inside, np.take_along_axis(below, np.clip(indices, 0, 16), 1), 0)
+    return Subject("elements by index", placed(programs.shifted_elements(20, 17)), [x, indices], [wanted])
+
+
+def turned() -> Subject:
+    x = numbers((3, 20, 17))
+    return Subject("matrices turned", placed(programs.turned_elements(20, 17, 3)), [x], [x.swapaxes(1, 2)])
+
+
+def combined() -> Subject:
+    """Pages by the vector unit, and what is left of lines by the reader, of numbers of all bits: few of them would hide
+    a mistake by chance."""
+    shape = (41, 71)
+
+    def make(p: Program) -> list[Value]:
+        return [p.reduce(p.array(*shape, dtype=dtypes.i32), "bitwise_xor", (0, 1))]
+
+    subject = _compiled("exclusive or of all 41x71 i32", make)
+    x = np.random.default_rng(0).integers(-(2**31), 2**31, shape).astype(np.int32)
+    return replace(subject, arrays=[x], wanted=[np.bitwise_xor.reduce(x, None)])
+
+
+def in_order() -> Subject:
+    return _compiled("rows in order 40x50 f32", lambda p: p.add("sort", [p.array(40, 50)], axis=1, descending=False))
+
+
+def _mask_of_zeros(op: Operation, rule: str) -> str:
+    """Where a choice takes its condition for a number, which is 0: the condition is a page of ones and zeros, and is
+    taken where it is 0."""
+    if not isinstance(op, cores.MapOp) or op.fn.data != "select":
+        return ""
+    condition, _, otherwise = op.operand_numbers
+    before = [*_before(op)]
+    fills = (each for each in before if isinstance(each, cores.MapOp) and otherwise in each.slots)
+    copies = (each for each in before if isinstance(each, cores.RegisterOp) and condition in each.slots)
+    fill, copy = next(fills, None), next(copies, None)
+    is_filled = fill is not None and fill.fn.data == "fill" and [decode(n) for n in fill.numbers.data] == [0.0]
+    is_mask = isinstance(copy, cores.CopyOp) and copy.broadcast.data == cores.NONE and _holds_bits(copy.queue)
+    is_edited = rule == f"argument 2 {condition - otherwise:+}"
+    return "the mask is 0 where it is taken for 0" if is_edited and is_filled and is_mask else ""
+
+
+def _holds_bits(queue: SSAValue) -> bool:
+    """Whether all that is written to a queue are ones and zeros."""
+    users = [use.operation for use in queue.uses]
+    writers = [each for each in users if not isinstance(each, cores.QueueStepOp | cores.ConfigureOp | cores.CopyOp)]
+    return bool(writers) and all(
+        isinstance(each, cores.GenerateOp)
+        and each.choice is not None
+        and {decode(n) for n in each.choice.data[1:]} <= {0.0, 1.0}
+        for each in writers
+    )
+
+
 def _compiled(name: str, make: Callable[[Program], list[Value]]) -> Subject:
     """A program of one kernel, as the compiler makes it."""
     program, arrays, wanted = expected_of(make)
     unit = compile_module(build_module(program), program.constants, "grid:wormhole").unit
     (kernel,) = unit.kernels()
-    return Subject(name, kernel, arrays, wanted)
+    return Subject(name, kernel, arrays, wanted, why_alike=_mask_of_zeros)
 
 
 SUBJECTS: tuple[Callable[[], Subject], ...] = (
@@ -191,4 +251,8 @@ SUBJECTS: tuple[Callable[[], Subject], ...] = (
     edges,
     shared,
     product,
+    by_elements,
+    turned,
+    combined,
+    in_order,
 )

@@ -19,7 +19,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 from xdsl.dialects.builtin import AffineMapAttr, IntegerAttr
 from xdsl.ir import Operation
 from xdsl.utils.exceptions import VerifyException
@@ -30,6 +29,7 @@ from tests.cores.mutant_edits import (
     Edit,
     added,
     at_address,
+    flipped,
     leave_out,
     move,
     neighbour,
@@ -142,6 +142,10 @@ def _edits(program: cores.ProgramOp, op: Operation) -> Iterator[tuple[str, Edit]
             yield from _counts(op, "pages")
         case cores.ConfigureOp():
             yield from _states(program, op)
+        case cores.ScanOp():
+            yield "the other way round", flipped("reverse")
+        case cores.SortOp():
+            yield "the other way round", flipped("descending")
         case _ if isinstance(op, _MOVER_COUNTS):
             yield from _counts(op, "pages")
         case _ if isinstance(op, _VALUES):
@@ -265,7 +269,7 @@ def _found(
 
 
 def _is_same(one: Tensor, other: Tensor) -> bool:
-    return np.array_equal(one.view(np.uint8), other.view(np.uint8))
+    return one.tobytes() == other.tobytes()
 
 
 def verdicts(

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from xdsl.ir import SSAValue
 
-from tests.cores.builder import Builder
-from tilewright.dialects import tile
+from tests.cores.builder import Builder, affine
+from tilewright.dialects import cores, tile
 
 
 def elementwise(
@@ -308,6 +308,33 @@ def through_memory(tiles: int, dtype: str = "bf16") -> tile.KernelOp:
         b.put(1, z, "0, s0", [i])
         b.barrier("write")
         b.pop(z)
+    return b.finished()
+
+
+def turned_elements(rows: int, columns: int, trips: int = 2) -> tile.KernelOp:
+    """The transpose of each of some matrices, below one another, whose elements are moved one by one; of any number of
+    rows and columns up to 32."""
+    shapes = (trips, rows, columns), (trips, columns, rows)
+    b = Builder((1, 1), [(shape, "bf16", effect) for shape, effect in zip(shapes, ("in", "out"), strict=True)])
+    x, y = b.queue("bf16", 2), b.queue("bf16", 2)
+    with b.thread("reader"), b.loop(trips) as i:
+        b.reserve(x)
+        b.fetch(0, x, "s0, 0, 0", [i])
+        b.barrier("read")
+        b.push(x)
+        b.wait(x)
+        b.reserve(y)
+        places = {"extents": (rows, columns), "source_map": affine("d0, d1", 2, 0), "map": affine("d1, d0", 2, 0)}
+        sides = {"source_rows": 0, "source_columns": 1, "rows": 0, "columns": 1}
+        shape = {"source_shape": (rows, columns), "shape": (columns, rows)}
+        b.add(cores.RearrangeOp, [x, y], places | sides | shape)
+        b.push(y)
+        b.pop(x)
+    with b.thread("writer"), b.loop(trips) as i:
+        b.wait(y)
+        b.scatter(1, y, "s0, d0, d1", [i], shape=(columns, rows), rows=0, columns=1)
+        b.barrier("write")
+        b.pop(y)
     return b.finished()
 
 

@@ -12,14 +12,17 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
-from xdsl.dialects.builtin import AffineMapAttr
+from xdsl.dialects.builtin import AffineMapAttr, IntegerAttr
 from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.dialects import cores, tile
 from tilewright.dialects.base import decode
+from tilewright.layout.catalogue.device_tiles import TILE
 from tilewright.semantics.cores.agents import MATH, PACK, PARTS, UNPACK
+from tilewright.semantics.tile import evaluate_map
 
 Place = tuple[int, int]
 ENDED = "ended"
@@ -166,6 +169,12 @@ class _Tracer:
                 pages = self._pages(self.names[op.queue], "back", range(decode(op.count)), True)
                 numbers = str(op.map), self._map(op.map, op.symbols, (0, 0, 0))
                 self._add_once(*self._named(op), *numbers, *_named(pages), touches=pages)
+            case cores.ElementsOp():
+                self._move_elements(op)
+            case cores.RearrangeOp():
+                self._rearrange(op)
+            case cores.LinesOp():
+                self._go_through_lines(op)
             case cores.BarrierOp():
                 for number in self.under_way[op.of.data]:
                     self._add(ENDED, started=number)
@@ -196,6 +205,59 @@ class _Tracer:
         add(*self._named(op), *named, *_named(pages), touches=(*pages, *elements))
         if kept and not isinstance(op, cores.PadOp):
             self.under_way[cores.WRITE if puts else cores.READ].append(len(self.events) - 1)
+
+    def _move_elements(self, op: cores.ElementsOp) -> None:
+        """Whichever elements a gather takes, it reads all pages of its array: nothing else is known where indices say
+        which. A scatter writes elements one by one, of an array to which nothing else is written."""
+        scatters, array = isinstance(op, cores.ScatterOp), self.names[op.array]
+        (at,) = self._map(op.at, op.symbols)
+        count = _page_count(op.lanes, op.rows, op.columns)
+        end = "front" if scatters else "back"
+        pages = self._pages(self.names[op.queue], end, range(at, at + count), not scatters)
+        for indices in op.indices:
+            pages += self._pages(self.names[indices], "front", range(count), False)
+        elements, coordinates = self._elements_of(op), ()
+        if scatters:
+            if elements is None or not all(isinstance(use.operation, cores.ScatterOp) for use in op.array.uses):
+                raise UnknownEventsError("a scatter to places that are not known, or of an array with other writers")
+            coordinates = tuple(Touch(("element", array, each), 0, True) for each in elements if each is not None)
+        else:
+            grid = cores.page_grid(tile.ref_type(op.array).shape)
+            places = itertools.product(*map(range, grid))
+            coordinates = tuple(Touch(("array", array, each), 0, False) for each in places)
+        where = elements or (str(op.map), *self._given(op.symbols))
+        add = self._add if scatters else self._add_once
+        add(*self._named(op), *where, *_named(pages), touches=(*pages, *coordinates))
+        if scatters and coordinates:
+            self.under_way[cores.WRITE].append(len(self.events) - 1)
+
+    def _elements_of(self, op: cores.ElementsOp) -> tuple[tuple[int, ...] | None, ...] | None:
+        """The coordinates of each lane in the array, None where it is outside; None where indices say which."""
+        if op.indices:
+            return None
+        shape = tile.ref_type(op.array).shape
+        coordinates = evaluate_map(op.map.data, op.lanes, self._given(op.symbols))
+        lanes = zip(*(each.reshape(-1).tolist() for each in coordinates), strict=True)
+        return tuple(at if all(0 <= c < n for c, n in zip(at, shape, strict=True)) else None for at in lanes)
+
+    def _given(self, symbols: Sequence[SSAValue]) -> list[int]:
+        return [self.numbers[symbol] for symbol in symbols]
+
+    def _rearrange(self, op: cores.RearrangeOp) -> None:
+        taken = _page_count(decode(op.source_shape), op.source_rows, op.source_columns)
+        pages = self._pages(self.names[op.source], "front", range(taken), False)
+        given = _page_count(decode(op.shape), op.rows, op.columns)
+        pages += self._pages(self.names[op.queue], "back", range(given), True)
+        self._add_once(*self._named(op), str(op.source_map), str(op.map), *_named(pages), touches=pages)
+
+    def _go_through_lines(self, op: cores.LinesOp) -> None:
+        count = _page_count(op.lanes, op.rows, op.columns)
+        pages: tuple[Touch, ...] = ()
+        for end, queues in (("front", op.sources), ("back", op.queues)):
+            for queue in queues:
+                pages += self._pages(self.names[queue], end, range(count), end == "back")
+        scratch = tuple(Touch(("scratch", self.here, self.names[queue]), 0, True) for queue in op.scratch)
+        self._add_once(*self._named(op), *_named(pages), touches=(*pages, *scratch))
 
     def _others(self, rectangle: AffineMapAttr, symbols: Sequence[SSAValue]) -> tuple[Place, ...]:
         top, left, bottom, right = self._map(rectangle, symbols)
@@ -336,6 +398,12 @@ class _Tracer:
         if any(unit in needed and self.states.get(unit) != needed[unit] for unit in units):
             raise ProtocolError("another state of a unit")
         return op.name, *kept, *operands, *(self.states.get(unit, "") for unit in units)
+
+
+def _page_count(shape: Sequence[int], rows: IntegerAttr, columns: IntegerAttr) -> int:
+    """The pages of a tile, of which two dims are along rows and columns."""
+    along = decode(rows), decode(columns)
+    return prod(-(-size // TILE) if dim in along else size for dim, size in enumerate(shape))
 
 
 def _named(pages: Iterable[Touch]) -> list[tuple[Any, ...]]:
