@@ -51,7 +51,7 @@ def simulated(program: Program, arrays: Sequence[Tensor], machine: str, variant:
 
 # ---- functions of the table -----------------------------------------------------------------------------------------
 
-DTYPES = (dtypes.f32, dtypes.bf16, dtypes.f16, dtypes.i32, dtypes.bool_)
+DTYPES = (dtypes.f32, dtypes.bf16, dtypes.f16, dtypes.i32, dtypes.u32, dtypes.bool_)
 # Where numbers are drawn from, for functions that are not defined, or jump, elsewhere.
 _DRAWN = {
     "log": (0.01, 8.0),
@@ -82,7 +82,7 @@ def drawn(name: str, dtype: DType, shape: Sequence[int], random: np.random.Gener
     if dtype.is_bool:
         return random.random(shape) > 0.5
     if dtype.is_integer:
-        low, high = (0, 8) if name.startswith("shift") else (-20, 21)
+        low, high = (0, 8) if name.startswith("shift") else (-20 if dtype.is_signed else 0, 21)
         return random.integers(low, high, shape).astype(dtype.numpy)
     low, high = _DRAWN.get(name, (-4.0, 4.0))
     return random.uniform(low, high, shape).astype(dtype.numpy)

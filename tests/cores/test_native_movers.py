@@ -166,6 +166,7 @@ LINES = [
     (cores.ScanOp, {"fn": "add", "reverse": True}, "bf16"),
     (cores.ScanOp, {"fn": "multiply", "reverse": False}, "f32"),
     (cores.ScanOp, {"fn": "add", "reverse": True}, "i32"),
+    (cores.ScanOp, {"fn": "multiply", "reverse": True}, "i32"),
     (cores.ScanOp, {"fn": "bitwise_xor", "reverse": True}, "i32"),
     (cores.ScanOp, {"fn": "bitwise_and", "reverse": False}, "i32"),
     (cores.ScanOp, {"fn": "maximum", "reverse": False}, "f32"),
@@ -217,6 +218,38 @@ def test_lines_are_scanned_and_sorted(cls, attributes, format, axis):
         in_order = np.argsort(x.astype(np.float64), axis=axis, kind="stable")
         if not attributes["descending"]:
             np.testing.assert_array_equal(found[1], in_order)
+
+
+def test_elements_are_turned_in_a_loop():
+    x = numbers((2, 20, 17), ml_dtypes.bfloat16)
+    (found,) = run(programs.turned_elements(20, 17, 2), [x])
+    np.testing.assert_array_equal(found, x.swapaxes(1, 2))
+
+
+def test_a_reader_goes_through_what_it_made_itself():
+    """Lines of rows, then the line of what they gave, from a queue that the reader fills and empties."""
+    x = numbers((20, 30), np.int32)
+    b = Builder((1, 1), [((20, 30), "i32", "in"), ((1, 1), "i32", "out")])
+    queue, between, result = (b.queue("i32", 1) for _ in range(3))
+    steps = ((queue, between, (20, 30), 1, {}), (between, result, (20, 1), 0, {"rows": 0, "columns": -1}))
+    with b.thread("reader"):
+        b.reserve(queue)
+        b.fetch(0, queue, "0, 0")
+        b.barrier("read")
+        b.push(queue)
+        for source, target, shape, axis, more in steps:
+            b.wait(source)
+            b.reserve(target)
+            lines(b, cores.ScanOp, [[source], [target], []], shape, axis, fn="bitwise_xor", reverse=True, **more)
+            b.push(target)
+            b.pop(source)
+    with b.thread("writer"):
+        b.wait(result)
+        b.put(1, result, "0, 0")
+        b.barrier("write")
+        b.pop(result)
+    (found,) = run(b.finished(), [x])
+    np.testing.assert_array_equal(found, [[np.bitwise_xor.reduce(x, None)]])
 
 
 def test_each_core_does_its_own_part():
