@@ -84,6 +84,23 @@ def test_kernels_add_products_to_what_a_loop_carries(depth: int) -> None:
     np.testing.assert_array_equal(matmul(a, b, c, bk=depth), product(a, b, dtypes.i32) + c)
 
 
+@tw.kernel(target="grid:wormhole")
+def product_of_three(a: tw.In["M K"], b: tw.In["K N"], c: tw.In["N P"], out: tw.Out["M P"]):
+    for i, j in tw.grid(out, (64, 64)):
+        acc = tw.zeros((64, 64), tw.i32)
+        for k in tw.steps(b, axis=1, size=64):
+            inner = tw.zeros((64, 64), tw.i32)
+            for step in tw.steps(a, axis=1, size=64):
+                inner = tw.dot(a[i, step], b[step, k], inner)
+            acc = tw.dot(inner, c[k, j], acc)
+        out[i, j] = acc
+
+
+def test_a_core_has_queues_for_two_products() -> None:
+    a, b, c = drawn((70, 130), dtypes.i32, 7), drawn((130, 100), dtypes.i32, 8), drawn((100, 40), dtypes.i32, 9)
+    np.testing.assert_array_equal(product_of_three(a, b, c), product(product(a, b, dtypes.i32), c, dtypes.i32))
+
+
 @pytest.mark.parametrize("depth", [1, 64, 65, 208, 209, 2000, 30_000, 3_000_000])
 def test_sums_of_products_of_digits_are_exact(depth: int) -> None:
     bits, count = digits_of(depth)

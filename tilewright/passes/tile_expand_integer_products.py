@@ -60,31 +60,28 @@ After:
       %28 = tile.map(%27, %15) {fn = "bitwise_and"} : tensor<8x4xi32>
       %29 = tile.cast(%28) : tensor<8x4xbf16>
       %30 = tile.full() {value = 0.000000e+00 : f64} : tensor<4x4xf32>
-      %31 = tile.dot(%2, %29, %30) : tensor<4x4xf32>
-      %32 = tile.dot(%6, %25, %31) : tensor<4x4xf32>
-      %33 = tile.dot(%10, %21, %32) : tensor<4x4xf32>
-      %34 = tile.dot(%14, %17, %33) : tensor<4x4xf32>
-      %35 = tile.cast(%34) : tensor<4x4xi32>
-      %36 = tile.full() {value = 8 : index} : tensor<4x4xi32>
-      %37 = tile.map(%35, %36) {fn = "shift_left"} : tensor<4x4xi32>
-      %38 = tile.full() {value = 0.000000e+00 : f64} : tensor<4x4xf32>
-      %39 = tile.dot(%2, %25, %38) : tensor<4x4xf32>
-      %40 = tile.dot(%6, %21, %39) : tensor<4x4xf32>
-      %41 = tile.dot(%10, %17, %40) : tensor<4x4xf32>
-      %42 = tile.cast(%41) : tensor<4x4xi32>
-      %43 = tile.map(%37, %42) {fn = "add"} : tensor<4x4xi32>
-      %44 = tile.map(%43, %36) {fn = "shift_left"} : tensor<4x4xi32>
-      %45 = tile.full() {value = 0.000000e+00 : f64} : tensor<4x4xf32>
-      %46 = tile.dot(%2, %21, %45) : tensor<4x4xf32>
-      %47 = tile.dot(%6, %17, %46) : tensor<4x4xf32>
-      %48 = tile.cast(%47) : tensor<4x4xi32>
-      %49 = tile.map(%44, %48) {fn = "add"} : tensor<4x4xi32>
-      %50 = tile.map(%49, %36) {fn = "shift_left"} : tensor<4x4xi32>
-      %51 = tile.full() {value = 0.000000e+00 : f64} : tensor<4x4xf32>
-      %52 = tile.dot(%2, %17, %51) : tensor<4x4xf32>
-      %53 = tile.cast(%52) : tensor<4x4xi32>
-      %54 = tile.map(%50, %53) {fn = "add"} : tensor<4x4xi32>
-      %c = tile.map(%start, %54) {fn = "add"} : tensor<4x4xi32>
+      %31 = tile.dot(%14, %17, %30) : tensor<4x4xf32>
+      %32 = tile.dot(%10, %17, %30) : tensor<4x4xf32>
+      %33 = tile.dot(%10, %21, %31) : tensor<4x4xf32>
+      %34 = tile.dot(%6, %17, %30) : tensor<4x4xf32>
+      %35 = tile.dot(%6, %21, %32) : tensor<4x4xf32>
+      %36 = tile.dot(%6, %25, %33) : tensor<4x4xf32>
+      %37 = tile.dot(%2, %17, %30) : tensor<4x4xf32>
+      %38 = tile.dot(%2, %21, %34) : tensor<4x4xf32>
+      %39 = tile.dot(%2, %25, %35) : tensor<4x4xf32>
+      %40 = tile.dot(%2, %29, %36) : tensor<4x4xf32>
+      %41 = tile.cast(%37) : tensor<4x4xi32>
+      %42 = tile.cast(%38) : tensor<4x4xi32>
+      %43 = tile.cast(%39) : tensor<4x4xi32>
+      %44 = tile.cast(%40) : tensor<4x4xi32>
+      %45 = tile.full() {value = 8 : index} : tensor<4x4xi32>
+      %46 = tile.map(%44, %45) {fn = "shift_left"} : tensor<4x4xi32>
+      %47 = tile.map(%46, %43) {fn = "add"} : tensor<4x4xi32>
+      %48 = tile.map(%47, %45) {fn = "shift_left"} : tensor<4x4xi32>
+      %49 = tile.map(%48, %42) {fn = "add"} : tensor<4x4xi32>
+      %50 = tile.map(%49, %45) {fn = "shift_left"} : tensor<4x4xi32>
+      %51 = tile.map(%50, %41) {fn = "add"} : tensor<4x4xi32>
+      %c = tile.map(%start, %51) {fn = "add"} : tensor<4x4xi32>
       tile.store(%c, %out) {map = affine_map<(d0, d1) -> (d0, d1)>}
       tile.yield()
     }
@@ -122,11 +119,12 @@ def _expand(op: tile.DotOp) -> None:
     bits, count = digits_of(depth)
     made = _Made(op, dtype)
     left, right = (made.digits(operand, bits, count) for operand in (op.left, op.right))
+    sums = made.products(left, right)
     # Horner's rule, from the digits of the largest weight on.
-    total = made.product(left, right, count - 1)
-    for weight in reversed(range(count - 1)):
+    total = sums.pop()
+    while sums:
         shifted = made.mapped("shift_left", total, made.filled(bits, total))
-        total = made.mapped("add", shifted, made.product(left, right, weight))
+        total = made.mapped("add", shifted, sums.pop())
     op.result.replace_all_uses_with(made.mapped("add", op.accumulator, total))
     op.detach()
     op.erase()
@@ -152,13 +150,15 @@ class _Made:
             found.append(self.cast(digit, dtypes.bf16))
         return found
 
-    def product(self, left: list[SSAValue], right: list[SSAValue], weight: int) -> SSAValue:
-        """The sum of the products of digits whose places add up to a weight."""
+    def products(self, left: list[SSAValue], right: list[SSAValue]) -> list[SSAValue]:
+        """For each weight the sum of the products of digits whose places add up to it. Each digit of the left operand
+        is done with before the next one is needed."""
         type = tensor(ArrayType(array_type(self.before.result).shape, dtypes.f32))
-        total = self._add(tile.FullOp.make([], {"value": 0.0}, [type]))
-        for place in range(weight + 1):
-            total = self._add(tile.DotOp.make([left[place], right[weight - place], total], {}, [type]))
-        return self.cast(total, self.dtype)
+        sums = [self._add(tile.FullOp.make([], {"value": 0.0}, [type]))] * len(left)
+        for place, digit in reversed([*enumerate(left)]):
+            for weight in range(place, len(left)):
+                sums[weight] = self._add(tile.DotOp.make([digit, right[weight - place], sums[weight]], {}, [type]))
+        return [self.cast(each, self.dtype) for each in sums]
 
     def mapped(self, fn: str, left: SSAValue, right: SSAValue) -> SSAValue:
         return self._add(tile.MapOp.make([left, right], {"fn": fn}, [left.type]))
