@@ -111,10 +111,11 @@ def tile_to_warps() -> Sequence[Pass]:
     ]
 
 
-def tile_to_cores(buffers: int = 2, movers: int = 2) -> Sequence[Pass]:
+def tile_to_cores(buffers: int = 2, movers: int = 2, keeps_arrays: bool = True) -> Sequence[Pass]:
     """Schedule for a grid of cores: threads that read, compute and write, queues, and what each core's units do."""
     from tilewright.passes.scheduled_configure_units import ScheduledConfigureUnitsPass
     from tilewright.passes.scheduled_multicast_fetches import ScheduledMulticastFetchesPass
+    from tilewright.passes.scheduled_place_arrays import ScheduledPlaceArraysPass
     from tilewright.passes.scheduled_plan_core_memory import ScheduledPlanCoreMemoryPass
     from tilewright.passes.scheduled_share_queues import ScheduledShareQueuesPass
     from tilewright.passes.tile_erase_zones import TileEraseZonesPass
@@ -138,7 +139,8 @@ def tile_to_cores(buffers: int = 2, movers: int = 2) -> Sequence[Pass]:
         ScheduledMulticastFetchesPass(),  # when it is known which pages each core fetches, and how often
         ScheduledShareQueuesPass(),  # when all queues are there, and it is known who reads what last
         ScheduledConfigureUnitsPass(),  # when it is known what each unit does, in which order
-        ScheduledPlanCoreMemoryPass(),  # when all queues are there
+        ScheduledPlaceArraysPass(keeps_arrays),  # when it is known which cores move which pages, and what queues take
+        ScheduledPlanCoreMemoryPass(),  # when all queues are there, and where arrays are
     ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,18 +35,31 @@ class Variant:
 VARIANTS = [Variant(buffers, movers, 2 * buffers + movers) for buffers in (1, 2, 3, 4) for movers in (1, 2)]
 
 
-def compiled(program: Program, machine: str, variant: Variant = Variant()) -> Unit:
+def compiled(
+    program: Program,
+    machine: str,
+    variant: Variant = Variant(),
+    storage: Mapping[int, str] | None = None,
+    keeps_arrays: bool = True,
+) -> Unit:
     """The program in the `scheduled` phase."""
-    unit = Unit(build_module(program), dict(program.constants), load(machine), 1)
-    for each in (*array_to_tile(), *tile_to_cores(variant.buffers, variant.movers)):
+    unit = Unit(build_module(program), dict(program.constants), load(machine), 1, storage=dict(storage or {}))
+    for each in (*array_to_tile(), *tile_to_cores(variant.buffers, variant.movers, keeps_arrays)):
         each.apply(unit)
     unit.module.verify()
     return unit
 
 
-def simulated(program: Program, arrays: Sequence[Tensor], machine: str, variant: Variant = Variant()) -> list[Tensor]:
+def simulated(
+    program: Program,
+    arrays: Sequence[Tensor],
+    machine: str,
+    variant: Variant = Variant(),
+    storage: Mapping[int, str] | None = None,
+) -> list[Tensor]:
     """What the simulator gives, with all checks on."""
-    return Simulation(compiled(program, machine, variant), seed=variant.seed, whole_outputs=True).run(arrays)
+    unit = compiled(program, machine, variant, storage)
+    return Simulation(unit, seed=variant.seed, whole_outputs=True).run(arrays)
 
 
 # ---- functions of the table -----------------------------------------------------------------------------------------

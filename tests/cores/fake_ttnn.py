@@ -9,9 +9,11 @@ from typing import Any
 # Where the first core of a device is on its networks.
 FIRST_X, FIRST_Y = 18, 20
 _ENUMS = ("DataMovementProcessor", "NOC", "MathFidelity", "UnpackToDestMode")
+_ENUMS += ("BufferType", "ShardOrientation", "TensorMemoryLayout")
 _TYPES = ("bfloat16", "float32", "int32", "uint32", "bfloat8_b")
 _RECORDS = ("CBDescriptor", "CBFormatDescriptor", "SemaphoreDescriptor", "ProgramDescriptor", "KernelDescriptor")
 _RECORDS += ("ComputeConfigDescriptor", "DataMovementConfigDescriptor", "CoreRange", "CoreRangeSet")
+_RECORDS += ("MemoryConfig", "ShardSpec", "NdShardSpec")
 
 
 class Names:

@@ -10,7 +10,7 @@ import tilewright as tw
 from tests.cores import programs as written
 from tests.cores.grid_programs import PROGRAMS, chain, compiled, matmul, program_of, softmax, types
 from tilewright.cost.core_model import CoreCost, cost_of
-from tilewright.machines.core_grid import CORE_WRITE, DRAM_READ, DRAM_WRITE
+from tilewright.machines.core_grid import CORE_READ, CORE_WRITE, DRAM_READ, DRAM_WRITE
 from tilewright.machines.machine import load
 from tilewright.semantics.cores import DeviceArray, ProgramRun, run_program
 from tilewright.targets.grid.target import GridProgram
@@ -42,6 +42,7 @@ def _check_amounts(cost: CoreCost, run: ProgramRun) -> None:
     assert cost.dram_read_bytes == run.moved_bytes.get(DRAM_READ, 0)
     assert cost.dram_written_bytes == run.moved_bytes.get(DRAM_WRITE, 0)
     assert cost.sent_bytes == run.moved_bytes.get(CORE_WRITE, 0)
+    assert cost.core_read_bytes == run.moved_bytes.get(CORE_READ, 0)
     for agent, cycles in run.busy_cycles.items():
         assert cycles / cost.cores <= cost.unit_cycles[agent] * 1.0001
         assert cost.unit_cycles[agent] <= cycles * 1.0001

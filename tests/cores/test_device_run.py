@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import types
 from collections.abc import Sequence
@@ -26,11 +27,23 @@ FORMATS = {"float32": "f32", "bfloat16": "bf16", "bfloat8_b": "bfp8", "int32": "
 
 
 class Tensor(fake_ttnn.Tensor):
-    """A tensor on the device; the number of its pages stands for its address."""
+    """A tensor on the device; the number of its pages stands for its address. `config`: where it is."""
 
-    def __init__(self, array: DeviceArray) -> None:
+    def __init__(self, array: DeviceArray, config: Any) -> None:
         super().__init__(len(array.pages), array.format.bits)
-        self.array = array
+        self.array, self.config = array, config
+
+
+def described_config(config: Any) -> str:
+    """The arguments of what ttnn is told of a place, in a line."""
+    if config == "dram":
+        return config
+    *words, spec = config.args
+    first, second, orientation = spec.args
+    cores, shard = (first, second) if spec.kind == "ShardSpec" else (second, first)
+    (within,) = cores.args[0]
+    last = within.args[1]
+    return f"{' '.join(words)} {spec.kind} {[*shard]} {last.y + 1}x{last.x + 1} {orientation}"
 
 
 class Numbers:
@@ -48,6 +61,7 @@ class Runtime:
 
     def __init__(self, arch: str) -> None:
         self.arch, self.kernels, self.launched = arch, dict[str, tile.KernelOp](), list[str]()
+        self.configs: list[str] = []
         self.machine: Any = None
 
     def module(self) -> types.ModuleType:
@@ -60,21 +74,22 @@ class Runtime:
             get_arch_name=lambda: self.arch,
             from_torch=self.from_torch,
             to_torch=lambda tensor: Numbers(tensor.array.to_numpy()),
-            allocate_tensor_on_device=lambda shape, dtype, *_: self.undefined(shape, dtype),
-            clone=lambda t: Tensor(DeviceArray(t.array.shape, t.array.dtype, t.array.format, "dram", +t.array.pages)),
-            reshape=lambda t, shape: Tensor(
-                DeviceArray(tuple(shape), t.array.dtype, t.array.format, "dram", t.array.pages)
-            ),
+            allocate_tensor_on_device=lambda shape, dtype, layout, device, config: self.undefined(shape, dtype, config),
+            clone=lambda t: Tensor(dataclasses.replace(t.array, pages=+t.array.pages), t.config),
             generic_op=self.generic_op,
         )
         return module
 
-    def from_torch(self, numbers: Numbers, *, dtype: str, **_: Any) -> Tensor:
-        return Tensor(DeviceArray.from_numpy(numbers.array, format=FORMATS[dtype]))
+    def from_torch(self, numbers: Numbers, *, dtype: str, memory_config: Any, **_: Any) -> Tensor:
+        return self.noted(DeviceArray.from_numpy(numbers.array, format=FORMATS[dtype]), memory_config)
 
-    def undefined(self, shape: Sequence[int], dtype: str) -> Tensor:
+    def undefined(self, shape: Sequence[int], dtype: str, config: Any) -> Tensor:
         type = dtypes.i32 if "int" in dtype else dtypes.f32
-        return Tensor(DeviceArray.undefined(tuple(shape), type, format=FORMATS[dtype]))
+        return self.noted(DeviceArray.undefined(tuple(shape), type, format=FORMATS[dtype]), config)
+
+    def noted(self, array: DeviceArray, config: Any) -> Tensor:
+        self.configs.append(described_config(config))
+        return Tensor(array, config)
 
     def generic_op(self, tensors: Sequence[Tensor], described: Any) -> None:
         """Those that are read first, then those that are written."""
@@ -84,9 +99,11 @@ class Runtime:
         order = [n for n, effect in enumerate(effects) if effect == tile.IN]
         order += [n for n, effect in enumerate(effects) if effect != tile.IN]
         arrays = {number: tensor.array for number, tensor in zip(order, tensors, strict=True)}
+        for number, tensor in zip(order, tensors, strict=True):
+            assert (tensor.config == "dram") == (not tile.ref_type(kernel.refs[number]).space.data)
         # As many dims as the kernel's, of the same pages.
         own = [
-            DeviceArray(tile.ref_type(ref).shape, each.dtype, each.format, "dram", each.pages)
+            dataclasses.replace(each, shape=tile.ref_type(ref).shape)
             for ref, each in ((ref, arrays[n]) for n, ref in enumerate(kernel.refs))
         ]
         run_program(kernel, own, self.machine)
@@ -143,6 +160,32 @@ def test_results_are_those_of_the_simulator(name: str, runtime: Runtime, monkeyp
         got, wanted = np.asarray(got), np.asarray(wanted)
         assert got.dtype == wanted.dtype
         np.testing.assert_array_equal(got.astype(np.float64), wanted.astype(np.float64))
+
+
+@pytest.mark.parametrize(
+    ("shape", "storage", "config"),
+    [
+        ((300, 96), "l1 height", "HEIGHT_SHARDED L1 ShardSpec [32, 96] 8x8 ROW_MAJOR"),
+        ((4, 600, 96), "l1 height on 2x4", "HEIGHT_SHARDED L1 ShardSpec [320, 96] 2x4 ROW_MAJOR"),
+        ((64, 300), "l1 width on 2x2 by columns", "WIDTH_SHARDED L1 ShardSpec [64, 96] 2x2 COL_MAJOR"),
+        ((2, 96, 300), "l1 block on 3x2", "BLOCK_SHARDED L1 ShardSpec [64, 160] 3x2 ROW_MAJOR"),
+        ((300, 96), "l1", "L1 NdShardSpec [32, 32] 8x8 ROW_MAJOR"),
+        ((1, 300, 96), "bf16 l1 2x1 on 2x2", "L1 NdShardSpec [1, 64, 32] 2x2 ROW_MAJOR"),
+    ],
+)
+def test_arrays_are_placed_by_ttnn(shape: Any, storage: str, config: str, runtime: Runtime) -> None:
+    x = normal(*shape)
+    made = compiled(lambda x: -x, [x], runtime, storage={"x": storage})
+    found = made(x)
+    assert runtime.configs[0] == config
+    np.testing.assert_allclose(found, -x, rtol=2**-8)
+
+
+def test_shards_that_ttnn_does_not_deal_are_said(runtime: Runtime) -> None:
+    x = normal(4, 64, 96)
+    made = compiled(lambda x: -x, [x], runtime, storage={"x": "l1 2x1 on 2x2"})
+    with pytest.raises(UnsupportedOnTargetError, match="3 dims around the cores in shards of 64x32"):
+        made(x)
 
 
 def test_what_is_missing_is_said(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from xdsl.utils.exceptions import VerifyException
 from tests.cores.builder import Builder
 from tilewright import dtypes, ops
 from tilewright.dialects import tile
+from tilewright.layout.catalogue.placements import Placement
 from tilewright.machines.machine import load
 from tilewright.semantics.cores import DeviceArray, run_program
 
@@ -54,10 +55,10 @@ def computed(
     return run_kernel(b.finished(), inputs, **more)
 
 
-def run_kernel(kernel: tile.KernelOp, inputs: Sequence[Tensor], space: str = "dram") -> Tensor:
-    arrays = [DeviceArray.from_numpy(each, space=space) for each in inputs]
+def run_kernel(kernel: tile.KernelOp, inputs: Sequence[Tensor], placement: Placement | None = None) -> Tensor:
+    arrays = [DeviceArray.from_numpy(each, placement=placement) for each in inputs]
     type = tile.ref_type(kernel.refs[-1])
-    arrays.append(DeviceArray.undefined(type.shape, type.dtype, space=space))
+    arrays.append(DeviceArray.undefined(type.shape, type.dtype, placement=placement))
     run_program(kernel, arrays, MACHINE)
     return arrays[-1].to_numpy()
 
@@ -203,5 +204,5 @@ def test_products_of_blocks(transpose: bool | None) -> None:
 
 def test_arrays_over_the_memories_of_cores() -> None:
     x = numbers("f32", 0)
-    found = computed([x], "f32", lambda b, queues: b.copy(queues[0]), space="l1")
+    found = computed([x], "f32", lambda b, queues: b.copy(queues[0]), placement=Placement((1, 1), (2, 4)))
     np.testing.assert_array_equal(found, x)

@@ -111,7 +111,7 @@ def test_a_sum_over_padding_shows_it() -> None:
 @pytest.mark.parametrize(("fill", "is_poisoned"), [(None, True), (0.0, False)])
 def test_arrays_have_poison_beyond_their_edges(fill: float | None, is_poisoned: bool) -> None:
     array = DeviceArray.from_numpy(numbers((20, 40)), padding=fill)
-    whole = DeviceArray((32, 64), dtypes.bf16, array.format, array.space, array.pages).to_numpy().astype(np.float32)
+    whole = DeviceArray((32, 64), dtypes.bf16, array.format, None, array.pages).to_numpy().astype(np.float32)
     assert bool(np.isnan(whole[20:]).all()) == is_poisoned
     assert not np.isnan(whole[:20, :40]).any()
 

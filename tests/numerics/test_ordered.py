@@ -154,8 +154,7 @@ def test_long_scans_of_other_functions_from_unaligned_memory(fn):
         np.testing.assert_array_equal(found, scanned(x, fn, 0, reverse))
 
 
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("shape", [(1 << 20,), (8192, 96)], ids=str)
+@pytest.mark.parametrize(("shape", "reverse"), [((1 << 20,), False), ((8192, 96), True)], ids=str)
 @every_type
 def test_long_scans_of_every_type(dtype, shape, reverse, machine):
     for fn in SCANS:

@@ -58,8 +58,9 @@ def products(left: tuple[int, ...], rights: Sequence[tuple[int, ...]], dtype: DT
 # ---- right operands -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("batch", [(), (3,)])
-@pytest.mark.parametrize("dtype", [dtypes.f32, dtypes.f64, dtypes.i32], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize(
+    ("dtype", "batch"), [(dtypes.f32, ()), (dtypes.f64, ()), (dtypes.i32, ()), (dtypes.f32, (3,))], ids=str
+)
 def test_right_operands_of_every_width_are_read_where_they_lie(dtype: DType, batch: tuple[int, ...]) -> None:
     products((*batch, 7, 9), [(*batch, 9, columns) for columns in range(1, 71)], dtype)
 
@@ -88,9 +89,14 @@ def kept(rows: int, columns: int, depth: int, dtype: DType, vectors: int) -> Giv
     return Given(product=Schedule(MatmulTile(rows, columns * block.columns, depth), block, Right.KEPT, 0.0))
 
 
-@pytest.mark.parametrize("dtype", [dtypes.f32, dtypes.f64, dtypes.i32], ids=lambda dtype: dtype.name)
-@pytest.mark.parametrize("vectors", [1, 2, 4])
-@pytest.mark.parametrize("rows", [5, 16, 29, 61])
+@pytest.mark.parametrize(
+    ("dtype", "vectors", "rows"),
+    [
+        *[(dtypes.f32, vectors, rows) for vectors in (1, 2, 4) for rows in (5, 16, 29, 61)],
+        *[(dtype, 4, rows) for dtype in (dtypes.f64, dtypes.i32) for rows in (5, 61)],
+    ],
+    ids=str,
+)
 def test_panels_that_the_first_rows_keep_are_multiplied(rows: int, vectors: int, dtype: DType) -> None:
     """Tiles of fewer rows than a register block, of whole ones, and of some that are left; blocks of the depth."""
     for tile_rows in (rows, -(-rows // 2)):

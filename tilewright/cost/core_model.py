@@ -13,7 +13,8 @@ from math import prod
 
 from xdsl.ir import Operation, SSAValue
 
-from tilewright.cost.core_paths import Path, clipped_operations, compute_path, ends_of, mover_path
+from tilewright.cost.core_accesses import clipped_operations
+from tilewright.cost.core_paths import Path, compute_path, ends_of, mover_path
 from tilewright.cost.core_work import CONFIGURES, compute_work
 from tilewright.dialects import cores, tile
 from tilewright.machines.core_grid import CoreGrid
@@ -45,8 +46,9 @@ class CoreCost:
         cores: how many run it, of `all_cores` of the machine.
         unit_cycles: for `unpack`, `math`, `pack` and each mover the cycles that the busiest core's works.
         kinds: what the units do, and how much of it.
-        dram_read_bytes, dram_written_bytes: between arrays and cores.
-        sent_bytes, received_bytes: between cores; what is sent to several is received by each.
+        dram_read_bytes, dram_written_bytes: of arrays in DRAM.
+        sent_bytes, received_bytes: between cores; what is sent to several is received by each. `core_read_bytes`: of
+            arrays in other cores' memories; what is written to those is sent.
         compute_cycles: of the thread that computes, on the core where it takes longest, if it never waits for others.
         read_cycles, write_cycles: of the movers, likewise, with what all cores together move.
         fill_cycles, drain_cycles: of the first step of the reader and the last one of the writer.
@@ -66,6 +68,7 @@ class CoreCost:
     dram_written_bytes: int
     sent_bytes: int
     received_bytes: int
+    core_read_bytes: int
     compute_cycles: float
     read_cycles: float
     write_cycles: float
@@ -157,7 +160,7 @@ class _Model:
             "reader": reader.cycles - reader.one + compute / reader.steps,
             "writer": writer.cycles - writer.one + compute / writer.steps,
         }
-        moved = {kinds: self._total("bytes", kinds) for kinds in (_READS, _WRITES)}
+        moved = {kinds: self._total("dram_bytes", kinds) for kinds in (_READS, _WRITES)}
         limited_by = max(steady, key=lambda name: steady[name])
         # Cores that had their first pages earlier have their last ones earlier.
         ends = max(reader.one + writer.one_alone, reader.one_alone + writer.one)
@@ -172,8 +175,9 @@ class _Model:
             kinds=self._kinds(),
             dram_read_bytes=moved[_READS],
             dram_written_bytes=moved[_WRITES],
-            sent_bytes=self._total("bytes", _SENDS),
+            sent_bytes=self._total("bytes", (*_WRITES, *_SENDS)) - moved[_WRITES],
             received_bytes=self._total("received_bytes", _SENDS),
+            core_read_bytes=self._total("bytes", _READS) - moved[_READS],
             compute_cycles=compute,
             read_cycles=reader.cycles,
             write_cycles=writer.cycles,
@@ -204,7 +208,7 @@ class _Model:
             alone = max(alone, own)
             for kinds in (_READS, _WRITES):
                 network = sum(a.network_cycles for op, a in path.amounts.items() if isinstance(op, kinds))
-                together = self._total("bytes", kinds, role) / self._dram_bytes_per_cycle
+                together = self._total("dram_bytes", kinds, role) / self._dram_bytes_per_cycle
                 own += max(0.0, together - network)
             cycles = max(cycles, own)
         steps = max(self._steps(group.paths[role]) for group in self._groups)
@@ -311,7 +315,7 @@ class _Model:
                         key = op.array, isinstance(op, _WRITES)
                         pages = prod(cores.page_grid(tile.ref_type(op.array).shape))
                         whole = pages * cores.queue_type(op.queue).tile_format.page_bytes
-                        bytes = moved.get(key, (0, 0))[0] + len(group.places) * amount.bytes
+                        bytes = moved.get(key, (0, 0))[0] + len(group.places) * amount.dram_bytes
                         moved[key] = bytes, whole
         return sum(min(each) for each in moved.values())
 

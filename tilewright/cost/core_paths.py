@@ -11,33 +11,23 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-import numpy as np
-from xdsl.ir import Block, Operation, SSAValue
-from xdsl.ir.affine import AffineExpr, AffineMap
-from xdsl.ir.affine.affine_expr import (
-    AffineBinaryOpExpr,
-    AffineBinaryOpKind,
-    AffineConstantExpr,
-    AffineDimExpr,
-    AffineSymExpr,
-)
+from xdsl.ir import Operation, SSAValue
 
-from tilewright.cost.core_work import compute_work, element_runs, elements_beyond, pages_inside
+from tilewright.cost.core_accesses import loops_of
+from tilewright.cost.core_work import array_holders, compute_work, element_runs, elements_beyond, pages_inside
 from tilewright.dialects import cores, tile
 from tilewright.dialects.base import decode
 from tilewright.layout.catalogue.device_tiles import FACE, TILE
-from tilewright.machines.core_grid import CORE_WRITE, DRAM_READ, DRAM_WRITE, CoreGrid
+from tilewright.machines.core_grid import CORE_READ, CORE_WRITE, DRAM_READ, DRAM_WRITE, LOCAL, CoreGrid
+from tilewright.semantics.cores.holders import Holders
 from tilewright.semantics.cores.line_steps import merges
 from tilewright.semantics.cores.static_walk import Place, Projection, Walk
-from tilewright.semantics.tile import Tensor, evaluate_map
 
 # Source registers that unpack may be ahead by, and halves of the tile registers.
 _BANKS = _HALVES = 2
-# At so many places and pages of an operation it is looked whether the array has them.
-_MOST_POINTS = 1 << 20
 # What a path counts beside operations.
 _CYCLES, _CHANGES = "cycles", "changes"
-_AMOUNTS = ("bytes", "transactions", "received_bytes", "busy_cycles", "network_cycles")
+_AMOUNTS = ("bytes", "dram_bytes", "transactions", "received_bytes", "busy_cycles", "network_cycles")
 
 
 @dataclass(frozen=True)
@@ -45,13 +35,14 @@ class Amount:
     """What an operation of a mover does, over all its runs.
 
     Attributes:
-        bytes: that leave or come to the core; `transactions`: in how many pieces.
+        bytes: that leave or come to the core, `dram_bytes` of them from or to DRAM; `transactions`: in how many pieces.
         received_bytes: that come to other cores.
         busy_cycles: of the mover itself.
         network_cycles: of the core's end of its network.
     """
 
     bytes: int = 0
+    dram_bytes: int = 0
     transactions: int = 0
     received_bytes: int = 0
     busy_cycles: int = 0
@@ -238,6 +229,8 @@ class _MoverWalk(Walk):
         super().__init__(projection, program, here)
         self._grid = grid
         self._program = program
+        self._core = here[0] * grid.columns + here[1]
+        self._holders: dict[SSAValue, Holders] = {}
         self.time = self.port = self.read = self.written = 0
 
     @property
@@ -267,9 +260,7 @@ class _MoverWalk(Walk):
                 beyond = elements_beyond(op, self._symbols(op.symbols))
                 self._spend(op, self._grid.element_cycles * beyond)
             case cores.FetchOp() | cores.PutOp():
-                pages = pages_inside(op, self._symbols(op.symbols))
-                reads = isinstance(op, cores.FetchOp)
-                self._transfer(op, DRAM_READ if reads else DRAM_WRITE, _page_bytes(op.queue), pages)
+                self._pages(op)
             case cores.GatherOp() | cores.ScatterOp():
                 self._elements(op)
             case cores.MulticastOp():
@@ -301,6 +292,20 @@ class _MoverWalk(Walk):
         for name in _AMOUNTS:
             self.counts[name, op] += getattr(amount, name)
 
+    def _pages(self, op: cores.FetchOp | cores.PutOp) -> None:
+        reads, bytes = isinstance(op, cores.FetchOp), _page_bytes(op.queue)
+        inside = pages_inside(op, self._symbols(op.symbols))
+        holders = self._holders.get(op.array)
+        if holders is None:
+            holders = self._holders[op.array] = array_holders(op.array, self._grid)
+        if holders.in_dram:
+            self._transfer(op, DRAM_READ if reads else DRAM_WRITE, bytes, len(inside))
+            return
+        shares = dict(holders.shares(inside))
+        own = shares.pop(self._core, 0)
+        self._transfer(op, LOCAL, bytes, own)
+        self._transfer(op, CORE_READ if reads else CORE_WRITE, bytes, sum(shares.values()))
+
     def _transfer(self, op: Operation, kind: str, transaction_bytes: int, count: int) -> None:
         if not count:
             return
@@ -310,11 +315,13 @@ class _MoverWalk(Walk):
         self.time += issue * count
         self.port = max(self.port, began) + busy
         lands = max(self.port, self.time) + round(self._grid.latency_cycles(kind))
-        if kind == DRAM_READ:
+        if isinstance(op, cores.FetchOp):
             self.read = max(self.read, lands)
         else:
             self.written = max(self.written, lands)
-        self._note(op, Amount(transaction_bytes * count, count, 0, issue * count, busy))
+        bytes = 0 if kind == LOCAL else transaction_bytes * count
+        from_dram = bytes if kind in (DRAM_READ, DRAM_WRITE) else 0
+        self._note(op, Amount(bytes, from_dram, count, 0, issue * count, busy))
 
     def _elements(self, op: cores.GatherOp | cores.ScatterOp) -> None:
         found = element_runs(op, self._symbols(op.symbols))
@@ -322,7 +329,9 @@ class _MoverWalk(Walk):
         gathers = isinstance(op, cores.GatherOp)
         each = _page_bytes(op.queue) // (TILE * TILE)
         size = max(1, round(each * found.elements / max(1, found.runs)))
-        kind = DRAM_READ if gathers else DRAM_WRITE
+        in_dram = array_holders(op.array, self._grid).in_dram
+        kinds = (DRAM_READ, DRAM_WRITE) if in_dram else (CORE_READ, CORE_WRITE)
+        kind = kinds[0] if gathers else kinds[1]
         port = round(self._grid.occupancy_cycles(kind, size, found.runs)) if found.runs else 0
         self.port = max(self.port, self.time + round(self._grid.issue_cycles)) + port
         lands = max(self.port, self.time) + round(self._grid.latency_cycles(kind))
@@ -333,7 +342,8 @@ class _MoverWalk(Walk):
             busy = round(self._grid.issue_cycles * found.runs)
             self.time += busy
             self.written = max(self.written, lands)
-        self._note(op, Amount(size * found.runs, found.runs, 0, busy, port))
+        bytes = size * found.runs
+        self._note(op, Amount(bytes, bytes if in_dram else 0, found.runs, 0, busy, port))
 
     def _to_cores(self, op: cores.MulticastOp | cores.SendOp, queue: SSAValue, others: int) -> None:
         if not others:
@@ -344,7 +354,7 @@ class _MoverWalk(Walk):
         self.time += issue
         lands = self.port + round(self._grid.latency_cycles(CORE_WRITE) + self._hop_cycles())
         self.written = max(self.written, lands)
-        self._note(op, Amount(bytes, 1, bytes * others, issue, busy))
+        self._note(op, Amount(bytes, 0, 1, bytes * others, issue, busy))
 
     def _hop_cycles(self) -> float:
         """To the other end of the program's cores."""
@@ -368,112 +378,6 @@ def mover_path(
     counts = _of_operations(walk.counts)
     amounts = {op: Amount(*(walk.counts[name, op] for name in _AMOUNTS)) for op in counts}
     return Path(walk.cycles, counts, amounts=amounts)
-
-
-def loops_of(op: Operation) -> set[Operation | None]:
-    """What counts the indices of an operation."""
-    return {operand.owner.parent_op() for operand in op.operands if isinstance(operand.owner, Block)}
-
-
-def clipped_operations(program: cores.ProgramOp) -> frozenset[Operation]:
-    """Operations of movers that may reach beyond their arrays, or move single elements: what they move depends on where
-    they are."""
-    return frozenset(op for op in program.body.walk() if _may_be_clipped(op, program))
-
-
-def _may_be_clipped(op: Operation, program: cores.ProgramOp) -> bool:
-    match op:
-        case cores.PadOp():
-            return True
-        case cores.ElementsOp():
-            return len(op.symbols) > 0
-        case cores.PagesOp():
-            return not _is_inside(op, program)
-        case _:
-            return False
-
-
-def _is_inside(op: cores.PagesOp, program: cores.ProgramOp) -> bool:
-    most: dict[SSAValue, int] = dict(zip(program.body.block.args, program.shape, strict=True))
-    ranges: list[tuple[int, int]] = []
-    for symbol in op.symbols:
-        loop = symbol.owner.parent_op() if isinstance(symbol.owner, Block) else None
-        trips: int = decode(loop.trips) if isinstance(loop, tile.ForOp) else most.get(symbol, 1)
-        ranges.append((0, trips - 1))
-    dims = [(0, extent - 1) for extent in op.shape]
-    found = [_range(each, dims, ranges) for each in op.map.data.results]
-    grid = cores.page_grid(tile.ref_type(op.array).shape)
-    if all(low >= 0 and high < size for (low, high), size in zip(found, grid, strict=True)):
-        return True
-    return _is_inside_in_each_trip(op, program)
-
-
-def _is_inside_in_each_trip(op: cores.PagesOp, program: cores.ProgramOp) -> bool:
-    """Whether the array has all pages wherever the operation runs, as loops end before: by looking at each place and
-    trip, unless there are very many."""
-    loops = _loops_around(op)
-    sizes = [*program.shape, *(int(decode(loop.trips)) for loop in loops)]
-    if prod(sizes) * prod(op.shape) > _MOST_POINTS:
-        return False
-    roots = [*program.body.block.args, *(loop.body.block.args[0] for loop in loops)]
-    points: dict[SSAValue, Tensor] = dict(zip(roots, np.indices(sizes).reshape(len(sizes), -1), strict=True))
-    runs = np.ones(prod(sizes), bool)
-    for loop in loops:
-        if loop.end is not None:
-            (end,) = evaluate_map(loop.end.data, runs.shape, [points[symbol] for symbol in loop.symbols])
-            runs &= points[loop.body.block.args[0]] < end
-    symbols = [points[symbol][runs] for symbol in op.symbols]
-    shape = (*op.shape, int(runs.sum()))
-    # One more dim, of the points, which no map names.
-    coordinates = evaluate_map(AffineMap(len(shape), op.map.data.num_symbols, op.map.data.results), shape, symbols)
-    grid = cores.page_grid(tile.ref_type(op.array).shape)
-    return all(((c >= 0) & (c < size)).all() for c, size in zip(coordinates, grid, strict=True))
-
-
-def _loops_around(op: Operation) -> list[tile.ForOp]:
-    found: list[tile.ForOp] = []
-    parent = op.parent_op()
-    while parent is not None:
-        if isinstance(parent, tile.ForOp):
-            found.insert(0, parent)
-        parent = parent.parent_op()
-    return found
-
-
-_Range = tuple[int, int]
-
-
-def _range(expression: AffineExpr, dims: Sequence[_Range], symbols: Sequence[_Range]) -> _Range:
-    """The least and the largest number that an expression may have."""
-    match expression:
-        case AffineConstantExpr():
-            return expression.value, expression.value
-        case AffineDimExpr():
-            return dims[expression.position]
-        case AffineSymExpr():
-            return symbols[expression.position]
-        case AffineBinaryOpExpr():
-            left, right = (_range(each, dims, symbols) for each in (expression.lhs, expression.rhs))
-            return _combined(expression.kind, left, right)
-        case _:
-            raise TypeError(f"an affine expression of no known kind: {expression}")
-
-
-def _combined(kind: AffineBinaryOpKind, left: _Range, right: _Range) -> _Range:
-    divisor = right[0]
-    match kind:
-        case AffineBinaryOpKind.Add:
-            return left[0] + right[0], left[1] + right[1]
-        case AffineBinaryOpKind.Mul:
-            corners = [a * b for a in left for b in right]
-            return min(corners), max(corners)
-        case AffineBinaryOpKind.FloorDiv:
-            return left[0] // divisor, left[1] // divisor
-        case AffineBinaryOpKind.Mod:
-            same = left[0] // divisor == left[1] // divisor
-            return (left[0] % divisor, left[1] % divisor) if same else (0, divisor - 1)
-        case _:
-            return -(-left[0] // divisor), -(-left[1] // divisor)
 
 
 def _page_bytes(queue: SSAValue) -> int:

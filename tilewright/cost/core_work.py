@@ -16,9 +16,11 @@ from tilewright import ops
 from tilewright.dialects import cores, tile
 from tilewright.dialects.base import decode
 from tilewright.layout.catalogue.device_tiles import TILE
+from tilewright.layout.catalogue.placements import placement_of
 from tilewright.machines.core_grid import CoreGrid
 from tilewright.semantics.cores.agents import MATH, PACK, PARTS, UNPACK
 from tilewright.semantics.cores.element_steps import element_of
+from tilewright.semantics.cores.holders import Holders, holders_of
 from tilewright.semantics.tile import evaluate_map
 
 # Which agent sets the state of which unit.
@@ -109,14 +111,21 @@ def _page_bytes(queue: SSAValue) -> int:
 # ---- movers ---------------------------------------------------------------------------------------------------------
 
 
-def pages_inside(op: cores.PagesOp, symbols: Sequence[int]) -> int:
-    """How many of the pages that an operation names the array has."""
-    inside = np.ones(prod(op.shape), bool)
+def pages_inside(op: cores.PagesOp, symbols: Sequence[int]) -> list[int]:
+    """Which of the pages that an operation names the array has."""
+    inside, page = np.ones(prod(op.shape), bool), np.zeros(prod(op.shape), np.int64)
     grid = cores.page_grid(tile.ref_type(op.array).shape)
     for coordinate, size in zip(evaluate_map(op.map.data, op.shape, symbols), grid, strict=True):
         flat = coordinate.reshape(-1)
         inside &= (flat >= 0) & (flat < size)
-    return int(inside.sum())
+        page = page * size + flat
+    return page[inside].tolist()
+
+
+def array_holders(ref: SSAValue, grid: CoreGrid) -> Holders:
+    """What holds the pages of an array, as its type says."""
+    type = tile.ref_type(ref)
+    return holders_of(type.shape, placement_of(type.space.data), grid)
 
 
 def elements_beyond(op: cores.PadOp, symbols: Sequence[int]) -> int:

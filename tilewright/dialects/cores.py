@@ -67,6 +67,7 @@ from tilewright import ops
 from tilewright.dialects import tile
 from tilewright.dialects.base import PlainOp, decode
 from tilewright.layout.catalogue.device_tiles import FORMATS, TILE, TileFormat
+from tilewright.machines.core_grid import CoreGrid
 
 READER, WRITER, COMPUTE = "reader", "writer", "compute"
 ROLES = (READER, WRITER, COMPUTE)
@@ -162,17 +163,23 @@ class EndOp(PlainOp):
 @irdl_op_definition
 class ProgramOp(PlainOp):
     """Every core of a rectangle of `cores` (rows, columns) runs all threads; the arguments are its row and column. It
-    ends when all threads of all cores have. Tile registers have 32 bits where they are `wide`, else 16."""
+    ends when all threads of all cores have. Tile registers have 32 bits where they are `wide`, else 16. From
+    `arrays_begin_bytes` of each core's memory on, where that is said, there are arrays: queues lie below."""
 
     name = "cores.program"
     cores = prop_def(DenseArrayBase)
     wide = opt_prop_def(BoolAttr)
+    arrays_begin_bytes = opt_prop_def(IntegerAttr)
     body = region_def("single_block")
 
     @property
     def shape(self) -> tuple[int, int]:
         rows, columns = decode(self.cores)
         return rows, columns
+
+    def memory_end_bytes(self, grid: CoreGrid) -> int:
+        """Where the memory of a core ends that queues may take."""
+        return grid.memory_end_bytes if self.arrays_begin_bytes is None else int(decode(self.arrays_begin_bytes))
 
     @property
     def threads(self) -> list[ThreadOp]:

@@ -49,10 +49,11 @@ def compile_graph(
         UnsupportedOnTargetError: the target does not store arrays in such a format.
     """
     manifest, machine_name = target_named(target)
-    for format in (storage or {}).values():
-        if format not in manifest.storage_formats:
-            known = ", ".join(manifest.storage_formats) or "no formats but those of NumPy"
-            raise UnsupportedOnTargetError(f"the target {target} does not store `{format}`", help=f"it has {known}")
+    for text in (storage or {}).values():
+        if manifest.check_storage is None:
+            what = f"the target {target} does not store `{text}`"
+            raise UnsupportedOnTargetError(what, help="it has no storage but that of NumPy")
+        manifest.check_storage(text)
     if manifest.program_files and (manifest.opens_anywhere or not machine_name):
         return CompiledGraph(graph, target, tuple(donate))
     return build_executable(graph, target, donate, storage=storage)

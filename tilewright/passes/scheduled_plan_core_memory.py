@@ -99,6 +99,7 @@ from tilewright.dialects import cores
 from tilewright.errors import CompilerBug, ResourceExhausted
 from tilewright.machines.core_grid import CoreGrid
 from tilewright.passes.base import Remark, Unit, where
+from tilewright.passes.core_memory import aligned_bytes, bytes_of
 
 
 @dataclass(frozen=True)
@@ -116,28 +117,19 @@ class ScheduledPlanCoreMemoryPass:
 
 
 def _plan(unit: Unit, name: str, program: cores.ProgramOp, grid: CoreGrid) -> None:
-    sizes = {queue: _aligned(_bytes(queue), grid) for queue in program.queues}
-    while sum(sizes.values()) > grid.memory_bytes:
+    sizes = {queue: aligned_bytes(bytes_of(queue), grid) for queue in program.queues}
+    while sum(sizes.values()) > program.memory_end_bytes(grid) - grid.memory_base_bytes:
         halved = _largest_ahead(program)
         if halved is None:
             raise _exhausted(name, program, grid)
         _halve(halved)
-        sizes[halved] = _aligned(_bytes(halved), grid)
+        sizes[halved] = aligned_bytes(bytes_of(halved), grid)
         decision = f"a queue of {cores.queue_type(halved.result).pages} pages instead of twice as many"
         unit.remarks.append(Remark(ScheduledPlanCoreMemoryPass.name, name, decision, "no room in a core's memory"))
     address = grid.memory_base_bytes
     for queue in program.queues:
         queue.address_bytes = IntegerAttr(address, IndexType())
         address += sizes[queue]
-
-
-def _bytes(queue: cores.QueueOp) -> int:
-    return cores.queue_type(queue.result).bytes
-
-
-def _aligned(size: int, grid: CoreGrid) -> int:
-    unit = max(grid.memory_alignment_bytes, grid.dram_alignment_bytes)
-    return -(-size // unit) * unit
 
 
 def step_pages(queue: cores.QueueOp) -> int:
@@ -166,7 +158,7 @@ def _why_it_stays(queue: cores.QueueOp) -> str:
 
 
 def _largest_ahead(program: cores.ProgramOp) -> cores.QueueOp | None:
-    return max((queue for queue in program.queues if is_ahead(queue)), key=_bytes, default=None)
+    return max((queue for queue in program.queues if is_ahead(queue)), key=bytes_of, default=None)
 
 
 def _halve(queue: cores.QueueOp) -> None:
@@ -179,21 +171,23 @@ def _halve(queue: cores.QueueOp) -> None:
 
 def _exhausted(name: str, program: cores.ProgramOp, grid: CoreGrid) -> ResourceExhausted:
     """What there is no room for: each queue, the largest ones first, where it would lie, and why it stays as it is."""
+    there = program.memory_end_bytes(grid) - grid.memory_base_bytes
     begins: dict[cores.QueueOp, int] = {}
     needed = 0
     for queue in program.queues:
         begins[queue] = needed
-        needed += _aligned(_bytes(queue), grid)
+        needed += aligned_bytes(bytes_of(queue), grid)
+    beside = f" beside {grid.memory_bytes - there} bytes of arrays" if there < grid.memory_bytes else ""
     lines = ["queues live from the program's beginning to its end, so that none lies where another one does:"]
-    for queue in sorted(program.queues, key=_bytes, reverse=True):
-        type, end = cores.queue_type(queue.result), begins[queue] + _bytes(queue)
-        beyond = ", beyond the end" if end > grid.memory_bytes else ""
+    for queue in sorted(program.queues, key=bytes_of, reverse=True):
+        type, end = cores.queue_type(queue.result), begins[queue] + bytes_of(queue)
+        beyond = ", beyond the end" if end > there else ""
         lines.append(
             f"{type.bytes:>9} bytes, from {begins[queue]} to {end}{beyond}: {type.pages} pages of {type.format.data} "
             f"at {where(queue) or 'no line'}, {_why_it_stays(queue)}"
         )
     error = ResourceExhausted(
-        f"`{name}` needs {needed} bytes of each core's memory, which has {grid.memory_bytes}:\n" + "\n".join(lines),
+        f"`{name}` needs {needed} bytes of each core's memory, which has {there}{beside}:\n" + "\n".join(lines),
         help="use smaller tiles",
     )
     first = next((q.location for q in program.queues if isinstance(q.location, FileLineColLoc)), None)

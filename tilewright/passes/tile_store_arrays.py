@@ -1,6 +1,7 @@
-"""Store arrays in the formats that the user asked for: the types of kernels' arrays say so.
+"""Store arrays as the user asked for, in formats and in memories of cores: the types of kernels' arrays say so.
 
-A kernel that is called with arrays of several formats is copied. An array's pages are read and written as a whole then.
+A kernel that is called with arrays of several kinds is copied. Pages of block floats are read and written as a whole
+then. A result that is stored otherwise than the array that it is gets a kernel of its own, which moves the pages.
 
 Before:
     func.func @main(%x: tensor<32x32xf32>) -> tensor<32x32xf32> {
@@ -28,6 +29,7 @@ After:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -38,9 +40,14 @@ from xdsl.rewriter import Rewriter
 
 from tilewright.dialects import array, tile
 from tilewright.dialects.base import array_type
-from tilewright.errors import UnsupportedOnTargetError
+from tilewright.errors import CompilerBug, LayoutError, UnsupportedOnTargetError
+from tilewright.layout.catalogue.placements import parse_storage
 from tilewright.passes.base import Remark, Unit, blocks_of
+from tilewright.passes.core_relayouts import Stored, insert_relayout
 from tilewright.passes.layout_rules import location_of
+from tilewright.passes.lifetimes import storage
+
+_AS_IT_IS = Stored()
 
 
 @dataclass(frozen=True)
@@ -50,49 +57,85 @@ class TileStoreArraysPass:
     def apply(self, unit: Unit) -> None:
         if not unit.storage:
             return
-        formats = _formats(unit)
-        made: dict[tuple[str, tuple[str, ...]], str] = {}
-        for block in blocks_of(unit.main):
-            for op in list(block.ops):
-                if isinstance(op, array.CallOp):
-                    _store_for(unit, op, formats, made)
+        store_arrays(unit, _asked_for(unit))
 
 
-def _formats(unit: Unit) -> dict[SSAValue, str]:
-    """The formats of values of the program, views among them.
+def store_arrays(unit: Unit, kinds: dict[SSAValue, Stored]) -> None:
+    """Kernels take arrays as they are stored: `kinds` has those of values, their views among them, that are not stored
+    as all others are."""
+    made: dict[tuple[str, tuple[Stored, ...]], str] = {}
+    for block in blocks_of(unit.main):
+        for op in list(block.ops):
+            if isinstance(op, array.CallOp):
+                _store_for(unit, op, kinds, made)
+
+
+def _asked_for(unit: Unit) -> dict[SSAValue, Stored]:
+    """How values of the program are stored, views among them.
 
     Raises:
-        UnsupportedOnTargetError: an array of other than floats should be stored so, or one takes part in control flow.
+        UnsupportedOnTargetError: an array is not stored so, or takes part in control flow.
     """
     block = unit.main.body.block
     last = block.last_op
-    outputs = last.operands if isinstance(last, ReturnOp) else ()
-    values: list[SSAValue] = [*block.args, *outputs]
-    found: dict[SSAValue, str] = {}
-    for number, format in unit.storage.items():
-        value = values[number]
-        if not array_type(value).dtype.is_float:
-            raise _refused(value, f"an array of {array_type(value).dtype} is not stored as {format}")
-        _spread(value, format, found)
-        what = f"input {number}" if number < len(block.args) else f"output {number - len(block.args)}"
-        unit.remarks.append(Remark(TileStoreArraysPass.name, what, f"stored as {format}", "asked for"))
+    found: dict[SSAValue, Stored] = {}
+    results = list(last.operands) if isinstance(last, ReturnOp) else []
+    for number, argument in enumerate(block.args):
+        kind = _stored_as(unit, number, argument)
+        if kind != _AS_IT_IS:
+            spread(argument, kind, found)
+    for number, value in enumerate(results):
+        kind = _stored_as(unit, len(block.args) + number, value)
+        is_another = isinstance(storage(value).owner, Block) or _is_other_result(value, number, results)
+        if is_another and isinstance(last, ReturnOp) and kind != found.get(value, _AS_IT_IS):
+            value = insert_relayout(unit, last, number, found.get(value, _AS_IT_IS), kind)
+        if kind != _AS_IT_IS:
+            spread(value, kind, found)
     return found
 
 
-def _spread(value: SSAValue, format: str, found: dict[SSAValue, str]) -> None:
-    """A value, what it is a view of, and its views are one array."""
+def _is_other_result(value: SSAValue, number: int, results: Sequence[SSAValue]) -> bool:
+    """Whether a result is, or is a view of, one that comes before it."""
+    return any(storage(other) is storage(value) for other in results[:number])
+
+
+def _stored_as(unit: Unit, number: int, value: SSAValue) -> Stored:
+    text, grid = unit.storage.get(number), unit.machine.grid
+    if text is None:
+        return _AS_IT_IS
+    if grid is None:
+        raise CompilerBug(f"{unit.machine.name} is no grid of cores")
+    type, asked = array_type(value), parse_storage(text)
+    if asked.format and not type.dtype.is_float:
+        raise _refused(value, f"an array of {type.dtype} is not stored as {asked.format}")
+    try:
+        placement = asked.placement(type.shape, (grid.rows, grid.columns))
+    except LayoutError as error:
+        raise _refused(value, error.message) from None
+    inputs = len(unit.main.body.block.args)
+    what = f"input {number}" if number < inputs else f"output {number - inputs}"
+    unit.remarks.append(Remark(TileStoreArraysPass.name, what, f"stored as {text}", "asked for"))
+    return Stored(asked.format, "" if placement is None else str(placement))
+
+
+def spread(value: SSAValue, kind: Stored, found: dict[SSAValue, Stored]) -> None:
+    """A value, what it is a view of, and its views are one array.
+
+    Raises:
+        UnsupportedOnTargetError: one of them takes part in control flow.
+    """
     if value in found:
         return
-    found[value] = format
+    found[value] = kind
     if isinstance(value.owner, array.ReshapeOp):
-        _spread(value.owner.operands[0], format, found)
+        spread(value.owner.operands[0], kind, found)
     elif isinstance(value.owner, array.WhileOp | array.IfOp):
-        raise _refused(value, f"what control flow gives is not stored as {format}")
+        raise _refused(value, f"what control flow gives is not stored as {kind}")
     for use in value.uses:
         if isinstance(use.operation, array.ReshapeOp):
-            _spread(use.operation.results[0], format, found)
+            spread(use.operation.results[0], kind, found)
         elif isinstance(use.operation, array.WhileOp | array.IfOp | array.YieldOp):
-            raise _refused(value, f"what takes part in control flow is not stored as {format}")
+            raise _refused(value, f"what takes part in control flow is not stored as {kind}")
 
 
 def _refused(value: SSAValue, what: str) -> UnsupportedOnTargetError:
@@ -106,25 +149,35 @@ def _refused(value: SSAValue, what: str) -> UnsupportedOnTargetError:
 
 
 def _store_for(
-    unit: Unit, call: array.CallOp, formats: dict[SSAValue, str], made: dict[tuple[str, tuple[str, ...]], str]
+    unit: Unit,
+    call: array.CallOp,
+    kinds: dict[SSAValue, Stored],
+    made: dict[tuple[str, tuple[Stored, ...]], str],
 ) -> None:
-    """The kernel of a call takes its arrays in their formats."""
+    """The kernel of a call takes its arrays as they are stored."""
     name = call.callee.data
     kernel = unit.kernel(name)
     operands, results = iter(call.operands), iter(call.results)
-    wanted: list[str] = []
+    wanted: list[Stored] = []
     for effect in kernel.effect_names:
         value = next(operands) if effect != tile.OUT else None
         result = next(results) if effect != tile.IN else None
-        wanted.append(formats.get(value if value is not None else result, ""))  # type: ignore[arg-type]  one is there
+        wanted.append(kinds.get(value if value is not None else result, _AS_IT_IS))  # type: ignore[arg-type]  one is there
     key = (name, tuple(wanted))
     if key not in made:
-        made[key] = name if not any(wanted) else _with_formats(unit, kernel, wanted, len(made))
+        made[key] = name if all(each == _AS_IT_IS for each in wanted) else _with_kinds(unit, kernel, wanted, len(made))
     call.callee = StringAttr(made[key])
 
 
-def _with_formats(unit: Unit, kernel: tile.KernelOp, wanted: list[str], number: int) -> str:
-    """A kernel whose arrays have formats: the kernel itself, where it is called once."""
+def _free_name(unit: Unit, stem: str, number: int) -> str:
+    taken = {kernel.sym_name.data for kernel in unit.kernels()}
+    while f"{stem}_{number}" in taken:
+        number += 1
+    return f"{stem}_{number}"
+
+
+def _with_kinds(unit: Unit, kernel: tile.KernelOp, wanted: list[Stored], number: int) -> str:
+    """A kernel whose arrays are stored in some way: the kernel itself, where it is called once."""
     calls = [
         op
         for block in blocks_of(unit.main)
@@ -133,11 +186,11 @@ def _with_formats(unit: Unit, kernel: tile.KernelOp, wanted: list[str], number: 
     ]
     if len(calls) > 1:
         copy = kernel.clone()
-        copy.sym_name = StringAttr(f"{kernel.sym_name.data}_stored_{number}")
+        copy.sym_name = StringAttr(_free_name(unit, f"{kernel.sym_name.data}_stored", number))
         unit.module.body.block.add_op(copy)
         kernel = copy
-    for ref, format in zip(list(kernel.refs), wanted, strict=True):
-        if format:
-            type = tile.ref_type(ref)
-            Rewriter.replace_value_with_new_type(ref, tile.RefType(type.array, type.space, StringAttr(format)))
+    for ref, kind in zip(list(kernel.refs), wanted, strict=True):
+        if kind != _AS_IT_IS:
+            type = tile.RefType(tile.ref_type(ref).array, StringAttr(kind.placement), StringAttr(kind.format))
+            Rewriter.replace_value_with_new_type(ref, type)
     return kernel.sym_name.data

@@ -65,7 +65,8 @@ class Target:
         lowered: programs go through all passes, to the `scheduled` phase; otherwise they stay in `array`.
         program_files: compiled programs can be saved, so that the compile cache keeps them.
         opens_anywhere: so it does for machines that are named, too: what runs the program is looked for at its call.
-        storage_formats: those of arrays that there is no type of ours of, or that others may be rounded to.
+        check_storage: refuses with a `TilewrightError` what says how an array is stored and is not known; None where
+            arrays are stored as NumPy does.
         device_arrays: its programs take arrays that are not in the host's memory.
         machine_named: the machine of a target string's second part, which is empty for the one that is here.
         executable: the target's own lowering, from the program and the texts of its phases.
@@ -78,7 +79,7 @@ class Target:
     executable: Callable[[Unit, dict[str, str]], Executable]
     opens_anywhere: bool = False
     device_arrays: bool = False
-    storage_formats: tuple[str, ...] = ()
+    check_storage: Callable[[str], None] | None = None
 
 
 TARGETS = ("cpu", "cuda", "grid", "interp", "null")

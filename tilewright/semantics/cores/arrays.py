@@ -12,6 +12,7 @@ from tilewright.dialects.cores import page_grid
 from tilewright.layout.catalogue.device_tiles import FACE, TILE
 from tilewright.semantics.cores.agents import Agent, Stamp
 from tilewright.semantics.cores.device_array import DeviceArray
+from tilewright.semantics.cores.holders import Holders
 from tilewright.semantics.cores.reports import hazard, place
 from tilewright.semantics.hazards import CoreHazard
 from tilewright.semantics.tile_formats import Array
@@ -26,9 +27,17 @@ class ArrayMemory:
     noted. Where it `is_once`, no element is to be written again; where it `is_whole`, each is to be written."""
 
     def __init__(
-        self, array: DeviceArray, name: str, is_once: bool, is_whole: bool, is_written: bool, checks: bool
+        self,
+        array: DeviceArray,
+        holders: Holders,
+        name: str,
+        is_once: bool,
+        is_whole: bool,
+        is_written: bool,
+        checks: bool,
     ) -> None:
         self.array = array
+        self.holders = holders
         self.name = name
         self.grid = page_grid(array.shape)
         self.pages = prod(self.grid)

@@ -13,41 +13,45 @@ from tilewright import dtypes
 from tilewright.dialects.cores import page_grid
 from tilewright.dtypes import DType
 from tilewright.layout.catalogue.device_tiles import FORMATS, TILE, TileFormat
+from tilewright.layout.catalogue.placements import Placement
 from tilewright.semantics import tile_formats
 from tilewright.semantics.tile_formats import Array, Bytes
-
-DRAM, L1 = "dram", "l1"
 
 
 @dataclass
 class DeviceArray:
-    """An array in the memory of a device: its pages lie one after another over the banks of `space`, which are those of
-    DRAM or the memories of all cores. `pages`: (pages, bytes of one)."""
+    """An array in the memory of a device. `pages`: (pages, bytes of one); `placement`: which core holds which, None
+    where they are over the banks of DRAM."""
 
     shape: tuple[int, ...]
     dtype: DType
     format: TileFormat
-    space: str
+    placement: Placement | None
     pages: Bytes
 
     @classmethod
     def from_numpy(
-        cls, array: Array, *, format: str | None = None, space: str = DRAM, padding: float | None = None
+        cls,
+        array: Array,
+        *,
+        format: str | None = None,
+        placement: Placement | None = None,
+        padding: float | None = None,
     ) -> DeviceArray:
         """The array, with `padding` beyond its edges, or there with what shows where it is used."""
         dtype = dtypes.from_numpy(array.dtype)
         chosen = tile_formats.format_of(dtype) if format is None else FORMATS[format]
         pages = tile_formats.store_array(array, chosen, padding)
-        return cls(tuple(array.shape), dtype, chosen, space, pages)
+        return cls(tuple(array.shape), dtype, chosen, placement, pages)
 
     @classmethod
     def undefined(
-        cls, shape: Sequence[int], dtype: DType, *, format: str | None = None, space: str = DRAM
+        cls, shape: Sequence[int], dtype: DType, *, format: str | None = None, placement: Placement | None = None
     ) -> DeviceArray:
         """An array that nothing was written to."""
         chosen = tile_formats.format_of(dtype) if format is None else FORMATS[format]
         pages = np.tile(poison_page(chosen), (prod(page_grid(shape)), 1))
-        return cls(tuple(shape), dtype, chosen, space, pages)
+        return cls(tuple(shape), dtype, chosen, placement, pages)
 
     def to_numpy(self) -> np.ndarray[Any, Any]:
         return tile_formats.load_array(self.pages, self.shape, self.dtype, self.format)

@@ -13,8 +13,8 @@ from xdsl.ir.affine import AffineExpr, AffineMap
 from tilewright.dialects import cores
 from tilewright.dialects.base import decode
 from tilewright.layout.catalogue.device_tiles import FACE, TILE
-from tilewright.machines.core_grid import DRAM_READ, DRAM_WRITE
-from tilewright.semantics.cores.agents import ARRAY_WRITES, Action, Agent
+from tilewright.machines.core_grid import CORE_READ, CORE_WRITE, DRAM_READ, DRAM_WRITE
+from tilewright.semantics.cores.agents import ARRAY_WRITES, Action, Agent, Mover
 from tilewright.semantics.cores.arrays import ArrayMemory
 from tilewright.semantics.cores.device_array import poison_page
 from tilewright.semantics.cores.expressions import Argument, Places, places_from
@@ -117,7 +117,7 @@ def gather_steps(op: cores.GatherOp, names: Names) -> list[Step]:
                     memory.note_element_reads(agent, pages, elements, stamp)
             runs = _runs(pages, elements)
             size = memory.array.format.bits // 8
-            lands = world.transfer(own, DRAM_READ, max(1, round(size * len(pages) / max(1, runs))), runs, (), 0.0)
+            lands = _transfer(own, memory, True, max(1, round(size * len(pages) / max(1, runs))), runs)
             agent.time = max(agent.time, lands)
             agent.spend(world.grid.element_cycles * len(tile.pages))
             if queue.view is None:
@@ -133,6 +133,12 @@ def gather_steps(op: cores.GatherOp, names: Names) -> list[Step]:
         return gather
 
     return [Step(make, ", ".join([places.argument, *symbols]))]
+
+
+def _transfer(own: Mover, memory: ArrayMemory, reads: bool, bytes: int, count: int) -> float:
+    """When so many pieces of an array have come. Which banks or cores hold them is not looked at."""
+    kinds = (DRAM_READ, DRAM_WRITE) if memory.holders.in_dram else (CORE_READ, CORE_WRITE)
+    return own.world.transfer(own, kinds[0] if reads else kinds[1], bytes, count, (), 0.0)
 
 
 def scatter_steps(op: cores.ScatterOp, names: Names) -> list[Step]:
@@ -153,7 +159,7 @@ def scatter_steps(op: cores.ScatterOp, names: Names) -> list[Step]:
                 memory.note_element_writes(agent, pages, elements, stamp)
             runs = _runs(pages, elements)
             size = memory.array.format.bits // 8
-            lands = world.transfer(own, DRAM_WRITE, max(1, round(size * len(pages) / max(1, runs))), runs, (), 0.0)
+            lands = _transfer(own, memory, False, max(1, round(size * len(pages) / max(1, runs))), runs)
             agent.spend(world.grid.issue_cycles * runs)
             own.lands[ARRAY_WRITES] = max(own.lands[ARRAY_WRITES], lands)
             if queue.view is None:

@@ -39,7 +39,7 @@ def addresses_of(program: cores.ProgramOp, grid: CoreGrid) -> list[int]:
         if begin % grid.memory_alignment_bytes:
             text = f"queue {name} begins at {begin}, no multiple of {grid.memory_alignment_bytes}"
             raise _error("misaligned", text, queue)
-        if begin < grid.memory_base_bytes or end > grid.memory_end_bytes:
+        if begin < grid.memory_base_bytes or end > program.memory_end_bytes(grid):
             raise _error(
                 "out-of-memory", f"queue {name} is from {begin} to {end}, {_table(program, found, grid)}", queue
             )
@@ -56,7 +56,7 @@ def _numbered(queues: list[cores.QueueOp], found: list[int]) -> list[tuple[int, 
 
 def _table(program: cores.ProgramOp, found: list[int], grid: CoreGrid) -> str:
     """Which queue takes how much."""
-    lines = [f"and programs may use {grid.memory_base_bytes} to {grid.memory_end_bytes}:"]
+    lines = [f"and its queues may use {grid.memory_base_bytes} to {program.memory_end_bytes(grid)}:"]
     for number, (queue, begin) in _numbered(program.queues, found):
         type = cores.queue_type(queue.result)
         name = name_of(queue.result, number)

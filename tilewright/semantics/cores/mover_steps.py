@@ -7,7 +7,6 @@ thread sends to a core comes there after what it wrote to that core before.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from math import prod
 from typing import NamedTuple
@@ -29,6 +28,7 @@ from tilewright.semantics.cores.agents import (
 )
 from tilewright.semantics.cores.device_array import poison_page
 from tilewright.semantics.cores.expressions import Argument, numbers_of, places_from, python
+from tilewright.semantics.cores.holders import Holders, Shares
 from tilewright.semantics.cores.queues import Pages, at, set_at, shifted
 from tilewright.semantics.cores.reports import hazard
 from tilewright.semantics.cores.semaphores import Message, Semaphore
@@ -48,12 +48,12 @@ def mover(agent: Agent) -> Mover:
 
 class Move(NamedTuple):
     """One execution of an operation: pages of the array, those of the queue that they go with, and pages of the queue
-    that go with none. `banks`: how many pages of the array are in which bank of DRAM."""
+    that go with none. `shares`: how many pages of the array are in which bank of DRAM, or core."""
 
     pages: Pages
     places: Pages
     missing: list[int]
-    banks: tuple[tuple[int, int], ...]
+    shares: Shares
 
     @property
     def all_places(self) -> Pages:
@@ -80,10 +80,10 @@ class Moves:
             self._bounds = [(min(each), max(each), size, step) for each, size, step in rows]
             self._offsets = _run([self._page(point) for point in zip(*known, strict=True)])
             self._places = _run(self._at.offsets)
-        self._by_bank: dict[int, tuple[tuple[int, int], ...]] = {}
+        self._shares: dict[int, Shares] = {}
 
-    def move(self, banks: int, given: tuple[Argument, ...]) -> Move:
-        found = self._inner(banks, given)
+    def move(self, holders: Holders, given: tuple[Argument, ...]) -> Move:
+        found = self._inner(holders, given)
         if found is not None:
             return found
         key = tuple(each if isinstance(each, int) else tuple(each) for each in given)
@@ -91,7 +91,7 @@ class Moves:
         if found is None:
             if len(self._known) > _MOST_KEPT:
                 self._known.clear()
-            found = self._known[key] = self._at_edge(banks, given)
+            found = self._known[key] = self._at_edge(holders, given)
         return found
 
     def _page(self, coordinates: Sequence[int]) -> int:
@@ -100,7 +100,7 @@ class Moves:
             page = page * size + coordinate
         return page
 
-    def _inner(self, banks: int, given: tuple[Argument, ...]) -> Move | None:
+    def _inner(self, holders: Holders, given: tuple[Argument, ...]) -> Move | None:
         """The move where all pages are inside of the array, by sums alone; else None."""
         if self._bounds is None:
             return None
@@ -112,13 +112,13 @@ class Moves:
             page += base * step
         at = given[-1]
         assert isinstance(at, int)
-        bank = page % banks
-        by_bank = self._by_bank.get(bank)
-        if by_bank is None:
-            by_bank = self._by_bank[bank] = _counted(shifted(self._offsets, bank), banks)
-        return Move(shifted(self._offsets, page), shifted(self._places, at), _NONE, by_bank)
+        first = holders.alike(page)
+        shares = self._shares.get(first)
+        if shares is None:
+            shares = self._shares[first] = holders.shares(shifted(self._offsets, first))
+        return Move(shifted(self._offsets, page), shifted(self._places, at), _NONE, shares)
 
-    def _at_edge(self, banks: int, given: tuple[Argument, ...]) -> Move:
+    def _at_edge(self, holders: Holders, given: tuple[Argument, ...]) -> Move:
         coordinates = [numbers.all(argument) for numbers, argument in zip(self._coordinates, given, strict=False)]
         pages, places, missing = list[int](), list[int](), list[int]()
         for *point, place in zip(*coordinates, self._at.all(given[-1]), strict=True):
@@ -127,15 +127,10 @@ class Moves:
                 places.append(place)
             else:
                 missing.append(place)
-        return Move(_run(pages), _run(places), missing, _counted(pages, banks))
+        return Move(_run(pages), _run(places), missing, holders.shares(pages))
 
 
 _NONE: list[int] = []
-
-
-def _counted(pages: Pages, banks: int) -> tuple[tuple[int, int], ...]:
-    """How many pages are in which bank."""
-    return tuple(Counter(page % banks for page in pages).items())
 
 
 def _run(numbers: Sequence[int]) -> Pages:
@@ -152,11 +147,11 @@ def fetch_steps(op: cores.FetchOp, names: Names) -> list[Step]:
     def make(agent: Agent) -> Action:
         own, world = mover(agent), agent.world
         memory, queue = world.arrays[op.array], agent.queue(op.queue)
-        banks, checks, view = world.grid.dram_banks, world.checks, queue.view
+        holders, checks, view = memory.holders, world.checks, queue.view
         page_bytes = queue.format.page_bytes
 
         def fetch(*given: Argument) -> None:
-            move = moves.move(banks, given)
+            move = moves.move(holders, given)
             queue.free_slots(agent, op, move.all_places)
             first = queue.back % queue.capacity
             if move.missing:
@@ -175,7 +170,7 @@ def fetch_steps(op: cores.FetchOp, names: Names) -> list[Step]:
                     memory.note_reads(agent, move.pages, stamp)
             if view is not None:
                 set_at(view, slots, at(memory.array.pages, move.pages))
-            lands = world.transfer_with_array(own, memory, page_bytes, len(move.pages), move.banks, True)
+            lands = world.transfer_with_array(own, memory, page_bytes, move.shares, True)
             own.lands[READS] = max(own.lands[READS], lands)
 
         return fetch
@@ -189,11 +184,11 @@ def put_steps(op: cores.PutOp, names: Names) -> list[Step]:
     def make(agent: Agent) -> Action:
         own, world = mover(agent), agent.world
         memory, queue = world.arrays[op.array], agent.queue(op.queue)
-        banks, checks, view = world.grid.dram_banks, world.checks, queue.view
+        holders, checks, view = memory.holders, world.checks, queue.view
         page_bytes = queue.format.page_bytes
 
         def put(*given: Argument) -> None:
-            move = moves.move(banks, given)
+            move = moves.move(holders, given)
             queue.full_slots(agent, op, move.all_places)
             if not move.pages:
                 return
@@ -204,7 +199,7 @@ def put_steps(op: cores.PutOp, names: Names) -> list[Step]:
                 memory.note_writes(agent, move.pages, stamp)
             if view is not None:
                 set_at(memory.array.pages, move.pages, at(view, slots))
-            lands = world.transfer_with_array(own, memory, page_bytes, len(move.pages), move.banks, False)
+            lands = world.transfer_with_array(own, memory, page_bytes, move.shares, False)
             own.lands[ARRAY_WRITES] = max(own.lands[ARRAY_WRITES], lands)
 
         return put

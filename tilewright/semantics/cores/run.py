@@ -20,6 +20,7 @@ from tilewright.semantics.cores.agents import MOVER_COLUMNS, PACK, PARTS, UNPACK
 from tilewright.semantics.cores.arrays import ArrayMemory
 from tilewright.semantics.cores.device_array import DeviceArray, poison_page
 from tilewright.semantics.cores.endings import check_endings
+from tilewright.semantics.cores.holders import holders_of
 from tilewright.semantics.cores.memory_plan import addresses_of
 from tilewright.semantics.cores.queues import Queue
 from tilewright.semantics.cores.registers import Registers, Sources
@@ -91,7 +92,8 @@ def run_program(
         written = any(isinstance(use.operation, cores.PutOp | cores.ScatterOp) for use in ref.uses)
         is_once = effect == tile.OUT and _is_written_once(ref)
         is_whole = effect == tile.OUT and whole_outputs
-        world.arrays[ref] = ArrayMemory(array, name_of(ref, number), is_once, is_whole, written, world.checks)
+        holders = holders_of(array.shape, array.placement, world.grid)
+        world.arrays[ref] = ArrayMemory(array, holders, name_of(ref, number), is_once, is_whole, written, world.checks)
     _check_formats(program, world)
     codes = _codes(program, timeline is not None)
     _set_up(program, world, codes)

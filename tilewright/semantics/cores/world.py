@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from xdsl.ir import SSAValue
 
-from tilewright.machines.core_grid import CORE_READ, CORE_WRITE, DRAM_READ, DRAM_WRITE, CoreGrid
+from tilewright.machines.core_grid import CORE_READ, CORE_WRITE, DRAM_READ, DRAM_WRITE, LOCAL, CoreGrid
 from tilewright.semantics.cores.agents import Agent, Core, Mover, some_factor
 from tilewright.semantics.cores.arrays import ArrayMemory
-from tilewright.semantics.cores.device_array import DRAM
+from tilewright.semantics.cores.holders import Shares
 from tilewright.semantics.cores.timeline import Timeline
 
 # An agent, or something that happens.
@@ -29,7 +29,8 @@ Entry = tuple[float, float, int, _Item | None]
 class World:
     """`values`: whether tiles are computed; `checks`: whether hazards are looked for by vector clocks; `order`: what
     times and orders are drawn from, None for the nominal ones. `columns`: how many columns vectors have. `now`: the
-    time, in cycles. `heap` always ends with an entry that never comes."""
+    time, in cycles. `dram_banks`, and `memories` of cores by each network: until when they are busy with pages of
+    arrays. `heap` always ends with an entry that never comes."""
 
     grid: CoreGrid
     values: bool
@@ -46,6 +47,7 @@ class World:
     semaphore_numbers: dict[SSAValue, int] = field(default_factory=dict[SSAValue, int])
     heap: list[Entry] = field(default_factory=lambda: [(inf, 0.0, -1, None)])
     dram_banks: list[float] = field(default_factory=list[float])
+    memories: list[list[float]] = field(default_factory=list[list[float]])
     tile_operations: int = 0
     configures: Counter[str] = field(default_factory=Counter[str])
     changes: Counter[str] = field(default_factory=Counter[str])
@@ -55,6 +57,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.dram_banks = [0.0] * self.grid.dram_banks
+        self.memories = [[0.0] * (self.grid.rows * self.grid.columns) for _ in range(self.grid.networks)]
         self.bank_bytes_per_cycle = self.grid.dram_bytes_per_second / self.grid.dram_banks / self.grid.clock_hertz
 
     # ---- what happens next ------------------------------------------------------------------------------------------
@@ -114,15 +117,22 @@ class World:
         mover: Mover,
         array: ArrayMemory,
         page_bytes: int,
-        count: int,
-        banks: tuple[tuple[int, int], ...],
+        shares: Shares,
         reads: bool,
     ) -> float:
-        """When `count` pages, so many of each bank, have been moved to or from an array. The mover is busy as long as
-        it takes to issue them."""
-        grid, in_dram = self.grid, array.array.space == DRAM
-        kind = (DRAM_READ if reads else DRAM_WRITE) if in_dram else CORE_READ if reads else CORE_WRITE
-        return self.transfer(mover, kind, page_bytes, count, banks if in_dram else (), grid.issue_cycles)
+        """When pages, so many of each bank or core, have been moved to or from an array. The mover is busy as long as
+        it takes to issue them. What is in a core's own memory takes nobody else's time."""
+        issue = self.grid.issue_cycles
+        if array.holders.in_dram:
+            return self.transfer(mover, DRAM_READ if reads else DRAM_WRITE, page_bytes, _count(shares), shares, issue)
+        here = mover.core.row * self.grid.columns + mover.core.column
+        lands = mover.time
+        own = tuple(share for share in shares if share[0] == here)
+        others = tuple(share for share in shares if share[0] != here)
+        for kind, chosen in ((LOCAL, own), (CORE_READ if reads else CORE_WRITE, others)):
+            if chosen:
+                lands = max(lands, self.transfer(mover, kind, page_bytes, _count(chosen), chosen, issue))
+        return lands
 
     def transfer(
         self,
@@ -130,21 +140,23 @@ class World:
         kind: str,
         transaction_bytes: int,
         count: int,
-        banks: tuple[tuple[int, int], ...],
+        shares: Shares,
         issue_cycles: float,
     ) -> float:
-        """When `count` transactions of a kind that a mover begins have arrived. `banks`: how many of them go to which
-        bank of DRAM."""
+        """When `count` transactions of a kind that a mover begins have arrived. `shares`: how many of them go to which
+        bank of DRAM, or core."""
         grid, core = self.grid, mover.core
         began = mover.time + grid.issue_cycles
         mover.spend(issue_cycles * count)
         done = max(core.ports[mover.noc], began) + self._occupancy(kind, transaction_bytes, count)
         core.ports[mover.noc] = done
-        each = transaction_bytes / self.bank_bytes_per_cycle
-        for bank, pages in banks:
-            busy = max(self.dram_banks[bank], began) + pages * each
-            self.dram_banks[bank] = busy
-            done = max(done, busy)
+        if kind != LOCAL:
+            in_dram = kind in (DRAM_READ, DRAM_WRITE)
+            until = self.dram_banks if in_dram else self.memories[mover.noc]
+            each = transaction_bytes / (self.bank_bytes_per_cycle if in_dram else grid.network_bytes_per_cycle)
+            for holder, pages in shares:
+                until[holder] = busy = max(until[holder], began) + pages * each
+                done = max(done, busy)
         lands = max(done, mover.time) + grid.latency_cycles(kind) * self.factor()
         self.moved_bytes[kind] += transaction_bytes * count
         if self.timeline is not None:
@@ -169,3 +181,7 @@ class World:
         if self.timeline is not None:
             self.timeline.transfer(mover, CORE_WRITE, bytes, began, max(lands.values()))
         return lands
+
+
+def _count(shares: Shares) -> int:
+    return sum(pages for _, pages in shares)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tilewright.errors import TargetError
+from tilewright.errors import LayoutError, TargetError, UnsupportedOnTargetError
 from tilewright.targets.base import Target
 
 if TYPE_CHECKING:
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from tilewright.targets.base import Executable
 
 DEFAULT = "wormhole"
+# What floats may be stored as that are of another type.
+_FORMATS = ("bfp8", "bf16")
 
 
 def machine_named(name: str) -> Machine:
@@ -37,11 +39,29 @@ def _executable(unit: Unit, stages: dict[str, str]) -> Executable:
     return GridProgram(unit, stages)
 
 
+def check_storage(text: str) -> None:
+    """Refuse what is no storage of an array on a grid.
+
+    Raises:
+        UnsupportedOnTargetError: it is none.
+    """
+    from tilewright.layout.catalogue.placements import parse_storage
+
+    try:
+        asked = parse_storage(text)
+    except LayoutError as error:
+        raise UnsupportedOnTargetError(error.message, help=error.help) from None
+    if asked.format not in ("", *_FORMATS):
+        raise UnsupportedOnTargetError(
+            f"arrays are not stored as {asked.format}", help=f"the formats are {', '.join(_FORMATS)}"
+        )
+
+
 TARGET = Target(
     "grid",
     lowered=True,
     program_files=False,
     machine_named=machine_named,
     executable=_executable,
-    storage_formats=("bfp8", "bf16"),
+    check_storage=check_storage,
 )

@@ -1,6 +1,7 @@
 """Runs the kernels of a program by TT-Metalium, from ttnn, on a device or on the vendor's own simulator of one.
 
-Kernels are given as text: ttnn compiles them. Arrays are tensors of ttnn in tiles, interleaved over the banks of DRAM.
+Kernels are given as text: ttnn compiles them. Arrays are tensors of ttnn in tiles, interleaved over the banks of DRAM,
+or in shards in memories of cores (`memory_config.py`).
 """
 
 from __future__ import annotations
@@ -19,13 +20,15 @@ from xdsl.ir import SSAValue
 from tilewright.dialects import cores, tile
 from tilewright.errors import DeviceError, ResourceUnavailable, UnsupportedOnTargetError
 from tilewright.layout.catalogue.device_tiles import FORMATS
+from tilewright.layout.catalogue.placements import Storage, placement_of
 from tilewright.machines.machine import Machine
 from tilewright.passes.base import Unit
 from tilewright.primitives import ArrayType
 from tilewright.semantics import tile_formats
 from tilewright.targets.base import Tensor
 from tilewright.targets.grid.emit import emit_program
-from tilewright.targets.grid.host_steps import HostSteps
+from tilewright.targets.grid.host_steps import HostSteps, grid_of
+from tilewright.targets.grid.memory_config import memory_config
 
 # The variable of TT-Metalium that names the vendor's simulator.
 SIMULATOR = "TT_METAL_SIMULATOR"
@@ -56,34 +59,36 @@ class DeviceRun(HostSteps[Any]):
         super().__init__(unit)
         self._ttnn, self._device = _opened(unit.machine)
 
-    def given(self, array: Tensor | None, type: ArrayType, format: str | None) -> Any:
+    def given(self, array: Tensor | None, type: ArrayType, stored: Storage) -> Any:
         if array is None:
             raise DeviceError("a device computes with numbers", help="give arrays")
         ttnn, torch = self._ttnn, importlib.import_module("torch")
-        name = format or tile_formats.format_of(type.dtype).name
+        name = stored.format or tile_formats.format_of(type.dtype).name
         of_ttnn, of_numpy = _type_of(name)
+        grid = grid_of(self.unit.machine)
+        placement = stored.placement(type.shape, (grid.rows, grid.columns))
         numbers = torch.from_numpy(_checked(array, of_numpy).reshape(_shape(type.shape)))
         return ttnn.from_torch(
             numbers,
             dtype=getattr(ttnn, of_ttnn),
             layout=ttnn.TILE_LAYOUT,
             device=self._device,
-            memory_config=ttnn.DRAM_MEMORY_CONFIG,
+            memory_config=memory_config(ttnn, type.shape, placement),
         )
 
     def undefined(self, ref: SSAValue) -> Any:
         ttnn, type = self._ttnn, tile.ref_type(ref)
         of_ttnn, _ = _type_of(type.layout.data or tile_formats.format_of(type.dtype).name)
         shape = ttnn.Shape(list(_shape(type.shape)))
-        return ttnn.allocate_tensor_on_device(
-            shape, getattr(ttnn, of_ttnn), ttnn.TILE_LAYOUT, self._device, ttnn.DRAM_MEMORY_CONFIG
-        )
+        config = memory_config(ttnn, type.shape, placement_of(type.space.data))
+        return ttnn.allocate_tensor_on_device(shape, getattr(ttnn, of_ttnn), ttnn.TILE_LAYOUT, self._device, config)
 
     def copied(self, array: Any) -> Any:
         return self._ttnn.clone(array)
 
     def viewed(self, array: Any, type: ArrayType) -> Any:
-        return self._ttnn.reshape(array, list(_shape(type.shape)))
+        # Kernels see pages by their numbers, which stay.
+        return array
 
     def to_numpy(self, array: Any, type: ArrayType) -> Tensor:
         torch = importlib.import_module("torch")

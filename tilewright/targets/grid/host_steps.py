@@ -12,7 +12,10 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.dialects import array, cores, tile
 from tilewright.dialects.base import array_type
-from tilewright.errors import UnsupportedOnTargetError
+from tilewright.errors import CompilerBug, UnsupportedOnTargetError
+from tilewright.layout.catalogue.placements import Storage, parse_storage
+from tilewright.machines.core_grid import CoreGrid
+from tilewright.machines.machine import Machine
 from tilewright.passes.base import Unit
 from tilewright.passes.layout_rules import location_of
 from tilewright.primitives import ArrayType
@@ -31,8 +34,8 @@ class HostSteps(ABC, Generic[T]):
     # ---- what runs kernels does -------------------------------------------------------------------------------------
 
     @abstractmethod
-    def given(self, array: Tensor | None, type: ArrayType, format: str | None) -> T:
-        """An array in a format, by default its type's own; None has no values."""
+    def given(self, array: Tensor | None, type: ArrayType, stored: Storage) -> T:
+        """An array, stored as it says; None has no values."""
 
     @abstractmethod
     def undefined(self, ref: SSAValue) -> T:
@@ -65,11 +68,15 @@ class HostSteps(ABC, Generic[T]):
         values: dict[SSAValue, T] = {}
         for number, argument in enumerate(block.args):
             own = None if arrays is None else np.asarray(arrays[number])
-            values[argument] = self.given(own, array_type(argument), self.unit.storage.get(number))
+            values[argument] = self.given(own, array_type(argument), self._storage(number))
         results = self._run_block(block, values)
         if arrays is None or block.last_op is None:
             return []
         return [self.to_numpy(r, array_type(o)) for r, o in zip(results, block.last_op.operands, strict=True)]
+
+    def _storage(self, number: int) -> Storage:
+        text = self.unit.storage.get(number)
+        return Storage() if text is None else parse_storage(text)
 
     def _run_block(self, block: Block, values: dict[SSAValue, T]) -> list[T]:
         for op in block.ops:
@@ -112,7 +119,7 @@ class HostSteps(ABC, Generic[T]):
     def _constant(self, op: array.ConstantOp) -> T:
         if not op.resource.data:
             raise _refused(op, "a number that is an array of its own does not run on a grid of cores")
-        return self.given(np.asarray(self.unit.constants[op.resource.data]), array_type(op.results[0]), None)
+        return self.given(np.asarray(self.unit.constants[op.resource.data]), array_type(op.results[0]), Storage())
 
     def _reshaped(self, op: array.ReshapeOp, operand: T) -> T:
         before, after = array_type(op.operands[0]), array_type(op.results[0])
@@ -135,6 +142,13 @@ class HostSteps(ABC, Generic[T]):
         if any(isinstance(inner, cores.ProgramOp) for inner in kernel.body.block.ops):
             self.launch(kernel, arrays)
         return results
+
+
+def grid_of(machine: Machine) -> CoreGrid:
+    """The grid of a machine of this target."""
+    if machine.grid is None:
+        raise CompilerBug(f"{machine.name} is no grid of cores")
+    return machine.grid
 
 
 def _refused(op: Operation, what: str) -> UnsupportedOnTargetError:

@@ -9,13 +9,14 @@ import numpy as np
 from xdsl.ir import SSAValue
 
 from tilewright.dialects import tile
+from tilewright.layout.catalogue.placements import Placement, Storage, placement_of
 from tilewright.machines.machine import Machine
 from tilewright.options import current
 from tilewright.passes.base import Unit
 from tilewright.primitives import ArrayType
 from tilewright.semantics.cores import DeviceArray, ProgramRun, Timeline, run_program
 from tilewright.targets.base import Tensor
-from tilewright.targets.grid.host_steps import HostSteps
+from tilewright.targets.grid.host_steps import HostSteps, grid_of
 
 # For each file of traces, up to where it goes, in cycles: programs follow one another.
 _traced: dict[Path, float] = {}
@@ -33,19 +34,21 @@ class Simulation(HostSteps[DeviceArray]):
         self._whole_outputs = whole_outputs
         self.runs: list[tuple[str, ProgramRun]] = []
 
-    def given(self, array: Tensor | None, type: ArrayType, format: str | None) -> DeviceArray:
+    def given(self, array: Tensor | None, type: ArrayType, stored: Storage) -> DeviceArray:
+        grid, format = grid_of(self.unit.machine), stored.format or None
+        placement = stored.placement(type.shape, (grid.rows, grid.columns))
         if array is None:
-            return DeviceArray.undefined(type.shape, type.dtype, format=format)
-        return DeviceArray.from_numpy(np.asarray(array), format=format)
+            return DeviceArray.undefined(type.shape, type.dtype, format=format, placement=placement)
+        return DeviceArray.from_numpy(np.asarray(array), format=format, placement=placement)
 
     def undefined(self, ref: SSAValue) -> DeviceArray:
         return _undefined(ref)
 
     def copied(self, array: DeviceArray) -> DeviceArray:
-        return DeviceArray(array.shape, array.dtype, array.format, array.space, array.pages.copy())
+        return DeviceArray(array.shape, array.dtype, array.format, array.placement, array.pages.copy())
 
     def viewed(self, array: DeviceArray, type: ArrayType) -> DeviceArray:
-        return DeviceArray(type.shape, array.dtype, array.format, array.space, array.pages)
+        return DeviceArray(type.shape, array.dtype, array.format, array.placement, array.pages)
 
     def to_numpy(self, array: DeviceArray, type: ArrayType) -> Tensor:
         return array.to_numpy()
@@ -76,7 +79,7 @@ def run_kernel(kernel: tile.KernelOp, inputs: Sequence[Tensor], machine: Machine
     arrays: list[DeviceArray] = []
     results: list[DeviceArray] = []
     for ref, effect in zip(kernel.refs, kernel.effect_names, strict=True):
-        given = _undefined(ref) if effect == tile.OUT else DeviceArray.from_numpy(next(pending), format=_format(ref))
+        given = _undefined(ref) if effect == tile.OUT else _given(ref, next(pending))
         arrays.append(given)
         if effect != tile.IN:
             results.append(given)
@@ -86,9 +89,13 @@ def run_kernel(kernel: tile.KernelOp, inputs: Sequence[Tensor], machine: Machine
 
 def _undefined(ref: SSAValue) -> DeviceArray:
     type = tile.ref_type(ref)
-    return DeviceArray.undefined(type.shape, type.dtype, format=_format(ref))
+    return DeviceArray.undefined(type.shape, type.dtype, format=type.layout.data or None, placement=_placement(ref))
 
 
-def _format(ref: SSAValue) -> str | None:
-    """The format that an array's type says."""
-    return tile.ref_type(ref).layout.data or None
+def _given(ref: SSAValue, array: Tensor) -> DeviceArray:
+    return DeviceArray.from_numpy(array, format=tile.ref_type(ref).layout.data or None, placement=_placement(ref))
+
+
+def _placement(ref: SSAValue) -> Placement | None:
+    """Where an array is, as its type says."""
+    return placement_of(tile.ref_type(ref).space.data)

@@ -15,6 +15,7 @@ from tilewright.passes.base import Unit
 from tilewright.semantics.cores import ProgramRun
 from tilewright.targets.base import Tensor
 from tilewright.targets.grid import device
+from tilewright.targets.grid.host_steps import grid_of
 from tilewright.targets.grid.report import KernelReport, report_of
 from tilewright.targets.grid.runtime import Simulation
 
@@ -62,8 +63,7 @@ class GridProgram:
 
     @property
     def grid(self) -> CoreGrid:
-        assert self.unit.machine.grid is not None  # the target's own machines all have one
-        return self.unit.machine.grid
+        return grid_of(self.unit.machine)
 
     def ir(self, phase: str) -> str:
         """The program's text: `array`, `tile`, `scheduled` or `cpp`."""

@@ -1,0 +1,45 @@
+"""What holds the pages of an array: banks of DRAM in turn, or memories of cores."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tilewright.layout.catalogue.placements import Placement, page_matrix
+from tilewright.machines.core_grid import CoreGrid
+
+# How many pages are in which bank or core.
+Shares = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Holders:
+    """`cores`: of each page the number of the core that holds it, counted along rows of the machine; None where pages
+    are in `banks` of DRAM."""
+
+    banks: int
+    cores: tuple[int, ...] | None = None
+
+    @property
+    def in_dram(self) -> bool:
+        return self.cores is None
+
+    def of(self, page: int) -> int:
+        return page % self.banks if self.cores is None else self.cores[page]
+
+    def alike(self, page: int) -> int:
+        """The same for pages that a run of pages from them on is held by the same banks or cores."""
+        return page % self.banks if self.cores is None else page
+
+    def shares(self, pages: Sequence[int]) -> Shares:
+        """How many of some pages each bank or core holds."""
+        return tuple(Counter(map(self.of, pages)).items())
+
+
+def holders_of(shape: Sequence[int], placement: Placement | None, grid: CoreGrid) -> Holders:
+    """What holds the pages of an array of a shape on a machine."""
+    if placement is None:
+        return Holders(grid.dram_banks)
+    row, column = placement.holders(page_matrix(shape))
+    return Holders(grid.dram_banks, tuple((row * grid.columns + column).tolist()))
