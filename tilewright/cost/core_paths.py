@@ -258,7 +258,8 @@ class _MoverWalk(Walk):
                 self.written = max(self.written, lands)
             case cores.PadOp():
                 beyond = elements_beyond(op, self._symbols(op.symbols))
-                self._spend(op, self._grid.element_cycles * beyond)
+                bits = cores.queue_type(op.queue).tile_format.bits
+                self._spend(op, self._grid.fill_cycles * beyond * bits / 32)
             case cores.FetchOp() | cores.PutOp():
                 self._pages(op)
             case cores.GatherOp() | cores.ScatterOp():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 
 from tilewright.layout.catalogue.device_tiles import TILE
@@ -140,10 +141,10 @@ def _product_cycles(
         tiles = -(-batches * down * across // (grid.rows * grid.columns))
         cores = min(batches * down * across, grid.rows * grid.columns)
     steps = -(-deep // step)
-    block_high, block_wide = product_block(height, width, grid.half_registers(True))
-    unpacked = (block_high * block_wide + min(block_high, block_wide)) / (block_high * block_wide)
+    blocks = product_blocks(height, width, grid.half_registers(True))
+    unpacked = blocks.unpacked / (height * width)
     one = max(grid.multiply_cycles, unpacked * grid.unpack_cycles(page_bytes))
-    multiplied = height * width * (step * one + _BLOCK_CYCLES / (block_high * block_wide))
+    multiplied = height * width * step * one + len(blocks.sizes) * _BLOCK_CYCLES
     # A core sends what it fetched to its row or column; it receives what comes for both.
     fetched = max(height, width) * step * page_bytes / (grid.transfer(DRAM_READ).rate_of(page_bytes) / grid.clock_hertz)
     received = (height + width) * step * page_bytes / grid.network_bytes_per_cycle
@@ -154,16 +155,37 @@ def _product_cycles(
     return brought + tiles * (steps * max(multiplied, brought) + between) + written
 
 
-def product_block(rows: int, columns: int, registers: int) -> tuple[int, int]:
-    """Rows and columns of the largest block of pages that divides a tile and has room in the registers, near a square:
-    each page of the operands is unpacked once for each block."""
+@dataclass(frozen=True)
+class ProductBlocks:
+    """Blocks of `rows` by `columns` pages that a tile of pages is multiplied in, those at its end smaller. `sizes`: of
+    all of them."""
+
+    rows: int
+    columns: int
+    sizes: tuple[tuple[int, int], ...]
+
+    @property
+    def unpacked(self) -> int:
+        """Pages of both operands that are unpacked for one page of the depth: one of the operand with fewer pages
+        stays while those of the other come by."""
+        return sum(rows * columns + min(rows, columns) for rows, columns in self.sizes)
+
+
+@lru_cache
+def product_blocks(rows: int, columns: int, registers: int) -> ProductBlocks:
+    """The fewest blocks of pages that have room in the registers; of as many, those that unpack the fewest pages."""
     blocks = [
-        (height, width)
+        ProductBlocks(height, width, tuple((h, w) for h in parts(rows, height) for w in parts(columns, width)))
         for height in range(1, min(rows, registers) + 1)
         for width in range(1, min(columns, registers // height) + 1)
-        if rows % height == 0 and columns % width == 0
     ]
-    return max(blocks, key=lambda block: (block[0] * block[1] / (block[0] + block[1]), block[1]))
+    return min(blocks, key=lambda each: (len(each.sizes), each.unpacked, -each.columns))
+
+
+def parts(extent: int, size: int) -> list[int]:
+    """The sizes of parts of an extent, the last one of which may be smaller."""
+    whole, left = divmod(extent, size)
+    return [size] * whole + [left] * (left > 0)
 
 
 def attention_tile(queries: int, keys: int, others: int, grid: CoreGrid) -> tuple[int, int]:

@@ -136,7 +136,10 @@ def elements_beyond(op: cores.PadOp, symbols: Sequence[int]) -> int:
     valid = np.ones(prod(op.shape), np.int64)
     for coordinate, size in zip(coordinates[:-2], sizes[:-2], strict=True):
         valid *= (coordinate >= 0) & (coordinate < size)
-    for coordinate, size in zip(coordinates[-2:], sizes[-2:], strict=True):
+    for coordinate, size, side in zip(coordinates[-2:], sizes[-2:], op.sides, strict=True):
+        if not side:
+            valid *= TILE
+            continue
         valid *= np.where(coordinate < 0, 0, np.clip(size - TILE * coordinate, 0, TILE))
     return int((TILE * TILE - valid).sum())
 

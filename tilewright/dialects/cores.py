@@ -617,11 +617,24 @@ class SendOp(MoverOp):
 @irdl_op_definition
 class PadOp(PagesOp):
     """Elements of pages that were fetched, and have come, and lie outside of the array become `fill`: for each point of
-    `extents`, those of the page `at` that has in it what would be the page of the array at `map`. The mover stores them
-    one by one, and does nothing for pages that lie inside."""
+    `extents`, those of the page `at` that has in it what would be the page of the array at `map`. With `only`, which is
+    `rows` or `columns`, that is so for rows below the array alone, or for columns to the right of it. The mover stores
+    the elements, and does nothing for pages that lie inside."""
 
     name = "cores.pad"
     fill = prop_def(FloatAttr | IntegerAttr)
+    only = opt_prop_def(StringAttr)
+
+    @property
+    def sides(self) -> tuple[bool, bool]:
+        """Whether rows below, and columns to the right of the array are filled."""
+        only = "" if self.only is None else self.only.data
+        return only != "columns", only != "rows"
+
+    def verify_(self) -> None:
+        super().verify_()
+        if self.only is not None and self.only.data not in ("rows", "columns"):
+            raise VerifyException(f"cores.pad: only `{self.only.data}`, which is neither `rows` nor `columns`")
 
 
 @irdl_op_definition

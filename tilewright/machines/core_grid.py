@@ -59,6 +59,7 @@ class CoreGrid:
         configure_cycles: of a change of a unit's state.
         issue_cycles: of a mover, for each transfer that it begins.
         element_cycles: of a mover, for each element that it copies by itself.
+        fill_cycles: of a mover, for each 4 bytes of padding that it stores.
         dispatch_cycles: from the launch of a program to its first instruction.
         transfers: how long data takes.
     """
@@ -89,6 +90,7 @@ class CoreGrid:
     configure_cycles: float
     issue_cycles: float
     element_cycles: float
+    fill_cycles: float
     dispatch_cycles: float
     clock_hertz: float
     transfers: tuple[Transfer, ...]

@@ -71,15 +71,19 @@ def deal_points(kernel: tile.KernelOp, grid: CoreGrid, split: Split | None = Non
     if split is not None:
         cores = split.points[0] * split.parts[0], split.points[1] * split.parts[1]
         return Dealt(shape, cores, [], line=1, parts=split.parts)
-    has_product = any(isinstance(op, tile.DotOp) for op in kernel.walk())
-    if has_product:
+    # What is printed or asserted is so for points that there are.
+    has_marks = any(isinstance(op, tile.PrintOp | tile.AssertOp) for op in kernel.walk())
+    is_even = not has_marks and any(isinstance(op, tile.DotOp) for op in kernel.walk())
+    if is_even:
         dealt = _by_rows_and_columns(shape, grid)
         if dealt is not None:
             return dealt
-    return _in_a_line(shape, grid)
+    return _in_a_line(shape, grid, is_even)
 
 
-def _in_a_line(shape: tuple[int, ...], grid: CoreGrid) -> Dealt:
+def _in_a_line(shape: tuple[int, ...], grid: CoreGrid, is_even: bool) -> Dealt:
+    """Where `is_even` all cores have as many points, the last ones beyond the last point, where nothing is: they take
+    part in what all cores do together."""
     points = prod(shape)
     each = -(-points // (grid.rows * grid.columns))
     used = -(-points // max(1, each))
@@ -87,7 +91,9 @@ def _in_a_line(shape: tuple[int, ...], grid: CoreGrid) -> Dealt:
     rows = -(-used // columns)
     core = plus(times(AffineExpr.symbol(CORE_ROW), columns), AffineExpr.symbol(CORE_COLUMN))
     loops: list[PointLoop] = []
-    if each > 1 or rows * columns * each != points:
+    if is_even and each > 1:
+        loops.append(PointLoop(each))
+    elif not is_even and (each > 1 or rows * columns * each != points):
         left = plus(AffineExpr.constant(points), times(core, -each))
         loops.append(PointLoop(each, None if rows * columns * each == points else left))
     return Dealt(shape, (rows, columns), loops, line=max(1, each))

@@ -241,7 +241,7 @@ class QueuedTiles:
             ):
                 window = self.window(load)
                 if window is None or (window.form.rows, window.form.columns) == (form.rows, form.columns):
-                    return self.loaded(load, form, wanted, consumer, window)
+                    return self.loaded(load, form, wanted, consumer, window, None if fill is not None else need)
                 if (window.form.rows, window.form.columns) != (form.columns, form.rows) and not form.turned:
                     return self.loaded(load, form, wanted, consumer, None)
         if isinstance(op, tile.IotaOp) and consumer != cores.WRITER and not is_place_of_lanes(op):
@@ -335,7 +335,17 @@ class QueuedTiles:
             return None
         return window_of(op.map.data, array_type(op.result).shape, array.shape, len(indices))
 
-    def loaded(self, op: tile.LoadOp, form: Form, fill: Padding, consumer: str, window: Window | None) -> Held:
+    def loaded(
+        self,
+        op: tile.LoadOp,
+        form: Form,
+        fill: Padding,
+        consumer: str,
+        window: Window | None,
+        need: tuple[Padding, Padding] | None = None,
+    ) -> Held:
+        """A tile of an array. `fill`: what is beyond the array, along rows and columns of pages, where it is said that
+        only some of that is needed, along these at least."""
         type, scope = array_type(op.result), self.scope_of(op.result)
         if window is None and form.turned:
             raise CompilerBug("elements are gathered to pages in the order of rows")
@@ -347,7 +357,9 @@ class QueuedTiles:
         number = float(fill) if isinstance(fill, int | float) else None
         if number is None and op.fill is not None:
             number = float(decode(op.fill))
-        held = Held(queue, form, type, scope, (number, number))
+        sides = (True, True) if need is None or op.fill is not None else (need[0] is not None, need[1] is not None)
+        pads = (number if sides[0] or window is None else None, number if sides[1] or window is None else None)
+        held = Held(queue, form, type, scope, pads)
         before, self.threads.location = self.threads.location, op.location
         # What is stored to the same array before has arrived, where one mover does both in turn.
         role = cores.WRITER if op.source in self._written else cores.READER
@@ -355,11 +367,19 @@ class QueuedTiles:
             if window is None:
                 self._gather(op, held, number, role)
             else:
-                self._fetch(op, held, number, window, role)
+                self._fetch(op, held, number, sides, window, role)
         self.threads.location = before
         return held
 
-    def _fetch(self, op: tile.LoadOp, held: Held, fill: float | None, window: Window, role: str) -> None:
+    def _fetch(
+        self,
+        op: tile.LoadOp,
+        held: Held,
+        fill: float | None,
+        sides: tuple[bool, bool],
+        window: Window,
+        role: str,
+    ) -> None:
         add, queue, array = self.threads.add, held.queue, self.refs[op.source]
         pages = {"pages": held.pages}
         add(role, cores.ReserveOp, [queue], pages)
@@ -368,7 +388,11 @@ class QueuedTiles:
         add(role, cores.BarrierOp, [], {"of": cores.READ})
         if fill is not None and _reaches_beyond(window, held.type.shape, tile.ref_type(op.source).shape):
             value = fill if held.type.dtype.is_float or held.type.dtype.is_bool else int(fill)
-            add(role, cores.PadOp, [array, queue], {"extents": extents, "fill": value}, maps)
+            attributes: dict[str, Any] = {"extents": extents, "fill": value}
+            only = _only(window, held.form, sides)
+            if only:
+                attributes["only"] = only
+            add(role, cores.PadOp, [array, queue], attributes, maps)
         add(role, cores.PushOp, [queue], pages)
 
     def page_maps(
@@ -673,3 +697,11 @@ def _parts(counts: tuple[int, int, int], cut: Sequence[bool]) -> list[tuple[Plac
         strips = [((0, columns - 1), [])] if columns > 1 else []
         strips.append(((columns - 1, 1), [1]))
     return [(Places(band, strip), [*below, *beside]) for band, below in bands for strip, beside in strips]
+
+
+def _only(window: Window, form: Form, sides: tuple[bool, bool]) -> str:
+    """Which side of the array alone is filled, where along rows and columns of pages not both are needed."""
+    if all(sides):
+        return ""
+    dim = form.rows if sides[0] else form.columns
+    return "rows" if window.dims[-2] == dim != ABSENT else "columns"

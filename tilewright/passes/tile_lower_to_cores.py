@@ -72,7 +72,7 @@ from tilewright.passes.core_forms import Form, Window, completed, pages_of, wind
 from tilewright.passes.core_marks import drop_empty_zones, place_mark
 from tilewright.passes.core_partials import Shared, emit_gather, shared_of, stacked
 from tilewright.passes.core_points import deal_points
-from tilewright.passes.core_products import emit_product
+from tilewright.passes.core_products import Product, emit_product
 from tilewright.passes.core_queued_tiles import QueuedTiles
 from tilewright.passes.core_reductions import Reduction, emit_lines, emit_reduction, lines_left
 from tilewright.passes.core_sections import Held
@@ -315,7 +315,7 @@ class _Lowering:
         if op in self.sums:
             queue, counter = self.sums[op]
             left, right, turned = self._product_operands(op)
-            emit_product(self.threads, left, right, turned, None, queue, self.registers, counter)
+            emit_product(self.threads, Product(left, right, turned, None, counter), queue, self.registers)
             return
         left, right, turned = self._product_operands(op)
         initial = op.accumulator
@@ -327,7 +327,7 @@ class _Lowering:
         queue = self.threads.queue(storage_format(type.dtype), pages_of(type.shape, form))
         pages = {"pages": pages_of(type.shape, form)}
         self.threads.add(cores.COMPUTE, cores.ReserveOp, [queue], pages)
-        emit_product(self.threads, left, right, turned, start, queue, self.registers, None)
+        emit_product(self.threads, Product(left, right, turned, start, None), queue, self.registers)
         self.threads.add(cores.COMPUTE, cores.PushOp, [queue], pages)
         self.tiles.add(op.result, Held(queue, form, type, scope))
 

@@ -39,7 +39,7 @@ def pad_steps(op: cores.PadOp, names: Names) -> list[Step]:
                     np.broadcast_to(np.asarray(n.all(g)), prod(op.shape))
                     for n, g in zip((*coordinates, at), given, strict=True)
                 ]
-                found = known[key] = _beyond(memory, places[:-1], places[-1])  # pyright: ignore[reportArgumentType]
+                found = known[key] = _beyond(memory, op.sides, places[:-1], places[-1])  # pyright: ignore[reportArgumentType]
             if not found:
                 return
             slots = queue.free_slots(agent, op, [place for place, _ in found])
@@ -47,7 +47,8 @@ def pad_steps(op: cores.PadOp, names: Names) -> list[Step]:
                 stamp = agent.stamp(op)
                 queue.note_reads(own, slots, stamp)
                 queue.note_writes(own, slots, stamp)
-            agent.spend(world.grid.element_cycles * sum(int(beyond.sum()) for _, beyond in found))
+            elements = sum(int(beyond.sum()) for _, beyond in found)
+            agent.spend(world.grid.fill_cycles * elements * queue.format.bits / 32)
             if queue.view is None:
                 return
             for slot, (_, beyond) in zip(slots, found, strict=True):
@@ -60,8 +61,10 @@ def pad_steps(op: cores.PadOp, names: Names) -> list[Step]:
     return [Step(make, ", ".join(each.argument for each in (*coordinates, at)))]
 
 
-def _beyond(memory: ArrayMemory, coordinates: Sequence[Array], at: Array) -> list[tuple[int, Array]]:
-    """Places in a queue of pages that reach beyond an array, and which of their elements do."""
+def _beyond(
+    memory: ArrayMemory, sides: tuple[bool, bool], coordinates: Sequence[Array], at: Array
+) -> list[tuple[int, Array]]:
+    """Places in a queue of pages that reach beyond an array, and which of their elements do on some sides of it."""
     shape = memory.array.shape
     sizes = (*(1,) * (2 - len(shape)), *shape)
     found: list[tuple[int, Array]] = []
@@ -69,7 +72,8 @@ def _beyond(memory: ArrayMemory, coordinates: Sequence[Array], at: Array) -> lis
         own = [int(each[number]) for each in coordinates]
         outside = any(not 0 <= c < size for c, size in zip(own[:-2], sizes[:-2], strict=True))
         rows, columns = (
-            (np.arange(TILE) + c * TILE >= size) | (c < 0) for c, size in zip(own[-2:], sizes[-2:], strict=True)
+            ((np.arange(TILE) + c * TILE >= size) | (c < 0)) & side
+            for c, size, side in zip(own[-2:], sizes[-2:], sides, strict=True)
         )
         beyond = rows[:, None] | columns[None, :] | outside
         if beyond.any():

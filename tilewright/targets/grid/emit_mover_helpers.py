@@ -63,13 +63,27 @@ inline uint32_t inside_of(uint32_t size, int32_t page) {
     return page < 0 || left < 0 ? 0 : left < 32 ? left : 32;
 }
 """
+FILL_RUN = """\
+// Stores a number to elements that follow one another, in words as far as they are whole ones.
+template <typename Element>
+inline void fill_run(uint32_t address, uint32_t count, Element fill) {
+    constexpr uint32_t in_word = 4 / sizeof(Element);
+    for (; count % in_word != 0; --count, address += sizeof(Element)) {
+        store<Element>(address, fill);
+    }
+    const uint32_t word = sizeof(Element) == 2 ? fill * 0x10001u : fill;
+    for (; count != 0; count -= in_word, address += 4) {
+        store<uint32_t>(address, word);
+    }
+}
+"""
 PAD_PAGE = """\
-// Stores a number to the elements of a page beyond some rows and columns.
+// Stores a number to the elements of a page beyond some rows and columns; a row of it is in two faces.
 template <typename Element>
 inline void pad_page(uint32_t address, uint32_t rows, uint32_t columns, Element fill) {
     for (uint32_t row = 0; row < 32; ++row) {
-        for (uint32_t column = row < rows ? columns : 0; column < 32; ++column) {
-            store<Element>(address + in_tile(row, column) * sizeof(Element), fill);
+        for (uint32_t column = row < rows ? columns : 0; column < 32; column = (column / 16 + 1) * 16) {
+            fill_run<Element>(address + in_tile(row, column) * sizeof(Element), 16 - column % 16, fill);
         }
     }
 }

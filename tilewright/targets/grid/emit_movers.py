@@ -41,6 +41,7 @@ from tilewright.targets.grid.emit_mover_helpers import (
     INSIDE_OF,
     LOAD,
     LOCAL,
+    FILL_RUN,
     PAD_PAGE,
     READ_ELEMENT,
     RECTANGLE_ADDRESS,
@@ -219,12 +220,13 @@ class MoverPrinter(ThreadPrinter):
             coordinates = self.map(op.map, op.symbols, dims)
             outer = _inside(coordinates[:-2], before)
             sizes = [
-                self._rows_inside(size, at, outer) for size, at in zip((height, width), coordinates[-2:], strict=True)
+                self._rows_inside(size, at, outer) if side else "32" if outer == "true" else f"{outer} ? 32 : 0"
+                for size, at, side in zip((height, width), coordinates[-2:], op.sides, strict=True)
             ]
             (at,) = self.map(op.at, op.symbols, dims)
             needed = sizes != ["32", "32"]
             if needed:
-                self.helpers |= {IN_TILE: None, STORE: None, PAD_PAGE: None}
+                self.helpers |= {IN_TILE: None, STORE: None, FILL_RUN: None, PAD_PAGE: None}
                 place = self.place(op.queue, at, "write")
                 self.line(f"pad_page<{element}>({place}, {', '.join(sizes)}, {fill});")
         if not needed:
@@ -274,7 +276,7 @@ class MoverPrinter(ThreadPrinter):
         sizes = [op.lanes[d] if d >= 0 else 1 for d in (number_of(op.rows), number_of(op.columns))]
         if all(size % TILE == 0 for size in sizes):
             return
-        self.helpers[PAD_PAGE] = None
+        self.helpers |= {FILL_RUN: None, PAD_PAGE: None}
         tall, wide = (-(-size // TILE) for size in sizes)
         others = [n for d, n in enumerate(op.lanes) if d not in (number_of(op.rows), number_of(op.columns))]
         (at,) = self.map(op.at, op.symbols)
