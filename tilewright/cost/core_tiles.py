@@ -120,9 +120,10 @@ def product_tile(
     for height, width in sides:
         room = _PRODUCT_SHARE * grid.memory_bytes - height * width * sum_bytes
         most = max(1, min(deepest, int(room // (2 * (height + width) * page_bytes))))
-        step = even_pages(deep, most)
-        cycles = _product_cycles((high, wide, deep), (height, width, step), batches, page_bytes, grid)
-        found.append((cycles, height, width, step))
+        # Fewer pages at a time may leave less of the last step empty.
+        for step in sorted({even_pages(deep, pages) for pages in range(-(-most // 2), most + 1)}):
+            cycles = _product_cycles((high, wide, deep), (height, width, step), batches, page_bytes, grid)
+            found.append((cycles, height, width, step))
     _, height, width, step = min(found)
     return ProductTile(_extent(rows, height), _extent(columns, width), _extent(depth, step))
 

@@ -29,6 +29,7 @@ from tilewright.passes.core_threads import ZERO, plus, times
 from tilewright.passes.core_tile_facts import (
     PLACEWISE,
     RELABELS,
+    Loaded,
     block_of,
     is_place_of_lanes,
     is_unit_reshape,
@@ -47,7 +48,7 @@ class Tiles(Protocol):
 
     def present_form(self, value: SSAValue) -> Form: ...
 
-    def load_behind(self, value: SSAValue) -> tuple[tile.LoadOp, float | None] | None: ...
+    def load_behind(self, value: SSAValue) -> Loaded | None: ...
 
 
 class Graph:

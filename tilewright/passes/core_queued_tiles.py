@@ -58,6 +58,7 @@ from tilewright.passes.core_threads import (
     with_symbols,
 )
 from tilewright.passes.core_tile_facts import (
+    Loaded,
     block_of,
     is_anchored,
     is_place_of_lanes,
@@ -85,10 +86,12 @@ class QueuedTiles:
         refs: Mapping[SSAValue, SSAValue],
         written: set[SSAValue],
         shared: set[SSAValue],
+        unread: Mapping[tile.LoadOp, set[int]],
         registers: int,
         buffers: int,
     ) -> None:
         self.threads = threads
+        self._unread = unread
         self.refs = refs
         self.shared = shared
         self._written = written
@@ -230,7 +233,7 @@ class QueuedTiles:
         op = value.owner
         source = self.load_behind(value)
         if source is not None:
-            load, fill = source
+            load, fill, dims = source
             given = None if load.fill is None else float(decode(load.fill))
             wanted = fill if fill is not None else next((n for n in need if n is not None), None)
             if (given is None or wanted in (None, given)) and need in (
@@ -241,7 +244,8 @@ class QueuedTiles:
             ):
                 window = self.window(load)
                 if window is None or (window.form.rows, window.form.columns) == (form.rows, form.columns):
-                    return self.loaded(load, form, wanted, consumer, window, None if fill is not None else need)
+                    sides = need[0] is not None or form.rows in dims, need[1] is not None or form.columns in dims
+                    return self.loaded(load, form, wanted, consumer, window, sides)
                 if (window.form.rows, window.form.columns) != (form.columns, form.rows) and not form.turned:
                     return self.loaded(load, form, wanted, consumer, None)
         if isinstance(op, tile.IotaOp) and consumer != cores.WRITER and not is_place_of_lanes(op):
@@ -319,11 +323,11 @@ class QueuedTiles:
             return found
         return self.waited(self._computed(value, form, (None, None), cores.READER), cores.READER)
 
-    def load_behind(self, value: SSAValue) -> tuple[tile.LoadOp, float | None] | None:
+    def load_behind(self, value: SSAValue) -> Loaded | None:
         """The load that a tile is, or whose lanes beyond the array it fills, and with what; None where it is more, or
         where what is loaded is stored to, and so is loaded in its turn."""
         found = load_behind_of(value.owner) if isinstance(value.owner, Operation) and value not in self.shared else None
-        return None if found is None or found[0].source in self._written else found
+        return None if found is None or found.load.source in self._written else found
 
     def capacity(self, pages: int, scope: Scope, buffers: int) -> int:
         return pages * (1 if scope is self._top else buffers)
@@ -342,10 +346,10 @@ class QueuedTiles:
         fill: Padding,
         consumer: str,
         window: Window | None,
-        need: tuple[Padding, Padding] | None = None,
+        sides: tuple[bool, bool] = (True, True),
     ) -> Held:
-        """A tile of an array. `fill`: what is beyond the array, along rows and columns of pages, where it is said that
-        only some of that is needed, along these at least."""
+        """A tile of an array. `fill`: what is beyond the array, along rows and columns of pages, or where pages are
+        fetched along one of them alone, if no more is needed."""
         type, scope = array_type(op.result), self.scope_of(op.result)
         if window is None and form.turned:
             raise CompilerBug("elements are gathered to pages in the order of rows")
@@ -357,7 +361,10 @@ class QueuedTiles:
         number = float(fill) if isinstance(fill, int | float) else None
         if number is None and op.fill is not None:
             number = float(decode(op.fill))
-        sides = (True, True) if need is None or op.fill is not None else (need[0] is not None, need[1] is not None)
+        if op.fill is not None:
+            sides = True, True
+        unread = self._unread.get(op, ())
+        sides = sides[0] and form.rows not in unread, sides[1] and form.columns not in unread
         pads = (number if sides[0] or window is None else None, number if sides[1] or window is None else None)
         held = Held(queue, form, type, scope, pads)
         before, self.threads.location = self.threads.location, op.location
@@ -386,12 +393,12 @@ class QueuedTiles:
         extents, maps = self.page_maps(window, held.type.shape, held.form, op.symbols)
         add(role, cores.FetchOp, [array, queue], {"extents": extents}, maps)
         add(role, cores.BarrierOp, [], {"of": cores.READ})
-        if fill is not None and _reaches_beyond(window, held.type.shape, tile.ref_type(op.source).shape):
+        reaches = _reaches_beyond(window, held.type.shape, tile.ref_type(op.source).shape)
+        if fill is not None and any(sides) and reaches:
             value = fill if held.type.dtype.is_float or held.type.dtype.is_bool else int(fill)
             attributes: dict[str, Any] = {"extents": extents, "fill": value}
-            only = _only(window, held.form, sides)
-            if only:
-                attributes["only"] = only
+            if sum(sides) == 1:
+                attributes["only"] = "rows" if sides[0] else "columns"
             add(role, cores.PadOp, [array, queue], attributes, maps)
         add(role, cores.PushOp, [queue], pages)
 
@@ -697,11 +704,3 @@ def _parts(counts: tuple[int, int, int], cut: Sequence[bool]) -> list[tuple[Plac
         strips = [((0, columns - 1), [])] if columns > 1 else []
         strips.append(((columns - 1, 1), [1]))
     return [(Places(band, strip), [*below, *beside]) for band, below in bands for strip, beside in strips]
-
-
-def _only(window: Window, form: Form, sides: tuple[bool, bool]) -> str:
-    """Which side of the array alone is filled, where along rows and columns of pages not both are needed."""
-    if all(sides):
-        return ""
-    dim = form.rows if sides[0] else form.columns
-    return "rows" if window.dims[-2] == dim != ABSENT else "columns"

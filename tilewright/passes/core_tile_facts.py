@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Block, Operation, SSAValue
-from xdsl.ir.affine import AffineExpr
+from xdsl.ir.affine import AffineDimExpr, AffineExpr
 
 from tilewright import dtypes, ops
 from tilewright.dialects import tile
@@ -195,29 +197,34 @@ def narrower(value: SSAValue, shared: set[SSAValue]) -> SSAValue:
     return value
 
 
-def load_behind_of(op: Operation) -> tuple[tile.LoadOp, float | None] | None:
-    """The load that an operation is, or whose lanes beyond the array it fills, and with what."""
-    if isinstance(op, tile.LoadOp):
-        return op, None
+class Loaded(NamedTuple):
+    """A tile that is a load, or one of whose lanes those beyond the array along `dims` are filled with `fill`."""
+
+    load: tile.LoadOp
     fill: float | None = None
+    dims: frozenset[int] = frozenset()
+
+
+def load_behind_of(op: Operation) -> Loaded | None:
+    """The load that an operation is, or whose lanes beyond the array it fills."""
+    if isinstance(op, tile.LoadOp):
+        return Loaded(op)
+    fills: list[tile.FillPaddingOp] = []
     inner: Operation = op
     while isinstance(inner, tile.FillPaddingOp):
-        value = float(decode(inner.value))
-        if fill is not None and fill != value:
-            return None
-        fill = value
+        fills.append(inner)
         following = inner.source.owner
         if not isinstance(following, Operation):
             return None
         inner = following
-    if fill is None or not isinstance(inner, tile.LoadOp) or inner.fill is not None:
+    if not fills or not isinstance(inner, tile.LoadOp):
         return None
-    outer: Operation = op
-    while isinstance(outer, tile.FillPaddingOp):
-        if not _fills_beyond(outer, inner):
-            return None
-        outer = outer.source.owner  # type: ignore[assignment]  as above
-    return inner, fill
+    values = {float(decode(each.value)) for each in fills}
+    values |= set() if inner.fill is None else {float(decode(inner.fill))}
+    if len(values) > 1 or not all(_fills_beyond(each, inner) for each in fills):
+        return None
+    parts = [part for each in fills for part in each.map.data.results[0].dfs()]
+    return Loaded(inner, values.pop(), frozenset(p.position for p in parts if isinstance(p, AffineDimExpr)))
 
 
 def _fills_beyond(op: tile.FillPaddingOp, load: tile.LoadOp) -> bool:

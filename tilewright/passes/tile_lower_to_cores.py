@@ -94,6 +94,7 @@ from tilewright.passes.core_tile_facts import (
     stored_format,
     sums_of,
 )
+from tilewright.passes.core_unread import unread_dims
 
 # What reduces bools, which are 0 or 1.
 
@@ -153,7 +154,9 @@ class _Lowering:
         self.written = {op.destination for op in kernel.walk() if isinstance(op, tile.StoreOp)}
         refs = dict(zip(kernel.refs, result.refs, strict=True))
         shared = shared_tiles(kernel)
-        self.tiles = QueuedTiles(self.threads, refs, self.written, shared, self.registers, self.buffers)
+        self.tiles = QueuedTiles(
+            self.threads, refs, self.written, shared, unread_dims(kernel), self.registers, self.buffers
+        )
         for loop in dealt.loops:
             loop.counter = self.threads.open_loop(loop.trips, loop.end)
         self.tiles.index.update(zip(kernel.indices, dealt.indices(), strict=True))
@@ -244,13 +247,13 @@ class _Lowering:
         value, own = self.tiles.relabelled(op.value, form)
         source = self.tiles.load_behind(value)
         scope = self.tiles.scopes[block_of(op)]
-        same = source is not None and stored_format(source[0].source) == stored_format(op.destination)
-        if source is not None and same and inside is None and source[1] is None and self.tiles.scope_of(value) is scope:
-            origin = self.tiles.window(source[0])
+        is_here = self.tiles.scope_of(value) is scope and inside is None
+        if source is not None and source.fill is None and is_here and stored_format(source.load.source) == format:
+            origin = self.tiles.window(source.load)
             plain = own.of(array_type(value).shape)
             is_paged = origin is not None and (origin.form.rows, origin.form.columns) == (plain.rows, plain.columns)
             if is_paged or (origin is None and not plain.turned):
-                held = self.tiles.loaded(source[0], plain, None, cores.WRITER, origin)
+                held = self.tiles.loaded(source.load, plain, None, cores.WRITER, origin)
                 return self.tiles.waited(held, cores.WRITER, at_end=False)
         pages = pages_of(type.shape, form)
         queue = self.threads.queue(format, self.tiles.capacity(pages, scope, self.buffers))
@@ -349,7 +352,7 @@ class _Lowering:
         """Whether the pages of a tile can come in any order: it is loaded in whole pages."""
         source, _ = self.tiles.relabelled(value, self.tiles.natural(value))
         found = self.tiles.load_behind(source)
-        return found is not None and self.tiles.window(found[0]) is not None
+        return found is not None and self.tiles.window(found.load) is not None
 
     def _if(self, op: tile.IfOp) -> None:
         """Both branches are computed, and one is chosen place by place where it is used."""

@@ -36,12 +36,12 @@ from tilewright.targets.grid.emit_lines import print_scan, print_sort
 from tilewright.targets.grid.emit_mover_helpers import (
     BFLOAT_BITS,
     CORE_ADDRESS,
+    FILL_RUN,
     FLOAT_BITS,
     IN_TILE,
     INSIDE_OF,
     LOAD,
     LOCAL,
-    FILL_RUN,
     PAD_PAGE,
     READ_ELEMENT,
     RECTANGLE_ADDRESS,
