@@ -52,6 +52,16 @@ def test_the_hazard_of_the_page_is_raised(page: dict[str, Any]) -> None:
     assert " ".join(shown.split()) in str(caught.value)
 
 
+def test_arrays_are_placed(page: dict[str, Any]) -> None:
+    x, w = matrix(100, 64), matrix(64, 70)
+    expected = np.tanh(x.astype(np.float64) @ w)
+    assert np.linalg.norm(page["placed"](x, w) - expected) < 2e-2 * np.linalg.norm(expected)
+    moved = page["resharded"](x)
+    np.testing.assert_array_equal(moved(x), x)
+    assert "moved from l1 1x2 on 8x8 to l1 4x1 on 8x8" in moved.explain()
+    assert "is in l1 1x2 on 8x8, shards in tiles and their cores." in moved.ir("cpp")
+
+
 def test_what_was_decided_is_printed(page: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     (kernel,) = page["looked_at"](matrix(64, 96))
     assert kernel["predicted_cycles"] == pytest.approx(kernel["cycles"], rel=0.25)

@@ -1,7 +1,7 @@
 """What the host is told of a program, as Python for `ttnn.generic_op` of ttnn 0.81.
 
 The function that is printed takes the sources of the kernels by role, and the arrays in the order of the kernel, as
-tensors in tiles whose pages are dealt over the banks of DRAM.
+tensors in tiles whose pages are dealt over the banks of DRAM, or are where it says at its beginning that they are.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from xdsl.ir import SSAValue
 
-from tilewright.dialects import cores
+from tilewright.dialects import cores, tile
 from tilewright.errors import UnsupportedOnTargetError
 from tilewright.layout.catalogue.device_tiles import FORMATS, TileFormat
 from tilewright.targets.grid.emit_movers import scratch_bytes
@@ -32,7 +32,7 @@ def host_text(facts: Facts, threads: Sequence[ThreadSource]) -> str:
     arrays = ", ".join(names)
     needs_cores = any(thread.needs_cores for thread in threads)
     lines = [
-        f'"""`{facts.kernel.sym_name.data}` on {rows} x {columns} cores."""',
+        *_title(facts),
         "",
         "import ttnn",
         "",
@@ -78,6 +78,17 @@ def host_text(facts: Facts, threads: Sequence[ThreadSource]) -> str:
     device = "device, " if needs_cores else ""
     lines += [f"def describe({device}sources, {arrays}):", *(f"    {line}" for line in _body(facts, threads, names))]
     return "\n".join(lines) + "\n"
+
+
+def _title(facts: Facts) -> list[str]:
+    rows, columns = facts.program.shape
+    title = f'"""`{facts.kernel.sym_name.data}` on {rows} x {columns} cores.'
+    placed = [
+        f"`{name}` is in {tile.ref_type(ref).space.data}, shards in tiles and their cores."
+        for ref, name in facts.array_names.items()
+        if tile.ref_type(ref).space.data
+    ]
+    return [f'{title}"""'] if not placed else [title, "", *placed, '"""']
 
 
 def _body(facts: Facts, threads: Sequence[ThreadSource], names: Sequence[str]) -> list[str]:
