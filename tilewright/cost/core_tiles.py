@@ -120,12 +120,21 @@ def product_tile(
     for height, width in sides:
         room = _PRODUCT_SHARE * grid.memory_bytes - height * width * sum_bytes
         most = max(1, min(deepest, int(room // (2 * (height + width) * page_bytes))))
-        # Fewer pages at a time may leave less of the last step empty.
-        for step in sorted({even_pages(deep, pages) for pages in range(-(-most // 2), most + 1)}):
+        for step in _steps(deep, most):
             cycles = _product_cycles((high, wide, deep), (height, width, step), batches, page_bytes, grid)
             found.append((cycles, height, width, step))
     _, height, width, step = min(found)
     return ProductTile(_extent(rows, height), _extent(columns, width), _extent(depth, step))
+
+
+def _steps(deep: int, most: int) -> list[int]:
+    """Pages of a step: as many as there is room for, and fewer where that leaves less of the last step empty."""
+    found = [even_pages(deep, most)]
+    for pages in range(most - 1, most // 2, -1):
+        step = even_pages(deep, pages)
+        if -(-deep // step) * step < -(-deep // found[-1]) * found[-1]:
+            found.append(step)
+    return found
 
 
 def _product_cycles(

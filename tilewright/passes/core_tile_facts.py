@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import NamedTuple
 
 from xdsl.dialects.builtin import IndexType
@@ -267,7 +268,8 @@ def sums_of(op: tile.ForOp) -> dict[int, tile.DotOp]:
 
 
 def shared_tiles(kernel: tile.KernelOp) -> set[SSAValue]:
-    """What is computed place by place, but is taken from a queue, too, or computed for several: it is in a queue."""
+    """What is computed place by place, but is taken from a queue, too, or computed for several: it is in a queue. So is
+    what takes long, and is repeated along a larger tile."""
     found: set[SSAValue] = set()
     roots: dict[SSAValue, set[Operation]] = {}
     for op in reversed(list(kernel.walk())):
@@ -282,9 +284,28 @@ def shared_tiles(kernel: tile.KernelOp) -> set[SSAValue]:
         takes = [user for user in users if not user.results or user.results[0] not in roots]
         is_stored = all(isinstance(user, tile.StoreOp) for user in takes)
         is_taken = bool(takes) and not is_stored and len(users) > 1
-        is_shared = is_taken or (isinstance(op, tile.MapOp) and len(ends) > 1)
-        if isinstance(op, tile.MapOp | tile.CastOp | tile.BitcastOp) and is_shared:
+        is_shared = is_taken or (isinstance(op, tile.MapOp) and len(ends) > 1) or _is_repeated(op)
+        if isinstance(op, tile.MapOp | tile.CastOp | tile.BitcastOp) and is_shared and not _is_widened_load(op):
             found.add(result)
             ends = {op}
         roots[result] = ends
     return found
+
+
+def _is_widened_load(op: Operation) -> bool:
+    """Whether a tile is a load of narrow floats as f32, which registers take as such, and the matrix unit as it is."""
+    if not isinstance(op, tile.CastOp) or not isinstance(op.operands[0].owner, tile.LoadOp):
+        return False
+    before, after = array_type(op.operands[0]).dtype, array_type(op.results[0]).dtype
+    return before.is_narrow_float and after == dtypes.f32
+
+
+def _is_repeated(op: Operation) -> bool:
+    """Whether a function that takes long is computed of a tile that only larger ones repeat."""
+    if not isinstance(op, tile.MapOp) or ops.FUNCTIONS[op.fn.data].cost not in (ops.DIVIDE, ops.TRANSCENDENTAL):
+        return False
+    size = prod(array_type(op.results[0]).shape)
+    users = [use.operation for use in op.results[0].uses]
+    return size > 1 and all(
+        isinstance(user, tile.BroadcastOp) and prod(array_type(user.results[0]).shape) > size for user in users
+    )

@@ -240,8 +240,9 @@ _Made = tuple[type[Any], list[SSAValue], dict[str, Any]]
 
 
 def _multicast(program: cores.ProgramOp, together: Sequence[_Shared]) -> None:
-    """All say that they have room, and those that fetch begin to; then these send, and the others wait; and those that
-    sent wait until it has come, when the pages are at work already."""
+    """All say that they have room, and those that fetch begin to; then these send, and the others wait, those that send
+    something else too when they have; and those that sent wait until it has come, when the pages are at work already.
+    """
     places: list[SSAValue] = list(program.body.block.args)
     row, column = AffineExpr.symbol(0), AffineExpr.symbol(1)
 
@@ -250,7 +251,7 @@ def _multicast(program: cores.ProgramOp, together: Sequence[_Shared]) -> None:
 
     first = together[0].reserve
     last = together[-1].push
-    choices: list[list[tuple[_Shared, list[Operation | _Made], list[Operation | _Made]]]] = [[], [], []]
+    choices: list[list[tuple[_Shared, list[Operation | _Made], list[Operation | _Made]]]] = [[], [], [], []]
     for each in together:
         ready, sent = (_semaphore(program, name) for name in ("ready", "sent"))
         rectangle = map_to(*each.group.rectangle(row, column))
@@ -275,8 +276,12 @@ def _multicast(program: cores.ProgramOp, together: Sequence[_Shared]) -> None:
         ]
         asking: list[Operation | _Made] = [(cores.SemaphoreIncrementOp, [ready, *places], {"core": core, "value": 1})]
         choices[0].append((each, [each.fetch], asking))
-        choices[1].append((each, sending, receiving))
-        choices[2].append((each, ending, []))
+        if len(together) == 1:
+            choices[1].append((each, sending, receiving))
+        else:
+            choices[1].append((each, sending, []))
+            choices[2].append((each, [], receiving))
+        choices[3].append((each, ending, []))
     block = first.parent_block()
     if block is None:
         return
@@ -284,7 +289,7 @@ def _multicast(program: cores.ProgramOp, together: Sequence[_Shared]) -> None:
         each.reserve.detach()
         block.insert_op_after(each.reserve, first)
     before = together[0].push
-    for phase, following in ((choices[0], before), (choices[1], before), (choices[2], last.next_op)):
+    for phase, following in zip(choices, (before, before, before, last.next_op), strict=True):
         for each, then, otherwise in phase:
             made = _choice(each, places, map_to(each.group.is_fetching(row, column)), then, otherwise)
             if following is not None:
