@@ -69,6 +69,11 @@ def format_of(dtype: DType) -> TileFormat:
     return FORMATS[name]
 
 
+def stored_type(fmt: TileFormat | str) -> np.dtype[Any] | None:
+    """The type of elements as they are stored, face by face, where each stands alone."""
+    return _STORED.get(_name(fmt))
+
+
 def encode(values: Array, fmt: TileFormat | str) -> Bytes:
     """The bytes of tiles: (..., 32, 32) to (..., page_bytes)."""
     return encode_in_faces(_to_faces(values), fmt)

@@ -34,8 +34,9 @@ from tilewright.semantics.cores import (
 from tilewright.semantics.cores.agents import MATH, PACK, UNPACK, Agent
 from tilewright.semantics.cores.expressions import python
 from tilewright.semantics.cores.marks import print_steps, zone_steps
-from tilewright.semantics.cores.queue_steps import configure_steps, queue_steps
+from tilewright.semantics.cores.queue_steps import queue_steps
 from tilewright.semantics.cores.steps import Names, Step
+from tilewright.semantics.cores.units import configure_steps
 
 _Generator: TypeAlias = "GeneratorType[bool, None, None]"
 

@@ -71,11 +71,24 @@ class Resource(Protocol):
         ...
 
 
+@dataclass(eq=False, slots=True)
+class Unit:
+    """A unit of an agent. `state`: what it is configured for, None before; `is_new`: whether it was not used since.
+    `used`: the state in which it was last used. `configures`: how often it was configured; `changes`: how often it had
+    to be."""
+
+    name: str
+    state: str | None = None
+    is_new: bool = False
+    used: str | None = None
+    configures: int = 0
+    changes: int = 0
+
+
 @dataclass(eq=False)
 class Agent:
     """One agent of a core. `time`: up to where it has come, in cycles; `busy`: how many of these it worked. `waiting`:
-    what it waits for, and in which operation. `states`: those of its units; `used`: in which each was last used, and
-    `unused`: units whose state was set since."""
+    what it waits for, and in which operation."""
 
     world: World
     core: Core
@@ -88,9 +101,7 @@ class Agent:
     ended: bool = False
     waiting: tuple[Resource, Operation] | None = None
     waiting_since: float = 0.0
-    states: dict[str, str] = field(default_factory=dict[str, str])
-    used: dict[str, str] = field(default_factory=dict[str, str])
-    unused: set[str] = field(default_factory=set[str])
+    units: dict[str, Unit] = field(default_factory=dict[str, Unit])
     generator: GeneratorType[bool, None, None] | None = None
     trip_names: dict[Operation, tuple[str, ...]] = field(default_factory=dict[Operation, tuple[str, ...]])
 
@@ -105,6 +116,13 @@ class Agent:
 
     def queue(self, value: SSAValue) -> Queue:
         return self.core.queues[self.world.queue_numbers[value]]
+
+    def unit(self, name: str) -> Unit:
+        """One of its units."""
+        found = self.units.get(name)
+        if found is None:
+            found = self.units[name] = Unit(name)
+        return found
 
     def trips_of(self, op: Operation) -> tuple[int, ...]:
         """Which trip of each loop around an operation the agent is in."""

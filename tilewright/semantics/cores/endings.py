@@ -59,7 +59,7 @@ def _check_registers(core: Core) -> None:
     if registers.taken is not None or registers.committed:
         raise _left("registers-not-released", "registers at the end are committed and not released", core, PACK)
     pack = core.agents.get(PACK)
-    if pack is not None and pack.states.get(ACCUMULATES) == ON:
+    if pack is not None and pack.unit(ACCUMULATES).state == ON:
         raise _left("accumulate-left-on", "pack adds to pages at the end, and would in the next program", core, PACK)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -17,21 +17,27 @@ from tilewright.semantics.tile_formats import Array
 _ERF_LIMIT, _ERF_NODES = 4.0, 2048
 
 
-def evaluate(name: str, operands: Sequence[Array], dtype: DType) -> Array:
-    """A function of registers and numbers in f32, i32 or u32; what is true is 1, what is false 0."""
-    compute = dtype.numpy
-    if name == "select":
-        return np.where(operands[0] != 0, *(each.astype(compute) for each in operands[1:]))
-    given = [each.astype(compute, copy=False) for each in operands]
-    if name == "fill":
-        return given[0]
-    result = np.asarray(_function(name)(*given))
-    return result.astype(compute, copy=False)
-
-
 @cache
-def _function(name: str) -> Callable[..., Any]:
-    return {"erf": _erf, "sigmoid": _sigmoid, "rsqrt": _rsqrt}.get(name, ops.FUNCTIONS[name].reference)
+def function_of(name: str, dtype: DType) -> Callable[..., Array]:
+    """A function of registers and numbers that are f32, i32 or u32, to the same type; what is true is 1, what is false
+    0."""
+    if name == "fill":
+        return np.asarray
+    if name == "select":
+        return _select
+    own: dict[str, Callable[..., Any]] = {"erf": _erf, "sigmoid": _sigmoid, "rsqrt": _rsqrt}
+    function = own[name] if name in own else ops.FUNCTIONS[name].reference
+    compute = np.dtype(dtype.numpy)
+
+    def evaluate(*given: Array) -> Array:
+        result = function(*given)
+        return result if result.dtype == compute else np.asarray(result).astype(compute)
+
+    return evaluate
+
+
+def _select(condition: Array, chosen: Array, other: Array) -> Array:
+    return np.where(condition != 0, chosen, other)
 
 
 def _sigmoid(a: Array) -> Array:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,12 +15,12 @@ from tilewright.dialects import cores
 from tilewright.dialects.base import decode
 from tilewright.layout.catalogue.device_tiles import FACE, TILE
 from tilewright.semantics.cores.agents import Action, Agent
-from tilewright.semantics.cores.functions import evaluate
-from tilewright.semantics.cores.queue_steps import needed_states
+from tilewright.semantics.cores.functions import function_of
 from tilewright.semantics.cores.registers import FLOATS, SIGNED, UNSIGNED, Half, Registers, never_written
 from tilewright.semantics.cores.reports import hazard
 from tilewright.semantics.cores.steps import Step
-from tilewright.semantics.cores.unpack_steps import check_states
+from tilewright.semantics.cores.units import needed_states, needs_of, use
+from tilewright.semantics.cores.unpack_steps import sources_of
 from tilewright.semantics.tile_formats import Array
 
 UNITS = (cores.MATRIX, cores.VECTOR)
@@ -30,19 +32,21 @@ _Compute = Callable[[Agent, Half, slice, tuple[Array, ...]], None]
 def registers_steps(op: cores.RegistersOp) -> list[Step]:
     """A step of the protocol between math and pack."""
 
+    step = op.step.data
+
     def make(agent: Agent) -> Action:
         registers, checks = registers_of(agent), agent.world.checks
-        match op.step.data:
+        match step:
             case cores.ACQUIRE:
-                return lambda: registers.acquire(agent, op, checks)
+                return partial(registers.acquire, agent, op)
             case cores.COMMIT:
-                return lambda: registers.commit(agent, op, checks)
+                return partial(registers.commit, agent, op, checks)
             case cores.WAIT:
-                return lambda: registers.wait(agent, op, checks)
+                return partial(registers.wait, agent, op)
             case _:
-                return lambda: registers.release(agent, op, checks)
+                return partial(registers.release, agent, op, checks)
 
-    return [Step(make, waits=op.step.data in (cores.ACQUIRE, cores.WAIT))]
+    return [Step(make, waits=step in (cores.ACQUIRE, cores.WAIT))]
 
 
 def registers_of(agent: Agent) -> Registers:
@@ -147,67 +151,91 @@ def _floats(agent: Agent, op: Operation, half: Half, slots: slice) -> Array:
 
 def _matrix_steps(op: cores.RegisterOp, tiles: int, cycles: Callable[[Agent], float], compute: _Compute) -> list[Step]:
     """Wait for what was unpacked, and compute with it."""
-    slots = slice(op.slots.start, op.slots.stop)
-
-    def wait(agent: Agent) -> Action:
-        sources = agent.core.sources
-        assert sources is not None
-        return lambda: sources.await_operands(agent, op)
+    slots, states = slice(op.slots.start, op.slots.stop), needed_states(op, UNITS)
 
     def run(agent: Agent) -> Action:
-        world, registers, sources = agent.world, registers_of(agent), agent.core.sources
-        assert sources is not None
-        states, all_cycles, checks = needed_states(op, UNITS), tiles * cycles(agent), world.checks
+        world, registers, sources = agent.world, registers_of(agent), sources_of(agent)
+        needs, all_cycles = needs_of(agent, states), tiles * cycles(agent)
 
         def work() -> None:
-            check_states(agent, op, states)
+            use(agent, op, needs)
             half = registers.of_math(agent, op, slots)
-            operands = sources.take(agent, all_cycles, checks)
+            data = sources.take(agent, all_cycles)
             world.tile_operations += tiles
-            if operands.data:
-                compute(agent, half, slots, operands.data)
+            if data:
+                compute(agent, half, slots, data)
             else:
                 half.mark(slots, FLOATS)
 
         return work
 
-    return [Step(wait, waits=True), Step(run, in_order=False)]
+    wait = Step(lambda agent: partial(sources_of(agent).await_operands, agent, op), waits=True)
+    return [wait, Step(run, in_order=False)]
 
 
 # ---- the vector unit ------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class _Vector:
+    """An operation of the vector unit: registers that it reads, as what, and that it writes, as what; what it costs for
+    one tile; and what computes it in a half, made once for each half."""
+
+    op: cores.RegisterOp
+    reads: list[slice]
+    kind: str
+    writes: slice
+    new_kind: str
+    cost: str
+    compute: Callable[[Half], Callable[[], None]]
+
+    def steps(self) -> list[Step]:
+        op, writes, new_kind, count = self.op, self.writes, self.new_kind, len(self.op.slots)
+        states = needed_states(op, UNITS)
+        all_reads = tuple(slot for each in self.reads for slot in range(each.start, each.stop))
+
+        def make(agent: Agent) -> Action:
+            world, registers, spend, needs = agent.world, registers_of(agent), agent.spend, needs_of(agent, states)
+            cycles = world.grid.vector_tile_cycles(self.cost) * count
+            computes = {half: self.compute(half) for half in registers.halves} if world.values else {}
+            fits = all(each.stop <= registers.capacity for each in self.reads)
+
+            def work() -> None:
+                use(agent, op, needs)
+                half = registers.of_math(agent, op, writes)
+                if not fits or not half.holds(all_reads, self.kind):
+                    self._check_reads(agent, registers)
+                spend(cycles)
+                world.tile_operations += count
+                if computes:
+                    computes[half]()
+                half.mark(writes, new_kind)
+
+            return work
+
+        return [Step(make, in_order=False)]
+
+    def _check_reads(self, agent: Agent, registers: Registers) -> None:
+        for each in self.reads:
+            half = registers.of_math(agent, self.op, each)
+            _check_kind(agent, self.op, half, each, self.kind)
+
+
 def map_steps(op: cores.MapOp) -> list[Step]:
-    name, count, first = op.fn.data, len(op.slots), op.slots.start
-    dtype = dtypes.by_name(op.dtype.data)
-    numbers: list[float] = [decode(number) for number in op.numbers.data]
-    given = op.operand_numbers
-    slots = slice(first, first + count)
-    cost = ops.MOVE if name == "fill" else ops.FUNCTIONS[name].cost
-    kind = _KINDS.get(dtype.name, FLOATS)
+    count, first = len(op.slots), op.slots.start
+    name, dtype = op.fn.data, dtypes.by_name(op.dtype.data)
+    function, kind = function_of(name, dtype), _KINDS.get(dtype.name, FLOATS)
+    numbers = [np.asarray(decode(number)).astype(dtype.numpy) for number in op.numbers.data]
+    given, slots = op.operand_numbers, slice(first, first + count)
+
+    def compute(half: Half) -> Callable[[], None]:
+        operands = [half.read(slice(n, n + count), kind) if n >= 0 else numbers[-1 - n] for n in given]
+        target = half.read(slots, kind)
+        return lambda: half.store(target, function(*operands), kind)
+
     reads = [slice(n, n + count) for n in given if n >= 0]
-
-    def make(agent: Agent) -> Action:
-        world, registers = agent.world, registers_of(agent)
-        cycles, states = world.grid.vector_tile_cycles(cost) * count, needed_states(op, UNITS)
-
-        def work() -> None:
-            check_states(agent, op, states)
-            half = registers.of_math(agent, op, slots)
-            for each in reads:
-                registers.of_math(agent, op, each)
-                _check_kind(agent, op, half, each, kind)
-            agent.spend(cycles)
-            world.tile_operations += count
-            if not world.values:
-                half.mark(slots, kind)
-                return
-            operands = [half.read(slice(n, n + count), kind) if n >= 0 else np.asarray(numbers[-1 - n]) for n in given]
-            half.write(slots, kind, evaluate(name, operands, dtype))
-
-        return work
-
-    return [Step(make, in_order=False)]
+    cost = ops.MOVE if name == "fill" else ops.FUNCTIONS[name].cost
+    return _Vector(op, reads, kind, slots, kind, cost, compute).steps()
 
 
 def cast_steps(op: cores.CastOp) -> list[Step]:
@@ -216,62 +244,45 @@ def cast_steps(op: cores.CastOp) -> list[Step]:
     before, after = dtypes.by_name(op.from_type.data), dtypes.by_name(op.to_type.data)
     kind, new_kind = _KINDS.get(before.name, FLOATS), _KINDS.get(after.name, FLOATS)
 
-    def make(agent: Agent) -> Action:
-        world, registers = agent.world, registers_of(agent)
-        cycles, states = world.grid.vector_tile_cycles(ops.ALU) * count, needed_states(op, UNITS)
+    def compute(half: Half) -> Callable[[], None]:
+        operand, target = half.read(read, kind), half.read(slots, new_kind)
 
-        def work() -> None:
-            check_states(agent, op, states)
-            half = registers.of_math(agent, op, slots)
-            registers.of_math(agent, op, read)
-            _check_kind(agent, op, half, read, kind)
-            agent.spend(cycles)
-            world.tile_operations += count
-            if not world.values:
-                half.mark(slots, new_kind)
-                return
-            if op.bits is not None:
-                half.write(slots, new_kind, half.read(read, new_kind))
-                return
-            result = ops.cast(half.read(read, kind).astype(before.numpy), after)
-            half.write(slots, new_kind, result.astype(np.float32) if new_kind == FLOATS else result)
+        same_bits = half.read(read, new_kind)
 
-        return work
+        def taken() -> None:
+            half.store(target, same_bits, new_kind)
 
-    return [Step(make, in_order=False)]
+        def cast() -> None:
+            result = ops.cast(operand.astype(before.numpy), after)
+            half.store(target, result.astype(np.float32) if new_kind == FLOATS else result, new_kind)
+
+        return cast if op.bits is None else taken
+
+    return _Vector(op, [read], kind, slots, new_kind, ops.ALU, compute).steps()
 
 
 def fold_steps(op: cores.FoldOp) -> list[Step]:
+    """Each step of a tree over 32 places is one operation on half of them."""
     slots, along = slice(op.slots.start, op.slots.stop), op.along.data
     kind = _KINDS.get(op.dtype.data, FLOATS)
     function: Any = {"add": np.add, "maximum": np.maximum, "minimum": np.minimum}[op.fn.data]
 
-    def make(agent: Agent) -> Action:
-        world, registers = agent.world, registers_of(agent)
-        # Each step of a tree over 32 places is one operation on half of them.
-        cycles = world.grid.vector_tile_cycles(ops.ALU) * len(op.slots)
-        states = needed_states(op, UNITS)
+    def compute(half: Half) -> Callable[[], None]:
+        held = half.read(slots, kind)
+        faces = held.reshape(-1, 2, 2, FACE, FACE)
+        blank = np.nan if kind == FLOATS else np.iinfo(held.dtype).max
 
-        def work() -> None:
-            check_states(agent, op, states)
-            half = registers.of_math(agent, op, slots)
-            _check_kind(agent, op, half, slots, kind)
-            agent.spend(cycles)
-            world.tile_operations += len(op.slots)
-            if not world.values:
-                return
-            held = half.read(slots, kind)
-            faces = held.reshape(-1, 2, 2, FACE, FACE)
-            result = np.full_like(faces, np.nan if kind == FLOATS else np.iinfo(held.dtype).max)
+        def fold() -> None:
+            result = np.full_like(faces, blank)
             if along == cores.ROW:
                 result[:, :, 0, :, 0] = function.reduce(function.reduce(faces, axis=4), axis=2)
             else:
                 result[:, 0, :, 0, :] = function.reduce(function.reduce(faces, axis=3), axis=1)
-            half.write(slots, kind, result.reshape(held.shape))
+            half.store(held, result.reshape(held.shape), kind)
 
-        return work
+        return fold
 
-    return [Step(make, in_order=False)]
+    return _Vector(op, [slots], kind, slots, kind, ops.ALU, compute).steps()
 
 
 # What a register holds, of types that are no floats.

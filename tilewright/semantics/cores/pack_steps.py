@@ -9,13 +9,11 @@ from tilewright.layout.catalogue.device_tiles import FACE
 from tilewright.semantics.cores.agents import Action, Agent
 from tilewright.semantics.cores.expressions import Argument, places_of, python
 from tilewright.semantics.cores.math_steps import registers_of
-from tilewright.semantics.cores.queue_steps import needed_states
-from tilewright.semantics.cores.queues import at, set_at
 from tilewright.semantics.cores.registers import FLOATS, SIGNED, UNSIGNED
 from tilewright.semantics.cores.reports import hazard
 from tilewright.semantics.cores.steps import Names, Step
-from tilewright.semantics.cores.unpack_steps import check_states
-from tilewright.semantics.tile_formats import Array, decode_in_faces, encode_in_faces
+from tilewright.semantics.cores.units import needed_states, needs_of, use
+from tilewright.semantics.tile_formats import Array
 
 UNITS = (cores.PACK, cores.EDGES)
 # A state of pack, which `accumulate` sets, and what it is while that is on.
@@ -24,14 +22,13 @@ ACCUMULATES, ON = "accumulates", "on"
 
 def accumulate_steps(op: cores.AccumulateOp, names: Names) -> list[Step]:
     def make(agent: Agent) -> Action:
-        world = agent.world
-        cycles = world.grid.configure_cycles
+        unit, cycles = agent.unit(ACCUMULATES), agent.world.grid.configure_cycles
 
         def accumulate(condition: int) -> None:
             state = ON if condition else ""
-            if agent.states.get(ACCUMULATES, "") != state:
+            if (unit.state or "") != state:
                 agent.spend(cycles)
-            agent.states[ACCUMULATES] = state
+            unit.state = state
 
         return accumulate
 
@@ -41,18 +38,20 @@ def accumulate_steps(op: cores.AccumulateOp, names: Names) -> list[Step]:
 def pack_steps(op: cores.PackOp, names: Names) -> list[Step]:
     count = len(op.slots)
     places, registers = places_of(op.at.data, count, names(op.symbols)), slice(op.slots.start, op.slots.stop)
+    value, states, numbers = op.queue, needed_states(op, UNITS), tuple(op.slots)
 
     def make(agent: Agent) -> Action:
-        world, queue, tile_registers = agent.world, agent.queue(op.queue), registers_of(agent)
-        format, checks, states = queue.format, world.checks, needed_states(op, UNITS)
+        world, queue, tile_registers = agent.world, agent.queue(value), registers_of(agent)
+        format, checks, needs = queue.format, world.checks, needs_of(agent, states)
+        edges, accumulates = agent.unit(cores.EDGES), agent.unit(ACCUMULATES)
         cycles = world.grid.pack_cycles(format.page_bytes) * count
         kind = {"i32": SIGNED, "u32": UNSIGNED}.get(format.dtype, FLOATS)
 
         def pack(given: Argument) -> None:
-            check_states(agent, op, states)
+            use(agent, op, needs)
             half = tile_registers.of_pack(agent, op, registers)
             slots = queue.free_slots(agent, op, places.pages(given))
-            adds = agent.states.get(ACCUMULATES) == ON
+            adds = accumulates.state == ON
             if adds and checks and not all(queue.filled[slot] for slot in slots):
                 raise hazard(
                     "accumulate-onto-unwritten",
@@ -66,7 +65,7 @@ def pack_steps(op: cores.PackOp, names: Names) -> list[Step]:
             world.tile_operations += count
             if queue.view is None:
                 return
-            for slot in op.slots:
+            for slot in numbers:
                 if (half.kinds[slot] == FLOATS) != (kind == FLOATS):
                     raise hazard(
                         "register-of-other-type",
@@ -74,18 +73,15 @@ def pack_steps(op: cores.PackOp, names: Names) -> list[Step]:
                         agent,
                         op,
                     )
-            values = edged(half.read(registers, kind), agent.states.get(cores.EDGES, ""))
-            if adds:
-                values = decode_in_faces(at(queue.view, slots), format.name) + values
-            packed = encode_in_faces(values, format.name)
-            set_at(queue.view, slots, packed)
+            values = edged(half.read(registers, kind), edges.state)
+            queue.write(slots, queue.read(slots) + values if adds else values)
 
         return pack
 
     return [Step(make, places.argument, in_order=False)]
 
 
-def edged(values: Array, edges: str) -> Array:
+def edged(values: Array, edges: str | None) -> Array:
     """What is packed where pack is configured for the results of a reduction: all else becomes zeros."""
     if edges not in (cores.ROW, cores.COLUMN, cores.SCALAR):
         return values

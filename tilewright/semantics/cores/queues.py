@@ -11,13 +11,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 from xdsl.ir import Operation
 
 from tilewright.layout.catalogue.device_tiles import TileFormat
 from tilewright.semantics.cores.agents import PARTS, Agent, Core, Knowledge, Mover, Stamp
 from tilewright.semantics.cores.reports import hazard, place
-from tilewright.semantics.tile_formats import Bytes
+from tilewright.semantics.tile_formats import Array, Bytes, decode_in_faces, encode_in_faces, stored_type
 
 # Pages one behind another, or any.
 Pages = range | Sequence[int]
@@ -25,7 +27,8 @@ Pages = range | Sequence[int]
 
 class Queue:
     """`front`, `back`: pages that were popped and pushed so far; `waited`, `reserved`: how many behind these were
-    waited for and reserved. `view`: the memory, (pages, bytes of one), absent where values are not computed."""
+    waited for and reserved. `view`: the memory, (pages, bytes of one), absent where values are not computed; `stored`:
+    the same as numbers, (pages, 1024), absent too where they share exponents."""
 
     def __init__(self, core: Core, name: str, number: int, format: TileFormat, capacity: int, address: int) -> None:
         self.core = core
@@ -35,6 +38,8 @@ class Queue:
         self.capacity = capacity
         self.address_bytes = address
         self.view: Bytes | None = None
+        self.stored: Array | None = None
+        self._numbers: np.dtype[Any] | None = None
         self.filler: Agent | None = None
         self.emptier: Agent | None = None
         self.front = self.back = self.waited = self.reserved = 0
@@ -49,6 +54,32 @@ class Queue:
         self.filled = bytearray(capacity)
         self.writers: list[Stamp | None] = [None] * capacity
         self.readers: list[dict[int, Stamp]] = [{} for _ in range(capacity)]
+
+    # ---- memory -----------------------------------------------------------------------------------------------------
+
+    def place(self, memory: Bytes, blank: Bytes) -> None:
+        """Give the queue its memory, in which each page is blank."""
+        self.view = memory.reshape(self.capacity, self.format.page_bytes)
+        self.view[:] = blank
+        stored = stored_type(self.format)
+        if stored is not None:
+            self.stored = self.view.view(stored)
+            self._numbers = stored if stored.kind in "iu" else np.dtype(np.float32)
+
+    def read(self, slots: Pages) -> Array:
+        """The numbers of pages, face by face, as f32 or integers; not to be asked for where there is no memory."""
+        if self.stored is not None and self._numbers is not None:
+            return at(self.stored, slots).astype(self._numbers)
+        assert self.view is not None
+        return decode_in_faces(at(self.view, slots), self.format)
+
+    def write(self, slots: Pages, values: Array) -> None:
+        """Write numbers to pages, face by face."""
+        if self.stored is not None:
+            set_at(self.stored, slots, values)
+        else:
+            assert self.view is not None
+            set_at(self.view, slots, encode_in_faces(values, self.format))
 
     # ---- steps ------------------------------------------------------------------------------------------------------
 
@@ -128,7 +159,7 @@ class Queue:
         first, last = _ends(pages)
         if last >= self.waited or first < 0:
             raise self._not_waited(agent, op, last if first >= 0 else first)
-        return self._slots(self._keep_whole(self.front, last + 1, agent, op), pages)
+        return shifted(pages, self._keep_whole(self.front, last + 1, agent, op))
 
     def free_slots(self, agent: Agent, op: Operation, pages: Pages) -> Pages:
         """The same of pages that are counted from the back."""
@@ -141,7 +172,7 @@ class Queue:
                 agent,
                 op,
             )
-        return self._slots(self._keep_whole(self.back, last + 1, agent, op), pages)
+        return shifted(pages, self._keep_whole(self.back, last + 1, agent, op))
 
     def _not_waited(self, agent: Agent, op: Operation, page: int) -> Exception:
         own = self.filler is not None and self.filler.role in PARTS and agent.role in PARTS
@@ -151,9 +182,6 @@ class Queue:
             agent,
             op,
         )
-
-    def _slots(self, first: int, pages: Pages) -> Pages:
-        return shifted(pages, first)
 
     def _keep_whole(self, counted: int, count: int, agent: Agent, op: Operation) -> int:
         first = counted % self.capacity
@@ -278,12 +306,12 @@ def shifted(pages: Pages, by: int) -> Pages:
     return range(pages.start + by, pages.stop + by) if isinstance(pages, range) else [page + by for page in pages]
 
 
-def at(rows: Bytes, numbers: Pages) -> Bytes:
+def at(rows: Array, numbers: Pages) -> Array:
     """Some rows."""
     return rows[numbers.start : numbers.stop] if isinstance(numbers, range) else rows[numbers]
 
 
-def set_at(rows: Bytes, numbers: Pages, values: Bytes | int) -> None:
+def set_at(rows: Array, numbers: Pages, values: Array | int) -> None:
     if isinstance(numbers, range):
         rows[numbers.start : numbers.stop] = values
     else:

@@ -43,17 +43,25 @@ class Half:
         return self.floats[slots] if kind == FLOATS else self._integers[kind][slots]
 
     def write(self, slots: slice, kind: str, values: Array) -> None:
-        if kind != FLOATS:
-            self._integers[kind][slots] = values
-        elif self._narrow is None:
-            self.floats[slots] = values
-        else:
-            self.floats[slots] = values.astype(self._narrow)
+        self.store(self.read(slots, kind), values, kind)
         self.mark(slots, kind)
+
+    def store(self, registers: Array, values: Array, kind: str) -> None:
+        """Write registers, which `read` gave, as numbers of a kind."""
+        registers[...] = values if self._narrow is None or kind != FLOATS else values.astype(self._narrow)
+
+    def holds(self, slots: Sequence[int], kind: str) -> bool:
+        """Whether registers hold just this kind."""
+        kinds = self.kinds
+        for slot in slots:  # noqa: SIM110, a generator costs as much as all the rest
+            if kinds[slot] != kind:
+                return False
+        return True
 
     def mark(self, slots: slice, kind: str) -> None:
         """Registers were written."""
-        self.kinds[slots] = [kind] * (slots.stop - slots.start)
+        for slot in range(slots.start, slots.stop):
+            self.kinds[slot] = kind
 
 
 class Registers:
@@ -63,7 +71,7 @@ class Registers:
     def __init__(self, core: Core, capacity: int, narrow: np.dtype[Any] | None, values: bool) -> None:
         self._core = core
         self.capacity = capacity
-        self._halves = [Half(capacity, narrow, values), Half(capacity, narrow, values)]
+        self.halves = (Half(capacity, narrow, values), Half(capacity, narrow, values))
         self._next = 0
         self._free: deque[Knowledge | None] = deque([None, None])
         self.acquired: Half | None = None
@@ -72,16 +80,16 @@ class Registers:
         self._math_waits: Agent | None = None
         self._pack_waits: Agent | None = None
 
-    def acquire(self, agent: Agent, op: Operation, checks: bool) -> bool:
+    def acquire(self, agent: Agent, op: Operation) -> bool:
         if self.acquired is not None:
             raise hazard("registers-acquired-twice", "acquires registers, and has some", agent, op)
         if not self._free:
             self._math_waits = agent
             return agent.wait_for(self, op)
         known = self._free.popleft()
-        if checks and known is not None:
+        if known is not None:
             agent.learn(known)
-        self.acquired = self._halves[self._next]
+        self.acquired = self.halves[self._next]
         self.acquired.kinds = [None] * self.capacity
         self._next = 1 - self._next
         return False
@@ -95,14 +103,14 @@ class Registers:
             waiting, self._pack_waits = self._pack_waits, None
             waiting.wake(agent.time)
 
-    def wait(self, agent: Agent, op: Operation, checks: bool) -> bool:
+    def wait(self, agent: Agent, op: Operation) -> bool:
         if self.taken is not None:
             raise hazard("registers-not-released", "waits for registers, and has not released some", agent, op)
         if not self.committed:
             self._pack_waits = agent
             return agent.wait_for(self, op)
         self.taken, known = self.committed.popleft()
-        if checks and known is not None:
+        if known is not None:
             agent.learn(known)
         return False
 
@@ -123,27 +131,24 @@ class Registers:
             raise hazard(
                 "registers-not-acquired", "computes in registers that are not acquired, or were committed", agent, op
             )
-        self._keep_inside(agent, op, slots)
+        if slots.stop > self.capacity:
+            raise self._overflow(agent, op, slots)
         return self.acquired
 
     def of_pack(self, agent: Agent, op: Operation, slots: slice) -> Half:
         """The half that is packed."""
         if self.taken is None:
             raise hazard("registers-not-waited", "packs registers that it has not waited for", agent, op)
-        self._keep_inside(agent, op, slots)
+        if slots.stop > self.capacity:
+            raise self._overflow(agent, op, slots)
         for slot in range(slots.start, slots.stop):
             if self.taken.kinds[slot] is None:
                 raise never_written(slot, agent, op)
         return self.taken
 
-    def _keep_inside(self, agent: Agent, op: Operation, slots: slice) -> None:
-        if slots.stop > self.capacity:
-            raise hazard(
-                "registers-overflow",
-                f"uses registers up to {slots.stop - 1}, of a half with {self.capacity}",
-                agent,
-                op,
-            )
+    def _overflow(self, agent: Agent, op: Operation, slots: slice) -> Exception:
+        text = f"uses registers up to {slots.stop - 1}, of a half with {self.capacity}"
+        return hazard("registers-overflow", text, agent, op)
 
     # ---- waiting ----------------------------------------------------------------------------------------------------
 
@@ -164,27 +169,27 @@ def never_written(slot: int, agent: Agent, op: Operation) -> Exception:
     )
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Operands:
     """What an operation's pages were unpacked to. `first_ready`, `last_ready`: when the first page and the last are
-    there; `math_ends`: when the operation has used them, once that is known."""
+    there; `known`: what unpack knew then; `math_ends`: when the operation has used them, once that is known."""
 
-    op: Operation
     pages: int
     first_ready: float
     last_ready: float
-    data: tuple[Array, ...] = ()
-    known: Knowledge | None = None
+    data: tuple[Array, ...]
+    known: Knowledge | None
     math_ends: float | None = None
 
 
 @dataclass(eq=False)
 class Sources:
     """The source registers: operations in the order in which they are unpacked, and when banks become free. Unpack is
-    at most as many pages ahead of math as there are banks."""
+    at most as many pages ahead of math as there are banks. `last`: what was unpacked last."""
 
     core: Core
     operands: deque[Operands] = field(default_factory=deque[Operands])
+    last: Operands | None = None
     free: deque[float] = field(default_factory=lambda: deque([0.0] * _BANKS))
     unpack_waits: Agent | None = None
     math_waits: Agent | None = None
@@ -196,22 +201,26 @@ class Sources:
             self.unpack_waits = agent
             return agent.wait_for(self, op)
         for _ in range(banks):
-            agent.time = max(agent.time, self.free.popleft())
+            time = self.free.popleft()
+            if agent.time < time:
+                agent.time = time
         return False
 
     def give(self, operands: Operands) -> None:
         """Unpack has begun an operation's pages."""
         self.operands.append(operands)
+        self.last = operands
         if self.math_waits is not None:
             waiting, self.math_waits = self.math_waits, None
             waiting.wake(operands.first_ready)
 
-    def finish(self, agent: Agent, op: Operation, operands: Operands) -> bool:
+    def finish(self, agent: Agent, op: Operation) -> bool:
         """Unpack goes on when math has used all but the pages for which there are banks."""
-        if operands.math_ends is None:
+        assert self.last is not None
+        if self.last.math_ends is None:
             self.unpack_waits = agent
             return agent.wait_for(self, op)
-        agent.time = max(agent.time, operands.math_ends)
+        agent.time = max(agent.time, self.last.math_ends)
         return False
 
     def await_operands(self, agent: Agent, op: Operation) -> bool:
@@ -220,23 +229,24 @@ class Sources:
         self.math_waits = agent
         return agent.wait_for(self, op)
 
-    def take(self, agent: Agent, cycles: float, checks: bool) -> Operands:
+    def take(self, agent: Agent, cycles: float) -> tuple[Array, ...]:
         """Math works on the pages of an operation, so many cycles on all of them."""
         operands = self.operands.popleft()
-        if checks and operands.known is not None:
+        if operands.known is not None:
             agent.learn(operands.known)
-        agent.time = max(agent.time, operands.first_ready)
+        if agent.time < operands.first_ready:
+            agent.time = operands.first_ready
         agent.spend(cycles)
         each = cycles / operands.pages
-        agent.time = max(agent.time, operands.last_ready + each)
+        time = agent.time = max(agent.time, operands.last_ready + each)
         banks = min(operands.pages, _BANKS)
-        operands.math_ends = agent.time - each * banks
+        operands.math_ends = time - each * banks
         for left in range(banks - 1, -1, -1):
-            self.free.append(agent.time - each * left)
+            self.free.append(time - each * left)
         if self.unpack_waits is not None:
             waiting, self.unpack_waits = self.unpack_waits, None
             waiting.wake(agent.world.now)
-        return operands
+        return operands.data
 
     # ---- waiting ----------------------------------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ from tilewright.semantics.cores.reports import name_of
 from tilewright.semantics.cores.semaphores import Semaphore
 from tilewright.semantics.cores.static_checks import check_program
 from tilewright.semantics.cores.timeline import Timeline
+from tilewright.semantics.cores.units import count_configures
 from tilewright.semantics.cores.world import World
 from tilewright.semantics.hazards import CoreHazard
 from tilewright.semantics.tile_formats import Bytes
@@ -111,8 +112,7 @@ def run_program(
         cycles,
         cycles / world.grid.clock_hertz,
         world.tile_operations,
-        dict(world.configures),
-        dict(world.changes),
+        *count_configures(agents),
         dict(world.moved_bytes),
         busy,
         highest,
@@ -227,9 +227,7 @@ def _equip(
         name = name_of(queue.result, number)
         made = Queue(core, name, number, type.tile_format, type.pages, addresses[number])
         if memory is not None:
-            bytes = memory[addresses[number] : addresses[number] + type.bytes]
-            made.view = bytes.reshape(type.pages, type.tile_format.page_bytes)
-            made.view[:] = poison_page(type.tile_format)
+            made.place(memory[addresses[number] : addresses[number] + type.bytes], poison_page(type.tile_format))
         filler, emptier = ends[number]
         made.filler = None if filler is None else core.agents[filler]
         made.emptier = None if emptier is None else core.agents[emptier]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 from xdsl.ir import Operation, SSAValue
@@ -13,12 +14,10 @@ from tilewright.dialects.base import decode
 from tilewright.layout.catalogue.device_tiles import FACE, TILE
 from tilewright.semantics.cores.agents import Action, Agent
 from tilewright.semantics.cores.expressions import Argument, Places, places_from, places_of
-from tilewright.semantics.cores.queue_steps import needed_states
-from tilewright.semantics.cores.queues import at
-from tilewright.semantics.cores.registers import Operands
-from tilewright.semantics.cores.reports import hazard
+from tilewright.semantics.cores.registers import Operands, Sources
 from tilewright.semantics.cores.steps import Names, Step
-from tilewright.semantics.tile_formats import Array, decode_in_faces, to_tf32
+from tilewright.semantics.cores.units import needed_states, needs_of, use
+from tilewright.semantics.tile_formats import Array, to_tf32
 
 UNITS = (cores.UNPACK_A, cores.UNPACK_B)
 # Source registers that an operation may be ahead by.
@@ -85,69 +84,62 @@ def _steps(
 ) -> list[Step]:
     """Claim banks, unpack, and go on when math has come so far. `pages`: what math works on; `moved`: how many pages
     are unpacked for it."""
-    begun: dict[Agent, Operands] = {}
-
-    def claim(agent: Agent) -> Action:
-        sources = agent.core.sources
-        assert sources is not None
-        return lambda: sources.claim(agent, op, pages)
+    states = needed_states(op, UNITS)
 
     def unpack(agent: Agent) -> Action:
-        world, queues = agent.world, [agent.queue(each) for each in sources]
-        registers = agent.core.sources
-        assert registers is not None
-        states, checks = needed_states(op, UNITS), world.checks
-        cycles = moved * sum(world.grid.unpack_cycles(q.format.page_bytes) for q in queues) / len(queues)
-        cut = [cuts and queue.format.name == "f32" for queue in queues]
+        world, registers, spend = agent.world, sources_of(agent), agent.spend
+        checks, needs = world.checks, needs_of(agent, states)
+        read = [_Reading(agent, op, value, place, cuts) for value, place in zip(sources, places, strict=True)]
+        page_cycles = sum(world.grid.unpack_cycles(each.queue.format.page_bytes) for each in read)
+        cycles = moved * page_cycles / len(read)
 
         def run(*given: Argument) -> None:
-            check_states(agent, op, states)
-            read: list[Array] = []
-            for queue, place, argument, cutting in zip(queues, places, given, cut, strict=True):
-                slots = queue.full_slots(agent, op, place.pages(argument))
-                if checks:
-                    queue.note_reads(agent, slots, agent.stamp(op))
-                if queue.view is not None:
-                    values = decode_in_faces(at(queue.view, slots), queue.format.name)
-                    read.append(to_tf32(values) if cutting else values)
+            use(agent, op, needs)
+            data = [each.values(at) for each, at in zip(read, given, strict=True)]
             began = agent.time
-            agent.spend(cycles)
-            first = began + (agent.time - began) / pages
-            operands = Operands(op, pages, first, agent.time, prepare(read) if read else ())
-            if checks:
-                operands.known = agent.tell()
-            begun[agent] = operands
-            registers.give(operands)
+            spend(cycles)
+            time = agent.time
+            known = agent.tell() if checks else None
+            values = prepare(data) if world.values else ()
+            registers.give(Operands(pages, began + (time - began) / pages, time, values, known))
 
         return run
 
-    def finish(agent: Agent) -> Action:
-        registers = agent.core.sources
-        assert registers is not None
-        return lambda: registers.finish(agent, op, begun[agent])
-
     arguments = ", ".join(place.argument for place in places)
-    steps = [Step(claim, waits=True), Step(unpack, arguments, in_order=False)]
-    return [*steps, Step(finish, waits=True)] if pages > _BANKS else steps
+    claim = Step(lambda agent: partial(sources_of(agent).claim, agent, op, pages), waits=True)
+    finish = Step(lambda agent: partial(sources_of(agent).finish, agent, op), waits=True)
+    steps = [claim, Step(unpack, arguments, in_order=False)]
+    return [*steps, finish] if pages > _BANKS else steps
 
 
-def check_states(agent: Agent, op: Operation, states: tuple[tuple[str, str], ...]) -> None:
-    """Units are in the states that an operation needs."""
-    for unit, state in states:
-        found = agent.states.get(unit)
-        if found != state:
-            raise hazard(
-                "unit-not-configured" if found is None else "unit-configured-otherwise",
-                f"unit {unit} has to be configured for `{state}`, and is "
-                + ("not configured" if found is None else f"for `{found}`"),
-                agent,
-                op,
-            )
-        if unit in agent.unused:
-            agent.unused.remove(unit)
-            if agent.used.get(unit) != state:
-                agent.used[unit] = state
-                agent.world.changes[unit] += 1
+class _Reading:
+    """A queue that an operation of an agent reads, and which pages of it. `cuts`: whether numbers of f32 are cut off,
+    as the matrix unit does."""
+
+    def __init__(self, agent: Agent, op: Operation, value: SSAValue, places: Places, cuts: bool) -> None:
+        self.queue = agent.queue(value)
+        self._agent, self._op, self._pages = agent, op, places.pages
+        self._checks, self._has_values = agent.world.checks, agent.world.values
+        self._cuts = cuts and self.queue.format.name == "f32"
+
+    def values(self, given: Argument) -> Array:
+        """What is read now: numbers face by face, or nothing where they are not computed."""
+        queue, agent = self.queue, self._agent
+        slots = queue.full_slots(agent, self._op, self._pages(given))
+        if self._checks:
+            queue.note_reads(agent, slots, agent.stamp(self._op))
+        if not self._has_values:
+            return _NOTHING
+        values = queue.read(slots)
+        return to_tf32(values) if self._cuts else values
+
+
+_NOTHING: Array = np.zeros(0, np.float32)
+
+
+def sources_of(agent: Agent) -> Sources:
+    assert agent.core.sources is not None
+    return agent.core.sources
 
 
 def repeated(pages: Array, broadcast: str) -> Array:

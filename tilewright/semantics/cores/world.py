@@ -6,7 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from heapq import heappop, heappush, heappushpop
 from math import inf
 from typing import Any
 
@@ -49,8 +49,6 @@ class World:
     dram_banks: list[float] = field(default_factory=list[float])
     memories: list[list[float]] = field(default_factory=list[list[float]])
     tile_operations: int = 0
-    configures: Counter[str] = field(default_factory=Counter[str])
-    changes: Counter[str] = field(default_factory=Counter[str])
     moved_bytes: Counter[str] = field(default_factory=Counter[str])
     _number: int = 0
     _occupancies: dict[tuple[str, int, int], float] = field(default_factory=dict[tuple[str, int, int], float])
@@ -64,33 +62,32 @@ class World:
 
     def schedule(self, agent: Agent) -> None:
         """An agent goes on at its time."""
-        self._number += 1
-        tie = 0.0 if self.order is None else self.order.random()
-        heappush(self.heap, (agent.time, tie, self._number, agent))
+        heappush(self.heap, self._entry(agent.time, agent))
 
     def at(self, time: float, happens: Callable[[], None]) -> None:
+        heappush(self.heap, self._entry(time, happens))
+
+    def _entry(self, time: float, item: _Item) -> Entry:
         self._number += 1
-        tie = 0.0 if self.order is None else self.order.random()
-        heappush(self.heap, (time, tie, self._number, happens))
+        return time, 0.0 if self.order is None else self.order.random(), self._number, item
 
     def run(self) -> None:
         """Let all happen that can, in the order of time."""
         heap = self.heap
-        while True:
-            time, _, _, item = heappop(heap)
-            if item is None:
-                heappush(heap, (time, 0.0, -1, None))
-                return
-            self.now = time
-            if not isinstance(item, Agent):
+        entry = heappop(heap)
+        while (item := entry[3]) is not None:
+            self.now = entry[0]
+            if isinstance(item, Agent):
+                assert item.generator is not None
+                state = next(item.generator, None)
+                if state:
+                    entry = heappushpop(heap, self._entry(item.time, item))
+                    continue
+                item.ended = state is None
+            else:
                 item()
-                continue
-            assert item.generator is not None
-            state = next(item.generator, None)
-            if state is None:
-                item.ended = True
-            elif state:
-                self.schedule(item)
+            entry = heappop(heap)
+        heappush(heap, entry)
 
     # ---- time -------------------------------------------------------------------------------------------------------
 
