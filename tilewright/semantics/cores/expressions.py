@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from xdsl.ir.affine import AffineExpr, AffineMap
 from xdsl.ir.affine.affine_expr import (
@@ -33,6 +34,14 @@ def python(expression: AffineExpr, dims: Sequence[str], symbols: Sequence[str]) 
             return _combined(expression.kind, left, right)
         case _:
             raise TypeError(f"an affine expression of no known kind: {expression}")
+
+
+@cache
+def function_of(map: AffineMap) -> Callable[..., tuple[int, ...]]:
+    """What a map without dims gives, as a function of its symbols."""
+    names = [f"s{i}" for i in range(map.num_symbols)]
+    results = "".join(f"{python(each, (), names)}, " for each in map.results)
+    return eval(f"lambda {', '.join(names)}: ({results})")
 
 
 def _combined(kind: AffineBinaryOpKind, left: str, right: str) -> str:

@@ -15,6 +15,7 @@ from tilewright.dialects import cores, tile
 from tilewright.dialects.base import decode
 from tilewright.errors import CompilerBug
 from tilewright.machines.machine import Machine
+from tilewright.runtime.garbage import no_collections
 from tilewright.semantics.cores.agent_code import AgentCode, code_of
 from tilewright.semantics.cores.agents import MOVER_COLUMNS, PACK, PARTS, UNPACK, Agent, Core, Mover
 from tilewright.semantics.cores.arrays import ArrayMemory
@@ -97,8 +98,8 @@ def run_program(
         world.arrays[ref] = ArrayMemory(array, holders, name_of(ref, number), is_once, is_whole, written, world.checks)
     _check_formats(program, world)
     codes = _codes(program, timeline is not None)
-    _set_up(program, world, codes)
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"), no_collections():
+        _set_up(program, world, codes)
         world.run()
     agents = [agent for core in world.cores.values() for agent in core.agents.values()]
     check_endings(world, agents)
@@ -179,13 +180,13 @@ def _codes(program: cores.ProgramOp, marks: bool) -> dict[str, AgentCode]:
 
 def _set_up(program: cores.ProgramOp, world: World, codes: dict[str, AgentCode]) -> None:
     rows, columns = program.shape
-    addresses = addresses_of(program, world.grid)
+    plans = _queue_plans(program, world)
+    initial = [(name_of(each.result, i), int(decode(each.initial))) for i, each in enumerate(program.semaphores)]
     per_core = sum(1 if role in PARTS else MOVER_COLUMNS for role in codes)
     world.columns = per_core * rows * columns
     world.queue_numbers = {queue.result: i for i, queue in enumerate(program.queues)}
     world.semaphore_numbers = {semaphore.result: i for i, semaphore in enumerate(program.semaphores)}
     nocs = {thread.role.data: decode(thread.noc) for thread in program.threads if thread.noc is not None}
-    ends = _ends_of(program)
     column = 0
     for row in range(rows):
         for col in range(columns):
@@ -194,7 +195,7 @@ def _set_up(program: cores.ProgramOp, world: World, codes: dict[str, AgentCode])
             for role in codes:
                 core.agents[role] = _agent(world, core, role, column, nocs)
                 column += 1 if role in PARTS else MOVER_COLUMNS
-            _equip(program, world, core, addresses, ends)
+            _equip(world, core, plans, initial)
     _name_givers(program, world)
     # Agents begin when all of them are there, as they know of each other.
     for core in world.cores.values():
@@ -214,28 +215,41 @@ def _agent(world: World, core: Core, role: str, column: int, nocs: dict[str, Any
     return Mover(world, core, role, column, vector, noc=nocs[role])
 
 
-def _equip(
-    program: cores.ProgramOp, world: World, core: Core, addresses: list[int], ends: list[tuple[str | None, str | None]]
-) -> None:
+@dataclass(frozen=True)
+class _QueuePlan:
+    """A queue as it is on each core. `blank`: a page in the beginning; `filler`, `emptier`: agents at its ends."""
+
+    name: str
+    type: cores.QueueType
+    address: int
+    blank: Bytes
+    filler: str | None
+    emptier: str | None
+
+
+def _queue_plans(program: cores.ProgramOp, world: World) -> list[_QueuePlan]:
+    addresses, ends = addresses_of(program, world.grid), _ends_of(program)
+    found: list[_QueuePlan] = []
+    for number, queue in enumerate(program.queues):
+        type, name = cores.queue_type(queue.result), name_of(queue.result, number)
+        found.append(_QueuePlan(name, type, addresses[number], poison_page(type.tile_format), *ends[number]))
+    return found
+
+
+def _equip(world: World, core: Core, plans: Sequence[_QueuePlan], initial: Sequence[tuple[str, int]]) -> None:
     """Queues, semaphores and registers of a core."""
     memory: Bytes | None = None
-    if world.values and program.queues:
-        last = max(a + cores.queue_type(q.result).bytes for a, q in zip(addresses, program.queues, strict=True))
-        memory = np.empty(last, np.uint8)
-    for number, queue in enumerate(program.queues):
-        type = cores.queue_type(queue.result)
-        name = name_of(queue.result, number)
-        made = Queue(core, name, number, type.tile_format, type.pages, addresses[number])
+    if world.values and plans:
+        memory = np.empty(max(plan.address + plan.type.bytes for plan in plans), np.uint8)
+    for number, plan in enumerate(plans):
+        made = Queue(core, plan.name, number, plan.type.tile_format, plan.type.pages, plan.address)
         if memory is not None:
-            made.place(memory[addresses[number] : addresses[number] + type.bytes], poison_page(type.tile_format))
-        filler, emptier = ends[number]
-        made.filler = None if filler is None else core.agents[filler]
-        made.emptier = None if emptier is None else core.agents[emptier]
+            made.place(memory[plan.address : plan.address + plan.type.bytes], plan.blank)
+        made.filler = None if plan.filler is None else core.agents[plan.filler]
+        made.emptier = None if plan.emptier is None else core.agents[plan.emptier]
         core.queues.append(made)
-    for number, semaphore in enumerate(program.semaphores):
-        nothing = np.zeros(world.columns, np.int32)
-        name = name_of(semaphore.result, number)
-        core.semaphores.append(Semaphore(core, name, number, decode(semaphore.initial), nothing))
+    for number, (name, value) in enumerate(initial):
+        core.semaphores.append(Semaphore(core, name, number, value, np.zeros(world.columns, np.int32)))
     core.registers = Registers(core, world.grid.half_registers(world.wide), world.narrow, world.values)
     core.sources = Sources(core)
 

@@ -291,7 +291,7 @@ class _UnitsWalk(Walk):
             case cores.ConfigureOp():
                 self.states[op.unit.data] = op.state.data
             case cores.AccumulateOp():
-                self.accumulates = self.numbers(op.map, op.symbols)[0] != 0
+                self.accumulates = self.given(op)[0] != 0
             case _:
                 self._check_states(op)
 
@@ -360,11 +360,13 @@ class _MoverWalk(Walk):
     """What a mover sends to other cores. `under_way`: multicasts of pages, and of numbers, that may not have come;
     `values`: what it set its semaphores to; `waited`: what it waited for, before it says that it has seen it."""
 
-    def __init__(self, projection: Projection, program: cores.ProgramOp, here: Place) -> None:
+    def __init__(
+        self, projection: Projection, program: cores.ProgramOp, here: Place, initial: dict[SSAValue, int]
+    ) -> None:
         super().__init__(projection, program, here)
         self.program = program
         self.under_way: frozenset[type[Operation]] = frozenset()
-        self.values: dict[SSAValue, int] = {each.result: int(decode(each.initial)) for each in program.semaphores}
+        self.values = dict(initial)
         self.waited: dict[SSAValue, int] = {}
         self.odd: set[SSAValue] = set()
 
@@ -387,12 +389,12 @@ class _MoverWalk(Walk):
             case cores.SemaphoreIncrementOp():
                 self._increment(op)
             case cores.SendOp():
-                row, column = self.numbers(op.core, op.symbols)
+                row, column = self.given(op)
                 self._keep_inside(op, (row, column))
             case cores.MulticastOp():
-                self._multicast(op, op.rectangle, op.symbols)
+                self._multicast(op)
             case cores.SemaphoreMulticastOp():
-                for place in self._multicast(op, op.rectangle, op.symbols):
+                for place in self._multicast(op):
                     self.counts[_Use("multicast", op.semaphore, place, self.values[op.semaphore])] += 1
             case _:
                 pass
@@ -413,17 +415,15 @@ class _MoverWalk(Walk):
             self.odd.add(semaphore)
 
     def _increment(self, op: cores.SemaphoreIncrementOp) -> None:
-        row, column = self.numbers(op.core, op.symbols)
+        row, column = self.given(op)
         if (row, column) == self.here:
             raise self.error("semaphore-of-own-core", "a core sends a number to itself, by the network", op)
         self._keep_inside(op, (row, column))
         self.counts[_Use("increment", op.semaphore, (row, column))] += int(decode(op.value))
 
-    def _multicast(
-        self, op: cores.MulticastOp | cores.SemaphoreMulticastOp, map: cores.AffineMapAttr, symbols: Sequence[SSAValue]
-    ) -> list[Place]:
+    def _multicast(self, op: cores.MulticastOp | cores.SemaphoreMulticastOp) -> list[Place]:
         """The other cores of a rectangle."""
-        top, left, bottom, right = self.numbers(map, symbols)
+        top, left, bottom, right = self.given(op)
         row, column = self.here
         if not (top <= row <= bottom and left <= column <= right):
             text = f"is none of the rectangle {(top, left)} to {(bottom, right)} that it sends to"
@@ -453,13 +453,13 @@ def _check_movers(program: cores.ProgramOp) -> None:
         return
     rows, columns = program.shape
     places = [(row, column) for row in range(rows) for column in range(columns)]
-    for semaphore in program.semaphores:
-        is_odd = bool(decode(semaphore.initial))
-        traffic |= {(semaphore.result, place): _Traffic(is_odd=is_odd) for place in places}
+    initial: dict[SSAValue, int] = {each.result: int(decode(each.initial)) for each in program.semaphores}
+    for semaphore, value in initial.items():
+        traffic |= {(semaphore, place): _Traffic(is_odd=bool(value)) for place in places}
     try:
         for place in places:
             for projection in projections:
-                walk = _MoverWalk(projection, program, place)
+                walk = _MoverWalk(projection, program, place, initial)
                 walk.run()
                 _count(walk, traffic)
     except TooLongError:

@@ -16,6 +16,7 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.dialects import cores, tile
 from tilewright.dialects.base import decode
+from tilewright.semantics.cores.expressions import function_of
 from tilewright.semantics.cores.reports import location_of
 from tilewright.semantics.hazards import CoreHazard
 
@@ -40,12 +41,14 @@ class TooLongError(Exception):
 
 
 class Projection:
-    """A thread without the operations that `keeps` says no to. `differs`: loops whose trips may do something else."""
+    """A thread without the operations that `keeps` says no to. `differs`: loops whose trips may do something else;
+    `maps`: what gives the numbers that an operation gets, and of which values."""
 
     def __init__(self, thread: cores.ThreadOp, keeps: Callable[[Operation], bool]) -> None:
         self.thread = thread
         self.kept: dict[Block, list[Operation]] = {}
         self.differs: set[tile.ForOp] = set()
+        self.maps: dict[Operation, tuple[Callable[..., tuple[int, ...]], tuple[SSAValue, ...]]] = {}
         self._keeps = keeps
         self._project(thread.body.block)
 
@@ -64,7 +67,25 @@ class Projection:
         if kept and isinstance(op, _HAS_NUMBERS):
             loops = {operand.owner.parent_op() for operand in op.operands if isinstance(operand.owner, Block)}
             self.differs |= {loop for loop in loops if isinstance(loop, tile.ForOp)}
+            map = _map_of(op)
+            if map is not None:
+                self.maps[op] = function_of(map.data), tuple(op.symbols)
         return kept
+
+
+def _map_of(op: Operation) -> AffineMapAttr | None:
+    """The map of an operation that has to be known; None of a loop that has all its trips."""
+    match op:
+        case cores.IfOp() | cores.AccumulateOp():
+            return op.map
+        case tile.ForOp():
+            return op.end
+        case cores.MulticastOp() | cores.SemaphoreMulticastOp():
+            return op.rectangle
+        case cores.SendOp() | cores.SemaphoreIncrementOp():
+            return op.core
+        case _:
+            return None
 
 
 class Walk(ABC):
@@ -96,7 +117,12 @@ class Walk(ABC):
 
     def numbers(self, map: AffineMapAttr, symbols: Sequence[SSAValue]) -> tuple[int, ...]:
         """What a map without dims gives."""
-        return tuple(map.data.eval([], [self._numbers[symbol] for symbol in symbols]))
+        return function_of(map.data)(*[self._numbers[symbol] for symbol in symbols])
+
+    def given(self, op: Operation) -> tuple[int, ...]:
+        """The numbers that an operation gets."""
+        function, symbols = self.projection.maps[op]
+        return function(*[self._numbers[symbol] for symbol in symbols])
 
     def error(self, kind: str, message: str, op: Operation) -> CoreHazard:
         return static_error(kind, message, op, self.here)
@@ -110,15 +136,15 @@ class Walk(ABC):
                 case tile.ForOp():
                     self._loop(op)
                 case cores.IfOp():
-                    (condition,) = self.numbers(op.map, op.symbols)
+                    (condition,) = self.given(op)
                     self._block(op.otherwise.block if condition else op.then.block)
                 case _:
                     self.visit(op)
 
     def _loop(self, op: tile.ForOp) -> None:
         trips: int = decode(op.trips)
-        if op.end is not None:
-            trips = min(trips, *self.numbers(op.end, op.symbols))
+        if op in self.projection.maps:
+            trips = min(trips, *self.given(op))
         block, trip = op.body.block, 0
         seen: dict[Hashable, tuple[int, Counter[Hashable]]] = {}
         while trip < trips:
@@ -145,13 +171,13 @@ class Walk(ABC):
 def cores_alike(program: cores.ProgramOp) -> list[list[Place]]:
     """The cores of a program, those together whose threads all do the same."""
     row, column = program.body.block.args
-    chosen: list[tuple[AffineMapAttr, list[SSAValue], int | None]] = []
+    chosen: list[tuple[Callable[..., tuple[int, ...]], list[SSAValue], int | None]] = []
     for op in program.body.walk():
         match op:
             case cores.IfOp():
-                chosen.append((op.map, [*op.symbols], None))
+                chosen.append((function_of(op.map.data), [*op.symbols], None))
             case tile.ForOp() if op.end is not None:
-                chosen.append((op.end, [*op.symbols], decode(op.trips)))
+                chosen.append((function_of(op.end.data), [*op.symbols], decode(op.trips)))
             case _:
                 pass
     found: dict[tuple[object, ...], list[Place]] = {}
@@ -159,13 +185,13 @@ def cores_alike(program: cores.ProgramOp) -> list[list[Place]]:
     for here in ((r, c) for r in range(rows) for c in range(columns)):
         numbers: dict[SSAValue, int] = dict(zip((row, column), here, strict=True))
         key: list[object] = []
-        for map, symbols, trips in chosen:
+        for function, symbols, trips in chosen:
             own = [numbers.get(symbol) for symbol in symbols]
             known = [number for number in own if number is not None]
             if len(known) < len(own):
                 key.append(tuple(known))
                 continue
-            value = map.data.eval([], known)[0]
+            (value,) = function(*known)
             key.append(value != 0 if trips is None else max(0, min(trips, value)))
         found.setdefault(tuple(key), []).append(here)
     return [*found.values()]
