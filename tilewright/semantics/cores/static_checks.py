@@ -9,7 +9,7 @@ to be followed, and what depends on others, is left to the run.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from xdsl.ir import Operation, SSAValue
@@ -364,7 +364,7 @@ class _MoverWalk(Walk):
         self, projection: Projection, program: cores.ProgramOp, here: Place, initial: dict[SSAValue, int]
     ) -> None:
         super().__init__(projection, program, here)
-        self.program = program
+        self.rows, self.columns = program.shape
         self.under_way: frozenset[type[Operation]] = frozenset()
         self.values = dict(initial)
         self.waited: dict[SSAValue, int] = {}
@@ -375,12 +375,12 @@ class _MoverWalk(Walk):
 
     def visit(self, op: Operation) -> None:
         match op:
+            case cores.ReserveOp() | cores.WaitOp():
+                # What is waited for may be an answer to what was multicast.
+                self.under_way = frozenset()
             case cores.BarrierOp():
                 if op.of.data == cores.WRITE:
                     self.under_way = frozenset()
-            case cores.QueueStepOp():
-                # What is waited for may be an answer to what was multicast.
-                self.under_way = frozenset()
             case cores.SemaphoreWaitOp():
                 self.under_way = frozenset()
                 self._wait(op)
@@ -439,8 +439,7 @@ class _MoverWalk(Walk):
         return others
 
     def _keep_inside(self, op: Operation, place: Place) -> None:
-        rows, columns = self.program.shape
-        if not (0 <= place[0] < rows and 0 <= place[1] < columns):
+        if not (0 <= place[0] < self.rows and 0 <= place[1] < self.columns):
             raise self.error("destination-outside", f"there is no core {place} in the program", op)
 
 
@@ -454,31 +453,36 @@ def _check_movers(program: cores.ProgramOp) -> None:
     rows, columns = program.shape
     places = [(row, column) for row in range(rows) for column in range(columns)]
     initial: dict[SSAValue, int] = {each.result: int(decode(each.initial)) for each in program.semaphores}
-    for semaphore, value in initial.items():
-        traffic |= {(semaphore, place): _Traffic(is_odd=bool(value)) for place in places}
     try:
         for place in places:
             for projection in projections:
                 walk = _MoverWalk(projection, program, place, initial)
                 walk.run()
-                _count(walk, traffic)
+                _count(walk, traffic, initial)
     except TooLongError:
         return
     for number, semaphore in enumerate(program.semaphores):
         for place in places:
-            found = traffic[semaphore.result, place]
-            if not found.is_balanced:
+            found = traffic.get((semaphore.result, place))
+            if found is not None and not found.is_balanced:
                 text = f"semaphore {name_of(semaphore.result, number)}: {found}"
                 raise static_error("semaphore-unbalanced", text, semaphore, place)
 
 
-def _count(walk: _MoverWalk, traffic: dict[tuple[SSAValue, Place], _Traffic]) -> None:
+def _count(walk: _MoverWalk, traffic: dict[tuple[SSAValue, Place], _Traffic], initial: Mapping[SSAValue, int]) -> None:
     """Add what a mover did."""
+
+    def of(semaphore: SSAValue, place: Place) -> _Traffic:
+        found = traffic.get((semaphore, place))
+        if found is None:
+            found = traffic[semaphore, place] = _Traffic(is_odd=initial[semaphore] != 0)
+        return found
+
     for semaphore in walk.odd | walk.waited.keys():
-        traffic[semaphore, walk.here].is_odd = True
+        of(semaphore, walk.here).is_odd = True
     for key, count in walk.counts.items():
         assert isinstance(key, _Use)
-        found = traffic[key.semaphore, key.core]
+        found = of(key.semaphore, key.core)
         match key.what:
             case "increment":
                 found.increments += count

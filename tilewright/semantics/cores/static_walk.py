@@ -132,14 +132,17 @@ class Walk(ABC):
             self._visits += 1
             if self._visits > _MOST_VISITS:
                 raise TooLongError
-            match op:
-                case tile.ForOp():
-                    self._loop(op)
-                case cores.IfOp():
-                    (condition,) = self.given(op)
-                    self._block(op.otherwise.block if condition else op.then.block)
-                case _:
-                    self.visit(op)
+            # To ask for a type that an operation is not takes longer than all else here.
+            kind = type(op)
+            if kind is tile.ForOp:
+                assert isinstance(op, tile.ForOp)
+                self._loop(op)
+            elif kind is cores.IfOp:
+                assert isinstance(op, cores.IfOp)
+                (condition,) = self.given(op)
+                self._block(op.otherwise.block if condition else op.then.block)
+            else:
+                self.visit(op)
 
     def _loop(self, op: tile.ForOp) -> None:
         trips: int = decode(op.trips)
