@@ -9,8 +9,9 @@ to be followed, and what depends on others, is left to the run.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from xdsl.ir import Operation, SSAValue
 
@@ -25,12 +26,6 @@ from tilewright.semantics.cores.static_walk import Place, Projection, TooLongErr
 
 _INTEGERS = ("i32", "u32")
 _FILLS, _EMPTIES = (cores.ReserveOp, cores.PushOp), (cores.WaitOp, cores.PopOp)
-_SEMAPHORE_OPS = (
-    cores.SemaphoreSetOp,
-    cores.SemaphoreWaitOp,
-    cores.SemaphoreIncrementOp,
-    cores.SemaphoreMulticastOp,
-)
 
 
 def check_program(program: cores.ProgramOp, machine: Machine) -> None:
@@ -352,8 +347,8 @@ class _Use:
     number: int = 0
 
 
-_WAITS = (cores.BarrierOp, cores.ReserveOp, cores.WaitOp)
-_MOVER_OPS = (*_SEMAPHORE_OPS, cores.MulticastOp, cores.SendOp, *_WAITS)
+# For an operation its semaphore, its number, and whether it waits for a number or more.
+_UsedSemaphores = dict[Operation, tuple[SSAValue, int, bool]]
 
 
 class _MoverWalk(Walk):
@@ -361,7 +356,12 @@ class _MoverWalk(Walk):
     `values`: what it set its semaphores to; `waited`: what it waited for, before it says that it has seen it."""
 
     def __init__(
-        self, projection: Projection, program: cores.ProgramOp, here: Place, initial: dict[SSAValue, int]
+        self,
+        projection: Projection,
+        program: cores.ProgramOp,
+        here: Place,
+        initial: dict[SSAValue, int],
+        used: _UsedSemaphores,
     ) -> None:
         super().__init__(projection, program, here)
         self.rows, self.columns = program.shape
@@ -369,42 +369,31 @@ class _MoverWalk(Walk):
         self.values = dict(initial)
         self.waited: dict[SSAValue, int] = {}
         self.odd: set[SSAValue] = set()
+        self._used = used
 
     def state(self) -> Hashable:
         return self.under_way, tuple(self.values.values()), frozenset(self.waited.items())
 
     def visit(self, op: Operation) -> None:
-        match op:
-            case cores.ReserveOp() | cores.WaitOp():
-                # What is waited for may be an answer to what was multicast.
-                self.under_way = frozenset()
-            case cores.BarrierOp():
-                if op.of.data == cores.WRITE:
-                    self.under_way = frozenset()
-            case cores.SemaphoreWaitOp():
-                self.under_way = frozenset()
-                self._wait(op)
-            case cores.SemaphoreSetOp():
-                self._set(op.semaphore, int(decode(op.value)))
-            case cores.SemaphoreIncrementOp():
-                self._increment(op)
-            case cores.SendOp():
-                row, column = self.given(op)
-                self._keep_inside(op, (row, column))
-            case cores.MulticastOp():
-                self._multicast(op)
-            case cores.SemaphoreMulticastOp():
-                for place in self._multicast(op):
-                    self.counts[_Use("multicast", op.semaphore, place, self.values[op.semaphore])] += 1
-            case _:
-                pass
+        _MOVER_ACTS[type(op)](self, op)
 
-    def _wait(self, op: cores.SemaphoreWaitOp) -> None:
-        if op.at_least is not None or op.semaphore in self.waited:
-            self.odd.add(op.semaphore)
-        self.waited[op.semaphore] = int(decode(op.value))
+    def wait_for_pages(self, _: Operation) -> None:
+        """What is waited for may be an answer to what was multicast."""
+        self.under_way = frozenset()
 
-    def _set(self, semaphore: SSAValue, value: int) -> None:
+    def barrier(self, op: cores.BarrierOp) -> None:
+        if op.of.data == cores.WRITE:
+            self.under_way = frozenset()
+
+    def wait(self, op: cores.SemaphoreWaitOp) -> None:
+        self.under_way = frozenset()
+        semaphore, value, is_odd = self._used[op]
+        if is_odd or semaphore in self.waited:
+            self.odd.add(semaphore)
+        self.waited[semaphore] = value
+
+    def set(self, op: cores.SemaphoreSetOp) -> None:
+        semaphore, value, _ = self._used[op]
         number = self.waited.pop(semaphore, None)
         self.values[semaphore] = value
         if number is None:
@@ -414,14 +403,24 @@ class _MoverWalk(Walk):
         else:
             self.odd.add(semaphore)
 
-    def _increment(self, op: cores.SemaphoreIncrementOp) -> None:
+    def increment(self, op: cores.SemaphoreIncrementOp) -> None:
         row, column = self.given(op)
         if (row, column) == self.here:
             raise self.error("semaphore-of-own-core", "a core sends a number to itself, by the network", op)
         self._keep_inside(op, (row, column))
-        self.counts[_Use("increment", op.semaphore, (row, column))] += int(decode(op.value))
+        semaphore, value, _ = self._used[op]
+        self.counts[_Use("increment", semaphore, (row, column))] += value
 
-    def _multicast(self, op: cores.MulticastOp | cores.SemaphoreMulticastOp) -> list[Place]:
+    def send(self, op: cores.SendOp) -> None:
+        row, column = self.given(op)
+        self._keep_inside(op, (row, column))
+
+    def multicast_number(self, op: cores.SemaphoreMulticastOp) -> None:
+        semaphore, _, _ = self._used[op]
+        for place in self.multicast(op):
+            self.counts[_Use("multicast", semaphore, place, self.values[semaphore])] += 1
+
+    def multicast(self, op: cores.MulticastOp | cores.SemaphoreMulticastOp) -> list[Place]:
         """The other cores of a rectangle."""
         top, left, bottom, right = self.given(op)
         row, column = self.here
@@ -443,20 +442,50 @@ class _MoverWalk(Walk):
             raise self.error("destination-outside", f"there is no core {place} in the program", op)
 
 
+# What a mover does, by the class of the operation, of which each takes one.
+_MOVER_ACTS: dict[type[Operation], Callable[[_MoverWalk, Any], object]] = {
+    cores.ReserveOp: _MoverWalk.wait_for_pages,
+    cores.WaitOp: _MoverWalk.wait_for_pages,
+    cores.BarrierOp: _MoverWalk.barrier,
+    cores.SemaphoreWaitOp: _MoverWalk.wait,
+    cores.SemaphoreSetOp: _MoverWalk.set,
+    cores.SemaphoreIncrementOp: _MoverWalk.increment,
+    cores.SemaphoreMulticastOp: _MoverWalk.multicast_number,
+    cores.MulticastOp: _MoverWalk.multicast,
+    cores.SendOp: _MoverWalk.send,
+}
+
+
+def _used_semaphores(projections: Sequence[Projection]) -> _UsedSemaphores:
+    found: _UsedSemaphores = {}
+    for op in (op for projection in projections for kept in projection.kept.values() for op in kept):
+        match op:
+            case cores.SemaphoreWaitOp():
+                found[op] = op.semaphore, int(decode(op.value)), op.at_least is not None
+            case cores.SemaphoreSetOp() | cores.SemaphoreIncrementOp():
+                found[op] = op.semaphore, int(decode(op.value)), False
+            case cores.SemaphoreMulticastOp():
+                found[op] = op.semaphore, 0, False
+            case _:
+                pass
+    return found
+
+
 def _check_movers(program: cores.ProgramOp) -> None:
     """What movers send goes to cores that there are; and each semaphore gets what is waited for there."""
     traffic: dict[tuple[SSAValue, Place], _Traffic] = {}
     movers = [thread for thread in program.threads if not thread.computes]
-    projections = [Projection(thread, lambda op: isinstance(op, _MOVER_OPS)) for thread in movers]
+    projections = [Projection(thread, lambda op: type(op) in _MOVER_ACTS) for thread in movers]
     if not any(projection.kept[projection.thread.body.block] for projection in projections):
         return
     rows, columns = program.shape
     places = [(row, column) for row in range(rows) for column in range(columns)]
     initial: dict[SSAValue, int] = {each.result: int(decode(each.initial)) for each in program.semaphores}
+    used = _used_semaphores(projections)
     try:
         for place in places:
             for projection in projections:
-                walk = _MoverWalk(projection, program, place, initial)
+                walk = _MoverWalk(projection, program, place, initial, used)
                 walk.run()
                 _count(walk, traffic, initial)
     except TooLongError:
