@@ -246,7 +246,6 @@ def cast_steps(op: cores.CastOp) -> list[Step]:
 
     def compute(half: Half) -> Callable[[], None]:
         operand, target = half.read(read, kind), half.read(slots, new_kind)
-
         same_bits = half.read(read, new_kind)
 
         def taken() -> None:
