@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import ml_dtypes
 import numpy as np
+from xdsl.dialects.builtin import AffineMapAttr
 from xdsl.ir import SSAValue
 from xdsl.utils.exceptions import VerifyException
 
@@ -204,7 +205,7 @@ def wait_behind_copy(kernel: tile.KernelOp) -> None:
     moves_behind(COMPUTE, cores.WaitOp, cores.CopyOp, 1, 1)(kernel)
 
 
-def one_coordinate() -> cores.AffineMapAttr:
+def one_coordinate() -> AffineMapAttr:
     return affine("d0", 1, 2)
 
 

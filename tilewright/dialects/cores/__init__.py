@@ -1,0 +1,212 @@
+"""Operations of the `scheduled` phase on a grid of cores, each with threads that move data and one that computes.
+
+    program     the cores of a rectangle run the threads in it at once, each with queues and semaphores of its own
+    queue       a circular buffer of pages in the memory of each core: reserve, push, wait, pop
+    semaphore   a number in the memory of each core: set, increment, wait, multicast
+    thread      what one thread of every core runs: a mover (`reader`, `writer`) or `compute`
+    if          a choice by where a core is and which trip it is
+
+    fetch  pad  put     pages of an array to a queue, what they have beyond the array, and from a queue to an array
+    gather scatter      elements of an array to a queue, and from a queue to an array
+    rearrange          elements of a queue to other places of another one
+    multicast  send     pages of a queue to the same place of other cores, or of one
+    barrier             what the thread began to read, or to write, has come
+    generate            pages of numbers that depend on their place alone
+
+    configure                 sets the state of a unit, which stays
+    registers                 who has the tile registers: acquire, commit, wait, release
+    copy binary matmul reduce pages of queues to tile registers
+    map cast fold             tile registers to tile registers
+    accumulate  pack          tile registers to pages of a queue
+
+A page is one device tile of 32 x 32 elements, in faces of 16 x 16, in the format of its queue. An array of any rank is
+stored in pages, too: its last two dims are padded to whole tiles and cut into them, the dims before count tiles; an
+array of rank 1 is a row. The coordinates of a page are those of the dims before, then its row and its column of tiles.
+
+What a compute operation reads is counted from the front of a queue, in pages that were waited for; what `pack` and what
+movers write is counted from its back, in pages that were reserved. Maps take dims `d0...`, which an operation repeats
+over its `extents` (or `count`), and symbols `s0...`, its index operands. What a unit's state must be for an operation
+is `states_of`; nothing sets it but `configure`.
+"""
+
+from __future__ import annotations
+
+from xdsl.ir import Dialect
+
+from tilewright.dialects.cores.compute import (
+    AccumulateOp,
+    BinaryOp,
+    CastOp,
+    ConfigureOp,
+    CopyOp,
+    FoldOp,
+    MapOp,
+    MatmulOp,
+    PackOp,
+    ReduceOp,
+    RegisterOp,
+    RegistersOp,
+    states_of,
+)
+from tilewright.dialects.cores.movers import (
+    BarrierOp,
+    ElementsOp,
+    FetchOp,
+    GatherOp,
+    GenerateOp,
+    LinesOp,
+    MulticastOp,
+    PadOp,
+    PagesOp,
+    PutOp,
+    RearrangeOp,
+    ScanOp,
+    ScatterOp,
+    SendOp,
+    SortOp,
+)
+from tilewright.dialects.cores.structure import (
+    ACQUIRE,
+    BROADCASTS,
+    COLUMN,
+    COMMIT,
+    COMPUTE,
+    EDGES,
+    FOLDS,
+    MATRIX,
+    NONE,
+    PACK,
+    READ,
+    READER,
+    RELEASE,
+    ROLES,
+    ROW,
+    SCALAR,
+    STEPS,
+    UNITS,
+    UNPACK_A,
+    UNPACK_B,
+    VECTOR,
+    WAIT,
+    WRITE,
+    WRITER,
+    ComputeOp,
+    CoreOp,
+    EndOp,
+    IfOp,
+    MoverOp,
+    PopOp,
+    ProgramOp,
+    PushOp,
+    QueueOp,
+    QueueStepOp,
+    QueueType,
+    ReserveOp,
+    SemaphoreIncrementOp,
+    SemaphoreMulticastOp,
+    SemaphoreOp,
+    SemaphoreSetOp,
+    SemaphoreType,
+    SemaphoreWaitOp,
+    ThreadOp,
+    WaitOp,
+    page_grid,
+    queue_type,
+    region_of,
+    same_pages,
+    thread_of,
+)
+
+__all__ = [
+    "ACQUIRE",
+    "BROADCASTS",
+    "COLUMN",
+    "COMMIT",
+    "COMPUTE",
+    "EDGES",
+    "FOLDS",
+    "MATRIX",
+    "NONE",
+    "PACK",
+    "READ",
+    "READER",
+    "RELEASE",
+    "ROLES",
+    "ROW",
+    "SCALAR",
+    "STEPS",
+    "UNITS",
+    "UNPACK_A",
+    "UNPACK_B",
+    "VECTOR",
+    "WAIT",
+    "WRITE",
+    "WRITER",
+    "AccumulateOp",
+    "BarrierOp",
+    "BinaryOp",
+    "CastOp",
+    "ComputeOp",
+    "ConfigureOp",
+    "CopyOp",
+    "CoreOp",
+    "Cores",
+    "ElementsOp",
+    "EndOp",
+    "FetchOp",
+    "FoldOp",
+    "GatherOp",
+    "GenerateOp",
+    "IfOp",
+    "LinesOp",
+    "MapOp",
+    "MatmulOp",
+    "MoverOp",
+    "MulticastOp",
+    "PackOp",
+    "PadOp",
+    "PagesOp",
+    "PopOp",
+    "ProgramOp",
+    "PushOp",
+    "PutOp",
+    "QueueOp",
+    "QueueStepOp",
+    "QueueType",
+    "RearrangeOp",
+    "ReduceOp",
+    "RegisterOp",
+    "RegistersOp",
+    "ReserveOp",
+    "ScanOp",
+    "ScatterOp",
+    "SemaphoreIncrementOp",
+    "SemaphoreMulticastOp",
+    "SemaphoreOp",
+    "SemaphoreSetOp",
+    "SemaphoreType",
+    "SemaphoreWaitOp",
+    "SendOp",
+    "SortOp",
+    "ThreadOp",
+    "WaitOp",
+    "page_grid",
+    "queue_type",
+    "region_of",
+    "same_pages",
+    "states_of",
+    "thread_of",
+]
+
+Cores = Dialect(
+    "cores",
+    [
+        *(ProgramOp, QueueOp, SemaphoreOp, ThreadOp, EndOp, IfOp),
+        *(ReserveOp, PushOp, WaitOp, PopOp),
+        *(SemaphoreSetOp, SemaphoreIncrementOp, SemaphoreWaitOp, SemaphoreMulticastOp),
+        *(FetchOp, PadOp, PutOp, GatherOp, ScatterOp, RearrangeOp, ScanOp, SortOp, GenerateOp),
+        *(MulticastOp, SendOp, BarrierOp),
+        *(ConfigureOp, RegistersOp, CopyOp, BinaryOp, MatmulOp, ReduceOp, MapOp, CastOp, FoldOp, AccumulateOp, PackOp),
+    ],
+    [QueueType, SemaphoreType],
+)

@@ -1,0 +1,373 @@
+"""What a program for a grid of cores is made of: threads, queues and semaphores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.dialects.builtin import (
+    AffineMapAttr,
+    BoolAttr,
+    DenseArrayBase,
+    IndexType,
+    IntegerAttr,
+    StringAttr,
+)
+from xdsl.ir import Attribute, Block, Operation, ParametrizedAttribute, Region, SSAValue, TypeAttribute
+from xdsl.irdl import (
+    irdl_attr_definition,
+    irdl_op_definition,
+    operand_def,
+    opt_prop_def,
+    param_def,
+    prop_def,
+    region_def,
+    result_def,
+    traits_def,
+    var_operand_def,
+)
+from xdsl.parser import AttrParser
+from xdsl.printer import Printer
+from xdsl.traits import IsTerminator
+from xdsl.utils.exceptions import VerifyException
+
+from tilewright.dialects.base import PlainOp, decode
+from tilewright.layout.catalogue.device_tiles import FORMATS, TILE, TileFormat
+from tilewright.machines.core_grid import CoreGrid
+
+READER, WRITER, COMPUTE = "reader", "writer", "compute"
+ROLES = (READER, WRITER, COMPUTE)
+READ, WRITE = "read", "write"
+NONE, ROW, COLUMN, SCALAR = "none", "row", "column", "scalar"
+BROADCASTS = (NONE, ROW, COLUMN, SCALAR)
+ACQUIRE, COMMIT, WAIT, RELEASE = "acquire", "commit", "wait", "release"
+# By what the vector unit reduces a register.
+FOLDS = ("add", "maximum", "minimum")
+STEPS = (ACQUIRE, COMMIT, WAIT, RELEASE)
+
+# Units of the compute thread that have a state: formats of what the two inputs of the matrix unit are unpacked from,
+# what the matrix unit does, what the vector unit does, the format that is packed to, and how much of a tile is packed.
+UNPACK_A, UNPACK_B, MATRIX, VECTOR, PACK, EDGES = "unpack_a", "unpack_b", "matrix", "vector", "pack", "edges"
+UNITS = (UNPACK_A, UNPACK_B, MATRIX, VECTOR, PACK, EDGES)
+
+
+# ---- types ----------------------------------------------------------------------------------------------------------
+
+
+@irdl_attr_definition
+class QueueType(ParametrizedAttribute, TypeAttribute):
+    """A circular buffer of so many pages, of one format."""
+
+    name = "cores.queue"
+    format: StringAttr = param_def()
+    capacity: IntegerAttr = param_def()
+
+    @property
+    def pages(self) -> int:
+        return int(self.capacity.value.data)
+
+    @property
+    def tile_format(self) -> TileFormat:
+        return FORMATS[self.format.data]
+
+    @property
+    def bytes(self) -> int:
+        return self.pages * self.tile_format.page_bytes
+
+    def print_parameters(self, printer: Printer) -> None:
+        with printer.in_angle_brackets():
+            printer.print_attribute(self.format)
+            printer.print_string(f", {self.pages}")
+
+    @classmethod
+    def parse_parameters(cls, parser: AttrParser) -> Sequence[Attribute]:
+        with parser.in_angle_brackets():
+            format = StringAttr(parser.parse_str_literal())
+            parser.parse_punctuation(",")
+            return [format, IntegerAttr(parser.parse_integer(), IndexType())]
+
+
+@irdl_attr_definition
+class SemaphoreType(ParametrizedAttribute, TypeAttribute):
+    """A number of 32 bits in the memory of each core, at the same address."""
+
+    name = "cores.semaphore"
+
+
+def queue_type(value: SSAValue) -> QueueType:
+    if not isinstance(value.type, QueueType):
+        raise VerifyException(f"expected a queue, got {value.type}")
+    return value.type
+
+
+def page_grid(shape: Sequence[int]) -> tuple[int, ...]:
+    """How many pages an array of a shape has along each coordinate of a page."""
+    padded = (*(1,) * (2 - len(shape)), *shape)
+    return (*padded[:-2], *(-(-size // TILE) for size in padded[-2:]))
+
+
+def same_pages(before: Sequence[int], after: Sequence[int]) -> bool:
+    """Whether an array that is reshaped has the same pages in the same order: its rows are as long, and are cut into
+    pages of the same rows."""
+    first, second = ((*(1,) * (2 - len(shape)), *shape) for shape in (before, after))
+    if first[-1] != second[-1]:
+        return False
+    return first[-2] == second[-2] or (first[-2] % TILE == 0 and second[-2] % TILE == 0)
+
+
+# ---- structure ------------------------------------------------------------------------------------------------------
+
+
+@irdl_op_definition
+class EndOp(PlainOp):
+    """Ends a region without results."""
+
+    name = "cores.end"
+    traits = traits_def(IsTerminator())
+
+
+@irdl_op_definition
+class ProgramOp(PlainOp):
+    """Every core of a rectangle of `cores` (rows, columns) runs all threads; the arguments are its row and column. It
+    ends when all threads of all cores have. Tile registers have 32 bits where they are `wide`, else 16. From
+    `arrays_begin_bytes` of each core's memory on, where that is said, there are arrays: queues lie below."""
+
+    name = "cores.program"
+    cores = prop_def(DenseArrayBase)
+    wide = opt_prop_def(BoolAttr)
+    arrays_begin_bytes = opt_prop_def(IntegerAttr)
+    body = region_def("single_block")
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        rows, columns = decode(self.cores)
+        return rows, columns
+
+    def memory_end_bytes(self, grid: CoreGrid) -> int:
+        """Where the memory of a core ends that queues may take."""
+        return grid.memory_end_bytes if self.arrays_begin_bytes is None else int(decode(self.arrays_begin_bytes))
+
+    @property
+    def threads(self) -> list[ThreadOp]:
+        return [op for op in self.body.block.ops if isinstance(op, ThreadOp)]
+
+    @property
+    def queues(self) -> list[QueueOp]:
+        return [op for op in self.body.block.ops if isinstance(op, QueueOp)]
+
+    @property
+    def semaphores(self) -> list[SemaphoreOp]:
+        return [op for op in self.body.block.ops if isinstance(op, SemaphoreOp)]
+
+    def verify_(self) -> None:
+        if len(decode(self.cores)) != 2 or len(self.body.block.args) != 2 or min(decode(self.cores)) < 1:
+            raise VerifyException("cores.program: needs rows and columns of cores, and an index for each")
+        roles = [thread.role.data for thread in self.threads]
+        if len({*roles}) != len(roles):
+            raise VerifyException(f"cores.program: two threads have one role among {roles}")
+        for op in self.body.block.ops:
+            if not isinstance(op, QueueOp | SemaphoreOp | ThreadOp | EndOp):
+                raise VerifyException(f"cores.program: {op.name} is outside of all threads")
+        for queue in self.queues:
+            _verify_ends(queue)
+
+
+def _verify_ends(queue: QueueOp) -> None:
+    """One thread fills a queue, one empties it."""
+    for ends, what in (((ReserveOp, PushOp), "filled"), ((WaitOp, PopOp), "emptied")):
+        users = {thread_of(use.operation) for use in queue.result.uses if isinstance(use.operation, ends)}
+        if len(users) > 1:
+            roles = " and ".join(sorted(user.role.data for user in users))
+            raise VerifyException(f"cores.queue: one queue is {what} by {roles}")
+
+
+def thread_of(op: Operation) -> ThreadOp:
+    """The thread that an operation is in."""
+    parent = op.parent_op()
+    while not isinstance(parent, ThreadOp):
+        if parent is None:
+            raise VerifyException(f"{op.name}: in no thread")
+        parent = parent.parent_op()
+    return parent
+
+
+@irdl_op_definition
+class QueueOp(PlainOp):
+    """A queue, which is empty. `address_bytes`: where it begins in the memory of each core, once that is planned."""
+
+    name = "cores.queue"
+    address_bytes = opt_prop_def(IntegerAttr)
+    result = result_def(QueueType)
+
+    def verify_(self) -> None:
+        type = queue_type(self.result)
+        if type.format.data not in FORMATS:
+            raise VerifyException(f"cores.queue: no format `{type.format.data}`")
+        if type.pages < 1:
+            raise VerifyException("cores.queue: has no page")
+
+
+@irdl_op_definition
+class SemaphoreOp(PlainOp):
+    """A semaphore with a number in the beginning."""
+
+    name = "cores.semaphore"
+    initial = prop_def(IntegerAttr)
+    result = result_def(SemaphoreType)
+
+
+@irdl_op_definition
+class ThreadOp(PlainOp):
+    """What one thread of every core runs. `noc`: by which of the two networks a mover moves data."""
+
+    name = "cores.thread"
+    role = prop_def(StringAttr)
+    noc = opt_prop_def(IntegerAttr)
+    body = region_def("single_block")
+
+    @property
+    def computes(self) -> bool:
+        return self.role.data == COMPUTE
+
+    def verify_(self) -> None:
+        if self.role.data not in ROLES:
+            raise VerifyException(f"cores.thread: no role `{self.role.data}`, only {', '.join(ROLES)}")
+        if self.computes != (self.noc is None) or (self.noc is not None and self.noc.value.data not in (0, 1)):
+            raise VerifyException(f"cores.thread: a {self.role.data} with the network {self.noc}")
+        for op in self.body.walk():
+            if isinstance(op, MoverOp if self.computes else ComputeOp):
+                raise VerifyException(f"{op.name}: in the thread `{self.role.data}`")
+
+
+class CoreOp(PlainOp):
+    """An operation of a thread."""
+
+
+class MoverOp(CoreOp):
+    """An operation that only movers run."""
+
+
+class ComputeOp(CoreOp):
+    """An operation that only the thread that computes runs."""
+
+
+def verify_map(op: PlainOp, what: str, map: AffineMapAttr | None, dims: int, results: int) -> None:
+    if map is None:
+        return
+    symbols = sum(isinstance(o.type, IndexType) for o in op.operands)
+    if (map.data.num_dims, len(map.data.results)) != (dims, results) or map.data.num_symbols != symbols:
+        raise VerifyException(
+            f"{op.name}: {what} {map.data} is not from {dims} dims and {symbols} symbols to {results} numbers"
+        )
+
+
+@irdl_op_definition
+class IfOp(CoreOp):
+    """Run `then` where `map(symbols)` is 0, else `otherwise`."""
+
+    name = "cores.if"
+    symbols = var_operand_def(IndexType)
+    map = prop_def(AffineMapAttr)
+    then = region_def("single_block")
+    otherwise = region_def("single_block")
+
+    def verify_(self) -> None:
+        verify_map(self, "the condition", self.map, 0, 1)
+
+
+# ---- queues and semaphores ------------------------------------------------------------------------------------------
+
+
+class QueueStepOp(CoreOp):
+    """A step of `pages` pages at one end of a queue."""
+
+    queue = operand_def(QueueType)
+    pages = prop_def(IntegerAttr)
+
+    @property
+    def count(self) -> int:
+        return int(self.pages.value.data)
+
+    def verify_(self) -> None:
+        if not 1 <= self.count <= queue_type(self.queue).pages:
+            raise VerifyException(f"{self.name}: {self.count} pages of a queue of {queue_type(self.queue).pages}")
+
+
+@irdl_op_definition
+class ReserveOp(QueueStepOp):
+    """Go on when so many pages at the back are free."""
+
+    name = "cores.reserve"
+
+
+@irdl_op_definition
+class PushOp(QueueStepOp):
+    """The next pages at the back, which were reserved, are full."""
+
+    name = "cores.push"
+
+
+@irdl_op_definition
+class WaitOp(QueueStepOp):
+    """Go on when so many pages at the front are full."""
+
+    name = "cores.wait"
+
+
+@irdl_op_definition
+class PopOp(QueueStepOp):
+    """The next pages at the front, which were waited for, are free."""
+
+    name = "cores.pop"
+
+
+@irdl_op_definition
+class SemaphoreSetOp(MoverOp):
+    """The core's own number becomes `value`."""
+
+    name = "cores.semaphore_set"
+    semaphore = operand_def(SemaphoreType)
+    value = prop_def(IntegerAttr)
+
+
+@irdl_op_definition
+class SemaphoreIncrementOp(MoverOp):
+    """`value` is added to the number of core `core(symbols)`, some time later, after what the thread wrote before."""
+
+    name = "cores.semaphore_increment"
+    semaphore = operand_def(SemaphoreType)
+    symbols = var_operand_def(IndexType)
+    core = prop_def(AffineMapAttr)
+    value = prop_def(IntegerAttr)
+
+    def verify_(self) -> None:
+        verify_map(self, "the core", self.core, 0, 2)
+
+
+@irdl_op_definition
+class SemaphoreWaitOp(MoverOp):
+    """Go on when the core's own number is `value`, exactly, or with `at_least` that or more."""
+
+    name = "cores.semaphore_wait"
+    semaphore = operand_def(SemaphoreType)
+    value = prop_def(IntegerAttr)
+    at_least = opt_prop_def(BoolAttr)
+
+
+@irdl_op_definition
+class SemaphoreMulticastOp(MoverOp):
+    """The core's own number is written to that of all other cores of `rectangle(symbols)` = (first row, first column,
+    last row, last column), some time later, after what the thread multicast before. The number is read when it is
+    sent."""
+
+    name = "cores.semaphore_multicast"
+    semaphore = operand_def(SemaphoreType)
+    symbols = var_operand_def(IndexType)
+    rectangle = prop_def(AffineMapAttr)
+
+    def verify_(self) -> None:
+        verify_map(self, "the rectangle", self.rectangle, 0, 4)
+
+
+def region_of(arguments: int = 0) -> Region:
+    """A region of one block, with so many indices."""
+    return Region(Block(arg_types=[IndexType() for _ in range(arguments)]))
