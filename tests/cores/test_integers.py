@@ -204,3 +204,12 @@ def test_bits_of_narrow_floats_are_refused() -> None:
     x = np.zeros((4, 4), dtypes.bf16.numpy)
     with pytest.raises(UnsupportedOnTargetError, match="the bits of bf16 are not taken for f16"):
         tw.jit(lambda x: tw.bitcast(x, tw.f16), target="grid:wormhole")(x)
+
+
+@pytest.mark.parametrize("fn", ["max", "min", "argmax", "argmin", "sum"])
+def test_numbers_of_64_bits_are_reduced_in_32(fn: str) -> None:
+    """What begins a reduction of i64 is beyond what 32 bits hold."""
+    x = np.random.default_rng(1).integers(-(2**20), 2**20, (37, 70))
+    for axis in (0, 1):
+        compiled_ = tw.jit(lambda x, axis=axis: getattr(tw, fn)(x, axis=axis)).lower(x).compile(target="grid:wormhole")
+        np.testing.assert_array_equal(compiled_(x), getattr(x, fn)(axis))

@@ -103,6 +103,14 @@ def test_a_result_that_is_an_argument_keeps_its_place() -> None:
     assert 0 < np.abs(got[1] - x).max() < 2**-6 * np.abs(x).max()
 
 
+@pytest.mark.parametrize("shape", [(4, 0), (0,), (2, 0, 40)], ids=str)
+def test_arrays_of_nothing_are_placed(shape: tuple[int, ...]) -> None:
+    x = np.zeros(shape, np.float32)
+    for storage in ({"return": "l1"}, {"x": "l1 2x3", "return": "bfp8"}, {"x": "l1 block"}):
+        assert tw.jit(lambda x: x).lower(x).compile(target="grid", storage=storage)(x).shape == shape
+        assert tw.jit(lambda x: -x).lower(x).compile(target="grid", storage=storage)(x).shape == shape
+
+
 def test_rows_of_their_own_core_take_no_network() -> None:
     x = normal(64 * 32, 64)
     unit = compiled(negated(x), "wormhole", storage={0: "l1 height", 1: "l1 height"})

@@ -127,3 +127,45 @@ def test_what_is_read_beyond_an_operand_is_filled() -> None:
     found = np.full((40, 50), np.nan, np.float32)
     with_sums_of_columns(a, b, found)
     np.testing.assert_array_equal(found, a @ b + (a @ b).sum(0, keepdims=True))
+
+
+# ---- points that there are not --------------------------------------------------------------------------------------
+
+_TILE = 32
+
+
+@tw.kernel(target="grid:wormhole")
+def stored_elsewhere(a: tw.In["M K"], b: tw.In["K N"], c: tw.Out["M N"], d: tw.InOut["P Q"]):
+    """Another array is larger than what points are counted over."""
+    for i, j in tw.grid(c, (_TILE, _TILE)):
+        acc = tw.dot(a[i, :], b[:, j], tw.zeros((_TILE, _TILE), tw.f32))
+        c[i, j] = acc
+        d[i.start : i.start + _TILE, j.start : j.start + _TILE] = acc + 1
+
+
+@tw.kernel(target="grid:wormhole")
+def stored_by_index(a: tw.In["P K"], b: tw.In["K N"], places: tw.In["P"], e: tw.In["M N"], d: tw.InOut["Q N"]):
+    for i, j in tw.grid(e, (_TILE, _TILE)):
+        acc = tw.dot(a[i.start : i.start + _TILE, :], b[:, j], tw.zeros((_TILE, _TILE), tw.f32))
+        rows = places[i.start : i.start + _TILE]
+        d[rows, j] = acc + e[i, j]
+
+
+@pytest.mark.parametrize("sizes", [(_TILE * 65, _TILE), (_TILE * 9, _TILE * 9)], ids=str)
+def test_points_beyond_the_last_one_store_nothing(sizes: tuple[int, int]) -> None:
+    """In a line, and by rows and columns of cores."""
+    rows, columns = sizes
+    random = np.random.default_rng(0)
+    a, b, d = (
+        random.integers(-3, 4, shape).astype(np.float32)
+        for shape in ((rows, 32), (32, columns), (rows + 96, columns + 32))
+    )
+    wanted = d.copy()
+    wanted[:rows, :columns] = a @ b + 1
+    stored_elsewhere(a, b, np.zeros(sizes, np.float32), d)
+    np.testing.assert_array_equal(d, wanted)
+    long, e = random.integers(-3, 4, (2 * rows, 32)).astype(np.float32), np.ones(sizes, np.float32)
+    found = np.zeros((2 * rows, columns), np.float32)
+    stored_by_index(long, b, np.arange(2 * rows, dtype=np.int32)[::-1].copy(), e, found)
+    np.testing.assert_array_equal(found[rows:], (long[:rows] @ b + 1)[::-1])
+    assert not found[:rows].any()

@@ -161,7 +161,8 @@ def plain_function(value: Any) -> FunctionType | None:
 
 def is_ours(function: FunctionType) -> bool:
     """Whether a function is of this package."""
-    return function.__module__.split(".")[0] == "tilewright"
+    # What is made by `exec` may be of no module.
+    return (function.__module__ or "").split(".")[0] == "tilewright"
 
 
 def _description(value: Any) -> str:

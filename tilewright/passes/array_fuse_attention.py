@@ -262,7 +262,11 @@ def match_attention(product: array.ContractOp) -> tuple[AttentionParts, set[Oper
     if first.attributes_of()["left_batch"] != product.attributes_of()["left_batch"]:
         return None
     parts = AttentionParts(first, scores, product, product.results[0], weights)
-    return parts, {product, *dividing, exponential, total, subtract, highest, first, *between}
+    operations = {product, *dividing, exponential, total, subtract, highest, first, *between}
+    # Values that are the scores themselves, or what a region finds outside, are no attention.
+    if product.operands[1].owner in operations or len({op.parent_block() for op in operations}) > 1:
+        return None
+    return parts, operations
 
 
 def _one_compute_type(first: array.ContractOp, scores: SSAValue, product: array.ContractOp) -> bool:

@@ -23,6 +23,7 @@ from tilewright.passes.core_sections import (
     carrier_of,
     convert,
     coordinates,
+    number_of_carrier,
     rounded,
 )
 from tilewright.passes.core_threads import ZERO, plus, times
@@ -146,7 +147,7 @@ class Graph:
             block.insert_op_before(iota, op)
         place = self.read(iota.result, at)
         inside = apply("less", [place, Number(float(int(op.limit.value.data)), dtypes.i32)], dtypes.i32)
-        value = Number(float(decode(op.value)), carrier_of(type.dtype))
+        value = Number(number_of_carrier(float(decode(op.value)), type.dtype), carrier_of(type.dtype))
         return apply("select", [inside, self.node(op.source, at), value], type.dtype)
 
     def _place(self, op: tile.IotaOp, at: tuple[int | None, ...]) -> Node:

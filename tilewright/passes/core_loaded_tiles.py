@@ -28,6 +28,7 @@ from tilewright.passes.core_sections import (
     Held,
     Padding,
     coordinates,
+    number_of_carrier,
 )
 from tilewright.passes.core_threads import (
     ZERO,
@@ -122,7 +123,7 @@ class LoadedTiles(ABC):
         queue = self.threads.queue(format, self.capacity(pages, scope, self._buffers))
         number = float(fill) if isinstance(fill, int | float) else None
         if number is None and op.fill is not None:
-            number = float(decode(op.fill))
+            number = number_of_carrier(float(decode(op.fill)), type.dtype)
         if op.fill is not None:
             sides = True, True
         unread = self._unread.get(op, ())

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import prod
 
+from xdsl.dialects.builtin import IndexType
 from xdsl.ir.affine import AffineExpr
 
 from tilewright.cost.core_tiles import Split
 from tilewright.dialects import tile
 from tilewright.machines.core_grid import CoreGrid
+from tilewright.passes.core_forms import Sum, linear
 from tilewright.passes.core_threads import CORE_COLUMN, CORE_ROW, ZERO, divided, plus, remainder, times
 
 
@@ -73,12 +75,38 @@ def deal_points(kernel: tile.KernelOp, grid: CoreGrid, split: Split | None = Non
         return Dealt(shape, cores, [], line=1, parts=split.parts)
     # What is printed or asserted is so for points that there are.
     has_marks = any(isinstance(op, tile.PrintOp | tile.AssertOp) for op in kernel.walk())
-    is_even = not has_marks and any(isinstance(op, tile.DotOp) for op in kernel.walk())
-    if is_even:
-        dealt = _by_rows_and_columns(shape, grid)
+    has_product = any(isinstance(op, tile.DotOp) for op in kernel.walk())
+    if has_product and not has_marks:
+        dealt = _by_rows_and_columns(kernel, grid)
         if dealt is not None:
             return dealt
+    outermost = next((dim for dim, size in enumerate(shape) if size > 1), 0)
+    is_even = has_product and not has_marks and _stores_nothing_beyond(kernel, outermost)
     return _in_a_line(shape, grid, is_even)
+
+
+def _stores_nothing_beyond(kernel: tile.KernelOp, dim: int) -> bool:
+    """Whether what points beyond the last one along a dim of the grid would store lies outside of its arrays."""
+    return all(_is_beyond(op, kernel, dim) for op in kernel.walk() if isinstance(op, tile.StoreOp))
+
+
+def _is_beyond(op: tile.StoreOp, kernel: tile.KernelOp, dim: int) -> bool:
+    """Whether an index as large as the grid is along a dim leads a store beyond its array."""
+    if not kernel.grid_shape:
+        return True
+    for expression, size in zip(op.map.data.results, tile.ref_type(op.destination).shape, strict=True):
+        total = linear(expression)
+        if total is None or any(factor < 0 for _, factor in (*total.dims, *total.symbols)) or total.constant < 0:
+            continue
+        own = sum(factor for place, factor in total.symbols if op.symbols[place] is kernel.indices[dim])
+        if own * kernel.grid_shape[dim] + total.constant >= size and _is_counted(op, total):
+            return True
+    return False
+
+
+def _is_counted(op: tile.StoreOp, total: Sum) -> bool:
+    """Whether a sum has places in it that are counted, and none that tiles hold."""
+    return all(isinstance(op.symbols[place].type, IndexType) for place, factor in total.symbols if factor)
 
 
 def _in_a_line(shape: tuple[int, ...], grid: CoreGrid, is_even: bool) -> Dealt:
@@ -99,9 +127,10 @@ def _in_a_line(shape: tuple[int, ...], grid: CoreGrid, is_even: bool) -> Dealt:
     return Dealt(shape, (rows, columns), loops, line=max(1, each))
 
 
-def _by_rows_and_columns(shape: tuple[int, ...], grid: CoreGrid) -> Dealt | None:
+def _by_rows_and_columns(kernel: tile.KernelOp, grid: CoreGrid) -> Dealt | None:
     """The last two dims of more than one point along rows and columns of cores; None where that leaves half of the
-    cores without any that a line would use."""
+    cores without any that a line would use, or what is beyond the last points would be stored."""
+    shape = kernel.grid_shape
     wide = [d for d, size in enumerate(shape) if size > 1]
     if len(wide) < 2:
         return None
@@ -111,6 +140,9 @@ def _by_rows_and_columns(shape: tuple[int, ...], grid: CoreGrid) -> Dealt | None
     others = prod(shape[d] for d in wide[:-2])
     if 2 * counts[0] * counts[1] <= min(grid.rows * grid.columns, prod(shape)) and others > 1:
         return None
+    for d, count, points in zip((first, second), counts, each, strict=True):
+        if count * points > shape[d] and not _stores_nothing_beyond(kernel, d):
+            return None
     dealt = Dealt(shape, (counts[0], counts[1]), [])
     roots = {first: AffineExpr.symbol(CORE_ROW), second: AffineExpr.symbol(CORE_COLUMN)}
     for dim, size in enumerate(shape):

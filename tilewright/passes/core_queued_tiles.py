@@ -36,6 +36,7 @@ from tilewright.passes.core_sections import (
     Target,
     apply,
     emit_section,
+    number_of_carrier,
     padding_of,
     page_at,
     plan_of,
@@ -213,7 +214,7 @@ class QueuedTiles(LoadedTiles):
         source = self.load_behind(value)
         if source is not None:
             load, fill, dims = source
-            given = None if load.fill is None else float(decode(load.fill))
+            given = None if load.fill is None else number_of_carrier(float(decode(load.fill)), array_type(value).dtype)
             wanted = fill if fill is not None else next((n for n in need if n is not None), None)
             if (given is None or wanted in (None, given)) and need in (
                 (None, None),

@@ -75,8 +75,8 @@ def _kernel(name: str, type: ArrayType, target: Stored) -> tile.KernelOp:
     shape = type.shape
     placement = placement_of(target.placement)
     height, width = (1, _MOST_PAGES) if placement is None else placement.shard
-    width = min(width, _MOST_PAGES, page_matrix(shape)[1])
-    height = min(height, max(1, _MOST_PAGES // width))
+    width = max(1, min(width, _MOST_PAGES, page_matrix(shape)[1]))
+    height = max(1, min(height, _MOST_PAGES // width))
     sides = [1] * max(0, len(shape) - 2) + [TILE * height, TILE * width][max(0, 2 - len(shape)) :]
     grid = tuple(-(-size // side) for size, side in zip(shape, sides, strict=True))
     ref = tile.ref(type)

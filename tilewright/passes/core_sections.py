@@ -142,6 +142,16 @@ def carrier_of(dtype: DType) -> DType:
     return dtypes.u32 if dtype.kind == "u" else dtypes.i32
 
 
+def number_of_carrier(value: float, dtype: DType) -> float:
+    """A number of a type as registers hold it: one that 32 bits do not reach, such as the least of i64, is the nearest
+    that they do."""
+    carrier = carrier_of(dtype)
+    if carrier.is_float:
+        return value
+    low, high = (0, 2**32 - 1) if carrier == dtypes.u32 else (-(2**31), 2**31 - 1)
+    return float(min(max(value, low), high))
+
+
 def apply(fn: str, arguments: Sequence[Node], operands: DType) -> Node:
     """A function of operands of a type (the last one's)."""
     if operands.is_bool and fn in _OF_BOOLS:

@@ -15,7 +15,7 @@ from tilewright.dialects.base import array_type, decode
 from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug, UnsupportedOnTargetError
 from tilewright.passes.core_forms import Form
-from tilewright.passes.core_sections import carrier_of
+from tilewright.passes.core_sections import carrier_of, number_of_carrier
 from tilewright.passes.core_threads import with_symbols
 from tilewright.passes.layout_rules import location_of
 
@@ -220,8 +220,9 @@ def load_behind_of(op: Operation) -> Loaded | None:
         inner = following
     if not fills or not isinstance(inner, tile.LoadOp):
         return None
-    values = {float(decode(each.value)) for each in fills}
-    values |= set() if inner.fill is None else {float(decode(inner.fill))}
+    dtype = array_type(inner.result).dtype
+    given = [each.value for each in fills] + ([] if inner.fill is None else [inner.fill])
+    values = {number_of_carrier(float(decode(each)), dtype) for each in given}
     if len(values) > 1 or not all(_fills_beyond(each, inner) for each in fills):
         return None
     parts = [part for each in fills for part in each.map.data.results[0].dfs()]

@@ -75,7 +75,7 @@ from tilewright.passes.core_points import deal_points
 from tilewright.passes.core_products import Product, emit_product
 from tilewright.passes.core_queued_tiles import QueuedTiles
 from tilewright.passes.core_reductions import Reduction, emit_lines, emit_reduction, lines_left
-from tilewright.passes.core_sections import Held
+from tilewright.passes.core_sections import Held, number_of_carrier
 from tilewright.passes.core_threads import ZERO, Threads, plus, times, with_symbols
 from tilewright.passes.core_tile_facts import (
     PLACEWISE,
@@ -278,7 +278,7 @@ class _Lowering:
         form = self.tiles.natural(operand)
         reduced: tuple[int, ...] = attributes["axes"]
         identity = ops.FUNCTIONS[attributes["fn"]].identity
-        value = None if identity is None else float(identity(type.dtype))
+        value = None if identity is None else number_of_carrier(float(identity(type.dtype)), type.dtype)
         need = tuple(value if dim in reduced else None for dim in (form.rows, form.columns))
         held = self.tiles.held(operand, form, (need[0], need[1]))
         result = array_type(op.results[0])
