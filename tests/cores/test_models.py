@@ -126,3 +126,15 @@ def test_attention_of_narrow_floats_is_one_kernel() -> None:
     scores = wide[0] @ wide[1].transpose(0, 2, 1) * 0.125
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     check(got, weights / weights.sum(-1, keepdims=True) @ wide[2], dtypes.bf16, bounds_of(dtypes.bf16, 3))
+
+
+@pytest.mark.parametrize("width", [128, 512])
+def test_wide_heads_are_two_products_and_a_softmax(width: int) -> None:
+    """Of 128 columns a core has room for tiles of everything, of 512 not."""
+    x = np.random.default_rng(0).standard_normal((300, width)).astype(np.float32) / 8
+    compiled = tw.jit(lambda x: tw.nn.softmax(x @ x.mT, axis=-1) @ x).lower(x).compile(target="grid:wormhole")
+    scores = x.astype(np.float64) @ x.T
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    wanted = weights / weights.sum(-1, keepdims=True) @ x
+    assert np.linalg.norm(compiled(x) - wanted) < 5e-3 * np.linalg.norm(wanted)
+    assert len(compiled.executable.timing) == (1 if width == 128 else 3)

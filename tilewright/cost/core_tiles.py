@@ -28,6 +28,8 @@ _SUM_BYTES = 4 * TILE * TILE
 _INTEGER_BITS = 32
 _DIGIT_BITS = 8
 _EXACT = 2**24
+# Pages of queries in a tile of an attention, and of keys in a step.
+_ATTENTION_ROWS, _ATTENTION_KEYS = 4, 8
 # What cores that share a loop send to one of them.
 _PARTIAL_PAGES = 64
 
@@ -198,12 +200,34 @@ def parts(extent: int, size: int) -> list[int]:
     return [size] * whole + [left] * (left > 0)
 
 
-def attention_tile(queries: int, keys: int, others: int, grid: CoreGrid) -> tuple[int, int]:
+@dataclass(frozen=True)
+class Attention:
+    """Sizes of an attention: `depth` is that of the scores, `values` the columns of the result, `others` how many there
+    are of both, such as heads; `page_bytes` of an operand."""
+
+    queries: int
+    keys: int
+    depth: int
+    values: int
+    others: int
+    page_bytes: int
+
+    def fits(self, grid: CoreGrid) -> bool:
+        """Whether a core has room for tiles of queries, two steps of keys and values, scores and weights, and the sums
+        of three trips with the result. With smaller tiles keys would be read too often: two products and a softmax are
+        faster then."""
+        deep, wide = _pages(self.depth), _pages(self.values)
+        rows, step = min(_ATTENTION_ROWS, _pages(self.queries)), min(_ATTENTION_KEYS, _pages(self.keys))
+        loaded = rows * deep + 2 * step * (deep + wide) + 2 * rows * wide
+        return loaded * self.page_bytes + 3 * rows * (step + wide) * _SUM_BYTES <= grid.memory_bytes
+
+
+def attention_tile(sizes: Attention, grid: CoreGrid) -> tuple[int, int]:
     """Queries of a tile, and keys of a step: fewer queries while cores would be idle."""
-    rows = 4
-    while rows > 1 and others * -(-_pages(queries) // rows) < grid.rows * grid.columns:
+    queries, keys, rows = _pages(sizes.queries), _pages(sizes.keys), _ATTENTION_ROWS
+    while rows > 1 and sizes.others * -(-queries // rows) < grid.rows * grid.columns:
         rows //= 2
-    return _extent(queries, even_pages(_pages(queries), rows)), _extent(keys, even_pages(_pages(keys), 8))
+    return _extent(sizes.queries, even_pages(queries, rows)), _extent(sizes.keys, even_pages(keys, _ATTENTION_KEYS))
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ from tilewright.passes.fusion import (
     make_group,
     users,
 )
-from tilewright.passes.lower_attention_group import AttentionParts, repeat_of, rounded_operands
+from tilewright.passes.lower_attention_group import AttentionParts, core_attention, repeat_of, rounded_operands
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,11 @@ def _try(unit: Unit, block: Block, product: array.ContractOp) -> None:
 
 
 def _pays(parts: AttentionParts, machine: Machine) -> bool:
-    """Whether weights that the array program rounds are multiplied so within the tile as well."""
+    """Whether weights that the array program rounds are multiplied so within the tile as well; and whether
+    cores of a grid have room for tiles of everything."""
+    rank = array_type(parts.scores).rank
+    if machine.grid is not None and not core_attention(parts, rank - 2).fits(machine.grid):
+        return False
     return parts.weights is None or rounded_operands(parts, machine) is not None
 
 

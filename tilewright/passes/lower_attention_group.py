@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 
 from xdsl.ir import SSAValue
 
-from tilewright.cost.core_tiles import attention_tile
+from tilewright.cost.core_tiles import Attention, attention_tile
 from tilewright.cost.register_blocks import even_split
 from tilewright.cost.warp_products import MMA, WARPGROUP
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.dtypes import DType
+from tilewright.layout.catalogue.device_tiles import TILE
 from tilewright.machines.machine import Machine
 from tilewright.passes.attention_masks import Causal, causal_masks
 from tilewright.passes.attention_warpgroups import Chain, chain_of
@@ -91,6 +92,15 @@ def rounded_operands(parts: AttentionParts, machine: Machine) -> DType | None:
     return None if atom is None else operand
 
 
+def core_attention(parts: AttentionParts, row_dim: int) -> Attention:
+    """The sizes that decide how an attention is computed on a grid of cores."""
+    shape, operand = array_type(parts.scores).shape, array_type(parts.score_product.operands[0])
+    others = math.prod(shape[:-1]) // max(1, shape[row_dim])
+    values = array_type(parts.value_product.results[0]).shape[-1]
+    page_bytes = TILE * TILE * operand.dtype.itemsize
+    return Attention(shape[row_dim], shape[-1], operand.shape[-1], values, others, page_bytes)
+
+
 def plan_attention(parts: AttentionParts, machine: Machine, threads: int) -> AttentionPlan:
     """Blocks of queries; of the heads that share keys where there is one query. The keys of a step do not depend on the
     number of threads, nor do then the sums."""
@@ -100,8 +110,7 @@ def plan_attention(parts: AttentionParts, machine: Machine, threads: int) -> Att
     if shape[row_dim] == 1:
         row_dim = max(range(batch, len(shape) - 1), key=lambda d: (shape[d], d))
     if machine.grid is not None:
-        others = math.prod(shape[:-1]) // max(1, shape[row_dim])
-        rows, keys = attention_tile(shape[row_dim], shape[-1], others, machine.grid)
+        rows, keys = attention_tile(core_attention(parts, row_dim), machine.grid)
         repeats = [repeat for op in (parts.score_product, parts.value_product) if (repeat := repeat_of(op)) is not None]
         return AttentionPlan(shape, row_dim, rows, keys, repeats[0] if repeats else None)
     # Small steps waste few keys at the end of what a causal mask lets through.
