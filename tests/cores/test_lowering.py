@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from xdsl.dialects.builtin import ModuleOp
 
+import tilewright as tw
 from tests.cores.builder import Builder
 from tests.cores.comparing import Bounds, bounds_of, check
 from tests.cores.compiling import MACHINES, VARIANTS, Variant, check_function, compiled, function_cases, simulated
@@ -215,19 +216,27 @@ def test_what_needs_more_registers_than_there_are_is_held_in_memory(machine: str
 # ---- errors ----------------------------------------------------------------------------------------------------------
 
 
+@tw.kernel
+def shares_of_a_sum(x: tw.In["M N"], y: tw.Out["M N"]):
+    """A tile of 2000 pages."""
+    for i, j in tw.grid(y, (32, 64000)):
+        tile = x[i, j]
+        y[i, j] = tile / tw.sum(tile)
+
+
 def test_no_room_in_a_core_is_said_with_each_queue() -> None:
-    """Attention with heads so large that no tile of them fits."""
-    program = Program("main")
-    q, k, v = (program.array(64, 40000) for _ in range(3))
-    program.outputs = [program.dot(program.softmax(program.dot(q, k, 0, 1, 1)), v, 0, 1, 0)]
-    with pytest.raises(ResourceExhausted, match="bytes of each core's memory") as found:
-        compiled(program, "wormhole")
-    first, *lines = re.findall(r"^ *\d+ bytes, from \d+ to \d+.*$", str(found.value), re.MULTILINE)
-    assert re.search(r"from 5120000 to 15360000, beyond the end: 2500 pages of f32 at programs.py:\d+, ", first)
-    assert first.endswith("between compute and reader, already of one tile: 2500 pages are pushed together")
+    types = [tw.ShapeDtype((32, 64000), tw.f32)] * 2
+    with pytest.raises(
+        ResourceExhausted, match="needs 16388096 bytes of each core's memory, which has 1393312"
+    ) as found:
+        shares_of_a_sum.lower(*types).compile(target="grid:wormhole")
+    first, second, last = re.findall(r"^ *\d+ bytes, from \d+ to \d+.*$", str(found.value), re.MULTILINE)
+    for line, other in ((first, "reader"), (second, "writer")):
+        assert re.search(r"beyond the end: 2000 pages of f32 at test_lowering.py:\d+, ", line)
+        assert line.endswith(f"between compute and {other}, already of one tile: 2000 pages are pushed together")
     assert "live from the program's beginning to its end" in str(found.value)
-    assert lines[-1].endswith("1 pages of f32 at programs.py:43, in compute alone, already of one page")
-    places = sorted(tuple(map(int, re.findall(r"from (\d+) to (\d+)", line)[0])) for line in (first, *lines))
+    assert last.endswith("in compute alone, already of one page")
+    places = sorted(tuple(map(int, re.findall(r"from (\d+) to (\d+)", line)[0])) for line in (first, second, last))
     assert places[0][0] == 0
     assert all(end == begin for (_, end), (begin, _) in itertools.pairwise(places))
 
