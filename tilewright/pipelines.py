@@ -114,6 +114,7 @@ def tile_to_warps() -> Sequence[Pass]:
 def tile_to_cores(buffers: int = 2, movers: int = 2, keeps_arrays: bool = True) -> Sequence[Pass]:
     """Schedule for a grid of cores: threads that read, compute and write, queues, and what each core's units do."""
     from tilewright.passes.scheduled_configure_units import ScheduledConfigureUnitsPass
+    from tilewright.passes.scheduled_finish_products import ScheduledFinishProductsPass
     from tilewright.passes.scheduled_multicast_fetches import ScheduledMulticastFetchesPass
     from tilewright.passes.scheduled_place_arrays import ScheduledPlaceArraysPass
     from tilewright.passes.scheduled_plan_core_memory import ScheduledPlanCoreMemoryPass
@@ -136,6 +137,7 @@ def tile_to_cores(buffers: int = 2, movers: int = 2, keeps_arrays: bool = True) 
         TileExpandTopKPass(),  # the largest elements are the first ones of a sort
         TileStoreChoicesPass(),  # both branches of a choice are computed
         TileLowerToCoresPass(buffers, movers),  # points to cores, tiles to pages in queues, sections of registers
+        ScheduledFinishProductsPass(),  # what follows sums of products is computed as the last of them are multiplied
         ScheduledMulticastFetchesPass(),  # when it is known which pages each core fetches, and how often
         ScheduledShareQueuesPass(),  # when all queues are there, and it is known who reads what last
         ScheduledConfigureUnitsPass(),  # when it is known what each unit does, in which order

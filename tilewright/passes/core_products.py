@@ -35,8 +35,8 @@ def emit_product(threads: Threads, product: Product, queue: SSAValue, registers:
     """Multiply block by block of results that the registers have room for."""
     rows, columns, _ = product.counts
     blocks = product_blocks(rows, columns, registers)
-    for first_row, height, high in _runs(rows, blocks.rows):
-        for first_column, width, wide in _runs(columns, blocks.columns):
+    for first_row, height, high in runs(rows, blocks.rows):
+        for first_column, width, wide in runs(columns, blocks.columns):
             loops = [threads.open_loop(n, roles=[cores.COMPUTE]) if n > 1 else ZERO for n in (high, wide)]
             row, column = plus(times(loops[0], height), first_row), plus(times(loops[1], width), first_column)
             _emit_block(threads, product, queue, (row, column), (height, width))
@@ -48,7 +48,7 @@ def emit_product(threads: Threads, product: Product, queue: SSAValue, registers:
         threads.add(cores.COMPUTE, cores.AccumulateOp, [], {}, {"map": (0, [ZERO])})
 
 
-def _runs(extent: int, size: int) -> list[tuple[int, int, int]]:
+def runs(extent: int, size: int) -> list[tuple[int, int, int]]:
     """The first page, the size and the number of blocks along an extent: of whole ones, and of what is left."""
     whole, left = divmod(extent, size)
     return [(0, size, whole)] * (whole > 0) + [(whole * size, left, 1)] * (left > 0)
