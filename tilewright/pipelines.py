@@ -111,8 +111,9 @@ def tile_to_warps() -> Sequence[Pass]:
     ]
 
 
-def tile_to_cores(buffers: int = 2, movers: int = 2, keeps_arrays: bool = True) -> Sequence[Pass]:
-    """Schedule for a grid of cores: threads that read, compute and write, queues, and what each core's units do."""
+def tile_to_cores(buffers: int | None = None, movers: int = 2, keeps_arrays: bool = True) -> Sequence[Pass]:
+    """Schedule for a grid of cores: threads that read, compute and write, queues, and what each core's units do. Queues
+    between threads have room for so many tiles as are said, or for two, and as many more as are predicted to help."""
     from tilewright.passes.scheduled_configure_units import ScheduledConfigureUnitsPass
     from tilewright.passes.scheduled_finish_products import ScheduledFinishProductsPass
     from tilewright.passes.scheduled_multicast_fetches import ScheduledMulticastFetchesPass
@@ -136,8 +137,8 @@ def tile_to_cores(buffers: int = 2, movers: int = 2, keeps_arrays: bool = True) 
         TileExpandParitiesPass(),  # bools are stored as numbers: whether an odd number of them holds is a count
         TileExpandTopKPass(),  # the largest elements are the first ones of a sort
         TileStoreChoicesPass(),  # both branches of a choice are computed
-        TileLowerToCoresPass(buffers, movers),  # points to cores, tiles to pages in queues, sections of registers
-        ScheduledFinishProductsPass(),  # what follows sums of products is computed as the last of them are multiplied
+        TileLowerToCoresPass(buffers or 2, movers),  # points to cores, tiles to pages in queues, sections of registers
+        ScheduledFinishProductsPass(buffers is None),  # when it is known what follows products
         ScheduledMulticastFetchesPass(),  # when it is known which pages each core fetches, and how often
         ScheduledShareQueuesPass(),  # when all queues are there, and it is known who reads what last
         ScheduledConfigureUnitsPass(),  # when it is known what each unit does, in which order

@@ -184,10 +184,10 @@ class _ComputeWalk(Walk):
             self.pack += round(work.pack)
             return
         banks, each = min(work.pages, _BANKS), round(work.math / work.pages)
-        for _ in range(banks):
-            self.unpack = max(self.unpack, self._banks.pop(0))
+        self.unpack = max(self.unpack, self._banks.pop(0))
+        others = self._banks.pop(0) if banks > 1 else self.unpack
         first = self.unpack + round(work.unpack / work.pages)
-        self.unpack += round(work.unpack)
+        self.unpack = max(self.unpack, others - round(work.unpack / work.pages)) + round(work.unpack)
         self.math = max(max(self.math, first) + round(work.math), self.unpack + each)
         self._banks += [self.math - each * left for left in range(banks - 1, -1, -1)]
         if work.pages > _BANKS:

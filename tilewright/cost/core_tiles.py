@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import prod
+from math import ceil, prod
 
 from tilewright.layout.catalogue.device_tiles import TILE
 from tilewright.machines.core_grid import CORE_WRITE, DRAM_READ, CoreGrid
@@ -165,6 +165,37 @@ def _product_cycles(
     written = cores * height * width * page_bytes / (grid.dram_bytes_per_second / grid.clock_hertz)
     between = height * width * grid.unpack_cycles(_SUM_BYTES)
     return brought + tiles * (steps * max(multiplied, brought) + between) + written
+
+
+@dataclass(frozen=True)
+class ProductTrips:
+    """How the trips of a product are done: those between the first and the last ones `together` at a time, the `last`
+    ones block by block, with what follows; queues have room for the pages of `ring` trips, 0 where they stay."""
+
+    together: int
+    last: int
+    ring: int
+
+
+def product_trips(
+    trips: int, tile: tuple[int, int, int], cores: int, written_bytes: int, room: int, grid: CoreGrid
+) -> ProductTrips | None:
+    """As many trips together as make a deep step, and as many at the end as all cores' results take to be written.
+    `tile`: pages along rows, columns and depth of a trip; `written_bytes`: of results for each page; `room`: the trips
+    that queues may have room for. None where that is no more than one."""
+    rows, columns, depth = tile
+    together = max(1, _PRODUCT_DEPTH // depth)
+    multiplied = rows * columns * depth * grid.multiply_cycles
+    written = cores * rows * columns * written_bytes / (grid.dram_bytes_per_second / grid.clock_hertz)
+    wanted = -(-ceil(written / multiplied) // together) * together
+    for last in range(min(wanted, trips - together), 0, -1):
+        if (trips - last) % together:
+            continue
+        # Pages that are waited for together lie side by side, and what comes next has room beside them.
+        for ring in range(-(-(last + together) // together) * together, room + 1, together):
+            if (trips - last) % ring + last <= ring:
+                return ProductTrips(together, last, ring)
+    return None
 
 
 @dataclass(frozen=True)

@@ -99,16 +99,23 @@ After:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from xdsl.dialects.builtin import AffineMapAttr
+from xdsl.dialects.builtin import AffineMapAttr, DenseArrayBase, i64
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 from xdsl.ir.affine.affine_expr import AffineSymExpr
 
 from tilewright.dialects import cores, tile
 from tilewright.passes.base import Remark, Unit, where
+from tilewright.passes.core_threads import plus, with_dims
+from tilewright.semantics.tile import evaluate_map
+
+# Cores that fetch parts of what a group needs, at most: each waits for its own semaphore.
+_MOST_PARTS = 2
+# Pages of a part, at least: fewer take as long to agree on as to send.
+_LEAST_PAGES = 8
 
 
 @dataclass(frozen=True)
@@ -126,40 +133,59 @@ class ScheduledMulticastFetchesPass:
         left = 0 if grid is None else (grid.semaphores - len(program.semaphores)) // 2
         for thread in program.threads:
             found = [s for op in thread.body.walk() if isinstance(op, cores.FetchOp) and (s := _shared(op, program))]
-            for together in _in_pairs(found[:left]):
-                _multicast(program, together)
-            for each in found[:left]:
+            found = found[:left]
+            left -= len(found)
+            for each in found:
                 decision = f"one core of each {each.group.what} fetches pages at {where(each.fetch)}"
                 unit.remarks.append(Remark(self.name, name, decision, f"all {each.group.count} need the same"))
-            left -= len(found[:left])
+            for together in _in_pairs(found):
+                parts: list[_Shared] = []
+                for each in together:
+                    made = _in_parts(each, min(_MOST_PARTS, left + 1))
+                    left -= len(made) - 1
+                    parts += made
+                _multicast(program, _on_their_own(parts))
 
 
 @dataclass(frozen=True)
 class _Group:
-    """Cores that fetch the same: those of a row (`along` (False, True)), of a column (True, False), or all."""
+    """Cores that fetch the same: those of a row (`along` (False, True)), of a column (True, False), or all. `shift`:
+    by how many cores further along the one is that fetches."""
 
     what: str
     along: tuple[bool, bool]
     shape: tuple[int, int]
+    shift: int = 0
 
     @property
     def count(self) -> int:
         return (self.shape[0] if self.along[0] else 1) * (self.shape[1] if self.along[1] else 1)
 
     def fetching(self, row: AffineExpr, column: AffineExpr) -> tuple[AffineExpr, AffineExpr]:
-        """Row and column of the one that fetches for a core. None fetches for its row and for its column, where there
-        are several of both: x = y mod columns and y = (x + 1) mod rows have no solution."""
+        """Row and column of the one that fetches for a core. Without a shift none fetches for its row and for its
+        column, where there are several of both: x = y mod columns and y = (x + 1) mod rows have no solution."""
         rows, columns = self.shape
         if all(self.along):
-            return AffineExpr.constant(0), AffineExpr.constant(0)
-        return ((column + 1) % rows, column) if self.along[0] else (row, row % columns)
+            return AffineExpr.constant(self.shift // columns), AffineExpr.constant(self.shift % columns)
+        if self.along[0]:
+            return plus(column, 1 + self.shift) % rows, column
+        return row, plus(row, self.shift) % columns
 
     def is_fetching(self, row: AffineExpr, column: AffineExpr) -> AffineExpr:
         """What is 0 for the core that fetches."""
         if all(self.along):
-            return row + column
+            return plus(row * self.shape[1] + column, -self.shift) if self.shift else row + column
         there = self.fetching(row, column)
         return row + there[0] * -1 if self.along[0] else column + there[1] * -1
+
+    def fetchers(self) -> set[tuple[int, int]]:
+        """Rows and columns of all that fetch."""
+        rows, columns = self.shape
+        if all(self.along):
+            return {divmod(self.shift, columns)}
+        if self.along[0]:
+            return {((column + 1 + self.shift) % rows, column) for column in range(columns)}
+        return {(row, (row + self.shift) % columns) for row in range(rows)}
 
     def rectangle(self, row: AffineExpr, column: AffineExpr) -> list[AffineExpr]:
         """First row and column, last row and column."""
@@ -173,13 +199,15 @@ class _Group:
 @dataclass(frozen=True)
 class _Shared:
     """Operations that bring pages which a group of cores all need: what reserves room, fetches, waits for what was
-    fetched and does something to it, and pushes."""
+    fetched and does something to it, and pushes. Of what is pushed, these are `pages` from the page `first` on."""
 
     group: _Group
     reserve: cores.ReserveOp
     fetch: cores.FetchOp
     after: tuple[Operation, ...]
     push: cores.PushOp
+    first: int
+    pages: int
 
 
 def _shared(op: cores.FetchOp, program: cores.ProgramOp) -> _Shared | None:
@@ -194,7 +222,70 @@ def _shared(op: cores.FetchOp, program: cores.ProgramOp) -> _Shared | None:
         following = following.next_op
     if not isinstance(following, cores.PushOp) or following.queue is not op.queue:
         return None
-    return _Shared(group, op.prev_op, op, tuple(after), following)
+    return _Shared(group, op.prev_op, op, tuple(after), following, 0, following.count)
+
+
+def _in_parts(shared: _Shared, most: int) -> list[_Shared]:
+    """Parts of what a group of cores needs, each fetched by another one of them: they are brought at the same time."""
+    extents = shared.fetch.shape
+    dim = next((d for d, extent in enumerate(extents) if extent > 1), None)
+    count = min(most, shared.group.count, shared.pages // _LEAST_PAGES)
+    if dim is None or count < 2 or not _is_in_order(shared):
+        return [shared]
+    size = -(-extents[dim] // count)
+    found: list[_Shared] = []
+    for number, first in enumerate(range(0, extents[dim], size)):
+        own = min(size, extents[dim] - first)
+        fetch, *after = (_part(op, dim, first, own) for op in (shared.fetch, *shared.after))
+        pages = shared.pages // extents[dim]
+        group = replace(shared.group, shift=number)
+        found.append(
+            replace(shared, group=group, fetch=fetch, after=tuple(after), first=first * pages, pages=own * pages)
+        )
+    for op in (shared.fetch, *shared.after):
+        op.detach()
+        op.erase()
+    return found
+
+
+def _is_in_order(shared: _Shared) -> bool:
+    """Whether what is pushed are the pages that are fetched, in their order, each of which is seen to by itself."""
+    fetch = shared.fetch
+    if any(isinstance(part, AffineSymExpr) for part in fetch.at.data.results[0].dfs()):
+        return False
+    pages = evaluate_map(fetch.at.data, fetch.shape, [0] * fetch.at.data.num_symbols)[0]
+    same = all(op.shape == fetch.shape for op in shared.after if isinstance(op, cores.PadOp))
+    return same and list(pages.reshape(-1)) == list(range(shared.pages))
+
+
+def _part(op: Operation, dim: int, first: int, size: int) -> Any:
+    """An operation for a part of its extents along a dim."""
+    copy = op.clone()
+    if isinstance(copy, cores.PagesOp):
+        extents = [*copy.shape]
+        extents[dim] = size
+        copy.extents = DenseArrayBase.from_list(i64, extents)
+
+        def placed(d: int) -> AffineExpr:
+            return plus(AffineExpr.dimension(d), first if d == dim else 0)
+
+        for name in ("map", "at"):
+            map = copy.properties[name].data
+            moved = tuple(with_dims(each, placed) for each in map.results)
+            copy.properties[name] = AffineMapAttr(AffineMap(map.num_dims, map.num_symbols, moved))
+    return copy
+
+
+def _on_their_own(parts: Sequence[_Shared]) -> list[_Shared]:
+    """Parts are fetched by cores that fetch no other one, where there are any."""
+    taken: set[tuple[int, int]] = set()
+    found: list[_Shared] = []
+    for part in parts:
+        shifts = [replace(part.group, shift=shift) for shift in range(part.group.count)]
+        group = min(shifts, key=lambda each: (len(each.fetchers() & taken), each.shift))
+        taken |= group.fetchers()
+        found.append(replace(part, group=group))
+    return found
 
 
 def _group_of(op: cores.FetchOp, program: cores.ProgramOp) -> _Group | None:
@@ -255,8 +346,8 @@ def _multicast(program: cores.ProgramOp, together: Sequence[_Shared]) -> None:
     for each in together:
         ready, sent = (_semaphore(program, name) for name in ("ready", "sent"))
         rectangle = map_to(*each.group.rectangle(row, column))
-        at, core = map_to(AffineExpr.constant(0)), map_to(*each.group.fetching(row, column))
-        pages = {"at": at, "pages": each.push.count, "rectangle": rectangle}
+        at, core = map_to(AffineExpr.constant(each.first)), map_to(*each.group.fetching(row, column))
+        pages = {"at": at, "pages": each.pages, "rectangle": rectangle}
         sending: list[Operation | _Made] = [
             *each.after,
             (cores.SemaphoreWaitOp, [ready], {"value": each.group.count - 1}),
@@ -285,18 +376,18 @@ def _multicast(program: cores.ProgramOp, together: Sequence[_Shared]) -> None:
     block = first.parent_block()
     if block is None:
         return
-    for each in together[1:]:
-        each.reserve.detach()
-        block.insert_op_after(each.reserve, first)
+    for reserve in [*dict.fromkeys(each.reserve for each in together)][1:]:
+        reserve.detach()
+        block.insert_op_after(reserve, first)
     before = together[0].push
     for phase, following in zip(choices, (before, before, before, last.next_op), strict=True):
         for each, then, otherwise in phase:
             made = _choice(each, places, map_to(each.group.is_fetching(row, column)), then, otherwise)
             if following is not None:
                 block.insert_op_before(made, following)
-    for each in together[1:]:
-        each.push.detach()
-        block.insert_op_after(each.push, before)
+    for push in [*dict.fromkeys(each.push for each in together)][1:]:
+        push.detach()
+        block.insert_op_after(push, before)
 
 
 def _choice(
@@ -311,7 +402,8 @@ def _choice(
         inner = Block()
         for step in steps:
             if isinstance(step, Operation):
-                step.detach()
+                if step.parent is not None:
+                    step.detach()
                 inner.add_op(step)
                 continue
             cls, operands, attributes = step

@@ -30,7 +30,7 @@ class Schedule:
     """How a program is compiled: `buffers` is how many steps queues have room for, `multicasts` whether pages that
     several cores need are fetched by one of them."""
 
-    buffers: int = 2
+    buffers: int | None = None
     multicasts: bool = True
 
     def passes(self) -> Sequence[Pass]:

@@ -185,25 +185,25 @@ class Operands:
 @dataclass(eq=False)
 class Sources:
     """The source registers: operations in the order in which they are unpacked, and when banks become free. Unpack is
-    at most as many pages ahead of math as there are banks. `last`: what was unpacked last."""
+    at most as many pages ahead of math as there are banks. `last`: what was unpacked last; `others_free`: when the
+    banks are free that it fills after the first one."""
 
     core: Core
     operands: deque[Operands] = field(default_factory=deque[Operands])
     last: Operands | None = None
     free: deque[float] = field(default_factory=lambda: deque([0.0] * _BANKS))
+    others_free: float = 0.0
     unpack_waits: Agent | None = None
     math_waits: Agent | None = None
 
     def claim(self, agent: Agent, op: Operation, pages: int) -> bool:
-        """Unpack waits for banks."""
+        """Unpack waits for the bank of the first page."""
         banks = min(pages, _BANKS)
         if len(self.free) < banks:
             self.unpack_waits = agent
             return agent.wait_for(self, op)
-        for _ in range(banks):
-            time = self.free.popleft()
-            if agent.time < time:
-                agent.time = time
+        agent.time = max(agent.time, self.free.popleft())
+        self.others_free = self.free.popleft() if banks > 1 else agent.time
         return False
 
     def give(self, operands: Operands) -> None:

@@ -98,10 +98,11 @@ def _steps(
             data = [each.values(at) for each, at in zip(read, given, strict=True)]
             began = agent.time
             spend(cycles)
-            time = agent.time
+            spent = agent.time - began
+            time = agent.time = max(agent.time, registers.others_free + spent * (pages - 1) / pages)
             known = agent.tell() if checks else None
             values = prepare(data) if world.values else ()
-            registers.give(Operands(pages, began + (time - began) / pages, time, values, known))
+            registers.give(Operands(pages, began + spent / pages, time, values, known))
 
         return run
 
