@@ -18,8 +18,8 @@ _ROW_PAGES = 32
 # Pages along a side of a product's tile, and steps of its depth together.
 _PRODUCT_SIDE = 8
 _PRODUCT_DEPTH = 8
-# Between two blocks of a product: registers are handed over, and the first pages unpacked.
-_BLOCK_CYCLES = 100.0
+# Between two blocks of a product: registers are handed over.
+_BLOCK_CYCLES = 50.0
 # What tiles of a product may take of a core's memory: what follows it has queues, too.
 _PRODUCT_SHARE = 0.6
 _SUM_BYTES = 4 * TILE * TILE
@@ -143,28 +143,46 @@ def _product_cycles(
     pages: tuple[int, int, int], tile: tuple[int, int, int], batches: int, page_bytes: int, grid: CoreGrid
 ) -> float:
     """How long the core with the most tiles takes: to bring the first operands, then for each step to multiply or to
-    bring what is next, whichever takes longer, and to write the last result."""
+    bring what is next, whichever takes longer, and to write what is not written meanwhile."""
     (high, wide, deep), (height, width, step) = pages, tile
     down, across = -(-high // height), -(-wide // width)
     if batches == 1 and min(down, across) > 1:
         tiles = -(-down // grid.rows) * -(-across // grid.columns)
-        cores = min(down, grid.rows) * min(across, grid.columns)
+        rows, columns = min(down, grid.rows), min(across, grid.columns)
+        cores = rows * columns
+        brought = _brought_cycles([(height * step, rows, columns), (width * step, columns, rows)], page_bytes, grid)
     else:
         tiles = -(-batches * down * across // (grid.rows * grid.columns))
         cores = min(batches * down * across, grid.rows * grid.columns)
-    steps = -(-deep // step)
+        shared = [cores if batches == 1 and count == 1 else 1 for count in (across, down)]
+        left, right = cores // shared[1], cores // shared[0]
+        own = [(height * step, right, cores // right), (width * step, left, cores // left)]
+        brought = _brought_cycles(own, page_bytes, grid)
     blocks = product_blocks(height, width, grid.half_registers(True))
     unpacked = blocks.unpacked / (height * width)
     one = max(grid.multiply_cycles, unpacked * grid.unpack_cycles(page_bytes))
-    multiplied = height * width * step * one + len(blocks.sizes) * _BLOCK_CYCLES
-    # A core sends what it fetched to its row or column; it receives what comes for both.
-    fetched = max(height, width) * step * page_bytes / (grid.transfer(DRAM_READ).rate_of(page_bytes) / grid.clock_hertz)
-    received = (height + width) * step * page_bytes / grid.network_bytes_per_cycle
-    brought = fetched + received + grid.latency_cycles(DRAM_READ) + 2 * grid.latency_cycles(CORE_WRITE)
-    # What all cores write at the end goes through the same banks.
+    # Steps that are not deep are multiplied several at a time.
+    handed = len(blocks.sizes) * _BLOCK_CYCLES * min(1.0, step / _PRODUCT_DEPTH)
+    multiplied = height * width * step * one + handed
+    # What all cores write goes through the same banks: beside the last steps, but for the last block.
     written = cores * height * width * page_bytes / (grid.dram_bytes_per_second / grid.clock_hertz)
-    between = height * width * grid.unpack_cycles(_SUM_BYTES)
-    return brought + tiles * (steps * max(multiplied, brought) + between) + written
+    beside = min(deep, max(step, _PRODUCT_DEPTH)) * height * width * one
+    last = max(written / len(blocks.sizes), written - beside)
+    between = len(blocks.sizes) * 4 * grid.configure_cycles + height * width * grid.unpack_cycles(_SUM_BYTES)
+    return brought + tiles * (-(-deep // step) * max(multiplied, brought) + between) + last
+
+
+def _brought_cycles(operands: Sequence[tuple[int, int, int]], page_bytes: int, grid: CoreGrid) -> float:
+    """How long the operands of a step take. Of each: its pages, how many cores or groups of cores need others, and of
+    how many cores a group is, of which two fetch and send a half."""
+    own = sum(pages for pages, _, count in operands if count == 1)
+    halves = max((pages / 2 for pages, _, count in operands if count > 1), default=0.0)
+    of_all = sum(pages * groups for pages, groups, _ in operands) * page_bytes / grid.dram_bytes_per_second
+    of_core = (own + halves) * page_bytes / grid.transfer(DRAM_READ).rate_of(page_bytes)
+    sent = halves * page_bytes * grid.clock_hertz / grid.transfer(CORE_WRITE).rate_of(page_bytes)
+    received = sum(pages for pages, _, count in operands if count > 1) * page_bytes / grid.network_bytes_per_cycle
+    agreed = 2 * grid.latency_cycles(CORE_WRITE) if halves else 0.0
+    return max(of_core, of_all) * grid.clock_hertz + max(sent, received) + grid.latency_cycles(DRAM_READ) + agreed
 
 
 @dataclass(frozen=True)
