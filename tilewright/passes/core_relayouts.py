@@ -35,7 +35,8 @@ class Stored:
     placement: str = ""
 
     def __str__(self) -> str:
-        return " in ".join(filter(None, (self.format, self.placement))) or "dram"
+        between = " " if self.placement == ROW_MAJOR else " in "
+        return between.join(filter(None, (self.format, self.placement))) or "dram"
 
 
 def insert_relayout(unit: Unit, last: ReturnOp, number: int, source: Stored, target: Stored) -> SSAValue:
