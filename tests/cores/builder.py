@@ -273,6 +273,10 @@ class Builder:
         attributes = {"slot": slot, "count": count, "at": map, "broadcast": broadcast, "transpose": transpose}
         self._computing(cores.CopyOp, [queue, *symbols], attributes, configured)
 
+    def tilize(self, queue: SSAValue, slot: int = 0, count: int = 1, at: str = "d0") -> None:
+        attributes = {"slot": slot, "count": count, "at": affine(at, 1, 0)}
+        self._computing(cores.TilizeOp, [queue], attributes, True)
+
     def binary(
         self,
         fn: str,
@@ -392,6 +396,10 @@ class Builder:
     ) -> None:
         attributes = {"slot": slot, "count": count, "at": affine(at, 1, len(symbols))}
         self._computing(cores.PackOp, [queue, *symbols], attributes, configured)
+
+    def untilize(self, queue: SSAValue, slot: int = 0, count: int = 1, at: str = "d0") -> None:
+        attributes = {"slot": slot, "count": count, "at": affine(at, 1, 0)}
+        self._computing(cores.UntilizeOp, [queue], attributes, True)
 
     def _computing(
         self, op: type[Any], operands: Sequence[SSAValue], attributes: dict[str, Any], configured: bool

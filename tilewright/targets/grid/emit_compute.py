@@ -77,6 +77,9 @@ class ComputePrinter(ThreadPrinter):
     def _open(self) -> str:
         """The call that sets all units to the formats that are used first."""
         ops = list(self.thread.body.walk())
+        if all(any(isinstance(op, kind) for op in ops) for kind in (cores.TilizeOp, cores.UntilizeOp)):
+            what = "a kernel takes rows and gives rows, for which pack is prepared in two ways"
+            raise UnsupportedOnTargetError(what, help="make it two kernels, with tiles between")
         matrix = next((op for op in ops if isinstance(op, _Matrix)), None)
         pack = next((op for op in ops if isinstance(op, cores.PackingOp)), None)
         if pack is None:
