@@ -94,8 +94,8 @@ def _layout(shape: tuple[int, int], stored: Stored) -> Layout:
 
 def _kernel(name: str, type: ArrayType, source: Stored, target: Stored, machine: Machine) -> tile.KernelOp:
     """Rectangles of whole tiles are loaded and stored: as large as the shards of the target, if they are not larger
-    than a queue should be, so that cores write to their own memories. To and from rows they are as wide as there are
-    registers, or as many of the same width less."""
+    than a queue should be, so that cores write to their own memories. To and from rows they are one tile high and, all
+    of them alike, as wide as the registers have room for at most."""
     shape = type.shape
     placement = placement_of(target.placement)
     height, width = (1, _MOST_PAGES) if placement is None else placement.shard
