@@ -198,6 +198,24 @@ def test_what_control_flow_takes_and_gives() -> None:
     np.testing.assert_array_equal(got, 8 * x)
 
 
+def test_what_control_flow_reads() -> None:
+    def chosen(p: Any, x: Any) -> Any:
+        return tw.cond(p, lambda: x * 2, lambda: -x)
+
+    x = normal(40, 50)
+    lowered = tw.jit(chosen).lower(np.array(True), x)
+    compiled = lowered.compile(target="grid", storage={"p": ROWS, "x": ROWS, "return": ROWS})
+    np.testing.assert_array_equal(compiled(np.array(True), x), 2 * x)
+    np.testing.assert_array_equal(compiled(np.array(False), x), -x)
+
+
+def test_elements_by_index() -> None:
+    x, places = normal(40, 50), np.array([3, 1, 39], np.int32)
+    storage = {"x": ROWS, "i": ROWS, "return": ROWS}
+    got = tw.jit(lambda x, i: x[i]).lower(x, places).compile(target="grid", storage=storage)(x, places)
+    np.testing.assert_array_equal(got, x[places])
+
+
 def test_tiles_stay_with_the_cores_that_read_them() -> None:
     program = chained(300, 200, 2)
     arrays = arguments_of(program)
