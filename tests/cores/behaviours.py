@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.cores import programs
 from tests.cores import test_hazards as hazards
 from tests.cores import test_static_checks as static
-from tests.cores.breaking import change, change_queue, find
+from tests.cores.breaking import change, change_queue, exchange, find
 from tests.cores.broken_programs import (
     VERIFIER,
     Broken,
@@ -30,8 +30,11 @@ from tests.cores.broken_programs import (
     on_cores,
     on_padding,
     one_coordinate,
+    rows_to_tiles,
+    tiles_to_rows,
     wait_behind_copy,
     wide_matmul,
+    with_first_queue_at,
     with_other_result,
     without_padding,
 )
@@ -493,9 +496,17 @@ BEHAVIOURS: Sequence[Behaviour] = (
         25,
         "A transfer begins where it may not, or is longer than what is there.",
         "whole pages move, from where queues begin (proof) to banks that take whole pages; pages beyond an array are "
-        "left out. Formats of both ends are the same (run).",
+        "left out. Of rows parts as wide as whole tiles move, to places that are aligned as those in DRAM (proof), and "
+        "no more than the array has. Formats of both ends are the same (run), and so is what pages are (verifier).",
         (
             broken("a queue between two lines", "misaligned", hazards.placed(BASE, BASE + 4104)),
+            broken("rows between two lines of DRAM", "misaligned", rows_to_tiles, with_first_queue_at(BASE + 16)),
+            broken(
+                "tiles of an array by rows",
+                VERIFIER,
+                rows_to_tiles,
+                lambda kernel: exchange(kernel, READER, cores.FetchRowsOp, cores.FetchOp),
+            ),
             broken("pages of another size", "other-format", hazards.with_other_format),
         ),
     ),
@@ -560,6 +571,18 @@ BEHAVIOURS: Sequence[Behaviour] = (
                 "unit-configured-otherwise",
                 hazards.sums,
                 changes(COMPUTE, cores.ConfigureOp, 1, state="f32"),
+            ),
+            broken(
+                "rows unpacked as tiles",
+                "unit-configured-otherwise",
+                rows_to_tiles,
+                changes(COMPUTE, cores.ConfigureOp, 1, state="copy none"),
+            ),
+            broken(
+                "rows of another width",
+                "unit-configured-otherwise",
+                tiles_to_rows,
+                changes(COMPUTE, cores.ConfigureOp, 2, state="f32 by rows of 2"),
             ),
         ),
     ),

@@ -77,3 +77,10 @@ def repeat_at_end(kernel: tile.KernelOp, role: str, op: type[Operation], number:
     end = cores.thread_of(found).body.block.last_op
     assert end is not None
     end.parent.insert_op_before(found.clone(), end)  # type: ignore[union-attr]
+
+
+def exchange(kernel: tile.KernelOp, role: str, op: type[Operation], other: Any) -> None:
+    """An operation is one of another class, with the same attributes."""
+    found = find(kernel, role, op)
+    found.parent.insert_op_before(other.make(found.operands, dict(found.properties), []), found)
+    found.detach()

@@ -28,7 +28,7 @@ from tests.cores.test_hazards import (
     trips,
 )
 from tilewright.dialects import cores, tile
-from tilewright.dialects.base import encode
+from tilewright.dialects.base import decode, encode
 from tilewright.semantics.hazards import CoreHazard
 
 VERIFIER, PADDING, RESULT = "does not verify", "depends on padding", "another result"
@@ -99,6 +99,26 @@ def broken_by(program: Program, breaks: Break) -> Program:
         return kernel
 
     return make
+
+
+def rows_to_tiles() -> tile.KernelOp:
+    return mutant_subjects.rows_to_tiles().kernel
+
+
+def tiles_to_rows() -> tile.KernelOp:
+    return mutant_subjects.tiles_to_rows().kernel
+
+
+def with_first_queue_at(address_bytes: int) -> Break:
+    """The first queue somewhere, and the others, which are behind it, as much further."""
+
+    def edit(kernel: tile.KernelOp) -> None:
+        queues = hazards.find_program(kernel).queues
+        further = address_bytes - decode(queues[0].properties["address_bytes"])
+        for queue in queues:
+            queue.properties["address_bytes"] = encode(decode(queue.properties["address_bytes"]) + further)
+
+    return edit
 
 
 def on_cores(rows: int, columns: int) -> Break:

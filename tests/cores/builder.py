@@ -13,6 +13,7 @@ from xdsl.ir.affine import AffineExpr, AffineMap
 from tilewright import dtypes
 from tilewright.dialects import cores, tile
 from tilewright.dialects.base import encode
+from tilewright.layout.catalogue.placements import ROW_MAJOR
 from tilewright.primitives import ArrayType
 
 
@@ -27,13 +28,18 @@ def affine(text: str, dims: int, symbols: int) -> AffineMapAttr:
 
 
 class Builder:
-    """A kernel that is one program. `refs`: its arrays, each by shape, type and effect. `wide` registers have 32 bits,
-    if not said where an array has."""
+    """A kernel that is one program. `refs`: its arrays, each by shape, type and effect, of which those with the numbers
+    `by_rows` are stored so. `wide` registers have 32 bits, if not said where an array has."""
 
     def __init__(
-        self, shape: tuple[int, int], refs: Sequence[tuple[Sequence[int], str, str]], wide: bool | None = None
+        self,
+        shape: tuple[int, int],
+        refs: Sequence[tuple[Sequence[int], str, str]],
+        wide: bool | None = None,
+        by_rows: Sequence[int] = (),
     ) -> None:
-        types = [tile.ref(ArrayType(tuple(size), dtypes.by_name(name))) for size, name, _ in refs]
+        arrays = [ArrayType(tuple(size), dtypes.by_name(name)) for size, name, _ in refs]
+        types = [tile.ref(each, ROW_MAJOR if n in by_rows else "") for n, each in enumerate(arrays)]
         self.kernel = tile.kernel("program", (), types, [effect for *_, effect in refs])
         body = Block(arg_types=[IndexType(), IndexType()])
         is_wide = any(dtypes.by_name(name).bits == 32 for _, name, _ in refs) if wide is None else wide
@@ -168,6 +174,12 @@ class Builder:
     ) -> None:
         self.fetch(array, queue, map, symbols, extents=extents, at=at, op=cores.PutOp)
 
+    def fetch_rows(self, *args: Any, **more: Any) -> None:
+        self.fetch(*args, op=cores.FetchRowsOp, **more)
+
+    def put_rows(self, *args: Any, **more: Any) -> None:
+        self.fetch(*args, op=cores.PutRowsOp, **more)
+
     def barrier(self, of: str) -> None:
         self.add(cores.BarrierOp, [], {"of": of})
 
@@ -260,6 +272,10 @@ class Builder:
         map = affine(at, 1, len(symbols))
         attributes = {"slot": slot, "count": count, "at": map, "broadcast": broadcast, "transpose": transpose}
         self._computing(cores.CopyOp, [queue, *symbols], attributes, configured)
+
+    def tilize(self, queue: SSAValue, slot: int = 0, count: int = 1, at: str = "d0") -> None:
+        attributes = {"slot": slot, "count": count, "at": affine(at, 1, 0)}
+        self._computing(cores.TilizeOp, [queue], attributes, True)
 
     def binary(
         self,
@@ -380,6 +396,10 @@ class Builder:
     ) -> None:
         attributes = {"slot": slot, "count": count, "at": affine(at, 1, len(symbols))}
         self._computing(cores.PackOp, [queue, *symbols], attributes, configured)
+
+    def untilize(self, queue: SSAValue, slot: int = 0, count: int = 1, at: str = "d0") -> None:
+        attributes = {"slot": slot, "count": count, "at": affine(at, 1, 0)}
+        self._computing(cores.UntilizeOp, [queue], attributes, True)
 
     def _computing(
         self, op: type[Any], operands: Sequence[SSAValue], attributes: dict[str, Any], configured: bool

@@ -26,10 +26,11 @@ def run_bits(
     arrays: list[DeviceArray] = []
     for ref, effect in zip(kernel.refs, kernel.effect_names, strict=True):
         type = tile.ref_type(ref)
+        by_rows = cores.is_by_rows(ref)
         if effect == tile.OUT:
-            arrays.append(DeviceArray.undefined(type.shape, type.dtype))
+            arrays.append(DeviceArray.undefined(type.shape, type.dtype, by_rows=by_rows))
         else:
-            arrays.append(DeviceArray.from_numpy(next(pending), padding=padding))
+            arrays.append(DeviceArray.from_numpy(next(pending), padding=padding, by_rows=by_rows))
     run_program(kernel, arrays, MACHINE, seed=seed)
     found = zip(arrays, kernel.effect_names, strict=True)
     return [np.ascontiguousarray(each.to_numpy()).view(np.uint8) for each, effect in found if effect != tile.IN]

@@ -21,7 +21,15 @@ SYNCHRONISES = (
 )
 MOVES = (
     *(cores.FetchOp, cores.PadOp, cores.PutOp, cores.GenerateOp, cores.MulticastOp, cores.SendOp),
-    *(cores.GatherOp, cores.ScatterOp, cores.RearrangeOp, cores.ScanOp, cores.SortOp),
+    *(
+        cores.FetchRowsOp,
+        cores.PutRowsOp,
+        cores.GatherOp,
+        cores.ScatterOp,
+        cores.RearrangeOp,
+        cores.ScanOp,
+        cores.SortOp,
+    ),
 )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -48,7 +48,11 @@ class Subject:
         for ref, effect in zip(kernel.refs, kernel.effect_names, strict=True):
             type = tile.ref_type(ref)
             is_result = effect == tile.OUT
-            made = DeviceArray.undefined(type.shape, type.dtype) if is_result else DeviceArray.from_numpy(next(pending))
+            by_rows = cores.is_by_rows(ref)
+            if is_result:
+                made = DeviceArray.undefined(type.shape, type.dtype, by_rows=by_rows)
+            else:
+                made = DeviceArray.from_numpy(next(pending), by_rows=by_rows)
             given.append(made)
             if is_result:
                 results.append(made)
@@ -204,6 +208,14 @@ def in_order() -> Subject:
     return _compiled("rows in order 40x50 f32", lambda p: p.add("sort", [p.array(40, 50)], axis=1, descending=False))
 
 
+def rows_to_tiles() -> Subject:
+    return _compiled("rows to tiles 70x300 f32", lambda p: [p.array(70, 300)], {0: "row-major"})
+
+
+def tiles_to_rows() -> Subject:
+    return _compiled("tiles to rows 70x300 f32", lambda p: [p.array(70, 300)], {1: "row-major"})
+
+
 def _mask_of_zeros(op: Operation, rule: str) -> str:
     """Where a choice takes its condition for a number, which is 0: the condition is a page of ones and zeros, and is
     taken where it is 0."""
@@ -232,10 +244,10 @@ def _holds_bits(queue: SSAValue) -> bool:
     )
 
 
-def _compiled(name: str, make: Callable[[Program], list[Value]]) -> Subject:
+def _compiled(name: str, make: Callable[[Program], list[Value]], storage: Mapping[int, str] | None = None) -> Subject:
     """A program of one kernel, as the compiler makes it."""
     program, arrays, wanted = expected_of(make)
-    unit = compile_module(build_module(program), program.constants, "grid:wormhole").unit
+    unit = compile_module(build_module(program), program.constants, "grid:wormhole", storage=storage).unit
     (kernel,) = unit.kernels()
     return Subject(name, kernel, arrays, wanted, why_alike=_mask_of_zeros)
 
@@ -255,4 +267,6 @@ SUBJECTS: tuple[Callable[[], Subject], ...] = (
     turned,
     combined,
     in_order,
+    rows_to_tiles,
+    tiles_to_rows,
 )

@@ -29,6 +29,8 @@ _MEMORY_BYTES = 1 << 24
 # The address of each part of the memory: what threads of a core share, then queues, then arrays.
 _QUEUES, _ARRAYS = 1 << 16, 1 << 22
 _MAX_QUEUES = 64
+# What memory holds that nothing was written to.
+_UNUSED = 0xA5
 
 API = """\
 #pragma once
@@ -143,8 +145,8 @@ def run_movers(kernel: tile.KernelOp, arrays: Sequence[DeviceArray], machine: Ma
     source = emit_program(kernel, machine)
     assert source.compute is None
     base = _memory()
-    ctypes.memset(base, 0xA5, _MEMORY_BYTES)
-    tensors = _place_arrays(base, arrays)
+    ctypes.memset(base, _UNUSED, _MEMORY_BYTES)
+    tensors = _place_arrays(base, arrays, machine.grid.dram_alignment_bytes)
     sources = {"reader": source.reader, "writer": source.writer}
     described = fake_ttnn.describe(source.host, {k: v for k, v in sources.items() if v is not None}, tensors)
     rows, columns = described.shape
@@ -163,7 +165,10 @@ def run_movers(kernel: tile.KernelOp, arrays: Sequence[DeviceArray], machine: Ma
                     function(base)
                 failures += state.failures
     for array, tensor in zip(arrays, tensors, strict=True):
-        array.pages[:] = _view(tensor.buffer_address(), array.pages.size).reshape(array.pages.shape)
+        pages = _pages(array, tensor)
+        size = array.pages.shape[1]
+        array.pages[:] = pages[:, :size]
+        failures += int((pages[:, size:] != _UNUSED).sum())
     return failures
 
 
@@ -171,12 +176,21 @@ def _view(address: int, size: int) -> np.ndarray[Any, Any]:
     return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
 
 
-def _place_arrays(base: int, arrays: Sequence[DeviceArray]) -> list[fake_ttnn.Tensor]:
+def _pages(array: DeviceArray, tensor: fake_ttnn.Tensor) -> np.ndarray[Any, Any]:
+    """The memory of an array, (pages, bytes of one): rows are padded to what transfers are aligned to."""
+    count = len(array.pages)
+    return _view(tensor.buffer_address(), count * tensor.page_bytes).reshape(count, tensor.page_bytes)
+
+
+def _place_arrays(base: int, arrays: Sequence[DeviceArray], alignment: int) -> list[fake_ttnn.Tensor]:
     place, tensors = base + _ARRAYS, []
     for array in arrays:
-        tensors.append(fake_ttnn.Tensor(place, array.format.page_bytes))
-        _view(place, array.pages.size)[:] = array.pages.reshape(-1)
-        place += (array.pages.size + 4095) // 4096 * 4096
+        size = array.pages.shape[1]
+        tensor = fake_ttnn.Tensor(place, -(-size // alignment) * alignment if array.is_by_rows else size)
+        tensors.append(tensor)
+        pages = _pages(array, tensor)
+        pages[:, :size] = array.pages
+        place += (pages.size + 4095) // 4096 * 4096
     assert place <= base + _MEMORY_BYTES
     return tensors
 

@@ -26,6 +26,7 @@ NAMED: dict[str, Callable[[], tile.KernelOp]] = {
     "by elements": lambda: programs.shifted_elements(20, 17),
     "all movers": lambda: all_movers(),
     "all computing": lambda: all_computing(),
+    "rows and tiles": lambda: rows_and_tiles(),
     "control flow": lambda: control_flow(),
 }
 
@@ -75,7 +76,9 @@ def lines(b: Builder, cls: Any, queues: Sequence[Sequence[Any]], shape: Sequence
 def all_movers() -> tile.KernelOp:
     """Each operation of threads that move data, with places that may be outside of arrays; it does nothing sensible."""
     shape = (3, 70, 45)
-    b = Builder((2, 4), [(shape, "f32", "in"), ((50,), "i32", "in"), (shape, "f32", "out"), ((40, 40), "bf16", "in")])
+    refs = [(shape, "f32", "in"), ((50,), "i32", "in"), (shape, "f32", "out"), ((40, 40), "bf16", "in")]
+    refs += [((3, 70, 130), "f32", "in"), ((130,), "f32", "out")]
+    b = Builder((2, 4), refs, by_rows=(4, 5))
     x, y, w = (b.queue("f32", 16) for _ in range(3))
     i, h, z = b.queue("i32", 12), b.queue("bf16", 4), b.queue("i32", 4)
     ready, sent = b.semaphore(), b.semaphore(3)
@@ -86,6 +89,8 @@ def all_movers() -> tile.KernelOp:
             b.fetch(0, x, "s2 - 1, d0 + s0, d1 - s1", [*here, k], extents=(2, 2), at="2 * d0 + d1", zeros=True)
             b.barrier("read")
             pad(b, 0, x, "s2 - 1, d0 + s0, d1 - s1", [*here, k], (2, 2), "2 * d0 + d1", 1.5)
+            b.fetch_rows(4, x, "s2, s0, d0 + 2 * s1", [*here, k], extents=(2,), at="d0 + 2")
+            b.barrier("read")
         b.push(x, 4)
         b.reserve(i, 2)
         b.generate(i, "d0 * 32 + d1 + 1024 * d2 - s1", here, count=2)
@@ -119,6 +124,7 @@ def all_movers() -> tile.KernelOp:
         b.barrier("write")
         b.put(2, x, "d0, s0, s1", here, extents=(3,))
         b.scatter(2, x, "d0 - s0, d1, d2", here, shape=(2, 40, 33), rows=1, columns=2)
+        b.put_rows(5, x, "s0, s1 + d0", here, extents=(2,))
         b.increment(ready, "0, 0")
         b.barrier("write")
         b.pop(x, 4)
@@ -157,10 +163,41 @@ def all_computing() -> tile.KernelOp:
             b.pack(z, 0, 2, at="d0 * 3")
             b.configure("edges", "none")
             b.registers("release")
+            b.registers("acquire")
+            b.tilize(x, 1, 4, at="d0 + 4")
+            b.registers("commit")
+            b.registers("wait")
+            b.pack(z, 1, 4)
+            b.registers("release")
         b.push(z, 8)
     with b.thread("reader"):
         b.reserve(f)
         b.reserve(i)
+    return b.finished()
+
+
+def rows_and_tiles() -> tile.KernelOp:
+    """Tiles are packed as rows, and as they are, in loops and choices."""
+    b = Builder((2, 1), [((32, 64), "bf16", "in"), ((32, 64), "bf16", "out")])
+    x, z = b.queue("bf16", 4), b.queue("bf16", 4)
+
+    def packed(pack: Callable[..., None], count: int) -> None:
+        b.registers("acquire")
+        b.copy(x, 0, count)
+        b.registers("commit")
+        b.registers("wait")
+        pack(z, 0, count)
+        b.registers("release")
+
+    with b.thread("compute"), b.loop(4):
+        packed(b.untilize, 4)
+        packed(b.untilize, 2)
+        with b.choice("s0", [b.row]) as (then, otherwise):
+            with b.within(then):
+                packed(b.pack, 4)
+            with b.within(otherwise):
+                packed(b.untilize, 2)
+        packed(b.pack, 1)
     return b.finished()
 
 

@@ -19,6 +19,7 @@ from tests.cores.comparing import bounds_of, check
 from tilewright import dtypes
 from tilewright.dialects import tile
 from tilewright.errors import DeviceError, ResourceUnavailable, UnsupportedOnTargetError
+from tilewright.layout.catalogue.placements import placement_of
 from tilewright.semantics.cores import DeviceArray, run_program
 from tilewright.targets.grid import device
 from tilewright.targets.grid.emit import emit_program
@@ -67,25 +68,29 @@ class Runtime:
     def module(self) -> types.ModuleType:
         module = types.ModuleType("ttnn")
         vars(module).update(vars(fake_ttnn.module()))
-        vars(module).update(TILE_LAYOUT="tiles", DRAM_MEMORY_CONFIG="dram", Shape=tuple)
+        vars(module).update(TILE_LAYOUT="tiles", ROW_MAJOR_LAYOUT="rows", DRAM_MEMORY_CONFIG="dram", Shape=tuple)
         vars(module).update(
             open_device=lambda device_id: fake_ttnn.Device(),
             close_device=lambda device: None,
             get_arch_name=lambda: self.arch,
             from_torch=self.from_torch,
             to_torch=lambda tensor: Numbers(tensor.array.to_numpy()),
-            allocate_tensor_on_device=lambda shape, dtype, layout, device, config: self.undefined(shape, dtype, config),
+            allocate_tensor_on_device=lambda shape, dtype, layout, _, config: self.undefined(
+                shape, dtype, layout, config
+            ),
             clone=lambda t: Tensor(dataclasses.replace(t.array, pages=+t.array.pages), t.config),
             generic_op=self.generic_op,
         )
         return module
 
-    def from_torch(self, numbers: Numbers, *, dtype: str, memory_config: Any, **_: Any) -> Tensor:
-        return self.noted(DeviceArray.from_numpy(numbers.array, format=FORMATS[dtype]), memory_config)
+    def from_torch(self, numbers: Numbers, *, dtype: str, layout: str, memory_config: Any, **_: Any) -> Tensor:
+        made = DeviceArray.from_numpy(numbers.array, format=FORMATS[dtype], by_rows=layout == "rows")
+        return self.noted(made, memory_config)
 
-    def undefined(self, shape: Sequence[int], dtype: str, config: Any) -> Tensor:
+    def undefined(self, shape: Sequence[int], dtype: str, layout: str, config: Any) -> Tensor:
         type = dtypes.i32 if "int" in dtype else dtypes.f32
-        return self.noted(DeviceArray.undefined(tuple(shape), type, format=FORMATS[dtype]), config)
+        made = DeviceArray.undefined(tuple(shape), type, format=FORMATS[dtype], by_rows=layout == "rows")
+        return self.noted(made, config)
 
     def noted(self, array: DeviceArray, config: Any) -> Tensor:
         self.configs.append(described_config(config))
@@ -100,7 +105,7 @@ class Runtime:
         order += [n for n, effect in enumerate(effects) if effect != tile.IN]
         arrays = {number: tensor.array for number, tensor in zip(order, tensors, strict=True)}
         for number, tensor in zip(order, tensors, strict=True):
-            assert (tensor.config == "dram") == (not tile.ref_type(kernel.refs[number]).space.data)
+            assert (tensor.config == "dram") == (placement_of(tile.ref_type(kernel.refs[number]).space.data) is None)
         # As many dims as the kernel's, of the same pages.
         own = [
             dataclasses.replace(each, shape=tile.ref_type(ref).shape)
@@ -141,6 +146,11 @@ CASES: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {
     "places": (lambda x: tw.argmax(x, axis=1), (normal(40, 70),), {}),
     "integers": (lambda x: x * 3 - 1, (np.arange(99, dtype=np.int32).reshape(9, 11),), {}),
     "stored": (lambda x: -x, (normal(40, 32),), {"storage": {"x": "bfp8"}}),
+    "by rows": (
+        lambda x, y: (tw.exp(x) + y, y),
+        (normal(3, 40, 50), normal(50)),
+        {"storage": {"x": "row-major", "y": "bf16 row-major", "return[0]": "row-major", "return[1]": "bf16 row-major"}},
+    ),
     "a view": (lambda x: tw.reshape(x * 2, (64, 1, 96)) + 1, (normal(64, 96),), {}),
     "several results": (lambda x: (x + 1, tw.sum(x)), (normal(40, 50),), {}),
 }
@@ -171,6 +181,7 @@ def test_results_are_those_of_the_simulator(name: str, runtime: Runtime, monkeyp
         ((2, 96, 300), "l1 block on 3x2", "BLOCK_SHARDED L1 ShardSpec [64, 160] 3x2 ROW_MAJOR"),
         ((300, 96), "l1", "L1 NdShardSpec [32, 32] 8x8 ROW_MAJOR"),
         ((1, 300, 96), "bf16 l1 2x1 on 2x2", "L1 NdShardSpec [1, 64, 32] 2x2 ROW_MAJOR"),
+        ((4, 2, 60, 96), "l1 2x1 on 2x2", "L1 NdShardSpec [1, 1, 64, 32] 2x2 ROW_MAJOR"),
     ],
 )
 def test_arrays_are_placed_by_ttnn(shape: Any, storage: str, config: str, runtime: Runtime) -> None:
@@ -183,8 +194,8 @@ def test_arrays_are_placed_by_ttnn(shape: Any, storage: str, config: str, runtim
 
 def test_shards_that_ttnn_does_not_deal_are_said(runtime: Runtime) -> None:
     x = normal(4, 64, 96)
-    made = compiled(lambda x: -x, [x], runtime, storage={"x": "l1 2x1 on 2x2"})
-    with pytest.raises(UnsupportedOnTargetError, match="3 dims around the cores in shards of 64x32"):
+    made = compiled(lambda x: -x, [x], runtime, storage={"x": "l1 4x1 on 2x2"})
+    with pytest.raises(UnsupportedOnTargetError, match="3 dims around the cores in shards of 128x32"):
         made(x)
 
 

@@ -49,7 +49,7 @@ def check(kernel: tile.KernelOp, machine: str) -> dict[str, list[str]]:
 @pytest.mark.parametrize(
     ("name", "machine"),
     [(name, "wormhole") for name in NAMED]
-    + [(name, "blackhole") for name in ("multicast", "by elements", "all movers", "all computing")],
+    + [(name, "blackhole") for name in ("multicast", "by elements", "all movers", "all computing", "rows and tiles")],
 )
 def test_the_headers_take_what_is_printed(name, machine):
     assert not check(NAMED[name](), machine)
@@ -97,6 +97,18 @@ def test_the_headers_take_compiled_programs(name):
     kernels = list(compiled.executable.unit.kernels())
     assert kernels
     assert not any(check(kernel, "wormhole") for kernel in kernels)
+
+
+@pytest.mark.headers
+@pytest.mark.usefixtures("real_headers")
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16, np.int32, np.bool_])
+def test_the_headers_take_rows(dtype, machine):
+    lowered = tw.jit(lambda x: x).lower(_zeros(3, 100, 700, dtype=dtype))
+    for storage in ({"x": "row-major"}, {"return": "row-major"}):
+        compiled: Any = lowered.compile(target=f"grid:{machine}", storage=storage)
+        (kernel,) = compiled.executable.unit.kernels()
+        assert not check(kernel, machine)
 
 
 @pytest.mark.headers

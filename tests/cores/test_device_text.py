@@ -13,7 +13,9 @@ from xdsl.ir.affine import AffineExpr
 
 from tests.cores import fake_ttnn, programs
 from tests.cores.builder import Builder
+from tests.cores.compiling import compiled
 from tests.cores.printed import MACHINES, NAMED, REFUSED, functions_of, source_of, texts
+from tests.programs import Program
 from tilewright import dtypes, ops
 from tilewright.dialects import cores
 from tilewright.errors import UnsupportedOnTargetError
@@ -321,6 +323,50 @@ def test_more_queues_than_a_core_has_are_refused():
     with pytest.raises(UnsupportedOnTargetError, match="33 queues, and a core of wormhole has 32"):
         emit_program(kernel, machines.load("wormhole"))
     assert emit_program(kernel, machines.load("blackhole")).compute is None
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_rows_are_pages_of_their_array(machine):
+    program = Program("main")
+    program.outputs = [program.array(2, 100, 200)]
+    (tilize,) = compiled(program, machine, storage={0: "row-major"}).kernels()
+    source = emit_program(tilize, machines.load(machine))
+    assert "noc_async_read(array.get_noc_addr(row + i, offset), place, bytes);" in (source.reader or "")
+    assert "up_to(32, 100 - " in (source.reader or "")
+    compute = source.compute or ""
+    begin, end = compute.index("tilize_init(cb_in0, 4, cb_out0);"), compute.index("tilize_uninit(cb_in0, cb_out0);")
+    assert begin < compute.index("tilize_rows(cb_in0, 4, 0, 0);") < end
+    assert "`in0` is by rows." in source.host
+    assert "for index in [0]:\n        modes[index] = ttnn.UnpackToDestMode.UnpackToDestFp32" in source.host
+    (untilize,) = compiled(program, machine, storage={1: "row-major"}).kernels()
+    source = emit_program(untilize, machines.load(machine))
+    assert "noc_async_write(place, array.get_noc_addr(row + i, offset), bytes);" in (source.writer or "")
+    compute = source.compute or ""
+    begin, end = (
+        compute.index("pack_untilize_dest_init<4, 4>(cb_out0);"),
+        compute.index("pack_untilize_uninit(cb_out0)"),
+    )
+    assert begin < compute.index("pack_untilize_dest<4, 4>(cb_out0, 1, 0, 0);") < end
+    assert "for index in [0]:" in source.host
+
+
+def test_pack_is_prepared_for_rows_and_for_tiles():
+    (compute,) = texts(source_of("rows and tiles")).values()
+    for before, after in itertools.pairwise(
+        re.findall(r"pack_untilize_\w*init|pack_tile<|pack_untilize_dest<", compute)
+    ):
+        assert after != "pack_tile<" or before != "pack_untilize_dest<"
+        assert after != "pack_untilize_dest<" or before == "pack_untilize_dest_init"
+
+
+def test_rows_in_and_out_of_one_kernel_are_refused():
+    b = Builder((1, 1), [((32, 32), "bf16", "in")])
+    x, z = b.queue("bf16", 1), b.queue("bf16", 1)
+    with b.thread("compute"):
+        b.tilize(x)
+        b.untilize(z)
+    with pytest.raises(UnsupportedOnTargetError, match="takes rows and gives rows"):
+        emit_program(b.finished(), machines.load("wormhole"))
 
 
 def test_single_elements_of_block_floats_are_refused():

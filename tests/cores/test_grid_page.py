@@ -62,6 +62,16 @@ def test_arrays_are_placed(page: dict[str, Any]) -> None:
     assert "is in l1 1x2 on 8x8, shards in tiles and their cores." in moved.ir("cpp")
 
 
+def test_arrays_by_rows_are_made_tiles(page: dict[str, Any]) -> None:
+    x = matrix(100, 70)
+    made = page["by_rows"](x)
+    powers, same = made(x)
+    np.testing.assert_array_equal(same, x)
+    np.testing.assert_allclose(powers, np.exp(x), rtol=2**-8)
+    for text in ("tilize_0: moved from row-major to dram (copy", "moved from dram to bf16 row-major (copy"):
+        assert text in made.explain()
+
+
 def test_what_was_decided_is_printed(page: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     (kernel,) = page["looked_at"](matrix(64, 96))
     assert kernel["predicted_cycles"] == pytest.approx(kernel["cycles"], rel=0.25)

@@ -62,11 +62,11 @@ def run(kernel: tile.KernelOp, seed: int = 0, **more: Any) -> None:
     kernel.verify()
     arrays: list[DeviceArray] = []
     for ref, effect in zip(kernel.refs, kernel.effect_names, strict=True):
-        type = tile.ref_type(ref)
+        type, by_rows = tile.ref_type(ref), cores.is_by_rows(ref)
         if effect == tile.OUT:
-            arrays.append(DeviceArray.undefined(type.shape, type.dtype))
+            arrays.append(DeviceArray.undefined(type.shape, type.dtype, by_rows=by_rows))
         else:
-            arrays.append(DeviceArray.from_numpy(np.zeros(type.shape, type.dtype.numpy)))
+            arrays.append(DeviceArray.from_numpy(np.zeros(type.shape, type.dtype.numpy), by_rows=by_rows))
     run_program(kernel, arrays, MACHINE, seed=seed, **more)
 
 

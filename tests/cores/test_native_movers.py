@@ -30,9 +30,12 @@ def run(kernel: tile.KernelOp, inputs: Sequence[Tensor], machine: str = "wormhol
     """The outputs of a kernel, by its text and by the simulator, which have to agree."""
 
     def arrays() -> list[DeviceArray]:
-        made = [DeviceArray.from_numpy(each) for each in inputs]
-        outputs = [tile.ref_type(ref) for ref in kernel.refs[len(inputs) :]]
-        return [*made, *(DeviceArray.undefined(type.shape, type.dtype) for type in outputs)]
+        by_rows = [cores.is_by_rows(ref) for ref in kernel.refs]
+        made = [DeviceArray.from_numpy(each, by_rows=rows) for each, rows in zip(inputs, by_rows, strict=False)]
+        for ref in kernel.refs[len(inputs) :]:
+            type = tile.ref_type(ref)
+            made.append(DeviceArray.undefined(type.shape, type.dtype, by_rows=cores.is_by_rows(ref)))
+        return made
 
     given, simulated = arrays(), arrays()
     assert native.run_movers(kernel, given, load(machine)) == 0
@@ -291,6 +294,29 @@ def test_a_reshape_of_a_compiled_program(before, after, machine):
     (kernel,) = compiled.executable.unit.kernels()
     (found,) = run(kernel, [x], machine)
     np.testing.assert_array_equal(found, x.reshape(after))
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize(("shape", "width"), [((), 1), ((7,), 1), ((33, 65), 2), ((5, 1), 1), ((2, 3, 40, 270), 4)])
+def test_rows(shape, width, dtype, machine):
+    """From an array by rows to another one, some pages of tiles side by side at a time, by a core for every part."""
+    *outer, down, across = cores.page_grid(shape)
+    parts, matrices = -(-across // width), int(np.prod(outer))
+    b = Builder((down, parts), [(shape, dtype, "in"), (shape, dtype, "out")], by_rows=(0, 1))
+    queue = b.queue(dtype, matrices * width)
+    places = {"extents": (1, width), "at": "d1"}
+    for role, move in (("reader", b.fetch_rows), ("writer", b.put_rows)):
+        with b.thread(role), b.loop(matrices) as matrix:
+            split = "".join(f"s0 // {int(np.prod(outer[n + 1 :]))} % {size}, " for n, size in enumerate(outer))
+            (b.reserve if role == "reader" else b.wait)(queue, width)
+            symbols = [matrix, b.row, b.column]
+            move(int(role == "writer"), queue, f"{split}s1 + d0, {width} * s2 + d1", symbols, **places)
+            b.barrier("read" if role == "reader" else "write")
+            (b.push if role == "reader" else b.pop)(queue, width)
+    x = numbers(shape, ml_dtypes.bfloat16 if dtype == "bf16" else np.float32)
+    (found,) = run(b.finished(), [x], machine)
+    np.testing.assert_array_equal(found, x)
 
 
 def test_what_is_wrong_is_counted():

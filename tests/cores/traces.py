@@ -26,7 +26,7 @@ from tilewright.semantics.tile import evaluate_map
 
 Place = tuple[int, int]
 ENDED = "ended"
-_MATRIX = (cores.CopyOp, cores.BinaryOp, cores.MatmulOp, cores.ReduceOp)
+_MATRIX = (cores.CopyOp, cores.TilizeOp, cores.BinaryOp, cores.MatmulOp, cores.ReduceOp)
 _UNITS = {UNPACK: ("unpack_a", "unpack_b"), MATH: ("matrix", "vector"), PACK: ("pack", "edges", "accumulates")}
 
 
@@ -191,7 +191,7 @@ class _Tracer:
 
     def _move_pages(self, op: cores.PagesOp) -> None:
         grid = cores.page_grid(tile.ref_type(op.array).shape)
-        array, queue, puts = self.names[op.array], self.names[op.queue], isinstance(op, cores.PutOp)
+        array, queue, puts = self.names[op.array], self.names[op.queue], isinstance(op, cores.ARRAY_STORES)
         points = [*itertools.product(*map(range, op.shape))]
         sources = [self._map(op.map, op.symbols, point) for point in points]
         places = [self._map(op.at, op.symbols, point)[0] for point in points]
@@ -328,7 +328,7 @@ class _Tracer:
                     self.states["accumulates"] = str(self._map(op.map, op.symbols)[0] != 0)
             case cores.RegistersOp():
                 self._registers(op.step.data)
-            case cores.PackOp():
+            case cores.PackingOp():
                 if self.role == PACK:
                     self._pack(op)
             case cores.RegisterOp():
@@ -368,7 +368,7 @@ class _Tracer:
         turn = self.steps[cores.ACQUIRE if self.role == MATH else cores.WAIT] - 1
         return (Touch(("registers", self.here, turn % 2), turn, writes),)
 
-    def _pack(self, op: cores.PackOp) -> None:
+    def _pack(self, op: cores.PackingOp) -> None:
         dims = [(d,) if op.at.data.num_dims else () for d in range(len(op.slots))]
         places = [self._map(op.at, op.symbols, each)[0] for each in dims]
         pages = self._pages(self.names[op.queue], "back", places, True)
@@ -394,7 +394,7 @@ class _Tracer:
         kept = [(name, str(v)) for name, v in sorted(op.properties.items()) if not isinstance(v, AffineMapAttr)]
         operands = [self.names[value] for value in op.operands if value in self.names]
         needed = cores.states_of(op)
-        units = [u for u in _UNITS.get(self.role, ()) if u in needed or isinstance(op, cores.PackOp)]
+        units = [u for u in _UNITS.get(self.role, ()) if u in needed or isinstance(op, cores.PackingOp)]
         if any(unit in needed and self.states.get(unit) != needed[unit] for unit in units):
             raise ProtocolError("another state of a unit")
         return op.name, *kept, *operands, *(self.states.get(unit, "") for unit in units)
@@ -412,6 +412,7 @@ def _named(pages: Iterable[Touch]) -> list[tuple[Any, ...]]:
 
 _OPERANDS: Mapping[type[Operation], tuple[str, ...]] = {
     cores.CopyOp: ("at",),
+    cores.TilizeOp: ("at",),
     cores.BinaryOp: ("left_at", "right_at"),
     cores.MatmulOp: ("left_at", "right_at"),
     cores.ReduceOp: ("at",),

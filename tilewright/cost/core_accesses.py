@@ -19,6 +19,7 @@ from xdsl.ir.affine.affine_expr import (
 
 from tilewright.dialects import cores, tile
 from tilewright.dialects.base import decode
+from tilewright.layout.catalogue.device_tiles import TILE
 from tilewright.layout.catalogue.placements import Numbers, Placement, page_matrix
 from tilewright.machines.core_grid import CORE_READ, CORE_WRITE, DRAM_READ, DRAM_WRITE, LOCAL, CoreGrid
 from tilewright.semantics.cores.holders import holders_of
@@ -169,7 +170,7 @@ def loops_of(op: Operation) -> set[Operation | None]:
 
 def clipped_operations(program: cores.ProgramOp) -> frozenset[Operation]:
     """Operations of movers that may reach beyond their arrays, move single elements, or pages that cores hold: what
-    they move depends on where they are."""
+    they move depends on where they are. So do those of rows that end within a tile."""
     return frozenset(op for op in program.body.walk() if _may_be_clipped(op, program))
 
 
@@ -179,6 +180,9 @@ def _may_be_clipped(op: Operation, program: cores.ProgramOp) -> bool:
             return True
         case cores.ElementsOp():
             return len(op.symbols) > 0
+        case cores.RowsOp():
+            height, width = (1, 1, *tile.ref_type(op.array).shape)[-2:]
+            return height % TILE != 0 or width % TILE != 0 or not _is_inside(op, program)
         case cores.PagesOp():
             return bool(tile.ref_type(op.array).space.data) or not _is_inside(op, program)
         case _:

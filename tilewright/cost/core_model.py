@@ -23,8 +23,7 @@ from tilewright.semantics.cores.static_walk import Place, cores_alike
 
 # What may bound a program.
 COMPUTE, DRAM, NETWORK = "compute", "dram", "network"
-_READS = (cores.FetchOp, cores.GatherOp)
-_WRITES = (cores.PutOp, cores.ScatterOp)
+_READS, _WRITES = cores.ARRAY_LOADS, cores.ARRAY_STORES
 _SENDS = (cores.MulticastOp, cores.SendOp)
 
 

@@ -21,6 +21,7 @@ from tilewright.layout.catalogue.device_tiles import FACE, TILE
 from tilewright.machines.core_grid import CORE_READ, CORE_WRITE, DRAM_READ, DRAM_WRITE, LOCAL, CoreGrid
 from tilewright.semantics.cores.holders import Holders
 from tilewright.semantics.cores.line_steps import merges
+from tilewright.semantics.cores.row_steps import part_of
 from tilewright.semantics.cores.static_walk import Place, Projection, Walk
 
 # Source registers that unpack may be ahead by, and halves of the tile registers.
@@ -262,6 +263,8 @@ class _MoverWalk(Walk):
                 self._spend(op, self._grid.fill_cycles * beyond * bits / 32)
             case cores.FetchOp() | cores.PutOp():
                 self._pages(op)
+            case cores.FetchRowsOp() | cores.PutRowsOp():
+                self._rows(op)
             case cores.GatherOp() | cores.ScatterOp():
                 self._elements(op)
             case cores.MulticastOp():
@@ -307,6 +310,14 @@ class _MoverWalk(Walk):
         self._transfer(op, LOCAL, bytes, own)
         self._transfer(op, CORE_READ if reads else CORE_WRITE, bytes, sum(shares.values()))
 
+    def _rows(self, op: cores.FetchRowsOp | cores.PutRowsOp) -> None:
+        pages = pages_inside(op, self._symbols(op.symbols))
+        if pages:
+            part = part_of(tile.ref_type(op.array).shape, pages)
+            size = len(part.columns) * cores.queue_type(op.queue).tile_format.bits // 8
+            kind = DRAM_READ if isinstance(op, cores.FetchRowsOp) else DRAM_WRITE
+            self._transfer(op, kind, size, len(part.rows))
+
     def _transfer(self, op: Operation, kind: str, transaction_bytes: int, count: int) -> None:
         if not count:
             return
@@ -316,7 +327,7 @@ class _MoverWalk(Walk):
         self.time += issue * count
         self.port = max(self.port, began) + busy
         lands = max(self.port, self.time) + round(self._grid.latency_cycles(kind))
-        if isinstance(op, cores.FetchOp):
+        if isinstance(op, cores.ARRAY_LOADS):
             self.read = max(self.read, lands)
         else:
             self.written = max(self.written, lands)

@@ -59,6 +59,9 @@ def compute_work(op: Operation, grid: CoreGrid) -> ComputeWork | None:
         case cores.ConfigureOp():
             cycles = {agent: grid.configure_cycles if AGENTS[op.unit.data] == agent else 0.0 for agent in PARTS}
             return ComputeWork(CONFIGURES, 1, cycles[UNPACK], cycles[MATH], cycles[PACK])
+        case cores.UntilizeOp():
+            count = len(op.slots)
+            return ComputeWork("untilizes", count, pack=grid.pack_rows_cycles(_page_bytes(op.queue)) * count)
         case cores.PackOp():
             count = len(op.slots)
             return ComputeWork("packs", count, pack=grid.pack_cycles(_page_bytes(op.queue)) * count)
@@ -69,6 +72,9 @@ def compute_work(op: Operation, grid: CoreGrid) -> ComputeWork | None:
             return _vector("casts", ops.ALU, op, grid)
         case cores.FoldOp():
             return _vector("folds", ops.ALU, op, grid)
+        case cores.TilizeOp():
+            count, unpack = len(op.slots), grid.unpack_rows_cycles(_page_bytes(op.queue))
+            return ComputeWork("tilizes", count, unpack * count, grid.copy_cycles * count, pages=count)
         case cores.CopyOp() | cores.BinaryOp() | cores.MatmulOp() | cores.ReduceOp():
             return _matrix(op, grid)
         case _:

@@ -53,6 +53,8 @@ class CoreGrid:
         multiply_cycles: of a product of two tiles, at the fidelity that is exact for 16-bit floats.
         matrix_cycles, copy_cycles: of the matrix unit, for a tile of sums or differences, and for a copied one.
         reduce_cycles: of the matrix unit, for a tile that is reduced.
+        tilize_cycles, untilize_cycles: of unpack, for a tile that it takes out of rows, and of pack, for one that it
+            writes as rows, whatever the format.
         vector_lanes: elements that the vector unit works on at once.
         vector_cycles: of one of those, by cost class.
         unpack_bytes_per_cycle, pack_bytes_per_cycle: between a core's memory and its units.
@@ -83,6 +85,8 @@ class CoreGrid:
     matrix_cycles: float
     copy_cycles: float
     reduce_cycles: float
+    tilize_cycles: float
+    untilize_cycles: float
     vector_lanes: int
     vector_cycles: dict[str, float]
     unpack_bytes_per_cycle: float
@@ -124,9 +128,17 @@ class CoreGrid:
         """Of one page of a queue, on its way to the matrix unit or the tile registers."""
         return page_bytes / self.unpack_bytes_per_cycle
 
+    def unpack_rows_cycles(self, page_bytes: int) -> float:
+        """Of as many bytes of rows, on their way to be one tile."""
+        return max(self.tilize_cycles, self.unpack_cycles(page_bytes))
+
     def pack_cycles(self, page_bytes: int) -> float:
         """Of one page, from a tile register to a queue."""
         return page_bytes / self.pack_bytes_per_cycle
+
+    def pack_rows_cycles(self, page_bytes: int) -> float:
+        """Of one tile, on its way to as many bytes of rows."""
+        return max(self.untilize_cycles, self.pack_cycles(page_bytes))
 
     def vector_tile_cycles(self, cost: str) -> float:
         """Of the vector unit, for one tile."""

@@ -24,6 +24,7 @@ from tilewright.passes.core_forms import (
     pages_of,
     window_of,
 )
+from tilewright.passes.core_rows import emit_tilize
 from tilewright.passes.core_sections import (
     Held,
     Padding,
@@ -44,6 +45,7 @@ from tilewright.passes.core_threads import (
 from tilewright.passes.core_tile_facts import (
     block_of,
     refuse,
+    storage_format,
     stored_format,
 )
 from tilewright.primitives import ArrayType
@@ -113,6 +115,8 @@ class LoadedTiles(ABC):
     ) -> Held:
         """A tile of an array. `fill`: what is beyond the array, along rows and columns of pages, or where pages are
         fetched along one of them alone, if no more is needed."""
+        if cores.is_by_rows(op.source):
+            return self._tilized(op, form, window)
         type, scope = array_type(op.result), self.scope_of(op.result)
         if window is None and form.turned:
             raise CompilerBug("elements are gathered to pages in the order of rows")
@@ -140,6 +144,27 @@ class LoadedTiles(ABC):
                 self._fetch(op, held, number, sides, window, role)
         self.threads.location = before
         return held
+
+    def _tilized(self, op: tile.LoadOp, form: Form, window: Window | None) -> Held:
+        """A tile of an array that is stored by rows: pages side by side, whose padding is undefined."""
+        type, scope = array_type(op.result), self.scope_of(op.result)
+        if window is None or op.fill is not None:
+            raise CompilerBug("rows are made tiles by kernels that do no more")
+        pages = {"pages": pages_of(type.shape, form)}
+        capacity = self.capacity(pages["pages"], scope, self._buffers)
+        rows = Held(self.threads.queue(stored_format(op.source), capacity), form, type, scope)
+        tiles = Held(self.threads.queue(storage_format(type.dtype), capacity), form, type, scope)
+        extents, maps = self.page_maps(window, type.shape, form, op.symbols)
+        add = self.threads.add
+        with self.threads.inside(cores.READER, scope):
+            add(cores.READER, cores.ReserveOp, [rows.queue], pages)
+            add(cores.READER, cores.FetchRowsOp, [self.refs[op.source], rows.queue], {"extents": extents}, maps)
+            add(cores.READER, cores.BarrierOp, [], {"of": cores.READ})
+            add(cores.READER, cores.PushOp, [rows.queue], pages)
+        self.waited(rows, cores.COMPUTE)
+        with self.threads.inside(cores.COMPUTE, scope):
+            emit_tilize(self.threads, rows.queue, tiles.queue, pages["pages"])
+        return tiles
 
     def _fetch(
         self,

@@ -7,18 +7,19 @@ from math import prod
 
 from xdsl.dialects.builtin import AffineMapAttr, StringAttr
 from xdsl.dialects.func import ReturnOp
-from xdsl.ir import SSAValue
+from xdsl.ir import Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from tilewright.dialects import array, tile
 from tilewright.dialects.base import array_type, tensor
-from tilewright.errors import LayoutError
+from tilewright.errors import CompilerBug, LayoutError
 from tilewright.layout.catalogue.device_tiles import TILE
-from tilewright.layout.catalogue.placements import dram_layout, page_matrix, placement_of
+from tilewright.layout.catalogue.placements import ROW_MAJOR, dram_layout, page_matrix, placement_of, rows_layout
 from tilewright.layout.layout import Layout
 from tilewright.layout.relayout import Plan, plan_relayout
 from tilewright.machines.machine import Machine
 from tilewright.passes.base import Remark, Unit
+from tilewright.passes.core_tile_facts import is_wide_type
 from tilewright.primitives import ArrayType
 
 # A queue between the mover that reads and the one that writes has room for twice as many pages.
@@ -34,18 +35,27 @@ class Stored:
     placement: str = ""
 
     def __str__(self) -> str:
-        return " in ".join(filter(None, (self.format, self.placement))) or "dram"
+        between = " " if self.placement == ROW_MAJOR else " in "
+        return between.join(filter(None, (self.format, self.placement))) or "dram"
 
 
 def insert_relayout(unit: Unit, last: ReturnOp, number: int, source: Stored, target: Stored) -> SSAValue:
     """A result of the program becomes a copy of what it was, stored as `target`."""
-    value = last.operands[number]
+    last.operands[number] = _moved(unit, last.operands[number], last, f"relayout_{number}", source, target)
+    return last.operands[number]
+
+
+def insert_tilize(unit: Unit, argument: SSAValue, first: Operation, number: int, source: Stored) -> SSAValue:
+    """A copy of an argument of the program that is stored by rows, in tiles. `first`: what reads it first."""
+    return _moved(unit, argument, first, f"tilize_{number}", source, Stored())
+
+
+def _moved(unit: Unit, value: SSAValue, before: Operation, name: str, source: Stored, target: Stored) -> SSAValue:
+    """A copy of an array that is stored as `target`."""
     type = array_type(value)
-    name = f"relayout_{number}"
-    unit.module.body.block.add_op(_kernel(name, type, target))
+    unit.module.body.block.add_op(_kernel(name, type, source, target, unit.machine))
     call = array.CallOp.make([value], {"callee": StringAttr(name)}, [tensor(type)])
-    last.parent_block().insert_op_before(call, last)  # type: ignore[union-attr]  it is in the program's block
-    last.operands[number] = call.results[0]
+    before.parent_block().insert_op_before(call, before)  # type: ignore[union-attr]  it is in the program's block
     planned = relayout_plan(type, source, target, unit.machine)
     why = str(planned) if isinstance(planned, Plan) else f"no plan of it is known: {planned}"
     unit.remarks.append(Remark("tile-store-arrays", name, f"moved from {source} to {target}", why))
@@ -64,17 +74,33 @@ def relayout_plan(type: ArrayType, source: Stored, target: Stored, machine: Mach
     return planned if isinstance(planned, Plan) else planned.message
 
 
+def _registers(type: ArrayType, machine: Machine) -> int:
+    if machine.grid is None:
+        raise CompilerBug(f"{machine.name} is no grid of cores")
+    return machine.grid.half_registers(is_wide_type(type.dtype))
+
+
+def _even_part(count: int, most: int) -> int:
+    """The size of as few parts of a number as are no larger than `most`."""
+    return -(-count // max(1, -(-count // most)))
+
+
 def _layout(shape: tuple[int, int], stored: Stored) -> Layout:
+    if stored.placement == ROW_MAJOR:
+        return rows_layout(shape)
     placement = placement_of(stored.placement)
     return dram_layout(shape) if placement is None else placement.layout(shape)
 
 
-def _kernel(name: str, type: ArrayType, target: Stored) -> tile.KernelOp:
+def _kernel(name: str, type: ArrayType, source: Stored, target: Stored, machine: Machine) -> tile.KernelOp:
     """Rectangles of whole tiles are loaded and stored: as large as the shards of the target, if they are not larger
-    than a queue should be, so that cores write to their own memories."""
+    than a queue should be, so that cores write to their own memories. To and from rows they are one tile high and, all
+    of them alike, as wide as the registers have room for at most."""
     shape = type.shape
     placement = placement_of(target.placement)
     height, width = (1, _MOST_PAGES) if placement is None else placement.shard
+    if ROW_MAJOR in (source.placement, target.placement):
+        height, width = 1, _even_part(page_matrix(shape)[1], _registers(type, machine))
     width = max(1, min(width, _MOST_PAGES, page_matrix(shape)[1]))
     height = max(1, min(height, _MOST_PAGES // width))
     sides = [1] * max(0, len(shape) - 2) + [TILE * height, TILE * width][max(0, 2 - len(shape)) :]

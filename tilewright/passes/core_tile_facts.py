@@ -40,18 +40,22 @@ def stored_format(ref: SSAValue) -> str:
 def is_wide(kernel: tile.KernelOp) -> bool:
     """Whether registers have 32 bits: something is computed that does not fit 16, or 16 bits are of two kinds, as f16
     and what bools are stored as."""
-    if any(tile.ref_type(ref).dtype.bits > 16 or tile.ref_type(ref).dtype == dtypes.f16 for ref in kernel.refs):
+    if any(is_wide_type(tile.ref_type(ref).dtype) for ref in kernel.refs):
         return True
     for op in kernel.walk():
         for value in (*op.results, *(a for region in op.regions for a in region.block.args)):
             if isinstance(value.type, IndexType | tile.RefType):
                 continue
             type = array_type(value)
-            is_wide = type.dtype.bits > 16 or type.dtype == dtypes.f16
             is_computed = type.rank > 0 or not type.dtype.is_float
-            if is_computed and is_wide and not isinstance(op, tile.FullOp):
+            if is_computed and is_wide_type(type.dtype) and not isinstance(op, tile.FullOp):
                 return True
     return False
+
+
+def is_wide_type(dtype: DType) -> bool:
+    """Whether registers of 16 bits have no room for numbers of a type, or hold those of another kind."""
+    return dtype.bits > 16 or dtype == dtypes.f16
 
 
 def drop_unused(kernel: tile.KernelOp) -> None:

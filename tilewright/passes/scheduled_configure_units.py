@@ -209,7 +209,7 @@ def queues_of(op: Operation, unit: str) -> list[SSAValue]:
             return [op.queue, op.scaler]
         case cores.ReduceOp():
             return [op.queue if unit == cores.UNPACK_A else op.scaler]
-        case cores.CopyOp() | cores.PackOp():
+        case cores.CopyOp() | cores.TilizeOp() | cores.PackingOp():
             return [op.queue]
         case _:
             return []

@@ -75,6 +75,7 @@ from tilewright.passes.core_points import deal_points
 from tilewright.passes.core_products import Product, emit_product
 from tilewright.passes.core_queued_tiles import QueuedTiles
 from tilewright.passes.core_reductions import Reduction, emit_lines, emit_reduction, lines_left
+from tilewright.passes.core_rows import emit_untilize
 from tilewright.passes.core_sections import Held, number_of_carrier
 from tilewright.passes.core_threads import ZERO, Threads, plus, times, with_symbols
 from tilewright.passes.core_tile_facts import (
@@ -218,11 +219,18 @@ class _Lowering:
         if len(indices) == len(op.symbols):
             window = window_of(op.map.data, type.shape, array.shape, len(indices))
         form = self.tiles.natural(op.value) if window is None else window.form
-        held = self._stored(op, form, window)
+        by_rows = cores.is_by_rows(op.destination)
+        held = self._as_rows(op, form) if by_rows else self._stored(op, form, window)
         add = self.threads.add
         if window is not None:
             extents, maps = self.tiles.page_maps(window, type.shape, form, op.symbols)
-            add(cores.WRITER, cores.PutOp, [self.tiles.refs[op.destination], held.queue], {"extents": extents}, maps)
+            add(
+                cores.WRITER,
+                cores.PutRowsOp if by_rows else cores.PutOp,
+                [self.tiles.refs[op.destination], held.queue],
+                {"extents": extents},
+                maps,
+            )
         else:
             if stored_format(op.destination) == "bfp8":
                 what = "elements of an array of block floats are not written one by one"
@@ -248,7 +256,8 @@ class _Lowering:
         source = self.tiles.load_behind(value)
         scope = self.tiles.scopes[block_of(op)]
         is_here = self.tiles.scope_of(value) is scope and inside is None
-        if source is not None and source.fill is None and is_here and stored_format(source.load.source) == format:
+        is_alike = source is not None and _comes_as(source.load, format)
+        if source is not None and source.fill is None and is_here and is_alike:
             origin = self.tiles.window(source.load)
             plain = own.of(array_type(value).shape)
             is_paged = origin is not None and (origin.form.rows, origin.form.columns) == (plain.rows, plain.columns)
@@ -259,6 +268,14 @@ class _Lowering:
         queue = self.threads.queue(format, self.tiles.capacity(pages, scope, self.buffers))
         self.tiles.compute_into(op.value, form, (None, None), queue, inside)
         return self.tiles.waited(Held(queue, form, type, scope), cores.WRITER, at_end=False)
+
+    def _as_rows(self, op: tile.StoreOp, form: Form) -> Held:
+        """What is stored, as rows in a queue to the writer."""
+        tiles = self.tiles.held(op.value, form)
+        scope = self.tiles.scopes[block_of(op)]
+        queue = self.threads.queue(stored_format(op.destination), self.tiles.capacity(tiles.pages, scope, self.buffers))
+        emit_untilize(self.threads, tiles.queue, queue, tiles.pages)
+        return self.tiles.waited(Held(queue, form, tiles.type, scope), cores.WRITER, at_end=False)
 
     def _in_lines(self, op: tile.ScanOp | tile.SortOp) -> None:
         fn = ""
@@ -446,3 +463,10 @@ class _Lowering:
         queue = self.threads.queue(storage_format(type.dtype), 2 * pages)
         self.tiles.compute_into(initial, form, (None, None), queue)
         return queue
+
+
+def _comes_as(load: tile.LoadOp, format: str) -> bool:
+    """Whether what is loaded comes to a queue in a format."""
+    if cores.is_by_rows(load.source):
+        return storage_format(array_type(load.result).dtype) == format
+    return stored_format(load.source) == format

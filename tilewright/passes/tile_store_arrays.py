@@ -2,6 +2,8 @@
 
 A kernel that is called with arrays of several kinds is copied. Pages of block floats are read and written as a whole
 then. A result that is stored otherwise than the array that it is gets a kernel of its own, which moves the pages.
+Kernels read and write tiles: an argument that is stored by rows is copied to tiles before it is read first, and a
+result that is stored by rows is a copy of what is computed.
 
 Before:
     func.func @main(%x: tensor<32x32xf32>) -> tensor<32x32xf32> {
@@ -41,9 +43,10 @@ from xdsl.rewriter import Rewriter
 from tilewright.dialects import array, tile
 from tilewright.dialects.base import array_type
 from tilewright.errors import CompilerBug, LayoutError, UnsupportedOnTargetError
-from tilewright.layout.catalogue.placements import parse_storage
+from tilewright.layout.catalogue.placements import ROW_MAJOR, parse_storage
 from tilewright.passes.base import Remark, Unit, blocks_of
-from tilewright.passes.core_relayouts import Stored, insert_relayout
+from tilewright.passes.core_relayouts import Stored, insert_relayout, insert_tilize
+from tilewright.passes.fusion import in_block
 from tilewright.passes.layout_rules import location_of
 from tilewright.passes.lifetimes import storage
 
@@ -78,20 +81,45 @@ def _asked_for(unit: Unit) -> dict[SSAValue, Stored]:
     """
     block = unit.main.body.block
     last = block.last_op
+    if not isinstance(last, ReturnOp):
+        raise CompilerBug("a program without an end")
     found: dict[SSAValue, Stored] = {}
-    results = list(last.operands) if isinstance(last, ReturnOp) else []
-    for number, argument in enumerate(block.args):
-        kind = _stored_as(unit, number, argument)
-        if kind != _AS_IT_IS:
+    arguments = [_stored_as(unit, number, value) for number, value in enumerate(block.args)]
+    asked = [_stored_as(unit, len(block.args) + number, value) for number, value in enumerate(last.operands)]
+    copies: set[SSAValue] = set()
+    for number, (argument, kind) in enumerate(zip(block.args, arguments, strict=True)):
+        if kind.placement == ROW_MAJOR:
+            found[argument] = kind
+            copies |= _read_in_tiles(unit, number, kind, asked)
+        elif kind != _AS_IT_IS:
             spread(argument, kind, found)
-    for number, value in enumerate(results):
-        kind = _stored_as(unit, len(block.args) + number, value)
-        is_another = isinstance(storage(value).owner, Block) or _is_other_result(value, number, results)
-        if is_another and isinstance(last, ReturnOp) and kind != found.get(value, _AS_IT_IS):
+    results = list(last.operands)
+    for number, (value, kind) in enumerate(zip(results, asked, strict=True)):
+        root = storage(value)
+        is_another = isinstance(root.owner, Block) or root in copies or _is_other_result(value, number, results)
+        # Kernels compute in tiles: rows are always another array than those that they made.
+        if (is_another or kind.placement == ROW_MAJOR) and kind != found.get(value, _AS_IT_IS):
             value = insert_relayout(unit, last, number, found.get(value, _AS_IT_IS), kind)
         if kind != _AS_IT_IS:
             spread(value, kind, found)
     return found
+
+
+def _read_in_tiles(unit: Unit, number: int, kind: Stored, asked: Sequence[Stored]) -> set[SSAValue]:
+    """What reads an argument that is stored by rows reads a copy in tiles, which is given: but for results that are
+    `asked` to be stored alike. Where nothing reads it, there is no copy."""
+    block = unit.main.body.block
+    uses = [
+        use for use in block.args[number].uses if not isinstance(use.operation, ReturnOp) or asked[use.index] != kind
+    ]
+    if not uses:
+        return set()
+    readers = {in_block(use.operation, block) for use in uses}
+    first = next(op for op in block.ops if op in readers)
+    copy = insert_tilize(unit, block.args[number], first, number, kind)
+    for use in uses:
+        use.operation.operands[use.index] = copy
+    return {copy}
 
 
 def _is_other_result(value: SSAValue, number: int, results: Sequence[SSAValue]) -> bool:
@@ -115,7 +143,7 @@ def _stored_as(unit: Unit, number: int, value: SSAValue) -> Stored:
     inputs = len(unit.main.body.block.args)
     what = f"input {number}" if number < inputs else f"output {number - inputs}"
     unit.remarks.append(Remark(TileStoreArraysPass.name, what, f"stored as {text}", "asked for"))
-    return Stored(asked.format, "" if placement is None else str(placement))
+    return Stored(asked.format, ROW_MAJOR if asked.by_rows else "" if placement is None else str(placement))
 
 
 def spread(value: SSAValue, kind: Stored, found: dict[SSAValue, Stored]) -> None:

@@ -115,11 +115,7 @@ def store_array(array: Array, fmt: TileFormat | str, padding: float | None = Non
     it is.
     """
     name = _name(fmt)
-    if array.dtype == np.int64 and array.size and not -(2**31) <= array.min() <= array.max() < 2**31:
-        raise ArgumentError(
-            "an array of i64 has numbers that do not fit 32 bits, which is what cores compute in",
-            help='use target="cpu", or smaller numbers',
-        )
+    _check_fits(array)
     shape = (*(1,) * (2 - array.ndim), *array.shape)
     grid = _grid(shape)
     whole = (*shape[:-2], *(count * TILE for count in grid[-2:]))
@@ -150,6 +146,30 @@ def load_array(pages: Bytes, shape: Sequence[int], dtype: DType | DTypeLike, fmt
     array = whole[tuple(slice(size) for size in matrix)].reshape(tuple(shape))
     wanted = dtypes.as_dtype(dtype)
     return array != 0 if wanted.is_bool else array.astype(wanted.numpy)
+
+
+def store_rows(array: Array, fmt: TileFormat | str) -> Bytes:
+    """The rows of an array, (rows, bytes of one): those of its last dim. An array of rank 0 is a row of one."""
+    _check_fits(array)
+    columns = array.shape[-1] if array.ndim else 1
+    with np.errstate(over="ignore", invalid="ignore"):
+        stored = np.ascontiguousarray(array.reshape(prod(array.shape[:-1]), columns), _STORED[_name(fmt)])
+    return stored.view(np.uint8)
+
+
+def load_rows(rows: Bytes, shape: Sequence[int], dtype: DType | DTypeLike, fmt: TileFormat | str) -> Array:
+    """The array of a shape and type that `store_rows` stored."""
+    values = decode_in_faces(rows, fmt).reshape(tuple(shape))
+    wanted = dtypes.as_dtype(dtype)
+    return values != 0 if wanted.is_bool else values.astype(wanted.numpy)
+
+
+def _check_fits(array: Array) -> None:
+    if array.dtype == np.int64 and array.size and not -(2**31) <= array.min() <= array.max() < 2**31:
+        raise ArgumentError(
+            "an array of i64 has numbers that do not fit 32 bits, which is what cores compute in",
+            help='use target="cpu", or smaller numbers',
+        )
 
 
 def to_tf32(values: Array) -> Array:

@@ -7,6 +7,7 @@
     if          a choice by where a core is and which trip it is
 
     fetch  pad  put     pages of an array to a queue, what they have beyond the array, and from a queue to an array
+    fetch_rows put_rows the same of an array that is stored by rows
     gather scatter      elements of an array to a queue, and from a queue to an array
     rearrange          elements of a queue to other places of another one
     multicast  send     pages of a queue to the same place of other cores, or of one
@@ -16,12 +17,15 @@
     configure                 sets the state of a unit, which stays
     registers                 who has the tile registers: acquire, commit, wait, release
     copy binary matmul reduce pages of queues to tile registers
+    tilize untilize           rows in a queue to tile registers, and tile registers to rows in a queue
     map cast fold             tile registers to tile registers
     accumulate  pack          tile registers to pages of a queue
 
 A page is one device tile of 32 x 32 elements, in faces of 16 x 16, in the format of its queue. An array of any rank is
 stored in pages, too: its last two dims are padded to whole tiles and cut into them, the dims before count tiles; an
 array of rank 1 is a row. The coordinates of a page are those of the dims before, then its row and its column of tiles.
+An array may be stored by rows in DRAM, too: its pages are those of the last dim, and elements of it are named by the
+pages of tiles that they would be in.
 
 What a compute operation reads is counted from the front of a queue, in pages that were waited for; what `pack` and what
 movers write is counted from its back, in pages that were reserved. Maps take dims `d0...`, which an operation repeats
@@ -42,16 +46,22 @@ from tilewright.dialects.cores.compute import (
     FoldOp,
     MapOp,
     MatmulOp,
+    PackingOp,
     PackOp,
     ReduceOp,
     RegisterOp,
     RegistersOp,
+    TilizeOp,
+    UntilizeOp,
     states_of,
 )
 from tilewright.dialects.cores.movers import (
+    ARRAY_LOADS,
+    ARRAY_STORES,
     BarrierOp,
     ElementsOp,
     FetchOp,
+    FetchRowsOp,
     GatherOp,
     GenerateOp,
     LinesOp,
@@ -59,7 +69,9 @@ from tilewright.dialects.cores.movers import (
     PadOp,
     PagesOp,
     PutOp,
+    PutRowsOp,
     RearrangeOp,
+    RowsOp,
     ScanOp,
     ScatterOp,
     SendOp,
@@ -110,6 +122,7 @@ from tilewright.dialects.cores.structure import (
     SemaphoreWaitOp,
     ThreadOp,
     WaitOp,
+    is_by_rows,
     page_grid,
     queue_type,
     region_of,
@@ -119,6 +132,8 @@ from tilewright.dialects.cores.structure import (
 
 __all__ = [
     "ACQUIRE",
+    "ARRAY_LOADS",
+    "ARRAY_STORES",
     "BROADCASTS",
     "COLUMN",
     "COMMIT",
@@ -154,6 +169,7 @@ __all__ = [
     "ElementsOp",
     "EndOp",
     "FetchOp",
+    "FetchRowsOp",
     "FoldOp",
     "GatherOp",
     "GenerateOp",
@@ -164,12 +180,14 @@ __all__ = [
     "MoverOp",
     "MulticastOp",
     "PackOp",
+    "PackingOp",
     "PadOp",
     "PagesOp",
     "PopOp",
     "ProgramOp",
     "PushOp",
     "PutOp",
+    "PutRowsOp",
     "QueueOp",
     "QueueStepOp",
     "QueueType",
@@ -178,6 +196,7 @@ __all__ = [
     "RegisterOp",
     "RegistersOp",
     "ReserveOp",
+    "RowsOp",
     "ScanOp",
     "ScatterOp",
     "SemaphoreIncrementOp",
@@ -189,7 +208,10 @@ __all__ = [
     "SendOp",
     "SortOp",
     "ThreadOp",
+    "TilizeOp",
+    "UntilizeOp",
     "WaitOp",
+    "is_by_rows",
     "page_grid",
     "queue_type",
     "region_of",
@@ -204,9 +226,10 @@ Cores = Dialect(
         *(ProgramOp, QueueOp, SemaphoreOp, ThreadOp, EndOp, IfOp),
         *(ReserveOp, PushOp, WaitOp, PopOp),
         *(SemaphoreSetOp, SemaphoreIncrementOp, SemaphoreWaitOp, SemaphoreMulticastOp),
-        *(FetchOp, PadOp, PutOp, GatherOp, ScatterOp, RearrangeOp, ScanOp, SortOp, GenerateOp),
+        *(FetchOp, PadOp, PutOp, FetchRowsOp, PutRowsOp, GatherOp, ScatterOp, RearrangeOp, ScanOp, SortOp, GenerateOp),
         *(MulticastOp, SendOp, BarrierOp),
-        *(ConfigureOp, RegistersOp, CopyOp, BinaryOp, MatmulOp, ReduceOp, MapOp, CastOp, FoldOp, AccumulateOp, PackOp),
+        *(ConfigureOp, RegistersOp, CopyOp, TilizeOp, BinaryOp, MatmulOp, ReduceOp, MapOp, CastOp, FoldOp),
+        *(AccumulateOp, PackOp, UntilizeOp),
     ],
     [QueueType, SemaphoreType],
 )

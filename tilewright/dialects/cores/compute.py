@@ -106,6 +106,20 @@ class CopyOp(RegisterOp):
 
 
 @irdl_op_definition
+class TilizeOp(RegisterOp):
+    """Registers from `slot` on become the device tiles side by side of 32 rows, each as long as `count` tiles are wide:
+    the pages `at(d0)`, one behind another, hold them row by row. Formats of 32 bits go to the registers as they are."""
+
+    name = "cores.tilize"
+    queue = operand_def(QueueType)
+    symbols = var_operand_def(IndexType)
+    at = prop_def(AffineMapAttr)
+
+    def verify_(self) -> None:
+        verify_map(self, "the page", self.at, 1, 1)
+
+
+@irdl_op_definition
 class BinaryOp(RegisterOp):
     """Register `slot + d0` becomes `fn` (add, subtract, multiply) of page `left_at(d0)` and page `right_at(d0)`, whose
     first row, column or element is repeated by `broadcast`, by the matrix unit; with `accumulates` it is added."""
@@ -250,11 +264,9 @@ class AccumulateOp(ComputeOp):
         verify_map(self, "the condition", self.map, 0, 1)
 
 
-@irdl_op_definition
-class PackOp(ComputeOp):
-    """Page `at(d0)` of the reserved ones becomes register `slot + d0`, for d0 below `count`."""
+class PackingOp(ComputeOp):
+    """An operation that writes `count` pages of the reserved ones, `at(d0)`, from the registers from `slot` on."""
 
-    name = "cores.pack"
     queue = operand_def(QueueType)
     symbols = var_operand_def(IndexType)
     slot = prop_def(IntegerAttr)
@@ -270,12 +282,29 @@ class PackOp(ComputeOp):
         verify_map(self, "the page", self.at, 1, 1)
 
 
+@irdl_op_definition
+class PackOp(PackingOp):
+    """Page `at(d0)` becomes register `slot + d0`."""
+
+    name = "cores.pack"
+
+
+@irdl_op_definition
+class UntilizeOp(PackingOp):
+    """The pages, one behind another, become 32 rows, one behind another: those of the registers, which are device tiles
+    side by side."""
+
+    name = "cores.untilize"
+
+
 def states_of(op: Operation) -> dict[str, str]:
     """The states that units must have for an operation to do what it says."""
     match op:
         case CopyOp():
             form = f"copy {op.broadcast.data}" + (" transposed" if op.transpose is not None else "")
             return {UNPACK_A: _format(op.queue), MATRIX: form}
+        case TilizeOp():
+            return {UNPACK_A: _format(op.queue), MATRIX: f"tilize {len(op.slots)}"}
         case BinaryOp():
             form = f"{op.fn.data} {op.broadcast.data}" + (" accumulating" if op.accumulates is not None else "")
             return {UNPACK_A: _format(op.left), UNPACK_B: _format(op.right), MATRIX: form}
@@ -293,6 +322,8 @@ def states_of(op: Operation) -> dict[str, str]:
             return {VECTOR: f"fold {op.fn.data} {op.along.data} {op.dtype.data}"}
         case CastOp():
             return {VECTOR: "cast bits" if op.bits is not None else f"cast {op.from_type.data} {op.to_type.data}"}
+        case UntilizeOp():
+            return {PACK: f"{_format(op.queue)} by rows of {len(op.slots)}"}
         case PackOp():
             return {PACK: _format(op.queue)}
         case _:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from xdsl.dialects.builtin import (
     AffineMapAttr,
     ArrayAttr,
@@ -29,6 +31,7 @@ from tilewright.dialects.cores.structure import (
     WRITE,
     MoverOp,
     QueueType,
+    is_by_rows,
     page_grid,
     queue_type,
     verify_map,
@@ -54,6 +57,10 @@ class PagesOp(MoverOp):
         rank = len(self.shape)
         verify_map(self, "the page", self.map, rank, len(page_grid(tile.ref_type(self.array).shape)))
         verify_map(self, "the place", self.at, rank, 1)
+        if is_by_rows(self.array) != isinstance(self, RowsOp):
+            raise VerifyException(
+                f"{self.name}: the array is stored {'by rows' if is_by_rows(self.array) else 'in tiles'}"
+            )
 
 
 @irdl_op_definition
@@ -70,6 +77,42 @@ class PutOp(PagesOp):
     """Pages that were waited for are written to an array: they have been read behind a `barrier` of writes."""
 
     name = "cores.put"
+
+
+class RowsOp(PagesOp):
+    """Pages side by side, of an array that is stored by rows: the elements that would be in the pages `map` of device
+    tiles, of which those of a row follow each other along the last of `extents`, are in as many pages of the queue,
+    from the first of `at` on, row by row. Elements that the array does not have are left out."""
+
+    def verify_(self) -> None:
+        super().verify_()
+        symbols = [0] * len(self.symbols)
+        points = [[*(0 for _ in self.shape[:-1]), place] for place in range(self.shape[-1])]
+        sources = [self.map.data.eval(point, symbols) for point in points]
+        places = [self.at.data.eval(point, symbols)[0] for point in points]
+        follow = all(each == [*sources[0][:-1], sources[0][-1] + i] for i, each in enumerate(map(list, sources)))
+        if prod(self.shape[:-1]) != 1 or not follow or places != [*range(places[0], places[0] + len(places))]:
+            raise VerifyException(f"{self.name}: pages {self.map.data} to {self.at.data} are not side by side")
+        if queue_type(self.queue).tile_format.exponent_bytes:
+            raise VerifyException(
+                f"{self.name}: numbers of {queue_type(self.queue).format.data} are not stored by rows"
+            )
+
+
+@irdl_op_definition
+class FetchRowsOp(RowsOp):
+    """32 rows are read to reserved pages of a queue: they have come behind a `barrier` of reads. What the array does
+    not have is undefined there."""
+
+    name = "cores.fetch_rows"
+
+
+@irdl_op_definition
+class PutRowsOp(RowsOp):
+    """32 rows in pages that were waited for are written to an array: they have been read behind a `barrier` of
+    writes."""
+
+    name = "cores.put_rows"
 
 
 class ElementsOp(MoverOp):
@@ -100,6 +143,8 @@ class ElementsOp(MoverOp):
         if (map.num_dims, map.num_symbols, len(map.results)) != (len(self.lanes), symbols, len(ref.shape)):
             raise VerifyException(f"{self.name}: {map} does not map a tile of {self.lanes} to {ref.shape}")
         verify_map(self, "the place", self.at, 0, 1)
+        if is_by_rows(self.array):
+            raise VerifyException(f"{self.name}: the array is stored by rows")
 
 
 @irdl_op_definition
@@ -296,3 +341,8 @@ class GenerateOp(MoverOp):
         verify_map(self, "the number", self.map, 3, 1)
         if self.choice is not None and len(self.choice.data) != 3:
             raise VerifyException("cores.generate: a choice is a limit and two numbers")
+
+
+# What reads elements of arrays, and what writes them.
+ARRAY_LOADS = (FetchOp, FetchRowsOp, GatherOp)
+ARRAY_STORES = (PutOp, PutRowsOp, ScatterOp)

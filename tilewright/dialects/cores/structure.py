@@ -30,8 +30,10 @@ from xdsl.printer import Printer
 from xdsl.traits import IsTerminator
 from xdsl.utils.exceptions import VerifyException
 
+from tilewright.dialects import tile
 from tilewright.dialects.base import PlainOp, decode
 from tilewright.layout.catalogue.device_tiles import FORMATS, TILE, TileFormat
+from tilewright.layout.catalogue.placements import ROW_MAJOR
 from tilewright.machines.core_grid import CoreGrid
 
 READER, WRITER, COMPUTE = "reader", "writer", "compute"
@@ -103,6 +105,11 @@ def page_grid(shape: Sequence[int]) -> tuple[int, ...]:
     """How many pages an array of a shape has along each coordinate of a page."""
     padded = (*(1,) * (2 - len(shape)), *shape)
     return (*padded[:-2], *(-(-size // TILE) for size in padded[-2:]))
+
+
+def is_by_rows(array: SSAValue) -> bool:
+    """Whether the pages of an array are its rows."""
+    return tile.ref_type(array).space.data == ROW_MAJOR
 
 
 def same_pages(before: Sequence[int], after: Sequence[int]) -> bool:

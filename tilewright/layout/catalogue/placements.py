@@ -2,12 +2,12 @@
 
 What a user asks for is text: a format, a place, or both, such as `bfp8`, `l1 height`, `bf16 l1 block on 4x8`.
 
-    place  = "dram" | "l1" [scheme] ["on" ROWSxCOLUMNS] ["by columns"]
+    place  = ["dram"] "row-major" | "dram" | "l1" [scheme] ["on" ROWSxCOLUMNS] ["by columns"]
     scheme = "interleaved" | "height" | "width" | "block" | ROWSxCOLUMNS, the tiles of a shard
 
 Schemes are those of tt-metal's tensors: `height` gives each core whole rows, `width` whole columns, `block` a rectangle
 to a core by its row and column, tiles of a shard (ND) go around the cores. All but the last dim of an array count as
-its rows.
+its rows. Pages are device tiles, or, where an array is `row-major`, its rows.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ import numpy as np
 
 from tilewright.errors import LayoutError
 from tilewright.layout.catalogue.device_tiles import FORMATS, TILE
-from tilewright.layout.catalogue.grid import block_sharded, fold_cores, nd_sharded
+from tilewright.layout.catalogue.grid import block_sharded, fold_cores, nd_sharded, tilized
 from tilewright.layout.construct import row_major
 from tilewright.layout.layout import Layout
+from tilewright.layout.operations import rename_axis
 
 Numbers = np.ndarray[Any, Any]
-DRAM, L1 = "dram", "l1"
+DRAM, L1, ROW_MAJOR = "dram", "l1", "row-major"
 INTERLEAVED, HEIGHT, WIDTH, BLOCK = "interleaved", "height", "width", "block"
 _SCHEMES = (INTERLEAVED, HEIGHT, WIDTH, BLOCK)
 _PAIR = re.compile(r"(\d+)x(\d+)")
-_HELP = "say, for example, `bfp8`, `l1 height`, `bf16 l1 block on 4x8`, `l1 2x4 by columns` or `dram`"
+_HELP = "say, for example, `bfp8`, `l1 height`, `bf16 l1 block on 4x8`, `l1 2x4 by columns`, `row-major` or `dram`"
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ def page_matrix(shape: Sequence[int]) -> tuple[int, int]:
 @lru_cache
 def placement_of(text: str) -> Placement | None:
     """The placement that the type of an array says; None is DRAM."""
-    if not text:
+    if text in ("", ROW_MAJOR):
         return None
     words = text.split()
     (shard, cores) = (_pair(word) for word in words if _PAIR.fullmatch(word))
@@ -131,6 +132,7 @@ class Storage:
         scheme: how shards are cut, of given tiles where it is empty.
         shard: those tiles.
         cores: rows and columns of cores; all of the machine's, if None.
+        by_rows: pages are rows of the last dim, in DRAM.
     """
 
     format: str = ""
@@ -139,6 +141,7 @@ class Storage:
     shard: tuple[int, int] | None = None
     cores: tuple[int, int] | None = None
     by_columns: bool = False
+    by_rows: bool = False
 
     def placement(self, shape: Sequence[int], machine: tuple[int, int]) -> Placement | None:
         """Where the pages of an array are on a machine of so many rows and columns of cores; None in DRAM.
@@ -176,7 +179,11 @@ def parse_storage(text: str) -> Storage:
     words = text.split()
     format = words.pop(0) if words and words[0] in FORMATS else ""
     memory = words.pop(0) if words and words[0] in (DRAM, L1) else ""
-    if not format and not memory:
+    by_rows = bool(words) and words[-1] == ROW_MAJOR
+    if by_rows:
+        words.pop()
+        _check_rows(text, format, memory)
+    if not format and not memory and not by_rows:
         raise _unread(text, words)
     scheme, shard, cores, by_columns = "", None, None, False
     if memory == L1:
@@ -193,7 +200,15 @@ def parse_storage(text: str) -> Storage:
             words.clear()
     if words or (shard is not None and 0 in shard):
         raise _unread(text, words)
-    return Storage(format, memory, scheme, shard, cores, by_columns)
+    return Storage(format, memory, scheme, shard, cores, by_columns, by_rows)
+
+
+def _check_rows(text: str, format: str, memory: str) -> None:
+    if memory == L1:
+        raise LayoutError(f"`{text}`: arrays by rows are in DRAM only", help=f"say `{ROW_MAJOR}`, or leave it out")
+    if format and FORMATS[format].exponent_bytes:
+        what = f"`{text}`: numbers of {format} share exponents within device tiles, and are not stored by rows"
+        raise LayoutError(what, help=f"say `bf16 {ROW_MAJOR}`, or `{format}`")
 
 
 def _unread(text: str, words: Sequence[str]) -> LayoutError:
@@ -207,5 +222,10 @@ def _pair(text: str) -> tuple[int, int]:
 
 
 def dram_layout(shape: tuple[int, int]) -> Layout:
-    """An array of rows and columns of elements, row-major in DRAM. Axis mem.dram."""
+    """An array of rows and columns of elements, in device tiles one behind another in DRAM. Axis mem.dram."""
+    return rename_axis(tilized(shape), "mem", "mem.dram")
+
+
+def rows_layout(shape: tuple[int, int]) -> Layout:
+    """An array of rows and columns of elements, by rows in DRAM. Axis mem.dram."""
     return row_major(shape, "mem.dram")

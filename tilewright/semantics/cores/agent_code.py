@@ -29,6 +29,7 @@ from tilewright.semantics.cores import (
     mover_steps,
     pack_steps,
     pad_steps,
+    row_steps,
     unpack_steps,
 )
 from tilewright.semantics.cores.agents import MATH, PACK, UNPACK, Agent
@@ -187,6 +188,8 @@ _MOVER_STEPS: _Makers = {
     cores.FetchOp: mover_steps.fetch_steps,
     cores.PadOp: pad_steps.pad_steps,
     cores.PutOp: mover_steps.put_steps,
+    cores.FetchRowsOp: row_steps.fetch_rows_steps,
+    cores.PutRowsOp: row_steps.put_rows_steps,
     cores.BarrierOp: lambda op, _: mover_steps.barrier_steps(op),
     cores.MulticastOp: mover_steps.multicast_steps,
     cores.SendOp: mover_steps.send_steps,
@@ -203,12 +206,14 @@ _MOVER_STEPS: _Makers = {
 }
 _UNPACK_STEPS: _Makers = {
     cores.CopyOp: unpack_steps.copy_steps,
+    cores.TilizeOp: unpack_steps.tilize_steps,
     cores.BinaryOp: unpack_steps.binary_steps,
     cores.MatmulOp: unpack_steps.matmul_steps,
     cores.ReduceOp: unpack_steps.reduce_steps,
 }
 _MATH_STEPS: _Makers = {
     cores.CopyOp: lambda op, _: math_steps.copy_steps(op),
+    cores.TilizeOp: lambda op, _: math_steps.copy_steps(op),
     cores.BinaryOp: lambda op, _: math_steps.binary_steps(op),
     cores.MatmulOp: lambda op, _: math_steps.matmul_steps(op),
     cores.ReduceOp: lambda op, _: math_steps.reduce_steps(op),
@@ -216,4 +221,8 @@ _MATH_STEPS: _Makers = {
     cores.CastOp: lambda op, _: math_steps.cast_steps(op),
     cores.FoldOp: lambda op, _: math_steps.fold_steps(op),
 }
-_PACK_STEPS: _Makers = {cores.AccumulateOp: pack_steps.accumulate_steps, cores.PackOp: pack_steps.pack_steps}
+_PACK_STEPS: _Makers = {
+    cores.AccumulateOp: pack_steps.accumulate_steps,
+    cores.PackOp: pack_steps.pack_steps,
+    cores.UntilizeOp: pack_steps.untilize_steps,
+}

@@ -57,7 +57,7 @@ def registers_of(agent: Agent) -> Registers:
 # ---- the matrix unit ------------------------------------------------------------------------------------------------
 
 
-def copy_steps(op: cores.CopyOp) -> list[Step]:
+def copy_steps(op: cores.CopyOp | cores.TilizeOp) -> list[Step]:
     def compute(agent: Agent, half: Half, slots: slice, data: tuple[Array, ...]) -> None:
         half.write(slots, kind_of(data[0]), data[0])
 

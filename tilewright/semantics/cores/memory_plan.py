@@ -27,7 +27,7 @@ def addresses_of(program: cores.ProgramOp, grid: CoreGrid) -> list[int]:
     next_bytes, found = grid.memory_base_bytes, list[int]()
     for queue in queues:
         if queue.address_bytes is None:
-            next_bytes = -(-next_bytes // grid.memory_alignment_bytes) * grid.memory_alignment_bytes
+            next_bytes = -(-next_bytes // _alignment_bytes(queue, grid)) * _alignment_bytes(queue, grid)
             found.append(next_bytes)
             next_bytes += cores.queue_type(queue.result).bytes
         else:
@@ -36,8 +36,8 @@ def addresses_of(program: cores.ProgramOp, grid: CoreGrid) -> list[int]:
     for begin, end, number in ranges:
         queue = queues[number]
         name = name_of(queue.result, number)
-        if begin % grid.memory_alignment_bytes:
-            text = f"queue {name} begins at {begin}, no multiple of {grid.memory_alignment_bytes}"
+        if begin % _alignment_bytes(queue, grid):
+            text = f"queue {name} begins at {begin}, no multiple of {_alignment_bytes(queue, grid)}"
             raise _error("misaligned", text, queue)
         if begin < grid.memory_base_bytes or end > program.memory_end_bytes(grid):
             raise _error(
@@ -48,6 +48,12 @@ def addresses_of(program: cores.ProgramOp, grid: CoreGrid) -> list[int]:
             names = f"{name_of(queues[number].result, number)} and {name_of(queues[other].result, other)}"
             raise _error("memory-overlap", f"queues {names} overlap from {begin} to {end}", queues[other])
     return found
+
+
+def _alignment_bytes(queue: cores.QueueOp, grid: CoreGrid) -> int:
+    """Parts of rows are read from within pages of DRAM, to places that are aligned alike."""
+    reads_rows = any(isinstance(use.operation, cores.FetchRowsOp) for use in queue.result.uses)
+    return max(grid.memory_alignment_bytes, grid.dram_alignment_bytes if reads_rows else 1)
 
 
 def _numbered(queues: list[cores.QueueOp], found: list[int]) -> list[tuple[int, tuple[cores.QueueOp, int]]]:

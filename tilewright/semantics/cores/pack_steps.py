@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from tilewright.dialects import cores
 from tilewright.layout.catalogue.device_tiles import FACE
+from tilewright.machines.core_grid import CoreGrid
 from tilewright.semantics.cores.agents import Action, Agent
 from tilewright.semantics.cores.expressions import Argument, places_of, python
 from tilewright.semantics.cores.math_steps import registers_of
 from tilewright.semantics.cores.registers import FLOATS, SIGNED, UNSIGNED
 from tilewright.semantics.cores.reports import hazard
+from tilewright.semantics.cores.row_steps import rows_of_tiles
 from tilewright.semantics.cores.steps import Names, Step
 from tilewright.semantics.cores.units import needed_states, needs_of, use
 from tilewright.semantics.tile_formats import Array
@@ -36,6 +40,20 @@ def accumulate_steps(op: cores.AccumulateOp, names: Names) -> list[Step]:
 
 
 def pack_steps(op: cores.PackOp, names: Names) -> list[Step]:
+    return _steps(op, names, edged, CoreGrid.pack_cycles)
+
+
+def untilize_steps(op: cores.UntilizeOp, names: Names) -> list[Step]:
+    return _steps(op, names, lambda tiles, _: rows_of_tiles(tiles), CoreGrid.pack_rows_cycles)
+
+
+def _steps(
+    op: cores.PackingOp,
+    names: Names,
+    packed: Callable[[Array, str | None], Array],
+    page_cycles: Callable[[CoreGrid, int], float],
+) -> list[Step]:
+    """`packed`: what is made of tiles, by the state of what is packed of them; `page_cycles`: what each takes."""
     count = len(op.slots)
     places, registers = places_of(op.at.data, count, names(op.symbols)), slice(op.slots.start, op.slots.stop)
     value, states, numbers = op.queue, needed_states(op, UNITS), tuple(op.slots)
@@ -44,7 +62,7 @@ def pack_steps(op: cores.PackOp, names: Names) -> list[Step]:
         world, queue, tile_registers = agent.world, agent.queue(value), registers_of(agent)
         format, checks, needs = queue.format, world.checks, needs_of(agent, states)
         edges, accumulates = agent.unit(cores.EDGES), agent.unit(ACCUMULATES)
-        cycles = world.grid.pack_cycles(format.page_bytes) * count
+        cycles = page_cycles(world.grid, format.page_bytes) * count
         kind = {"i32": SIGNED, "u32": UNSIGNED}.get(format.dtype, FLOATS)
 
         def pack(given: Argument) -> None:
@@ -73,7 +91,7 @@ def pack_steps(op: cores.PackOp, names: Names) -> list[Step]:
                         agent,
                         op,
                     )
-            values = edged(half.read(registers, kind), edges.state)
+            values = packed(half.read(registers, kind), edges.state)
             queue.write(slots, queue.read(slots) + values if adds else values)
 
         return pack

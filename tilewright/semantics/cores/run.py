@@ -91,7 +91,9 @@ def run_program(
     for number, (ref, effect, array) in enumerate(zip(kernel.refs, kernel.effect_names, arrays, strict=True)):
         if tuple(array.shape) != tile.ref_type(ref).shape:
             raise CompilerBug(f"array {number} has the shape {array.shape}, and not {tile.ref_type(ref).shape}")
-        written = any(isinstance(use.operation, cores.PutOp | cores.ScatterOp) for use in ref.uses)
+        if array.is_by_rows != cores.is_by_rows(ref):
+            raise CompilerBug(f"array {number} is stored {'by rows' if array.is_by_rows else 'in tiles'}")
+        written = any(isinstance(use.operation, cores.ARRAY_STORES) for use in ref.uses)
         is_once = effect == tile.OUT and _is_written_once(ref)
         is_whole = effect == tile.OUT and whole_outputs
         holders = holders_of(array.shape, array.placement, world.grid)
@@ -130,8 +132,8 @@ def _program_of(kernel: tile.KernelOp) -> cores.ProgramOp:
 def _is_written_once(ref: SSAValue) -> bool:
     """Whether no element of an array is to be written again: one operation stores it, each at its own place, and none
     reads it."""
-    stores = [use.operation for use in ref.uses if isinstance(use.operation, cores.PutOp | cores.ScatterOp)]
-    reads = any(isinstance(use.operation, cores.FetchOp | cores.GatherOp) for use in ref.uses)
+    stores = [use.operation for use in ref.uses if isinstance(use.operation, cores.ARRAY_STORES)]
+    reads = any(isinstance(use.operation, cores.ARRAY_LOADS) for use in ref.uses)
     lanes = any(isinstance(store, cores.ScatterOp) and len(store.indices) > 0 for store in stores)
     return len(stores) == 1 and not reads and not lanes
 

@@ -81,7 +81,7 @@ def _highest_register(op: Operation) -> int:
             return max([op.slots.stop, *(number + count for number in op.operand_numbers if number >= 0)]) - 1
         case cores.CastOp():
             return max(op.slots.stop, int(decode(op.source)) + len(op.slots)) - 1
-        case cores.RegisterOp() | cores.PackOp():
+        case cores.RegisterOp() | cores.PackingOp():
             return op.slots.stop - 1
         case _:
             return -1
@@ -89,7 +89,7 @@ def _highest_register(op: Operation) -> int:
 
 def _has_wide_integers(op: Operation) -> bool:
     match op:
-        case cores.CopyOp():
+        case cores.CopyOp() | cores.TilizeOp():
             return cores.queue_type(op.queue).format.data in _INTEGERS
         case cores.MapOp() | cores.FoldOp():
             return op.dtype.data in _INTEGERS
@@ -105,7 +105,11 @@ def _check_accumulation(program: cores.ProgramOp) -> None:
         ops = [*thread.body.walk()]
         accumulates = any(isinstance(op, cores.AccumulateOp) and _may_be_on(op) for op in ops)
         for op in ops:
-            if accumulates and isinstance(op, cores.PackOp) and cores.queue_type(op.queue).tile_format.exponent_bytes:
+            if (
+                accumulates
+                and isinstance(op, cores.PackingOp)
+                and cores.queue_type(op.queue).tile_format.exponent_bytes
+            ):
                 text = f"packs to pages of {cores.queue_type(op.queue).format.data}, where pack may add"
                 raise static_error("accumulate-onto-blocks", text, op)
 
@@ -216,7 +220,7 @@ def _follow(
         made.check_end(thread)
 
 
-_REGISTER_OPS = (cores.RegistersOp, cores.RegisterOp, cores.PackOp)
+_REGISTER_OPS = (cores.RegistersOp, cores.RegisterOp, cores.PackingOp)
 
 
 class _RegistersWalk(Walk):
@@ -233,7 +237,7 @@ class _RegistersWalk(Walk):
         match op:
             case cores.RegistersOp():
                 self._step(op, op.step.data)
-            case cores.PackOp() if not self.taken:
+            case cores.PackingOp() if not self.taken:
                 raise self.error("registers-not-waited", "packs registers that it has not waited for", op)
             case cores.RegisterOp() if not self.acquired:
                 text = "computes in registers that are not acquired, or were committed"
@@ -267,7 +271,7 @@ class _RegistersWalk(Walk):
             raise self.error("registers-not-released", text, thread)
 
 
-_UNIT_OPS = (cores.ConfigureOp, cores.AccumulateOp, cores.RegisterOp, cores.PackOp)
+_UNIT_OPS = (cores.ConfigureOp, cores.AccumulateOp, cores.RegisterOp, cores.PackingOp)
 
 
 class _UnitsWalk(Walk):

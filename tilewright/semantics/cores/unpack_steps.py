@@ -12,9 +12,11 @@ from xdsl.ir.affine import AffineExpr, AffineMap
 from tilewright.dialects import cores
 from tilewright.dialects.base import decode
 from tilewright.layout.catalogue.device_tiles import FACE, TILE
+from tilewright.machines.core_grid import CoreGrid
 from tilewright.semantics.cores.agents import Action, Agent
 from tilewright.semantics.cores.expressions import Argument, Places, places_from, places_of
 from tilewright.semantics.cores.registers import Operands, Sources
+from tilewright.semantics.cores.row_steps import tiles_of_rows
 from tilewright.semantics.cores.steps import Names, Step
 from tilewright.semantics.cores.units import needed_states, needs_of, use
 from tilewright.semantics.tile_formats import Array, to_tf32
@@ -37,6 +39,20 @@ def copy_steps(op: cores.CopyOp, names: Names) -> list[Step]:
         return (repeated(source, broadcast),)
 
     return _steps(op, [op.queue], [places], count, count, False, prepare)
+
+
+def tilize_steps(op: cores.TilizeOp, names: Names) -> list[Step]:
+    count, places = len(op.slots), places_of(op.at.data, len(op.slots), names(op.symbols))
+    return _steps(
+        op,
+        [op.queue],
+        [places],
+        count,
+        count,
+        False,
+        lambda pages: (tiles_of_rows(pages[0]),),
+        CoreGrid.unpack_rows_cycles,
+    )
 
 
 def binary_steps(op: cores.BinaryOp, names: Names) -> list[Step]:
@@ -81,17 +97,17 @@ def _steps(
     moved: int,
     cuts: bool,
     prepare: _Prepare,
+    page_cycles: Callable[[CoreGrid, int], float] = CoreGrid.unpack_cycles,
 ) -> list[Step]:
     """Claim banks, unpack, and go on when math has come so far. `pages`: what math works on; `moved`: how many pages
-    are unpacked for it."""
+    are unpacked for it, each of which takes `page_cycles`."""
     states = needed_states(op, UNITS)
 
     def unpack(agent: Agent) -> Action:
         world, registers, spend = agent.world, sources_of(agent), agent.spend
         checks, needs = world.checks, needs_of(agent, states)
         read = [_Reading(agent, op, value, place, cuts) for value, place in zip(sources, places, strict=True)]
-        page_cycles = sum(world.grid.unpack_cycles(each.queue.format.page_bytes) for each in read)
-        cycles = moved * page_cycles / len(read)
+        cycles = moved * sum(page_cycles(world.grid, each.queue.format.page_bytes) for each in read) / len(read)
 
         def run(*given: Argument) -> None:
             use(agent, op, needs)

@@ -1,7 +1,7 @@
 """Runs the kernels of a program by TT-Metalium, from ttnn, on a device or on the vendor's own simulator of one.
 
-Kernels are given as text: ttnn compiles them. Arrays are tensors of ttnn in tiles, interleaved over the banks of DRAM,
-or in shards in memories of cores (`memory_config.py`).
+Kernels are given as text: ttnn compiles them. Arrays are tensors of ttnn in tiles or by rows, interleaved over the
+banks of DRAM, or in shards in memories of cores (`memory_config.py`).
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class DeviceRun(HostSteps[Any]):
         return ttnn.from_torch(
             numbers,
             dtype=getattr(ttnn, of_ttnn),
-            layout=ttnn.TILE_LAYOUT,
+            layout=self._layout(stored.by_rows),
             device=self._device,
             memory_config=memory_config(ttnn, type.shape, placement),
         )
@@ -81,7 +81,11 @@ class DeviceRun(HostSteps[Any]):
         of_ttnn, _ = _type_of(type.layout.data or tile_formats.format_of(type.dtype).name)
         shape = ttnn.Shape(list(_shape(type.shape)))
         config = memory_config(ttnn, type.shape, placement_of(type.space.data))
-        return ttnn.allocate_tensor_on_device(shape, getattr(ttnn, of_ttnn), ttnn.TILE_LAYOUT, self._device, config)
+        layout = self._layout(cores.is_by_rows(ref))
+        return ttnn.allocate_tensor_on_device(shape, getattr(ttnn, of_ttnn), layout, self._device, config)
+
+    def _layout(self, by_rows: bool) -> Any:
+        return self._ttnn.ROW_MAJOR_LAYOUT if by_rows else self._ttnn.TILE_LAYOUT
 
     def copied(self, array: Any) -> Any:
         return self._ttnn.clone(array)

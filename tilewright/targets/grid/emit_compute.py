@@ -28,8 +28,22 @@ _POOLS = {"add": "SUM", "maximum": "MAX"}
 _REDUCED = {cores.ROW: "REDUCE_ROW", cores.COLUMN: "REDUCE_COL", cores.SCALAR: "REDUCE_SCALAR"}
 _STEPS = {cores.ACQUIRE: "acquire", cores.COMMIT: "commit", cores.WAIT: "wait", cores.RELEASE: "release"}
 
+_TILIZE_ROWS = """\
+// Rows become tiles in registers, as in `tilize_block`, which takes one register at a time and packs it at once.
+inline void tilize_rows(uint32_t queue, uint32_t count, uint32_t first_page, uint32_t first_register) {
+    UNPACK((llk_unpack_tilize_block(queue, count, first_page)));
+    for (uint32_t i = 0; i < count; ++i) {
+        MATH((llk_math_eltwise_unary_datacopy<
+              DataCopyType::A2D,
+              DST_ACCUM_MODE,
+              BroadcastType::NONE,
+              UnpackToDestEn>(first_register + i, queue)));
+    }
+}
+"""
+
 # An operation of the matrix unit, which has a state there.
-_Matrix = cores.CopyOp | cores.BinaryOp | cores.MatmulOp | cores.ReduceOp
+_Matrix = cores.CopyOp | cores.TilizeOp | cores.BinaryOp | cores.MatmulOp | cores.ReduceOp
 # What the matrix unit may be prepared for, by operations that prepare it so; None for nothing special.
 _Prepared = set["_Matrix | None"]
 
@@ -44,6 +58,8 @@ class ComputePrinter(ThreadPrinter):
         self._matrix: _Prepared = {None}
         self._edges = cores.NONE
         self._accumulates = False
+        # The queue that rows are packed to, while pack is prepared for that.
+        self._rows: SSAValue | None = None
         self._startup: dict[str, SSAValue] = {}
 
     def source(self, title: str) -> ThreadSource:
@@ -53,6 +69,7 @@ class ComputePrinter(ThreadPrinter):
         if self._accumulates:
             # The packer stays as it is for the next program.
             self.line("pack_reconfig_l1_acc(0);")
+        self._print_last_ends()
         declarations = self.declarations()
         text = self.text(title, declarations, [f"    {opening}"] if opening else [])
         return ThreadSource(cores.COMPUTE, None, text, core_arguments=tuple(self.core_arguments))
@@ -60,8 +77,11 @@ class ComputePrinter(ThreadPrinter):
     def _open(self) -> str:
         """The call that sets all units to the formats that are used first."""
         ops = list(self.thread.body.walk())
+        if all(any(isinstance(op, kind) for op in ops) for kind in (cores.TilizeOp, cores.UntilizeOp)):
+            what = "a kernel takes rows and gives rows, for which pack is prepared in two ways"
+            raise UnsupportedOnTargetError(what, help="make it two kernels, with tiles between")
         matrix = next((op for op in ops if isinstance(op, _Matrix)), None)
-        pack = next((op for op in ops if isinstance(op, cores.PackOp)), None)
+        pack = next((op for op in ops if isinstance(op, cores.PackingOp)), None)
         if pack is None:
             return ""
         out = self.queue(pack.queue)
@@ -86,6 +106,8 @@ class ComputePrinter(ThreadPrinter):
                 self.line(f"tile_regs_{_STEPS[op.step.data]}();")
             case cores.CopyOp():
                 self._print_copy(op)
+            case cores.TilizeOp():
+                self._print_tilize(op)
             case cores.BinaryOp():
                 self._print_binary(op)
             case cores.MatmulOp():
@@ -98,6 +120,8 @@ class ComputePrinter(ThreadPrinter):
                 self._print_accumulate(op)
             case cores.PackOp():
                 self._print_pack(op)
+            case cores.UntilizeOp():
+                self._print_untilize(op)
             case _:
                 super().print_own(op)
 
@@ -109,19 +133,22 @@ class ComputePrinter(ThreadPrinter):
                 inits |= {call.init for call in self._vector_calls(each)}
             elif isinstance(each, cores.ConfigureOp) and each.unit.data == cores.MATRIX:
                 self._matrix.add(_prepares(each))
+            elif isinstance(each, cores.UntilizeOp) and _is_prepared_inside(op):
+                self._rows = each.queue
         if inits and inits != {self._vector}:
             self._vector = None
 
     def state(self) -> object:
-        return self._vector, frozenset(self._matrix), self._edges
+        return self._vector, frozenset(self._matrix), self._edges, self._rows
 
     def join(self, *states: object) -> None:
         """Units are prepared as after one of several ways to here."""
         found: Any = states
-        vectors = {vector for vector, _, _ in found}
+        vectors = {vector for vector, *_ in found}
         self._vector = next(iter(vectors)) if len(vectors) == 1 else None
-        self._matrix = {each for _, prepared, _ in found for each in prepared}
+        self._matrix = {each for _, prepared, *_ in found for each in prepared}
         self._edges = found[-1][2]
+        self._rows = next((rows for *_, rows in found if rows is not None), None)
 
     # ---- states -----------------------------------------------------------------------------------------------------
 
@@ -139,6 +166,13 @@ class ComputePrinter(ThreadPrinter):
 
     def _print_format(self, op: cores.ConfigureOp) -> None:
         unit, state = op.unit.data, op.state.data
+        if unit == cores.PACK and self._rows is not None:
+            self.line(f"pack_untilize_uninit({self.queue(self._rows)});")
+            self._rows = None
+        user = following(op, lambda each: cores.states_of(each).get(unit) == state)
+        if isinstance(user, cores.UntilizeOp):
+            self._prepare_untilize(user)
+            return
         first = self._startup.get(unit)
         if first is not None and cores.queue_type(first).format.data == state and _is_at_start(op):
             return
@@ -174,7 +208,7 @@ class ComputePrinter(ThreadPrinter):
         match user:
             case cores.PackOp():
                 return user.queue
-            case cores.CopyOp() | cores.BinaryOp() | cores.MatmulOp() | cores.ReduceOp():
+            case cores.CopyOp() | cores.TilizeOp() | cores.BinaryOp() | cores.MatmulOp() | cores.ReduceOp():
                 sources = _sources(user)
                 return sources[0] if unit == cores.UNPACK_A else sources[-1]
             case _:
@@ -184,10 +218,13 @@ class ComputePrinter(ThreadPrinter):
         for before in [each for each in self._matrix if each is not None]:
             self._print_end(op, before)
         user = _prepares(op)
-        self._matrix = {user if isinstance(user, cores.ReduceOp) or _is_broadcast(user) else None}
+        outlasts = isinstance(user, cores.ReduceOp | cores.TilizeOp) or _is_broadcast(user)
+        self._matrix = {user if outlasts else None}
         match user:
             case cores.CopyOp():
                 self._prepare_copy(user)
+            case cores.TilizeOp():
+                self._prepare_tilize(user)
             case cores.BinaryOp():
                 self._prepare_binary(user)
             case cores.MatmulOp():
@@ -206,9 +243,35 @@ class ComputePrinter(ThreadPrinter):
         if isinstance(before, cores.ReduceOp):
             self.line(f"reduce_uninit({self.queue(before.queue)});")
             self._print_mask(op)
+        elif isinstance(before, cores.TilizeOp):
+            self.line(f"tilize_uninit({self.queue(before.queue)}, {self._packed_to(before)});")
         elif isinstance(before, cores.CopyOp) and _is_broadcast(before):
             kind = _BROADCAST_TYPES[before.broadcast.data]
             self.line(f"unary_bcast_uninit<BroadcastType::{kind}>({self.queue(before.queue)});")
+
+    def _print_last_ends(self) -> None:
+        """Units are left as the next program takes them to be: inputs and pack go through whole tiles."""
+        for each in self._matrix:
+            if isinstance(each, cores.TilizeOp):
+                self._print_end(each, each)
+        if self._rows is not None:
+            self.line(f"pack_untilize_uninit({self.queue(self._rows)});")
+
+    def _packed_to(self, op: Operation) -> str:
+        """The queue that the next registers are packed to."""
+        pack = following(op, lambda each: isinstance(each, cores.PackingOp))
+        if not isinstance(pack, cores.PackingOp):
+            raise CompilerBug(f"what {op.name} gives is not packed")
+        return self.queue(pack.queue)
+
+    def _prepare_tilize(self, op: cores.TilizeOp) -> None:
+        self.includes["api/compute/tilize.h"] = None
+        self.line(f"tilize_init({self.queue(op.queue)}, {len(op.slots)}, {self._packed_to(op)});")
+
+    def _prepare_untilize(self, op: cores.UntilizeOp) -> None:
+        self._rows = op.queue
+        self.includes["api/compute/pack_untilize.h"] = None
+        self.line(f"pack_untilize_dest_init<{len(op.slots)}, {len(op.slots)}>({self.queue(op.queue)});")
 
     def _prepare_copy(self, op: cores.CopyOp) -> None:
         queue = self.queue(op.queue)
@@ -243,16 +306,14 @@ class ComputePrinter(ThreadPrinter):
 
     def _prepare_reduce(self, op: cores.ReduceOp) -> None:
         self.includes["api/compute/reduce.h"] = None
-        pack = following(op, lambda each: isinstance(each, cores.PackOp))
-        if not isinstance(pack, cores.PackOp):
-            raise CompilerBug("a reduction is not packed")
+        out = self._packed_to(op)
         queue, scaler = self.queue(op.queue), self.queue(op.scaler)
         swaps = op.fn.data == "add" and op.along.data == cores.ROW
         if swaps and cores.queue_type(op.queue).format != cores.queue_type(op.scaler).format:
             # Sums along rows are products with the scaler, which is the first operand there.
             self.includes["api/compute/reconfig_data_format.h"] = None
             self.line(f"reconfig_data_format({scaler}, {queue});")
-        self.line(f"reduce_init<{_reduction(op)}>({queue}, {scaler}, {self.queue(pack.queue)});")
+        self.line(f"reduce_init<{_reduction(op)}>({queue}, {scaler}, {out});")
 
     def _print_vector(self, op: cores.ConfigureOp) -> None:
         user = following(op, lambda each: cores.states_of(each).get(cores.VECTOR) == op.state.data)
@@ -276,6 +337,11 @@ class ComputePrinter(ThreadPrinter):
         with self.loops((len(op.slots),)) as (index,):
             (at,) = self.map(op.at, op.symbols, [index])
             self.line(f"{call}({queue}, {at.text}, {_slot(op, index)});")
+
+    def _print_tilize(self, op: cores.TilizeOp) -> None:
+        self.helpers[_TILIZE_ROWS] = None
+        (at,) = self.map(op.at, op.symbols, [constant(0)])
+        self.line(f"tilize_rows({self.queue(op.queue)}, {len(op.slots)}, {at.text}, {op.slots.start});")
 
     def _print_binary(self, op: cores.BinaryOp) -> None:
         broadcast = "" if op.broadcast.data == cores.NONE else f"_bcast_{_BROADCASTS[op.broadcast.data]}"
@@ -328,7 +394,7 @@ class ComputePrinter(ThreadPrinter):
 
     def _spare_register(self, count: int) -> int | None:
         """The first of so many registers that the thread does not use."""
-        ops = [op for op in self.thread.body.walk() if isinstance(op, cores.RegisterOp | cores.PackOp)]
+        ops = [op for op in self.thread.body.walk() if isinstance(op, cores.RegisterOp | cores.PackingOp)]
         first = max(op.slots.stop for op in ops)
         return first if first + count <= self.facts.grid.half_registers(self.facts.wide) else None
 
@@ -358,6 +424,13 @@ class ComputePrinter(ThreadPrinter):
             (at,) = self.map(op.at, op.symbols, [index])
             self.line(f"pack_tile<true>({add(constant(op.slots.start), index).text}, {queue}, {at.text});")
 
+    def _print_untilize(self, op: cores.UntilizeOp) -> None:
+        (at,) = self.map(op.at, op.symbols, [constant(0)])
+        if at.number != 0:
+            raise CompilerBug(f"rows are packed to page {at.text} of a queue, and not to its back")
+        count, queue = len(op.slots), self.queue(op.queue)
+        self.line(f"pack_untilize_dest<{count}, {count}>({queue}, 1, 0, {op.slots.start});")
+
 
 def _slot(op: cores.RegisterOp, index: Value) -> str:
     return add(constant(op.slots.start), index).text
@@ -366,7 +439,7 @@ def _slot(op: cores.RegisterOp, index: Value) -> str:
 def _sources(op: _Matrix) -> Sequence[SSAValue]:
     """The queues that go to the first and the second input of the matrix unit."""
     match op:
-        case cores.CopyOp():
+        case cores.CopyOp() | cores.TilizeOp():
             return [op.queue]
         case cores.BinaryOp():
             return [op.left, op.right]
@@ -380,6 +453,11 @@ def _prepares(op: cores.ConfigureOp) -> _Matrix | None:
     """The operation that a state of the matrix unit is for: the next one that needs it."""
     user = following(op, lambda each: cores.states_of(each).get(cores.MATRIX) == op.state.data)
     return user if isinstance(user, _Matrix) else None
+
+
+def _is_prepared_inside(op: tile.ForOp) -> bool:
+    """Whether pack is prepared for something in a loop."""
+    return any(isinstance(each, cores.ConfigureOp) and each.unit.data == cores.PACK for each in op.body.walk())
 
 
 def _is_broadcast(op: _Matrix | None) -> bool:

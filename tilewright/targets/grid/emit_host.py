@@ -1,7 +1,7 @@
 """What the host is told of a program, as Python for `ttnn.generic_op` of ttnn 0.81.
 
 The function that is printed takes the sources of the kernels by role, and the arrays in the order of the kernel, as
-tensors in tiles whose pages are dealt over the banks of DRAM, or are where it says at its beginning that they are.
+tensors in tiles whose pages are dealt over the banks of DRAM, or as it says at its beginning that they are.
 """
 
 from __future__ import annotations
@@ -84,9 +84,9 @@ def _title(facts: Facts) -> list[str]:
     rows, columns = facts.program.shape
     title = f'"""`{facts.kernel.sym_name.data}` on {rows} x {columns} cores.'
     placed = [
-        f"`{name}` is in {tile.ref_type(ref).space.data}, shards in tiles and their cores."
+        f"`{name}` is {'by rows' if cores.is_by_rows(ref) else f'in {place}, shards in tiles and their cores'}."
         for ref, name in facts.array_names.items()
-        if tile.ref_type(ref).space.data
+        if (place := tile.ref_type(ref).space.data)
     ]
     return [f'{title}"""'] if not placed else [title, "", *placed, '"""']
 
@@ -179,5 +179,7 @@ def _is_only_copied(queue: SSAValue) -> bool:
     """Whether f32 pages of a queue go to the registers, and nowhere else."""
     uses = [use.operation for use in queue.uses]
     others = (cores.BinaryOp, cores.MatmulOp, cores.ReduceOp)
-    copied = any(isinstance(op, cores.CopyOp) for op in uses) and not any(isinstance(op, others) for op in uses)
+    copied = any(isinstance(op, cores.CopyOp | cores.TilizeOp) for op in uses) and not any(
+        isinstance(op, others) for op in uses
+    )
     return copied and cores.queue_type(queue).tile_format is FORMATS["f32"]

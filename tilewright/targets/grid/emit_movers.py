@@ -49,10 +49,13 @@ from tilewright.targets.grid.emit_mover_helpers import (
     WRITE_ELEMENT,
     ZERO_PAGE,
 )
+from tilewright.targets.grid.emit_rows import rows_call
 from tilewright.targets.grid.emit_thread import Facts, ThreadPrinter, ThreadSource, number_of
 
 _CONVERSIONS = {"f32": ("float_bits", FLOAT_BITS), "bf16": ("bfloat16_bits", BFLOAT_BITS)}
 _SCRATCH = "cb_scratch"
+# What is under way behind an operation, until a barrier of writes.
+_WRITES = (*cores.ARRAY_STORES, cores.MulticastOp, cores.SemaphoreMulticastOp, cores.SendOp)
 
 
 def scratch_bytes(facts: Facts) -> int:
@@ -137,6 +140,8 @@ class MoverPrinter(ThreadPrinter):
         match op:
             case cores.FetchOp() | cores.PutOp():
                 self._print_pages(op)
+            case cores.RowsOp():
+                self._print_rows(op)
             case cores.PadOp():
                 self._print_pad(op)
             case cores.GatherOp() | cores.ScatterOp():
@@ -209,6 +214,14 @@ class MoverPrinter(ThreadPrinter):
                 self.helpers[ZERO_PAGE] = None
                 zeros = f"zero_page({place}, {self.page_bytes(op.queue)});"
             self._print_guarded(inside, call, zeros)
+
+    def _print_rows(self, op: cores.RowsOp) -> None:
+        first = [constant(0)] * len(op.shape)
+        coordinates = self.map(op.map, op.symbols, first)
+        (at,) = self.map(op.at, op.symbols, first)
+        place = self.place(op.queue, at, "write" if isinstance(op, cores.FetchRowsOp) else "read")
+        call = rows_call(self, op, coordinates, self._array(op.array), place)
+        self._print_guarded(_inside(coordinates, cores.page_grid(tile.ref_type(op.array).shape)), call, None)
 
     def _print_pad(self, op: cores.PadOp) -> None:
         format = cores.queue_type(op.queue).tile_format
@@ -523,7 +536,7 @@ def _pending_after(block: Block, before: bool) -> bool:
 
 def _pending_after_op(op: Operation, before: bool) -> bool:
     match op:
-        case cores.PutOp() | cores.ScatterOp() | cores.MulticastOp() | cores.SemaphoreMulticastOp() | cores.SendOp():
+        case _ if isinstance(op, _WRITES):
             return True
         case cores.BarrierOp() if op.of.data == cores.WRITE:
             return False

@@ -55,7 +55,7 @@ class Facts:
     def _content(self, queue: SSAValue) -> str:
         """The array whose elements are in a queue; where they come from before where they go."""
         users = [use.operation for use in queue.uses if isinstance(use.operation, cores.PagesOp | cores.ElementsOp)]
-        users.sort(key=lambda op: isinstance(op, cores.PutOp | cores.ScatterOp))
+        users.sort(key=lambda op: isinstance(op, cores.ARRAY_STORES))
         return next((self.array_names[op.array] for op in users if op.queue is queue), "")
 
     @cached_property

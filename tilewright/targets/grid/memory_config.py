@@ -1,7 +1,8 @@
 """Where arrays are, as ttnn 0.81 says it.
 
 One shard to a core is ttnn's sharding by height, width or block, which counts all dims of a tensor but the last as its
-rows; shards that go around the cores are its sharding in any number of dims, which does not.
+rows; shards that go around the cores are its sharding in any number of dims, which does not: no such shard has rows of
+two matrices.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def memory_config(ttnn: Any, shape: Sequence[int], placement: Placement | None) 
     if scheme:
         layout = getattr(ttnn.TensorMemoryLayout, scheme)
         return ttnn.MemoryConfig(layout, ttnn.BufferType.L1, ttnn.ShardSpec(cores, shard, orientation))
-    if prod(shape[:-2]) != 1:
+    if prod(shape[:-2]) != 1 and -(-shape[-2] // TILE) % placement.shard[0]:
         what = f"ttnn does not put an array of {len(shape)} dims around the cores in shards of {shard[0]}x{shard[1]}"
         raise UnsupportedOnTargetError(what, help="place it by height, width or block")
     of_rank = [1] * (len(shape) - 2) + shard

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from xdsl.ir import SSAValue
 
-from tilewright.dialects import tile
-from tilewright.layout.catalogue.placements import Placement, Storage, placement_of
+from tilewright.dialects import cores, tile
+from tilewright.layout.catalogue.placements import Storage, placement_of
 from tilewright.machines.machine import Machine
 from tilewright.options import current
 from tilewright.passes.base import Unit
@@ -36,19 +38,19 @@ class Simulation(HostSteps[DeviceArray]):
 
     def given(self, array: Tensor | None, type: ArrayType, stored: Storage) -> DeviceArray:
         grid, format = grid_of(self.unit.machine), stored.format or None
-        placement = stored.placement(type.shape, (grid.rows, grid.columns))
+        placement, by_rows = stored.placement(type.shape, (grid.rows, grid.columns)), stored.by_rows
         if array is None:
-            return DeviceArray.undefined(type.shape, type.dtype, format=format, placement=placement)
-        return DeviceArray.from_numpy(np.asarray(array), format=format, placement=placement)
+            return DeviceArray.undefined(type.shape, type.dtype, format=format, placement=placement, by_rows=by_rows)
+        return DeviceArray.from_numpy(np.asarray(array), format=format, placement=placement, by_rows=by_rows)
 
     def undefined(self, ref: SSAValue) -> DeviceArray:
         return _undefined(ref)
 
     def copied(self, array: DeviceArray) -> DeviceArray:
-        return DeviceArray(array.shape, array.dtype, array.format, array.placement, array.pages.copy())
+        return replace(array, pages=array.pages.copy())
 
     def viewed(self, array: DeviceArray, type: ArrayType) -> DeviceArray:
-        return DeviceArray(type.shape, array.dtype, array.format, array.placement, array.pages)
+        return replace(array, shape=type.shape)
 
     def to_numpy(self, array: DeviceArray, type: ArrayType) -> Tensor:
         return array.to_numpy()
@@ -89,13 +91,15 @@ def run_kernel(kernel: tile.KernelOp, inputs: Sequence[Tensor], machine: Machine
 
 def _undefined(ref: SSAValue) -> DeviceArray:
     type = tile.ref_type(ref)
-    return DeviceArray.undefined(type.shape, type.dtype, format=type.layout.data or None, placement=_placement(ref))
+    return DeviceArray.undefined(type.shape, type.dtype, **_stored_as(ref))
 
 
 def _given(ref: SSAValue, array: Tensor) -> DeviceArray:
-    return DeviceArray.from_numpy(array, format=tile.ref_type(ref).layout.data or None, placement=_placement(ref))
+    return DeviceArray.from_numpy(array, **_stored_as(ref))
 
 
-def _placement(ref: SSAValue) -> Placement | None:
-    """Where an array is, as its type says."""
-    return placement_of(tile.ref_type(ref).space.data)
+def _stored_as(ref: SSAValue) -> dict[str, Any]:
+    """How an array is stored, as its type says."""
+    type = tile.ref_type(ref)
+    placement = placement_of(type.space.data)
+    return {"format": type.layout.data or None, "placement": placement, "by_rows": cores.is_by_rows(ref)}
