@@ -20,6 +20,12 @@ _PRODUCT_SIDE = 8
 _PRODUCT_DEPTH = 8
 # Between two blocks of a product: registers are handed over.
 _BLOCK_CYCLES = 50.0
+# Cores of a group that fetch parts of what all of it needs, at most; and pages of a part, at least.
+_MOST_FETCHING, _LEAST_FETCHED = 2, 8
+# Of the time that a short step is multiplied, what bringing the next one may be predicted to take.
+_HIDDEN_SHARE = 0.75
+# How many short steps queues have room for: two that are multiplied together, and the last ones.
+_SHORT_STEPS = 6
 # What tiles of a product may take of a core's memory: what follows it has queues, too.
 _PRODUCT_SHARE = 0.6
 _SUM_BYTES = 4 * TILE * TILE
@@ -121,27 +127,42 @@ def product_tile(
     found: list[tuple[float, int, int, int]] = []
     for height, width in sides:
         room = _PRODUCT_SHARE * grid.memory_bytes - height * width * sum_bytes
-        most = max(1, min(deepest, int(room // (2 * (height + width) * page_bytes))))
-        for step in _steps(deep, most):
-            cycles = _product_cycles((high, wide, deep), (height, width, step), batches, page_bytes, grid)
-            found.append((cycles, height, width, step))
+        pages = int(room // ((height + width) * page_bytes))
+        steps = _steps(deep, max(1, min(deepest, pages // 2)))
+        for step in steps:
+            time = _product_cycles((high, wide, deep), (height, width, step), batches, page_bytes, grid)
+            # Short steps take room for several; and where they are not multiplied for long, what makes some of them
+            # come late holds up all others.
+            is_hidden = time.brought <= _HIDDEN_SHARE * time.multiplied
+            if 2 * step > steps[0] or (is_hidden and pages >= _SHORT_STEPS * step):
+                found.append((time.cycles, height, width, step))
     _, height, width, step = min(found)
     return ProductTile(_extent(rows, height), _extent(columns, width), _extent(depth, step))
 
 
 def _steps(deep: int, most: int) -> list[int]:
-    """Pages of a step: as many as there is room for, and fewer where that leaves less of the last step empty."""
+    """Pages of a step: as many as there is room for, or half of them, so that the first ones come sooner, and fewer
+    where that leaves less of the last step empty."""
     found = [even_pages(deep, most)]
     for pages in range(most - 1, most // 2, -1):
         step = even_pages(deep, pages)
         if -(-deep // step) * step < -(-deep // found[-1]) * found[-1]:
             found.append(step)
-    return found
+    return found if most < 2 else [*found, even_pages(deep, most // 2)]
+
+
+@dataclass(frozen=True)
+class _ProductTime:
+    """Cycles of a product, and for a step those to multiply, and to bring what is multiplied."""
+
+    cycles: float
+    multiplied: float
+    brought: float
 
 
 def _product_cycles(
     pages: tuple[int, int, int], tile: tuple[int, int, int], batches: int, page_bytes: int, grid: CoreGrid
-) -> float:
+) -> _ProductTime:
     """How long the core with the most tiles takes: to bring the first operands, then for each step to multiply or to
     bring what is next, whichever takes longer, and to write what is not written meanwhile."""
     (high, wide, deep), (height, width, step) = pages, tile
@@ -169,19 +190,27 @@ def _product_cycles(
     beside = min(deep, max(step, _PRODUCT_DEPTH)) * height * width * one
     last = max(written / len(blocks.sizes), written - beside)
     between = len(blocks.sizes) * 4 * grid.configure_cycles + height * width * grid.unpack_cycles(_SUM_BYTES)
-    return brought + tiles * (-(-deep // step) * max(multiplied, brought) + between) + last
+    cycles = brought + tiles * (-(-deep // step) * max(multiplied, brought) + between) + last
+    return _ProductTime(cycles, multiplied, brought)
+
+
+def fetching_cores(pages: int, count: int) -> int:
+    """How many cores of a group of so many that needs the same pages fetch parts of them, and send them to all: each
+    part takes semaphores, and as long to agree on as some pages take to be sent."""
+    return max(1, min(_MOST_FETCHING, count, pages // _LEAST_FETCHED))
 
 
 def _brought_cycles(operands: Sequence[tuple[int, int, int]], page_bytes: int, grid: CoreGrid) -> float:
     """How long the operands of a step take. Of each: its pages, how many cores or groups of cores need others, and of
-    how many cores a group is, of which two fetch and send a half."""
+    how many cores a group is, some of which fetch and send parts."""
     own = sum(pages for pages, _, count in operands if count == 1)
-    halves = max((pages / 2 for pages, _, count in operands if count > 1), default=0.0)
+    parts = [pages / fetching_cores(pages, count) for pages, _, count in operands if count > 1]
+    sent_pages = max(parts, default=0.0)
     of_all = sum(pages * groups for pages, groups, _ in operands) * page_bytes / grid.dram_bytes_per_second
-    of_core = (own + halves) * page_bytes / grid.transfer(DRAM_READ).rate_of(page_bytes)
-    sent = halves * page_bytes * grid.clock_hertz / grid.transfer(CORE_WRITE).rate_of(page_bytes)
+    of_core = (own + sent_pages) * page_bytes / grid.transfer(DRAM_READ).rate_of(page_bytes)
+    sent = sent_pages * page_bytes * grid.clock_hertz / grid.transfer(CORE_WRITE).rate_of(page_bytes)
     received = sum(pages for pages, _, count in operands if count > 1) * page_bytes / grid.network_bytes_per_cycle
-    agreed = 2 * grid.latency_cycles(CORE_WRITE) if halves else 0.0
+    agreed = 2 * grid.latency_cycles(CORE_WRITE) if parts else 0.0
     return max(of_core, of_all) * grid.clock_hertz + max(sent, received) + grid.latency_cycles(DRAM_READ) + agreed
 
 

@@ -107,15 +107,11 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 from xdsl.ir.affine.affine_expr import AffineSymExpr
 
+from tilewright.cost.core_tiles import fetching_cores
 from tilewright.dialects import cores, tile
 from tilewright.passes.base import Remark, Unit, where
 from tilewright.passes.core_threads import plus, with_dims
 from tilewright.semantics.tile import evaluate_map
-
-# Cores that fetch parts of what a group needs, at most: each waits for its own semaphore.
-_MOST_PARTS = 2
-# Pages of a part, at least: fewer take as long to agree on as to send.
-_LEAST_PAGES = 8
 
 
 @dataclass(frozen=True)
@@ -141,7 +137,7 @@ class ScheduledMulticastFetchesPass:
             for together in _in_pairs(found):
                 parts: list[_Shared] = []
                 for each in together:
-                    made = _in_parts(each, min(_MOST_PARTS, left + 1))
+                    made = _in_parts(each, left + 1)
                     left -= len(made) - 1
                     parts += made
                 _multicast(program, _on_their_own(parts))
@@ -229,7 +225,7 @@ def _in_parts(shared: _Shared, most: int) -> list[_Shared]:
     """Parts of what a group of cores needs, each fetched by another one of them: they are brought at the same time."""
     extents = shared.fetch.shape
     dim = next((d for d, extent in enumerate(extents) if extent > 1), None)
-    count = min(most, shared.group.count, shared.pages // _LEAST_PAGES)
+    count = min(most, fetching_cores(shared.pages, shared.group.count))
     if dim is None or count < 2 or not _is_in_order(shared):
         return [shared]
     size = -(-extents[dim] // count)
