@@ -117,6 +117,9 @@ class Agent:
     def queue(self, value: SSAValue) -> Queue:
         return self.core.queues[self.world.queue_numbers[value]]
 
+    def semaphore(self, value: SSAValue) -> Semaphore:
+        return self.core.semaphores[self.world.semaphore_numbers[value]]
+
     def unit(self, name: str) -> Unit:
         """One of its units."""
         found = self.units.get(name)
@@ -126,11 +129,12 @@ class Agent:
 
     def trips_of(self, op: Operation) -> tuple[int, ...]:
         """Which trip of each loop around an operation the agent is in."""
+        names = self.trip_names.get(op)
         frame: FrameType | None = None if self.generator is None else self.generator.gi_frame
-        if frame is None:
+        if not names or frame is None:
             return ()
         values: dict[str, Any] = frame.f_locals
-        return tuple(int(values[name]) for name in self.trip_names.get(op, ()) if name in values)
+        return tuple(int(values[name]) for name in names if name in values)
 
     # ---- time -------------------------------------------------------------------------------------------------------
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +15,7 @@ from tilewright.machines.core_grid import CoreGrid
 from tilewright.machines.machine import Machine
 from tilewright.runtime.garbage import no_collections
 from tilewright.semantics.cores.agent_code import AgentCode
-from tilewright.semantics.cores.agents import MOVER_COLUMNS, PARTS, Agent, Core, Mover
+from tilewright.semantics.cores.agents import MOVER_COLUMNS, PARTS, Agent, Core, Knowledge, Mover
 from tilewright.semantics.cores.arrays import ArrayMemory
 from tilewright.semantics.cores.device_array import DeviceArray
 from tilewright.semantics.cores.endings import check_endings
@@ -160,15 +161,16 @@ def _set_up(program: cores.ProgramOp, prepared: Prepared, world: World, codes: d
     per_core = sum(1 if role in PARTS else MOVER_COLUMNS for role in codes)
     world.columns = per_core * rows * columns
     world.queue_numbers, world.semaphore_numbers = prepared.queue_numbers, prepared.semaphore_numbers
-    column = 0
+    vectors, column = _vectors(world, len(codes) * rows * columns), 0
+    nothing = np.zeros(world.columns, np.int32)
     for row in range(rows):
         for col in range(columns):
             core = Core(row, col, ports=[0.0] * world.grid.networks, arriving=[0.0] * world.grid.networks)
             world.cores[row, col] = core
             for role in codes:
-                core.agents[role] = _agent(world, core, role, column, prepared.networks)
+                core.agents[role] = _agent(world, core, role, column, next(vectors), prepared.networks)
                 column += 1 if role in PARTS else MOVER_COLUMNS
-            _equip(world, core, prepared)
+            _equip(world, core, prepared, nothing)
     _name_givers(prepared, world)
     # Agents begin when all of them are there, as they know of each other.
     for core in world.cores.values():
@@ -180,16 +182,22 @@ def _set_up(program: cores.ProgramOp, prepared: Prepared, world: World, codes: d
             world.schedule(agent)
 
 
-def _agent(world: World, core: Core, role: str, column: int, networks: dict[str, int]) -> Agent:
-    vector = np.zeros(world.columns, np.int32)
+def _vectors(world: World, count: int) -> Iterator[Knowledge]:
+    """What each of so many agents knows in the beginning. Without checks nobody asks: all have the same."""
+    if not world.checks:
+        return itertools.repeat(np.zeros(world.columns, np.int32))
+    return iter(np.zeros((count, world.columns), np.int32))
+
+
+def _agent(world: World, core: Core, role: str, column: int, vector: Knowledge, networks: dict[str, int]) -> Agent:
     vector[column] = 1
     if role in PARTS:
         return Agent(world, core, role, column, vector)
     return Mover(world, core, role, column, vector, noc=networks[role])
 
 
-def _equip(world: World, core: Core, prepared: Prepared) -> None:
-    """Queues, semaphores and registers of a core."""
+def _equip(world: World, core: Core, prepared: Prepared, nothing: Knowledge) -> None:
+    """Queues, semaphores and registers of a core. `nothing`: what is known in the beginning."""
     memory: Bytes | None = None
     if world.values and prepared.queues:
         memory = np.empty(max(plan.address + plan.type.bytes for plan in prepared.queues), np.uint8)
@@ -201,7 +209,7 @@ def _equip(world: World, core: Core, prepared: Prepared) -> None:
         made.emptier = None if plan.emptier is None else core.agents[plan.emptier]
         core.queues.append(made)
     for number, plan in enumerate(prepared.semaphores):
-        core.semaphores.append(Semaphore(core, plan.name, number, plan.initial, np.zeros(world.columns, np.int32)))
+        core.semaphores.append(Semaphore(core, plan.name, number, plan.initial, nothing))
     core.registers = Registers(core, world.grid.half_registers(world.wide), world.narrow, world.values)
     core.sources = Sources(core)
 
