@@ -159,6 +159,10 @@ class Agent:
             self.time = max(self.time, time)
             self.world.schedule(self)
 
+    def forget(self) -> None:
+        """Drop what leads back to the agent."""
+        self.generator = None
+
     # ---- what it knows ----------------------------------------------------------------------------------------------
 
     def stamp(self, op: Operation) -> Stamp:
@@ -198,6 +202,10 @@ class Mover(Agent):
     sent: dict[Core, int] = field(default_factory=dict["Core", int])
     destinations: dict[int, list[Core]] = field(default_factory=dict[int, list["Core"]])
     multicasts: dict[int, Stamp] = field(default_factory=dict[int, Stamp])
+
+    def forget(self) -> None:
+        super().forget()
+        self.multicasts.clear()
 
     def begin(self, column: int, op: Operation) -> Stamp:
         """Something is under way."""

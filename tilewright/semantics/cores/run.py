@@ -89,11 +89,27 @@ def run_program(
         prepared.is_proven = True
     world = World(grid, values, checks and values, random.Random(seed) if seed else None, timeline)
     world.wide, world.narrow = program.wide is not None, prepared.narrow
+    _give_arrays(kernel, arrays, prepared, world, whole_outputs)
+    _check_formats(prepared, world)
+    codes = prepared.codes(timeline is not None)
+    with np.errstate(all="ignore"), no_collections():
+        _set_up(program, prepared, world, codes)
+        world.run()
+        agents = [agent for core in world.cores.values() for agent in core.agents.values()]
+        check_endings(world, agents)
+        ran = _run_of(world, agents, len(prepared.queues))
+        world.clear()
+    return ran
+
+
+def _give_arrays(
+    kernel: tile.KernelOp, arrays: Sequence[DeviceArray], prepared: Prepared, world: World, whole_outputs: bool
+) -> None:
     uses = zip(kernel.refs, kernel.effect_names, arrays, prepared.uses, strict=True)
     for number, (ref, effect, array, use) in enumerate(uses):
         if tuple(array.shape) != tile.ref_type(ref).shape:
             raise CompilerBug(f"array {number} has the shape {array.shape}, and not {tile.ref_type(ref).shape}")
-        is_out, holders = effect == tile.OUT, holders_of(array.shape, array.placement, grid)
+        is_out, holders = effect == tile.OUT, holders_of(array.shape, array.placement, world.grid)
         world.arrays[ref] = ArrayMemory(
             array,
             holders,
@@ -103,16 +119,13 @@ def run_program(
             use.is_written,
             world.checks,
         )
-    _check_formats(prepared, world)
-    codes = prepared.codes(timeline is not None)
-    with np.errstate(all="ignore"), no_collections():
-        _set_up(program, prepared, world, codes)
-        world.run()
-    agents = [agent for core in world.cores.values() for agent in core.agents.values()]
-    check_endings(world, agents)
+
+
+def _run_of(world: World, agents: Sequence[Agent], queues: int) -> ProgramRun:
+    """What agents did that have ended."""
     cycles = max((agent.time for agent in agents), default=0.0)
     cycles = max(cycles, world.now)
-    highest = [max(core.queues[i].highest for core in world.cores.values()) for i in range(len(program.queues))]
+    highest = [max(core.queues[i].highest for core in world.cores.values()) for i in range(queues)]
     busy: dict[str, float] = {}
     for agent in agents:
         busy[agent.role] = busy.get(agent.role, 0.0) + agent.busy

@@ -89,6 +89,20 @@ class World:
             entry = heappop(heap)
         heappush(heap, entry)
 
+    def clear(self) -> None:
+        """Drop all that the program had, at its end: cores, agents and queues, which know each other, would else be
+        there until Python looks for garbage."""
+        for core in self.cores.values():
+            for agent in core.agents.values():
+                agent.forget()
+            core.agents.clear()
+            core.queues.clear()
+            core.semaphores.clear()
+            core.came.clear()
+            core.registers = core.sources = None
+        self.cores.clear()
+        self.arrays.clear()
+
     # ---- time -------------------------------------------------------------------------------------------------------
 
     def factor(self) -> float:
