@@ -174,13 +174,14 @@ class Walk(ABC):
 def cores_alike(program: cores.ProgramOp) -> list[list[Place]]:
     """The cores of a program, those together whose threads all do the same."""
     row, column = program.body.block.args
-    chosen: list[tuple[Callable[..., tuple[int, ...]], list[SSAValue], int | None]] = []
+    # Each way of choosing once, as many operations choose alike.
+    chosen: dict[tuple[AffineMapAttr, tuple[SSAValue, ...], int | None], Callable[..., tuple[int, ...]]] = {}
     for op in program.body.walk():
         match op:
             case cores.IfOp():
-                chosen.append((function_of(op.map.data), [*op.symbols], None))
+                chosen[op.map, tuple(op.symbols), None] = function_of(op.map.data)
             case tile.ForOp() if op.end is not None:
-                chosen.append((function_of(op.end.data), [*op.symbols], decode(op.trips)))
+                chosen[op.end, tuple(op.symbols), decode(op.trips)] = function_of(op.end.data)
             case _:
                 pass
     found: dict[tuple[object, ...], list[Place]] = {}
@@ -188,7 +189,7 @@ def cores_alike(program: cores.ProgramOp) -> list[list[Place]]:
     for here in ((r, c) for r in range(rows) for c in range(columns)):
         numbers: dict[SSAValue, int] = dict(zip((row, column), here, strict=True))
         key: list[object] = []
-        for function, symbols, trips in chosen:
+        for (_, symbols, trips), function in chosen.items():
             own = [numbers.get(symbol) for symbol in symbols]
             known = [number for number in own if number is not None]
             if len(known) < len(own):
