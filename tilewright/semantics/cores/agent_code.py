@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
-from types import GeneratorType
+from functools import cached_property, lru_cache, partial
+from types import CodeType, GeneratorType
 from typing import Any, TypeAlias
 
 from xdsl.ir import Block, Operation, SSAValue
@@ -184,8 +184,14 @@ def code_of(thread: cores.ThreadOp, role: str, row: SSAValue, column: SSAValue, 
     parameters = ", ".join(["a", "heap", "row", "column", *(f"o{i}" for i in range(len(writer.steps)))])
     text = "\n".join([f"def agent({parameters}):", *writer.lines, "    return", "    yield False"])
     scope: dict[str, Any] = {}
-    exec(compile(text, f"<{role}>", "exec"), scope)
+    exec(_compiled(text, role), scope)
     return AgentCode(scope["agent"], writer.steps, writer.trip_names)
+
+
+@lru_cache(maxsize=1024)
+def _compiled(text: str, role: str) -> CodeType:
+    """Code, which many programs have alike."""
+    return compile(text, f"<{role}>", "exec")
 
 
 def _mover_steps(op: Operation, names: Names) -> list[Step]:
