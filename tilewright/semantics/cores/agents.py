@@ -156,7 +156,8 @@ class Agent:
         """Go on, where the agent waits."""
         if self.waiting is not None:
             self.waiting = None
-            self.time = max(self.time, time)
+            if time > self.time:
+                self.time = time
             self.world.schedule(self)
 
     def forget(self) -> None:

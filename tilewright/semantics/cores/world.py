@@ -73,7 +73,7 @@ class World:
 
     def run(self) -> None:
         """Let all happen that can, in the order of time."""
-        heap = self.heap
+        heap, entry_of = self.heap, self._entry
         entry = heappop(heap)
         while (item := entry[3]) is not None:
             self.now = entry[0]
@@ -81,7 +81,7 @@ class World:
                 assert item.generator is not None
                 state = next(item.generator, None)
                 if state:
-                    entry = heappushpop(heap, self._entry(item.time, item))
+                    entry = heappushpop(heap, entry_of(item.time, item))
                     continue
                 item.ended = state is None
             else:
