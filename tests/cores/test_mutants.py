@@ -10,7 +10,7 @@ import pytest
 from tests.cores import programs
 from tests.cores.mutant_edits import MOVES, SYNCHRONISES
 from tests.cores.mutant_reasons import DEPTH, PLACE, UNREAD, Reasons
-from tests.cores.mutant_subjects import MACHINE, SUBJECTS, Subject, by_elements, edges, placed, program_of, softmax
+from tests.cores.mutant_subjects import MACHINE, SUBJECTS, Subject, by_elements, edges, placed, program_of
 from tests.cores.mutants import Verdict, mutants_of, verdicts
 from tests.cores.order_graph import NoOrderError, order_of
 from tests.cores.test_hazards import relayed
@@ -86,7 +86,7 @@ def test_only_coordinates_along_sides_that_are_not_filled_are_unread() -> None:
     assert unread == {"map[0]", "map[1]"}
 
 
-@pytest.mark.parametrize("make", [edges, by_elements, softmax], ids=lambda make: make.__name__)
+@pytest.mark.parametrize("make", [edges, by_elements], ids=lambda make: make.__name__)
 def test_a_program_is_prepared_anew_whatever_is_changed(make: Callable[[], Subject]) -> None:
     def prepared(kernel: tile.KernelOp) -> Prepared:
         assert MACHINE.grid is not None
