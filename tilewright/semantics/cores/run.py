@@ -14,7 +14,6 @@ from tilewright.errors import CompilerBug
 from tilewright.machines.core_grid import CoreGrid
 from tilewright.machines.machine import Machine
 from tilewright.runtime.garbage import no_collections
-from tilewright.semantics.cores.agent_code import AgentCode
 from tilewright.semantics.cores.agents import MOVER_COLUMNS, PARTS, Agent, Core, Knowledge, Mover
 from tilewright.semantics.cores.arrays import ArrayMemory
 from tilewright.semantics.cores.device_array import DeviceArray
@@ -83,17 +82,16 @@ def run_program(
         CoreHazard: the program does what it must not, or cannot go on.
     """
     program, grid = _program_of(kernel), _grid_of(machine)
-    prepared = prepared_for(kernel, program, grid, [array.placement for array in arrays])
-    if proofs and not prepared.is_proven:
-        check_program(program, machine)
-        prepared.is_proven = True
-    world = World(grid, values, checks and values, random.Random(seed) if seed else None, timeline)
-    world.wide, world.narrow = program.wide is not None, prepared.narrow
-    _give_arrays(kernel, arrays, prepared, world, whole_outputs)
-    _check_formats(prepared, world)
-    codes = prepared.codes(timeline is not None)
     with np.errstate(all="ignore"), no_collections():
-        _set_up(program, prepared, world, codes)
+        prepared = prepared_for(kernel, program, grid, [array.placement for array in arrays])
+        if proofs and not prepared.is_proven:
+            check_program(program, machine)
+            prepared.is_proven = True
+        world = World(grid, values, checks and values, random.Random(seed) if seed else None, timeline)
+        world.wide, world.narrow = program.wide is not None, prepared.narrow
+        _give_arrays(kernel, arrays, prepared, world, whole_outputs)
+        _check_formats(prepared, world)
+        _set_up(program, prepared, world)
         world.run()
         agents = [agent for core in world.cores.values() for agent in core.agents.values()]
         check_endings(world, agents)
@@ -169,8 +167,9 @@ def _check_formats(prepared: Prepared, world: World) -> None:
 # ---- cores ----------------------------------------------------------------------------------------------------------
 
 
-def _set_up(program: cores.ProgramOp, prepared: Prepared, world: World, codes: dict[str, AgentCode]) -> None:
+def _set_up(program: cores.ProgramOp, prepared: Prepared, world: World) -> None:
     rows, columns = program.shape
+    codes = prepared.codes(world.timeline is not None)
     per_core = sum(1 if role in PARTS else MOVER_COLUMNS for role in codes)
     world.columns = per_core * rows * columns
     world.queue_numbers, world.semaphore_numbers = prepared.queue_numbers, prepared.semaphore_numbers
