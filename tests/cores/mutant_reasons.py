@@ -15,6 +15,7 @@ from tilewright.semantics.hazards import CoreHazard
 DEPTH = "a queue of another depth passes on the same pages"
 NETWORK = "on another network the same takes another time"
 PLACE = "no other queue is where this one is"
+UNREAD = "the coordinate along a side that is not filled says nothing of what is filled"
 SAME = "each agent does the same in the same order"
 ORDERED = "all that touches the same does so in the same order, and nobody waits in a circle"
 
@@ -64,4 +65,5 @@ _FACTS: dict[str, Callable[[cores.ProgramOp], Sequence[object]]] = {
     DEPTH: lambda program: [cores.queue_type(queue.result).pages for queue in program.queues],
     NETWORK: lambda program: [each.noc for each in program.threads],
     PLACE: lambda program: [each.address_bytes for each in program.queues],
+    UNREAD: lambda program: sorted({str(op.map) for op in program.body.walk() if isinstance(op, cores.PadOp)}),
 }

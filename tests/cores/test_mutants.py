@@ -9,13 +9,14 @@ import pytest
 
 from tests.cores import programs
 from tests.cores.mutant_edits import MOVES, SYNCHRONISES
-from tests.cores.mutant_reasons import DEPTH, PLACE, Reasons
-from tests.cores.mutant_subjects import MACHINE, SUBJECTS, Subject, placed, program_of
+from tests.cores.mutant_reasons import DEPTH, PLACE, UNREAD, Reasons
+from tests.cores.mutant_subjects import MACHINE, SUBJECTS, Subject, by_elements, edges, placed, program_of
 from tests.cores.mutants import Verdict, mutants_of, verdicts
 from tests.cores.order_graph import NoOrderError, order_of
 from tests.cores.test_hazards import relayed
 from tests.cores.traces import ProtocolError
-from tilewright.dialects import cores
+from tilewright.dialects import cores, tile
+from tilewright.semantics.cores.prepared import Prepared, prepared_for
 
 
 def _wrong(found: list[Verdict]) -> list[tuple[str, str, str]]:
@@ -69,3 +70,32 @@ def test_reasons_are_those_of_the_edit() -> None:
     assert found["a step further"] == PLACE
     assert not found["misaligned"]
     assert not found["a page before"]
+
+
+def test_only_coordinates_along_sides_that_are_not_filled_are_unread() -> None:
+    kernel = edges().kernel
+    reasons, ops = Reasons(program_of(kernel), MACHINE), list(kernel.walk())
+    unread: set[str] = set()
+    for mutant in mutants_of(kernel):
+        op = ops[mutant.number]
+        if not isinstance(op, cores.PadOp) or not mutant.rule.startswith("map["):
+            continue
+        is_filled = op.sides[int(mutant.rule[4])]
+        assert reasons.why_in_order(program_of(mutant.planted(kernel))) == ("" if is_filled else UNREAD)
+        unread |= set() if is_filled else {mutant.rule[:6]}
+    assert unread == {"map[0]", "map[1]"}
+
+
+@pytest.mark.parametrize("make", [edges, by_elements], ids=lambda make: make.__name__)
+def test_a_program_is_prepared_anew_whatever_is_changed(make: Callable[[], Subject]) -> None:
+    def prepared(kernel: tile.KernelOp) -> Prepared:
+        assert MACHINE.grid is not None
+        return prepared_for(kernel, program_of(kernel), MACHINE.grid, [None for _ in kernel.refs])
+
+    kernel = make().kernel
+    for mutant in mutants_of(kernel):
+        clone = kernel.clone()
+        before = prepared(clone)
+        assert prepared(clone) is before
+        mutant.edit(mutant.operation(clone))
+        assert prepared(clone) is not before, mutant.rule

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +19,8 @@ from tilewright import dtypes
 from tilewright.dialects import cores, tile
 from tilewright.machines.machine import load
 from tilewright.semantics.cores import DeviceArray, ProgramRun, run_program
+from tilewright.semantics.cores.agents import Agent, Core
+from tilewright.semantics.cores.world import World
 
 Tensor = np.ndarray[Any, Any]
 SEEDS = range(5)
@@ -199,3 +202,15 @@ def test_reductions_along(fn: str, along: str) -> None:
         case _:
             wanted[0, 0] = factor * reduce(tiles)
     close(found, wanted, 0.002)
+
+
+def test_a_run_leaves_no_garbage() -> None:
+    x, y = numbers((64, 96)), numbers((96, 96), seed=1)
+    gc.collect()
+    gc.disable()
+    try:
+        run(programs.multicast_matmul(2, 3, 3), [x, y])
+        left = [each for each in gc.get_objects() if isinstance(each, Core | Agent | World)]
+    finally:
+        gc.enable()
+    assert left == []

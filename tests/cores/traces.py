@@ -201,6 +201,8 @@ class _Tracer:
         elements = tuple(Touch(("array", array, at), 0, puts) for at in kept if not isinstance(op, cores.PadOp))
         # A page of which the array has none is not written to it, whichever it is.
         named = [at if is_inside or not puts else None for at, is_inside in zip(sources, inside, strict=True)]
+        if isinstance(op, cores.PadOp):
+            named = [_read_to_fill(op, at) for at in sources]
         add = self._add_once if isinstance(op, cores.PadOp) else self._add
         add(*self._named(op), *named, *_named(pages), touches=(*pages, *elements))
         if kept and not isinstance(op, cores.PadOp):
@@ -404,6 +406,12 @@ def _page_count(shape: Sequence[int], rows: IntegerAttr, columns: IntegerAttr) -
     """The pages of a tile, of which two dims are along rows and columns."""
     along = decode(rows), decode(columns)
     return prod(-(-size // TILE) if dim in along else size for dim, size in enumerate(shape))
+
+
+def _read_to_fill(op: cores.PadOp, at: tuple[int, ...]) -> tuple[int | None, ...]:
+    """The coordinates of a page that say which of its elements are filled: not the one along a side that is not."""
+    last = (coordinate if fills else None for coordinate, fills in zip(at[-2:], op.sides, strict=True))
+    return *at[:-2], *last
 
 
 def _named(pages: Iterable[Touch]) -> list[tuple[Any, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from xdsl.dialects.builtin import (
     AffineMapAttr,
@@ -148,6 +149,11 @@ class ProgramOp(PlainOp):
     def shape(self) -> tuple[int, int]:
         rows, columns = decode(self.cores)
         return rows, columns
+
+    @property
+    def kept(self) -> dict[type, Any]:
+        """What others worked out about the program, to have it again; whether that still holds they look themselves."""
+        return vars(self).setdefault("_kept", {})
 
     def memory_end_bytes(self, grid: CoreGrid) -> int:
         """Where the memory of a core ends that queues may take."""

@@ -1,20 +1,23 @@
 """Each thread of a program as a Python function, one for each agent that runs it.
 
     def agent(a, heap, row, column, o0, o1, ...):       for a reader
+        o0 = o0(a); ...
         for i0 in range(8):
             if heap[0][0] < a.time: yield True           all that comes before has happened
             while o0(): yield False                      cores.reserve
             ...
 
-`o0` and so on are what the agent's core does there (`steps.py`). A generator yields True where others have to go on
-first, and False where it waits for somebody to wake it.
+`o0` and so on make what the agent's core does there (`steps.py`), before the loops around it, so that what a core does
+not come to is not made. A generator yields True where others have to go on first, and False where it waits for somebody
+to wake it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from types import GeneratorType
+from functools import cached_property, lru_cache, partial
+from types import CodeType, GeneratorType
 from typing import Any, TypeAlias
 
 from xdsl.ir import Block, Operation, SSAValue
@@ -32,7 +35,7 @@ from tilewright.semantics.cores import (
     row_steps,
     unpack_steps,
 )
-from tilewright.semantics.cores.agents import MATH, PACK, UNPACK, Agent
+from tilewright.semantics.cores.agents import MATH, PACK, UNPACK, Action, Agent, Unit
 from tilewright.semantics.cores.expressions import python
 from tilewright.semantics.cores.marks import print_steps, zone_steps
 from tilewright.semantics.cores.queue_steps import queue_steps
@@ -53,12 +56,31 @@ class AgentCode:
 
     def start(self, agent: Agent) -> None:
         """Give an agent its generator."""
-        wrap = agent.world.timeline
-        actions = [step.make(agent) for _, step in self.steps]
-        if wrap is not None:
-            actions = [wrap.noting(agent, op, act) for (op, _), act in zip(self.steps, actions, strict=True)]
+        makes = self._makes if agent.world.timeline is None else [partial(_noted, *each) for each in self.steps]
+        if self._made_first:
+            makes = [make(agent) if i in self._made_first else make for i, make in enumerate(makes)]
+        agent.units = {name: Unit(name) for name in self._units}
         agent.trip_names = self.trip_names
-        agent.generator = self.function(agent, agent.world.heap, agent.core.row, agent.core.column, *actions)
+        agent.generator = self.function(agent, agent.world.heap, agent.core.row, agent.core.column, *makes)
+
+    @cached_property
+    def _makes(self) -> list[Callable[[Agent], Action]]:
+        return [step.make for _, step in self.steps]
+
+    @cached_property
+    def _units(self) -> list[str]:
+        """Units that are configured, in the order of the text: reports say them in this order."""
+        return [*dict.fromkeys(op.unit.data for op, _ in self.steps if isinstance(op, cores.ConfigureOp))]
+
+    @cached_property
+    def _made_first(self) -> frozenset[int]:
+        return frozenset(i for i, (_, step) in enumerate(self.steps) if step.is_made_first)
+
+
+def _noted(op: Operation, step: Step, agent: Agent) -> Action:
+    """What a step does, which the timeline notes."""
+    assert agent.world.timeline is not None
+    return agent.world.timeline.noting(agent, op, step.make(agent))
 
 
 @dataclass
@@ -96,9 +118,12 @@ class _Writer:
         if op.end is not None:
             trips = f"min({trips}, {python(op.end.data.results[0], (), self.names(op.symbols))})"
         self.variables[op.body.block.args[0]] = name
+        lines, steps = len(self.lines), len(self.steps)
         self.loops.append(name)
         self._nest([f"for {name} in range({trips}):"], [op.body.block])
         self.loops.pop()
+        if not self.loops:
+            self.lines[lines:lines] = self._made(steps)
 
     def _if(self, op: cores.IfOp) -> None:
         condition = python(op.map.data.results[0], (), self.names(op.symbols))
@@ -123,10 +148,17 @@ class _Writer:
         number = len(self.steps)
         self.steps.append((op, step))
         self.trip_names[op] = tuple(self.loops)
+        if not self.loops:
+            self.lines += self._made(number)
         if step.in_order:
             self._line("if heap[0][0] < a.time: yield True")
         call = f"o{number}({step.arguments})"
         self._line(f"while {call}: yield False" if step.waits else call)
+
+    def _made(self, first: int) -> list[str]:
+        """Lines that make what the last steps do, from the first of these on."""
+        numbers = (i for i in range(first, len(self.steps)) if not self.steps[i][1].is_made_first)
+        return ["    " * self.indent + f"o{i} = o{i}(a)" for i in numbers]
 
     def _line(self, text: str) -> None:
         self.lines.append("    " * self.indent + text)
@@ -153,8 +185,14 @@ def code_of(thread: cores.ThreadOp, role: str, row: SSAValue, column: SSAValue, 
     parameters = ", ".join(["a", "heap", "row", "column", *(f"o{i}" for i in range(len(writer.steps)))])
     text = "\n".join([f"def agent({parameters}):", *writer.lines, "    return", "    yield False"])
     scope: dict[str, Any] = {}
-    exec(compile(text, f"<{role}>", "exec"), scope)
+    exec(_compiled(text, role), scope)
     return AgentCode(scope["agent"], writer.steps, writer.trip_names)
+
+
+@lru_cache(maxsize=1024)
+def _compiled(text: str, role: str) -> CodeType:
+    """Code, which many programs have alike."""
+    return compile(text, f"<{role}>", "exec")
 
 
 def _mover_steps(op: Operation, names: Names) -> list[Step]:

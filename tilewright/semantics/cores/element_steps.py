@@ -132,7 +132,7 @@ def gather_steps(op: cores.GatherOp, names: Names) -> list[Step]:
 
         return gather
 
-    return [Step(make, ", ".join([places.argument, *symbols]))]
+    return [Step(make, ", ".join([places.argument, *symbols]), is_made_first=True)]
 
 
 def _transfer(own: Mover, memory: ArrayMemory, reads: bool, bytes: int, count: int) -> float:
@@ -172,7 +172,7 @@ def scatter_steps(op: cores.ScatterOp, names: Names) -> list[Step]:
 
         return scatter
 
-    return [Step(make, ", ".join([places.argument, *symbols]))]
+    return [Step(make, ", ".join([places.argument, *symbols]), is_made_first=True)]
 
 
 def rearrange_steps(op: cores.RearrangeOp) -> list[Step]:

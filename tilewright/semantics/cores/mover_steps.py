@@ -8,6 +8,7 @@ thread sends to a core comes there after what it wrote to that core before.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from math import prod
 from typing import NamedTuple
 
@@ -143,10 +144,11 @@ def _run(numbers: Sequence[int]) -> Pages:
 
 def fetch_steps(op: cores.FetchOp, names: Names) -> list[Step]:
     moves, zeros = Moves(op, names), op.zeros is not None
+    array, value = op.array, op.queue
 
     def make(agent: Agent) -> Action:
         own, world = mover(agent), agent.world
-        memory, queue = world.arrays[op.array], agent.queue(op.queue)
+        memory, queue = world.arrays[array], agent.queue(value)
         holders, checks, view = memory.holders, world.checks, queue.view
         page_bytes = queue.format.page_bytes
 
@@ -179,11 +181,11 @@ def fetch_steps(op: cores.FetchOp, names: Names) -> list[Step]:
 
 
 def put_steps(op: cores.PutOp, names: Names) -> list[Step]:
-    moves = Moves(op, names)
+    moves, array, value = Moves(op, names), op.array, op.queue
 
     def make(agent: Agent) -> Action:
         own, world = mover(agent), agent.world
-        memory, queue = world.arrays[op.array], agent.queue(op.queue)
+        memory, queue = world.arrays[array], agent.queue(value)
         holders, checks, view = memory.holders, world.checks, queue.view
         page_bytes = queue.format.page_bytes
 
@@ -226,13 +228,13 @@ def barrier_steps(op: cores.BarrierOp) -> list[Step]:
 
 
 def multicast_steps(op: cores.MulticastOp, names: Names) -> list[Step]:
-    symbols = names(op.symbols)
+    symbols, value = names(op.symbols), op.queue
     count: int = decode(op.pages)
     places = places_from(op.at.data, range(count), symbols)
     rectangle = [python(each, (), symbols) for each in op.rectangle.data.results]
 
     def make(agent: Agent) -> Action:
-        own, world, queue = mover(agent), agent.world, agent.queue(op.queue)
+        own, world, queue = mover(agent), agent.world, agent.queue(value)
         checks, number = world.checks, queue.number
 
         def multicast(given: Argument, *corners: int) -> None:
@@ -263,14 +265,14 @@ def multicast_steps(op: cores.MulticastOp, names: Names) -> list[Step]:
 
 
 def send_steps(op: cores.SendOp, names: Names) -> list[Step]:
-    symbols = names(op.symbols)
+    symbols, values = names(op.symbols), (op.source, op.destination)
     count: int = decode(op.pages)
     read, written = (places_from(map.data, range(count), symbols) for map in (op.at, op.to))
     core = [python(each, (), symbols) for each in op.core.data.results]
 
     def make(agent: Agent) -> Action:
         own, world = mover(agent), agent.world
-        source, destination = agent.queue(op.source), agent.queue(op.destination)
+        source, destination = (agent.queue(value) for value in values)
         checks = world.checks
 
         def send(source_page: Argument, to: Argument, row: int, column: int) -> None:
@@ -339,32 +341,31 @@ def cores_in(own: Mover, op: Operation, corners: Sequence[int]) -> list[Core]:
 
 
 def semaphore_set_steps(op: cores.SemaphoreSetOp) -> list[Step]:
-    value: int = decode(op.value)
+    changed, value = op.semaphore, int(decode(op.value))
 
     def make(agent: Agent) -> Action:
-        semaphore = agent.core.semaphores[agent.world.semaphore_numbers[op.semaphore]]
-        return lambda: semaphore.set(agent, op, value, agent.world.checks)
+        return partial(agent.semaphore(changed).set, agent, op, value, agent.world.checks)
 
     return [Step(make)]
 
 
 def semaphore_wait_steps(op: cores.SemaphoreWaitOp) -> list[Step]:
-    value, at_least = int(decode(op.value)), op.at_least is not None and bool(decode(op.at_least))
+    awaited, value = op.semaphore, int(decode(op.value))
+    at_least = op.at_least is not None and bool(decode(op.at_least))
 
     def make(agent: Agent) -> Action:
-        semaphore = agent.core.semaphores[agent.world.semaphore_numbers[op.semaphore]]
-        return lambda: semaphore.wait(agent, op, value, at_least, agent.world.checks)
+        return partial(agent.semaphore(awaited).wait, agent, op, value, at_least, agent.world.checks)
 
     return [Step(make, waits=True)]
 
 
 def semaphore_increment_steps(op: cores.SemaphoreIncrementOp, names: Names) -> list[Step]:
-    value: int = decode(op.value)
+    counted, value = op.semaphore, int(decode(op.value))
     core = [python(each, (), names(op.symbols)) for each in op.core.data.results]
 
     def make(agent: Agent) -> Action:
         own, world = mover(agent), agent.world
-        number = world.semaphore_numbers[op.semaphore]
+        number = agent.semaphore(counted).number
 
         def increment(row: int, column: int) -> None:
             other = core_at(own, op, row, column)
@@ -380,12 +381,12 @@ def semaphore_increment_steps(op: cores.SemaphoreIncrementOp, names: Names) -> l
 
 
 def semaphore_multicast_steps(op: cores.SemaphoreMulticastOp, names: Names) -> list[Step]:
-    rectangle = [python(each, (), names(op.symbols)) for each in op.rectangle.data.results]
+    rectangle, sent = [python(each, (), names(op.symbols)) for each in op.rectangle.data.results], op.semaphore
 
     def make(agent: Agent) -> Action:
         own, world = mover(agent), agent.world
-        number = world.semaphore_numbers[op.semaphore]
-        source = agent.core.semaphores[number]
+        source = agent.semaphore(sent)
+        number = source.number
 
         def multicast(*corners: int) -> None:
             others = cores_in(own, op, corners)

@@ -88,7 +88,8 @@ class Queue:
         if behind > self.front:
             self.wants_free = (agent, count)
             return agent.wait_for(self, op)
-        self.reserved = max(self.reserved, count)
+        if count > self.reserved:
+            self.reserved = count
         if not checks:
             return False
         pops = self.pops
@@ -112,12 +113,14 @@ class Queue:
         self._keep_whole(self.back, count, agent, op)
         self.back += count
         self.reserved -= count
-        self.highest = max(self.highest, self.back - self.front)
+        held = self.back - self.front
+        if held > self.highest:
+            self.highest = held
         if checks:
             while self.reserves and self.reserves[0][0] <= self.back:
                 self.reserves.popleft()
             self.pushes.append((self.back, agent.tell()))
-        if self.wants_full is not None and self.back - self.front >= self.wants_full[1]:
+        if self.wants_full is not None and held >= self.wants_full[1]:
             waiting, self.wants_full = self.wants_full[0], None
             waiting.wake(agent.time)
 
@@ -126,7 +129,8 @@ class Queue:
         if self.back < limit:
             self.wants_full = (agent, count)
             return agent.wait_for(self, op)
-        self.waited = max(self.waited, count)
+        if count > self.waited:
+            self.waited = count
         if checks:
             pushes = self.pushes
             while pushes[0][0] < limit:
@@ -200,6 +204,7 @@ class Queue:
     def note_reads(self, agent: Agent, slots: Pages, stamp: Stamp) -> None:
         """Pages are read, at the time of a stamp."""
         vector, column = agent.vector, stamp.column
+        known: Stamp | None = None
         for slot in slots:
             writer = self.writers[slot]
             if writer is None or not self.filled[slot]:
@@ -209,21 +214,23 @@ class Queue:
                     agent,
                     stamp.op,
                 )
-            if vector.item(writer.column) < writer.clock and not self.core.has_come(agent, writer):
-                raise self._unordered(agent, stamp.op, writer, slot, "read")
+            # One operation wrote many pages.
+            if writer is not known:
+                if vector.item(writer.column) < writer.clock and not self.core.has_come(agent, writer):
+                    raise self._unordered(agent, stamp.op, writer, slot, "read")
+                known = writer
             self.readers[slot][column] = stamp
 
     def note_writes(self, agent: Agent, slots: Pages, stamp: Stamp) -> None:
         """Pages are written, at the time of a stamp."""
         vector = agent.vector
+        known: Stamp | None = None
         for slot in slots:
             writer = self.writers[slot]
-            if (
-                writer is not None
-                and vector.item(writer.column) < writer.clock
-                and not self.core.has_come(agent, writer)
-            ):
-                raise self._unordered(agent, stamp.op, writer, slot, "written")
+            if writer is not None and writer is not known:
+                if vector.item(writer.column) < writer.clock and not self.core.has_come(agent, writer):
+                    raise self._unordered(agent, stamp.op, writer, slot, "written")
+                known = writer
             readers = self.readers[slot]
             if readers:
                 for reader in readers.values():
@@ -235,18 +242,27 @@ class Queue:
 
     def check_reserved(self, agent: Agent, op: Operation, slots: Pages) -> None:
         """Another core's agent writes pages, which this core has to have reserved, as the agent knows."""
+        known: Stamp | None = None
         for slot in slots:
             ahead = (slot - self.back) % self.capacity
-            behind = [stamp for limit, stamp in self.reserves if self.back + ahead < limit]
-            if ahead >= self.reserved or not behind or not agent.knows(behind[0]):
-                known = "has not reserved it" if ahead >= self.reserved else "may not have reserved it yet"
+            is_reserved, reserve = ahead < self.reserved, self._reserve_of(self.back + ahead)
+            if not is_reserved or reserve is None or (reserve is not known and not agent.knows(reserve)):
+                why = "may not have reserved it yet" if is_reserved else "has not reserved it"
                 raise hazard(
                     "destination-not-reserved",
                     f"page {slot} of the memory of queue {self.name} of core {self.core.position} is written, which "
-                    f"{known}: it says nothing of it that the sender waits for",
+                    f"{why}: it says nothing of it that the sender waits for",
                     agent,
                     op,
                 )
+            known = reserve
+
+    def _reserve_of(self, page: int) -> Stamp | None:
+        """The first reserve that a page is in."""
+        for limit, stamp in self.reserves:
+            if page < limit:
+                return stamp
+        return None
 
     def _unordered(self, agent: Agent, op: Operation, writer: Stamp, slot: int, what: str) -> Exception:
         in_flight = isinstance(writer.agent, Mover) and writer.column != writer.agent.column

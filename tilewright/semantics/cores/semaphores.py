@@ -8,7 +8,7 @@ which else could miss it. They are where the core's thread knew of them before, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from xdsl.ir import Operation
@@ -20,8 +20,7 @@ from tilewright.semantics.cores.reports import hazard, place
 _MOST_ARRIVALS = 256
 
 
-@dataclass(frozen=True)
-class Message:
+class Message(NamedTuple):
     """What comes with a number from another core: when it was sent, what whoever waits for it knows then, and what of
     the sender's writes came to the core before it."""
 

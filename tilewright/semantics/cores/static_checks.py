@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from xdsl.ir import Operation, SSAValue
 
@@ -23,6 +23,7 @@ from tilewright.machines.machine import Machine
 from tilewright.semantics.cores.memory_plan import addresses_of
 from tilewright.semantics.cores.reports import name_of
 from tilewright.semantics.cores.static_walk import Place, Projection, TooLongError, Walk, cores_alike, static_error
+from tilewright.semantics.hazards import CoreHazard
 
 _INTEGERS = ("i32", "u32")
 _FILLS, _EMPTIES = (cores.ReserveOp, cores.PushOp), (cores.WaitOp, cores.PopOp)
@@ -48,7 +49,7 @@ def check_program(program: cores.ProgramOp, machine: Machine) -> None:
         if thread.computes:
             _follow(program, thread, alike, _REGISTER_OPS, _RegistersWalk)
             _follow(program, thread, alike, _UNIT_OPS, _UnitsWalk)
-    _check_movers(program)
+    _check_movers(program, alike)
 
 
 # ---- limits ---------------------------------------------------------------------------------------------------------
@@ -341,14 +342,18 @@ class _Traffic:
         return f"{' and '.join(came) or 'nothing'} comes to it, and {' and '.join(waits) or 'nothing'} is waited for"
 
 
-@dataclass(frozen=True)
-class _Use:
-    """What a mover does with the semaphore of a core: `increment`, `multicast`, `set` or `wait`."""
+class _Use(NamedTuple):
+    """What a mover does with the semaphore of a core, its own where there is none: `increment`, `multicast`, `set` or
+    `wait`."""
 
     what: str
     semaphore: SSAValue
-    core: Place
+    core: Place | None
     number: int = 0
+
+
+class _UnlikeError(Exception):
+    """Movers of cores that go through the same operations do not do the same."""
 
 
 # For an operation its semaphore, its number, and whether it waits for a number or more.
@@ -356,24 +361,29 @@ _UsedSemaphores = dict[Operation, tuple[SSAValue, int, bool]]
 
 
 class _MoverWalk(Walk):
-    """What a mover sends to other cores. `under_way`: multicasts of pages, and of numbers, that may not have come;
-    `values`: what it set its semaphores to; `waited`: what it waited for, before it says that it has seen it."""
+    """What the movers of some cores, which go through the same operations, send to other cores. `under_way`: multicasts
+    of pages, and of numbers, that may not have come; `values`: what each set its semaphores to; `waited`: what it
+    waited for, before it says that it has seen it."""
 
     def __init__(
         self,
         projection: Projection,
         program: cores.ProgramOp,
-        here: Place,
+        places: Sequence[Place],
         initial: dict[SSAValue, int],
         used: _UsedSemaphores,
     ) -> None:
-        super().__init__(projection, program, here)
+        super().__init__(projection, program, places[0])
+        self.places = places
         self.rows, self.columns = program.shape
         self.under_way: frozenset[type[Operation]] = frozenset()
         self.values = dict(initial)
         self.waited: dict[SSAValue, int] = {}
         self.odd: set[SSAValue] = set()
         self._used = used
+        self._coordinates: dict[SSAValue, tuple[int, ...]] = dict(
+            zip(program.body.block.args, zip(*places, strict=True), strict=True)
+        )
 
     def state(self) -> Hashable:
         return self.under_way, tuple(self.values.values()), frozenset(self.waited.items())
@@ -401,45 +411,60 @@ class _MoverWalk(Walk):
         number = self.waited.pop(semaphore, None)
         self.values[semaphore] = value
         if number is None:
-            self.counts[_Use("set", semaphore, self.here)] += 1
+            self.counts[_Use("set", semaphore, None)] += 1
         elif value == 0:
-            self.counts[_Use("wait", semaphore, self.here, number)] += 1
+            self.counts[_Use("wait", semaphore, None, number)] += 1
         else:
             self.odd.add(semaphore)
 
     def increment(self, op: cores.SemaphoreIncrementOp) -> None:
-        row, column = self.given(op)
-        if (row, column) == self.here:
-            raise self.error("semaphore-of-own-core", "a core sends a number to itself, by the network", op)
-        self._keep_inside(op, (row, column))
         semaphore, value, _ = self._used[op]
-        self.counts[_Use("increment", semaphore, (row, column))] += value
+        for here, (row, column) in self._given_by_place(op):
+            if (row, column) == here:
+                raise self.error("semaphore-of-own-core", "a core sends a number to itself, by the network", op)
+            self._keep_inside(op, (row, column))
+            self.counts[_Use("increment", semaphore, (row, column))] += value
 
     def send(self, op: cores.SendOp) -> None:
-        row, column = self.given(op)
-        self._keep_inside(op, (row, column))
+        for _, (row, column) in self._given_by_place(op):
+            self._keep_inside(op, (row, column))
 
     def multicast_number(self, op: cores.SemaphoreMulticastOp) -> None:
         semaphore, _, _ = self._used[op]
-        for place in self.multicast(op):
-            self.counts[_Use("multicast", semaphore, place, self.values[semaphore])] += 1
+        for others in self.multicast(op):
+            for place in others:
+                self.counts[_Use("multicast", semaphore, place, self.values[semaphore])] += 1
 
-    def multicast(self, op: cores.MulticastOp | cores.SemaphoreMulticastOp) -> list[Place]:
-        """The other cores of a rectangle."""
-        top, left, bottom, right = self.given(op)
-        row, column = self.here
+    def multicast(self, op: cores.MulticastOp | cores.SemaphoreMulticastOp) -> list[list[Place]]:
+        """For each core the other cores of its rectangle."""
+        found = [self._others(op, here, rectangle) for here, rectangle in self._given_by_place(op)]
+        sends = any(found)
+        if sends and type(op) in self.under_way:
+            text = "begins while one before it is under way: no barrier of writes is between, and no answer to it"
+            raise self.error("multicasts-in-flight", text, op)
+        if sends and not all(found):
+            raise _UnlikeError
+        if sends:
+            self.under_way |= {type(op)}
+        return found
+
+    def _others(self, op: Operation, here: Place, rectangle: tuple[int, ...]) -> list[Place]:
+        top, left, bottom, right = rectangle
+        row, column = here
         if not (top <= row <= bottom and left <= column <= right):
             text = f"is none of the rectangle {(top, left)} to {(bottom, right)} that it sends to"
             raise self.error("sender-outside-rectangle", text, op)
         for corner in ((top, left), (bottom, right)):
             self._keep_inside(op, corner)
-        others = [(r, c) for r in range(top, bottom + 1) for c in range(left, right + 1) if (r, c) != self.here]
-        if others and type(op) in self.under_way:
-            text = "begins while one before it is under way: no barrier of writes is between, and no answer to it"
-            raise self.error("multicasts-in-flight", text, op)
-        if others:
-            self.under_way |= {type(op)}
-        return others
+        return [(r, c) for r in range(top, bottom + 1) for c in range(left, right + 1) if (r, c) != here]
+
+    def _given_by_place(self, op: Operation) -> list[tuple[Place, tuple[int, ...]]]:
+        """Each core, and the numbers that an operation gets there."""
+        function, symbols = self.projection.maps[op]
+        count = len(self.places)
+        given = [self._coordinates.get(symbol) or [self._numbers[symbol]] * count for symbol in symbols]
+        numbers = [function(*each) for each in zip(*given, strict=True)] if given else [function()] * count
+        return [*zip(self.places, numbers, strict=True)]
 
     def _keep_inside(self, op: Operation, place: Place) -> None:
         if not (0 <= place[0] < self.rows and 0 <= place[1] < self.columns):
@@ -475,25 +500,22 @@ def _used_semaphores(projections: Sequence[Projection]) -> _UsedSemaphores:
     return found
 
 
-def _check_movers(program: cores.ProgramOp) -> None:
+def _check_movers(program: cores.ProgramOp, alike: Sequence[Sequence[Place]]) -> None:
     """What movers send goes to cores that there are; and each semaphore gets what is waited for there."""
-    traffic: dict[tuple[SSAValue, Place], _Traffic] = {}
     movers = [thread for thread in program.threads if not thread.computes]
     projections = [Projection(thread, lambda op: type(op) in _MOVER_ACTS) for thread in movers]
     if not any(projection.kept[projection.thread.body.block] for projection in projections):
         return
     rows, columns = program.shape
     places = [(row, column) for row in range(rows) for column in range(columns)]
-    initial: dict[SSAValue, int] = {each.result: int(decode(each.initial)) for each in program.semaphores}
-    used = _used_semaphores(projections)
     try:
-        for place in places:
-            for projection in projections:
-                walk = _MoverWalk(projection, program, place, initial, used)
-                walk.run()
-                _count(walk, traffic, initial)
-    except TooLongError:
-        return
+        traffic = _traffic_of(program, projections, alike)
+    except (CoreHazard, TooLongError, _UnlikeError):
+        # Core by core, the first thing that is wrong is said of the first core where it is.
+        try:
+            traffic = _traffic_of(program, projections, [[place] for place in places])
+        except TooLongError:
+            return
     for number, semaphore in enumerate(program.semaphores):
         for place in places:
             found = traffic.get((semaphore.result, place))
@@ -502,8 +524,23 @@ def _check_movers(program: cores.ProgramOp) -> None:
                 raise static_error("semaphore-unbalanced", text, semaphore, place)
 
 
+def _traffic_of(
+    program: cores.ProgramOp, projections: Sequence[Projection], alike: Sequence[Sequence[Place]]
+) -> dict[tuple[SSAValue, Place], _Traffic]:
+    """What comes to the semaphores of each core, and what is waited for."""
+    traffic: dict[tuple[SSAValue, Place], _Traffic] = {}
+    initial: dict[SSAValue, int] = {each.result: int(decode(each.initial)) for each in program.semaphores}
+    used = _used_semaphores(projections)
+    for places in alike:
+        for projection in projections:
+            walk = _MoverWalk(projection, program, places, initial, used)
+            walk.run()
+            _count(walk, traffic, initial)
+    return traffic
+
+
 def _count(walk: _MoverWalk, traffic: dict[tuple[SSAValue, Place], _Traffic], initial: Mapping[SSAValue, int]) -> None:
-    """Add what a mover did."""
+    """Add what movers did."""
 
     def of(semaphore: SSAValue, place: Place) -> _Traffic:
         found = traffic.get((semaphore, place))
@@ -512,16 +549,21 @@ def _count(walk: _MoverWalk, traffic: dict[tuple[SSAValue, Place], _Traffic], in
         return found
 
     for semaphore in walk.odd | walk.waited.keys():
-        of(semaphore, walk.here).is_odd = True
+        for place in walk.places:
+            of(semaphore, place).is_odd = True
     for key, count in walk.counts.items():
         assert isinstance(key, _Use)
-        found = of(key.semaphore, key.core)
-        match key.what:
-            case "increment":
-                found.increments += count
-            case "multicast":
-                found.multicasts[key.number] += count
-            case "set":
-                found.sets += count
-            case _:
-                found.waits[key.number] += count
+        for place in walk.places if key.core is None else (key.core,):
+            _add(of(key.semaphore, place), key, count)
+
+
+def _add(traffic: _Traffic, use: _Use, count: int) -> None:
+    match use.what:
+        case "increment":
+            traffic.increments += count
+        case "multicast":
+            traffic.multicasts[use.number] += count
+        case "set":
+            traffic.sets += count
+        case _:
+            traffic.waits[use.number] += count

@@ -57,14 +57,14 @@ class Projection:
         return bool(kept)
 
     def _keep(self, op: Operation) -> bool:
-        match op:
-            case tile.ForOp():
-                kept = self._project(op.body.block)
-            case cores.IfOp():
-                kept = any([self._project(op.then.block), self._project(op.otherwise.block)])
-            case _:
-                kept = self._keeps(op)
-        if kept and isinstance(op, _HAS_NUMBERS):
+        # To ask whether an operation is of a class takes longer than all else here: no class has one below it.
+        kind = type(op)
+        if kind is tile.ForOp or kind is cores.IfOp:
+            kept = any([self._project(region.block) for region in op.regions])
+        else:
+            kept = self._keeps(op)
+        if kept and kind in _HAS_NUMBERS:
+            assert isinstance(op, _HAS_NUMBERS)
             loops = {operand.owner.parent_op() for operand in op.operands if isinstance(operand.owner, Block)}
             self.differs |= {loop for loop in loops if isinstance(loop, tile.ForOp)}
             map = _map_of(op)
@@ -132,7 +132,6 @@ class Walk(ABC):
             self._visits += 1
             if self._visits > _MOST_VISITS:
                 raise TooLongError
-            # To ask for a type that an operation is not takes longer than all else here.
             kind = type(op)
             if kind is tile.ForOp:
                 assert isinstance(op, tile.ForOp)
@@ -174,13 +173,14 @@ class Walk(ABC):
 def cores_alike(program: cores.ProgramOp) -> list[list[Place]]:
     """The cores of a program, those together whose threads all do the same."""
     row, column = program.body.block.args
-    chosen: list[tuple[Callable[..., tuple[int, ...]], list[SSAValue], int | None]] = []
+    # Each way of choosing once, as many operations choose alike.
+    chosen: dict[tuple[AffineMapAttr, tuple[SSAValue, ...], int | None], Callable[..., tuple[int, ...]]] = {}
     for op in program.body.walk():
         match op:
             case cores.IfOp():
-                chosen.append((function_of(op.map.data), [*op.symbols], None))
+                chosen[op.map, tuple(op.symbols), None] = function_of(op.map.data)
             case tile.ForOp() if op.end is not None:
-                chosen.append((function_of(op.end.data), [*op.symbols], decode(op.trips)))
+                chosen[op.end, tuple(op.symbols), decode(op.trips)] = function_of(op.end.data)
             case _:
                 pass
     found: dict[tuple[object, ...], list[Place]] = {}
@@ -188,7 +188,7 @@ def cores_alike(program: cores.ProgramOp) -> list[list[Place]]:
     for here in ((r, c) for r in range(rows) for c in range(columns)):
         numbers: dict[SSAValue, int] = dict(zip((row, column), here, strict=True))
         key: list[object] = []
-        for function, symbols, trips in chosen:
+        for (_, symbols, trips), function in chosen.items():
             own = [numbers.get(symbol) for symbol in symbols]
             known = [number for number in own if number is not None]
             if len(known) < len(own):

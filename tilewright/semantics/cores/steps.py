@@ -16,9 +16,11 @@ Names = Callable[[Sequence[SSAValue]], list[str]]
 @dataclass(frozen=True)
 class Step:
     """`make` gives what one agent does, which takes `arguments`, expressions of Python. It may touch what others touch
-    only when all that comes before has happened (`in_order`), and it may have to wait (`waits`)."""
+    only when all that comes before has happened (`in_order`), and it may have to wait (`waits`). Where something wrong
+    is seen as it is made, it `is_made_first`, before any agent does anything."""
 
     make: Callable[[Agent], Action]
     arguments: str = ""
     in_order: bool = True
     waits: bool = False
+    is_made_first: bool = False

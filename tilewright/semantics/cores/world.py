@@ -73,7 +73,7 @@ class World:
 
     def run(self) -> None:
         """Let all happen that can, in the order of time."""
-        heap = self.heap
+        heap, entry_of = self.heap, self._entry
         entry = heappop(heap)
         while (item := entry[3]) is not None:
             self.now = entry[0]
@@ -81,13 +81,27 @@ class World:
                 assert item.generator is not None
                 state = next(item.generator, None)
                 if state:
-                    entry = heappushpop(heap, self._entry(item.time, item))
+                    entry = heappushpop(heap, entry_of(item.time, item))
                     continue
                 item.ended = state is None
             else:
                 item()
             entry = heappop(heap)
         heappush(heap, entry)
+
+    def clear(self) -> None:
+        """Drop all that the program had, at its end: cores, agents and queues, which know each other, would else be
+        there until Python looks for garbage."""
+        for core in self.cores.values():
+            for agent in core.agents.values():
+                agent.forget()
+            core.agents.clear()
+            core.queues.clear()
+            core.semaphores.clear()
+            core.came.clear()
+            core.registers = core.sources = None
+        self.cores.clear()
+        self.arrays.clear()
 
     # ---- time -------------------------------------------------------------------------------------------------------
 
