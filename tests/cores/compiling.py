@@ -24,15 +24,18 @@ MACHINES = ("wormhole", "blackhole")
 
 @dataclass(frozen=True)
 class Variant:
-    """How many tiles queues have room for, how many threads move data, and the seed of the order of events."""
+    """How many tiles queues have room for, or None as users have it: as many as are predicted to help; how many threads
+    move data, and the seed of the order of events."""
 
-    buffers: int = 2
+    buffers: int | None = None
     movers: int = 2
     seed: int = 0
 
 
 # All depths of queues, by one mover and by two, each in its own order of events.
-VARIANTS = [Variant(buffers, movers, 2 * buffers + movers) for buffers in (1, 2, 3, 4) for movers in (1, 2)]
+VARIANTS = [
+    Variant(buffers, movers, 2 * (buffers or 5) + movers) for buffers in (1, 2, 3, 4, None) for movers in (1, 2)
+]
 
 
 def compiled(

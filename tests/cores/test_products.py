@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
 import tilewright as tw
-from tests.cores.compiling import MACHINES, VARIANTS, compiled, simulated
+from tests.cores.comparing import bounds_of, check
+from tests.cores.compiling import MACHINES, VARIANTS, Variant, compiled, simulated
+from tests.cores.grid_programs import program_of, types
 from tests.programs import Program
-from tilewright import dtypes
-from tilewright.cost.core_tiles import parts, product_blocks
+from tilewright import dtypes, pipelines
+from tilewright.cost.core_tiles import parts, product_blocks, product_trips
 from tilewright.dialects import cores
-from tilewright.passes.base import Unit
+from tilewright.frontend.build import build_module
+from tilewright.machines.machine import load
+from tilewright.passes.base import Pass, Unit
+from tilewright.passes.scheduled_finish_products import ScheduledFinishProductsPass
+from tilewright.passes.scheduled_multicast_fetches import ScheduledMulticastFetchesPass
 from tilewright.targets.grid.runtime import Simulation
 
 Array = np.ndarray[Any, Any]
@@ -41,7 +49,7 @@ def cycles(program: Program, machine: str) -> float:
     return sum(run.cycles for _, run in simulation.runs)
 
 
-@pytest.mark.parametrize("number", range(8))
+@pytest.mark.parametrize("number", range(len(VARIANTS)))
 @pytest.mark.parametrize(
     "sizes", [(225, 65, 170), (97, 290, 97), (1, 100, 300), (320, 33, 33), (1300, 70, 40)], ids=str
 )
@@ -169,3 +177,122 @@ def test_points_beyond_the_last_one_store_nothing(sizes: tuple[int, int]) -> Non
     stored_by_index(long, b, np.arange(2 * rows, dtype=np.int32)[::-1].copy(), e, found)
     np.testing.assert_array_equal(found[rows:], (long[:rows] @ b + 1)[::-1])
     assert not found[:rows].any()
+
+
+# ---- what follows a product -----------------------------------------------------------------------------------------
+
+_SIZES = {
+    "whole": (256, 512, 384),
+    "ragged": (300, 520, 201),
+    "several tiles of a core": (1000, 64, 1500),
+    "one step": (200, 40, 300),
+}
+
+
+# Each takes NumPy's functions or ours, operands of a product, a row, and an array of the product's shape.
+
+
+def nothing(xp: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
+    return a @ b
+
+
+def bias(xp: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
+    return a @ b + c
+
+
+def gelu(xp: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
+    x = a @ b + c
+    return x * 0.5 * (1.0 + xp.tanh(x * 0.7978845608 * (1.0 + x * x * 0.044715)))
+
+
+def residual(xp: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
+    return a @ b + d
+
+
+def gate(xp: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
+    return (a @ (b + 1.0)) / (1.0 + xp.exp((a @ b) * -0.05))
+
+
+def wider(xp: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
+    return xp.astype(a @ b, xp.float32) * 2.0
+
+
+@pytest.mark.parametrize("size", _SIZES)
+@pytest.mark.parametrize("follows", [nothing, bias, gelu, residual, gate, wider], ids=lambda f: f.__name__)
+def test_what_follows_a_product_is_computed_in_registers(follows: Callable[..., Any], size: str) -> None:
+    """The simulator finds nothing in any order, and results are right."""
+    rows, depth, columns = _SIZES[size]
+    shapes = ((rows, depth), (depth, columns), (columns,), (rows, columns))
+    random = np.random.default_rng(3)
+    arrays = [random.integers(-3, 4, shape).astype(dtypes.bf16.numpy) for shape in shapes]
+    unit = program_of(partial(follows, tw), types(*shapes), f"grid:{MACHINES[len(size) % 2]}").unit
+    assert any(each.pass_name == ScheduledFinishProductsPass.name for each in unit.remarks)
+    expected: Array = follows(np, *(each.astype(np.float64) for each in arrays))
+    for seed in range(3):
+        (got,) = Simulation(unit, seed=seed, whole_outputs=True).run(arrays)
+        bf16 = dtypes.bf16  # what the product is rounded to, whatever it is converted to
+        check(got.astype(bf16.numpy), expected, bf16, bounds_of(bf16, rounded_operations=4))
+
+
+def without(program: Program, machine: str, kind: type[Pass]) -> float:
+    """Cycles of a program that is compiled without a pass."""
+    unit = Unit(build_module(program), {}, load(machine), 1)
+    for each in (*pipelines.array_to_tile(), *pipelines.tile_to_cores()):
+        if not isinstance(each, kind):
+            each.apply(unit)
+    simulation = Simulation(unit, values=False)
+    simulation.run(None)
+    return sum(run.cycles for _, run in simulation.runs)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("kind", [ScheduledFinishProductsPass, ScheduledMulticastFetchesPass], ids=lambda k: k.name)
+def test_products_take_longer_without(kind: type[Pass], machine: str) -> None:
+    program = product(1000, 900, 1100)
+    assert cycles(program, machine) < 0.97 * without(program, machine, kind)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_a_product_of_all_cores_is_near_the_roofline(machine: str) -> None:
+    """2048 cubed: eight tenths of what the matrix units of all cores do."""
+    grid = load(machine).grid
+    assert grid is not None
+    roofline = 64**3 * grid.multiply_cycles / (grid.rows * grid.columns)
+    assert roofline >= 0.8 * cycles(product(2048, 2048, 2048), machine)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_trips_that_are_done_together_lie_side_by_side(machine: str) -> None:
+    """Followed trip by trip through a queue: none goes over its end, and what comes next has room meanwhile."""
+    grid = load(machine).grid
+    assert grid is not None
+    found = 0
+    for trips in range(2, 40):
+        for depth in (1, 2, 3, 4, 8):
+            for room in (2, 3, 5, 8, 13):
+                each = product_trips(trips, (4, 5, depth), 100, 2048, room, grid)
+                if each is None:
+                    continue
+                found += 1
+                groups = max(0, (trips - each.last) // each.together - 1) if each.together > 1 else 0
+                sizes = [1] * (trips - each.last - groups * each.together) + [each.together] * groups + [each.last]
+                assert sum(sizes) == trips
+                assert each.last + each.together <= each.ring <= room
+                begin = 0
+                for size in sizes:
+                    assert begin % each.ring + size <= each.ring
+                    begin += size
+    assert found > 100
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_two_cores_of_a_group_fetch_what_all_of_it_needs(machine: str) -> None:
+    """Both operands in two parts, and each page once."""
+    program = product(1024, 1024, 1024)
+    unit = compiled(program, machine, Variant())
+    fetches = operations(unit, cores.FetchOp)
+    assert len(fetches) == 4
+    simulation = Simulation(unit, values=False)
+    simulation.run(None)
+    ((_, run),) = simulation.runs
+    assert run.moved_bytes["dram_read"] == 2 * 1024 * 1024 * 2

@@ -6,9 +6,157 @@ registers, compute there what follows, and pass on each block that is done. Wher
 begins early, those between the first and the last ones are done several at a time: queues have room for them.
 
 Before:
-    func.func @main(%x: tensor<64x64xbf16>, %w: tensor<64x64xbf16>) -> tensor<64x64xbf16> {
-      %y = array.call(%x, %w) {callee = "product"} : tensor<64x64xbf16>
-      func.return %y : tensor<64x64xbf16>
+    func.func @main(%0: tensor<32x64xbf16>, %1: tensor<64x64xbf16>) -> tensor<32x64xbf16> {
+      %2 = array.call(%0, %1) {callee = "product"} : tensor<32x64xbf16>
+      func.return %2 : tensor<32x64xbf16>
+    }
+    tile.kernel() {sym_name = "product", grid = array<i64>, effects = ["in", "in", "out"]} do {
+    ^bb0(%0: !tile.ref<tensor<32x64xbf16>>, %1: !tile.ref<tensor<64x64xbf16>>, %2: !tile.ref<tensor<32x64xbf16>>):
+      cores.program() {cores = array<i64: 1, 1>, wide = true} do {
+      ^bb0(%3: index, %4: index):
+        %sum = cores.queue() : !cores.queue<"f32", 2>
+        %5 = cores.queue() : !cores.queue<"bf16", 2>
+        %6 = cores.queue() : !cores.queue<"bf16", 4>
+        %7 = cores.queue() : !cores.queue<"bf16", 2>
+        cores.thread() {role = "reader", noc = 0 : index} do {
+          tile.for() {trips = 2 : index} do {
+          ^bb0(%8: index):
+            cores.reserve(%5) {pages = 1 : index}
+            cores.fetch(%0, %5, %8) {extents = array<i64: 1, 1>, map = affine_map<(d0, d1)[s0] -> (d0, (s0 + d1))>,
+              at = affine_map<(d0, d1)[s0] -> ((d0 + d1))>}
+            cores.barrier() {of = "read"}
+            cores.push(%5) {pages = 1 : index}
+            cores.reserve(%6) {pages = 2 : index}
+            cores.fetch(%1, %6, %8) {extents = array<i64: 1, 2>, map = affine_map<(d0, d1)[s0] -> ((s0 + d0), d1)>,
+              at = affine_map<(d0, d1)[s0] -> (((d0 * 2) + d1))>}
+            cores.barrier() {of = "read"}
+            cores.push(%6) {pages = 2 : index}
+            tile.yield()
+          }
+          cores.end()
+        }
+        cores.thread() {role = "writer", noc = 1 : index} do {
+          cores.wait(%7) {pages = 2 : index}
+          cores.put(%2, %7) {extents = array<i64: 1, 2>, map = affine_map<(d0, d1) -> (d0, d1)>,
+            at = affine_map<(d0, d1) -> (((d0 * 2) + d1))>}
+          cores.barrier() {of = "write"}
+          cores.pop(%7) {pages = 2 : index}
+          cores.end()
+        }
+        cores.thread() {role = "compute"} do {
+          cores.reserve(%sum) {pages = 2 : index}
+          tile.for() {trips = 2 : index} do {
+          ^bb0(%9: index):
+            cores.wait(%5) {pages = 1 : index}
+            cores.wait(%6) {pages = 2 : index}
+            cores.registers() {step = "acquire"}
+            cores.matmul(%5, %6) {slot = 0 : index, count = 2 : index, block = array<i64: 1, 2, 1>,
+              left_stride = 1 : index, right_stride = 2 : index, left_at = affine_map<() -> (0)>,
+                right_at = affine_map<() -> (0)>}
+            cores.registers() {step = "commit"}
+            cores.registers() {step = "wait"}
+            cores.accumulate(%9) {map = affine_map<()[s0] -> (s0)>}
+            cores.pack(%sum) {slot = 0 : index, count = 2 : index,
+              at = affine_map<(d0) -> ((((d0 floordiv 2) * 2) + (d0 mod 2)))>}
+            cores.registers() {step = "release"}
+            cores.accumulate() {map = affine_map<() -> (0)>}
+            cores.pop(%5) {pages = 1 : index}
+            cores.pop(%6) {pages = 2 : index}
+            tile.yield()
+          }
+          cores.push(%sum) {pages = 2 : index}
+          cores.wait(%sum) {pages = 2 : index}
+          cores.reserve(%7) {pages = 2 : index}
+          cores.registers() {step = "acquire"}
+          cores.copy(%sum) {slot = 0 : index, count = 2 : index, broadcast = "none", at = affine_map<(d0) -> (d0)>}
+          cores.registers() {step = "commit"}
+          cores.registers() {step = "wait"}
+          cores.pack(%7) {slot = 0 : index, count = 2 : index, at = affine_map<(d0) -> (d0)>}
+          cores.registers() {step = "release"}
+          cores.push(%7) {pages = 2 : index}
+          cores.pop(%sum) {pages = 2 : index}
+          cores.end()
+        }
+        cores.end()
+      }
+      tile.yield()
+    }
+After:
+    func.func @main(%0: tensor<32x64xbf16>, %1: tensor<64x64xbf16>) -> tensor<32x64xbf16> {
+      %2 = array.call(%0, %1) {callee = "product"} : tensor<32x64xbf16>
+      func.return %2 : tensor<32x64xbf16>
+    }
+    tile.kernel() {sym_name = "product", grid = array<i64>, effects = ["in", "in", "out"]} do {
+    ^bb0(%0: !tile.ref<tensor<32x64xbf16>>, %1: !tile.ref<tensor<64x64xbf16>>, %2: !tile.ref<tensor<32x64xbf16>>):
+      cores.program() {cores = array<i64: 1, 1>, wide = true} do {
+      ^bb0(%3: index, %4: index):
+        %sum = cores.queue() : !cores.queue<"f32", 2>
+        %5 = cores.queue() : !cores.queue<"bf16", 2>
+        %6 = cores.queue() : !cores.queue<"bf16", 4>
+        %7 = cores.queue() : !cores.queue<"bf16", 2>
+        cores.thread() {role = "reader", noc = 0 : index} do {
+          tile.for() {trips = 2 : index} do {
+          ^bb0(%8: index):
+            cores.reserve(%5) {pages = 1 : index}
+            cores.fetch(%0, %5, %8) {extents = array<i64: 1, 1>, map = affine_map<(d0, d1)[s0] -> (d0, (s0 + d1))>,
+              at = affine_map<(d0, d1)[s0] -> ((d0 + d1))>}
+            cores.barrier() {of = "read"}
+            cores.push(%5) {pages = 1 : index}
+            cores.reserve(%6) {pages = 2 : index}
+            cores.fetch(%1, %6, %8) {extents = array<i64: 1, 2>, map = affine_map<(d0, d1)[s0] -> ((s0 + d0), d1)>,
+              at = affine_map<(d0, d1)[s0] -> (((d0 * 2) + d1))>}
+            cores.barrier() {of = "read"}
+            cores.push(%6) {pages = 2 : index}
+            tile.yield()
+          }
+          cores.end()
+        }
+        cores.thread() {role = "writer", noc = 1 : index} do {
+          cores.wait(%7) {pages = 2 : index}
+          cores.put(%2, %7) {extents = array<i64: 1, 2>, map = affine_map<(d0, d1) -> (d0, d1)>,
+            at = affine_map<(d0, d1) -> (((d0 * 2) + d1))>}
+          cores.barrier() {of = "write"}
+          cores.pop(%7) {pages = 2 : index}
+          cores.end()
+        }
+        cores.thread() {role = "compute"} do {
+          cores.reserve(%sum) {pages = 2 : index}
+          cores.wait(%5) {pages = 1 : index}
+          cores.wait(%6) {pages = 2 : index}
+          cores.registers() {step = "acquire"}
+          cores.matmul(%5, %6) {slot = 0 : index, count = 2 : index, block = array<i64: 1, 2, 1>,
+            left_stride = 1 : index, right_stride = 2 : index, left_at = affine_map<() -> (0)>,
+              right_at = affine_map<() -> (0)>}
+          cores.registers() {step = "commit"}
+          cores.registers() {step = "wait"}
+          cores.pack(%sum) {slot = 0 : index, count = 2 : index,
+            at = affine_map<(d0) -> ((((d0 floordiv 2) * 2) + (d0 mod 2)))>}
+          cores.registers() {step = "release"}
+          cores.pop(%5) {pages = 1 : index}
+          cores.pop(%6) {pages = 2 : index}
+          cores.push(%sum) {pages = 2 : index}
+          cores.wait(%sum) {pages = 2 : index}
+          cores.reserve(%7) {pages = 2 : index}
+          cores.wait(%5) {pages = 1 : index}
+          cores.wait(%6) {pages = 2 : index}
+          cores.registers() {step = "acquire"}
+          cores.copy(%sum) {slot = 0 : index, count = 2 : index, broadcast = "none", at = affine_map<(d0) -> (d0)>}
+          cores.matmul(%5, %6) {slot = 0 : index, count = 2 : index, block = array<i64: 1, 2, 1>,
+            left_stride = 1 : index, right_stride = 2 : index, left_at = affine_map<() -> (0)>,
+              right_at = affine_map<() -> (0)>}
+          cores.registers() {step = "commit"}
+          cores.registers() {step = "wait"}
+          cores.pack(%7) {slot = 0 : index, count = 2 : index, at = affine_map<(d0) -> (d0)>}
+          cores.registers() {step = "release"}
+          cores.pop(%5) {pages = 1 : index}
+          cores.pop(%6) {pages = 2 : index}
+          cores.push(%7) {pages = 2 : index}
+          cores.pop(%sum) {pages = 2 : index}
+          cores.end()
+        }
+        cores.end()
+      }
+      tile.yield()
     }
 """
 
@@ -224,11 +372,13 @@ def _together(first: Sum, loop: tile.ForOp, groups: int, count: int) -> tile.For
 def _later(first: Sum, matmul: cores.MatmulOp, trip: int) -> cores.MatmulOp:
     """A product of pages that come so many trips later."""
     later = matmul.clone()
-    for name, queue in (("left_at", matmul.left), ("right_at", matmul.right)):
-        map = later.properties[name].data  # type: ignore[attr-defined]
-        page = plus(map.results[0], trip * _pages_of_trip(first, queue))
-        later.properties[name] = AffineMapAttr(AffineMap(0, map.num_symbols, (page,)))
+    later.left_at = _pages_later(matmul.left_at, trip * _pages_of_trip(first, matmul.left))
+    later.right_at = _pages_later(matmul.right_at, trip * _pages_of_trip(first, matmul.right))
     return later
+
+
+def _pages_later(at: AffineMapAttr, count: int) -> AffineMapAttr:
+    return AffineMapAttr(AffineMap(0, at.data.num_symbols, (plus(at.data.results[0], count),)))
 
 
 def _bind(op: Operation, counter: SSAValue, number: int) -> None:

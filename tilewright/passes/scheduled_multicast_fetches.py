@@ -98,7 +98,7 @@ After:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -265,11 +265,13 @@ def _part(op: Operation, dim: int, first: int, size: int) -> Any:
         def placed(d: int) -> AffineExpr:
             return plus(AffineExpr.dimension(d), first if d == dim else 0)
 
-        for name in ("map", "at"):
-            map = copy.properties[name].data
-            moved = tuple(with_dims(each, placed) for each in map.results)
-            copy.properties[name] = AffineMapAttr(AffineMap(map.num_dims, map.num_symbols, moved))
+        copy.map, copy.at = (_placed(map.data, placed) for map in (copy.map, copy.at))
     return copy
+
+
+def _placed(map: AffineMap, placed: Callable[[int], AffineExpr]) -> AffineMapAttr:
+    """A map of other dims."""
+    return AffineMapAttr(AffineMap(map.num_dims, map.num_symbols, tuple(with_dims(e, placed) for e in map.results)))
 
 
 def _on_their_own(parts: Sequence[_Shared]) -> list[_Shared]:
