@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from unittest import mock
 
 import ml_dtypes
 import numpy as np
@@ -15,6 +16,7 @@ from tests.cores import programs
 from tests.numerics.test_phases import expected_of
 from tests.programs import Program
 from tilewright import dtypes
+from tilewright.cost import core_tiles
 from tilewright.dialects import cores, tile
 from tilewright.dialects.base import decode, encode
 from tilewright.frontend.build import build_module
@@ -176,6 +178,23 @@ def product() -> Subject:
     return _compiled("product, bias and gelu 96x96x96 bf16", make)
 
 
+def trips_together() -> Subject:
+    """A product of six trips on 2 x 2 cores: two one by one, two together, and two block by block with what follows;
+    two cores of each row and column fetch a half."""
+
+    def make(p: Program) -> list[Value]:
+        y = p.dot(p.array(128, 768, dtype=dtypes.bf16), p.array(768, 128, dtype=dtypes.bf16), 0, 1, 0)
+        return [p.map("negative", y)]
+
+    tile = core_tiles.ProductTile(64, 64, 128)
+    with (
+        mock.patch("tilewright.passes.lower_contract_group.product_tile", return_value=tile),
+        mock.patch("tilewright.passes.core_partials.shared_loop", return_value=None),
+        mock.patch.object(core_tiles, "_LEAST_FETCHED", 4),
+    ):
+        return _compiled("product 128x768x128 bf16, trips together", make)
+
+
 def by_elements() -> Subject:
     """Elements that numbers in a queue name, some of them outside of the array."""
     x = np.random.default_rng(0).standard_normal((20, 17)).astype(np.float32)
@@ -263,6 +282,7 @@ SUBJECTS: tuple[Callable[[], Subject], ...] = (
     edges,
     shared,
     product,
+    trips_together,
     by_elements,
     turned,
     combined,

@@ -135,12 +135,10 @@ class ScheduledMulticastFetchesPass:
                 decision = f"one core of each {each.group.what} fetches pages at {where(each.fetch)}"
                 unit.remarks.append(Remark(self.name, name, decision, f"all {each.group.count} need the same"))
             for together in _in_pairs(found):
-                parts: list[_Shared] = []
-                for each in together:
-                    made = _in_parts(each, left + 1)
-                    left -= len(made) - 1
-                    parts += made
-                _multicast(program, _on_their_own(parts))
+                groups = _fetching_groups(together, left)
+                left -= sum(len(each) - 1 for each in groups)
+                parts = [_in_parts(each, own) for each, own in zip(together, groups, strict=True)]
+                _multicast(program, [part for each in parts for part in each])
 
 
 @dataclass(frozen=True)
@@ -221,23 +219,48 @@ def _shared(op: cores.FetchOp, program: cores.ProgramOp) -> _Shared | None:
     return _Shared(group, op.prev_op, op, tuple(after), following, 0, following.count)
 
 
-def _in_parts(shared: _Shared, most: int) -> list[_Shared]:
-    """Parts of what a group of cores needs, each fetched by another one of them: they are brought at the same time."""
+def _fetching_groups(together: Sequence[_Shared], left: int) -> list[list[_Group]]:
+    """Of what groups of cores need, the groups with those that fetch parts of it: as many parts as help, where there
+    are semaphores left, and cores that fetch nothing else: who sends twice has to wait for what was sent first."""
+    counts = [fetching_cores(each.pages, each.group.count) if _is_in_order(each) else 1 for each in together]
+    while sum(counts) - len(counts) > left or (found := _on_their_own(together, counts)) is None:
+        most = counts.index(max(counts))
+        if counts[most] == 1:
+            return [[each.group] for each in together]
+        counts[most] -= 1
+    return found
+
+
+def _on_their_own(together: Sequence[_Shared], counts: Sequence[int]) -> list[list[_Group]] | None:
+    taken: set[tuple[int, int]] = set()
+    found: list[list[_Group]] = []
+    for each, count in zip(together, counts, strict=True):
+        groups: list[_Group] = []
+        for shift in range(each.group.count):
+            group = replace(each.group, shift=shift)
+            if len(groups) < count and not group.fetchers() & taken:
+                groups.append(group)
+                taken |= group.fetchers()
+        if len(groups) < count:
+            return None
+        found.append(groups)
+    return found
+
+
+def _in_parts(shared: _Shared, groups: Sequence[_Group]) -> list[_Shared]:
+    """Parts of what a group of cores needs, each fetched by another one of them."""
+    if len(groups) == 1:
+        return [replace(shared, group=groups[0])]
     extents = shared.fetch.shape
-    dim = next((d for d, extent in enumerate(extents) if extent > 1), None)
-    count = min(most, fetching_cores(shared.pages, shared.group.count))
-    if dim is None or count < 2 or not _is_in_order(shared):
-        return [shared]
-    size = -(-extents[dim] // count)
+    dim = next(d for d, extent in enumerate(extents) if extent > 1)
+    size = -(-extents[dim] // len(groups))
     found: list[_Shared] = []
-    for number, first in enumerate(range(0, extents[dim], size)):
+    for group, first in zip(groups, range(0, extents[dim], size), strict=False):
         own = min(size, extents[dim] - first)
         fetch, *after = (_part(op, dim, first, own) for op in (shared.fetch, *shared.after))
         pages = shared.pages // extents[dim]
-        group = replace(shared.group, shift=number)
-        found.append(
-            replace(shared, group=group, fetch=fetch, after=tuple(after), first=first * pages, pages=own * pages)
-        )
+        part = replace(shared, group=group, fetch=fetch, after=tuple(after))
+        found.append(replace(part, first=first * pages, pages=own * pages))
     for op in (shared.fetch, *shared.after):
         op.detach()
         op.erase()
@@ -251,7 +274,7 @@ def _is_in_order(shared: _Shared) -> bool:
         return False
     pages = evaluate_map(fetch.at.data, fetch.shape, [0] * fetch.at.data.num_symbols)[0]
     same = all(op.shape == fetch.shape for op in shared.after if isinstance(op, cores.PadOp))
-    return same and list(pages.reshape(-1)) == list(range(shared.pages))
+    return same and max(fetch.shape, default=1) > 1 and list(pages.reshape(-1)) == list(range(shared.pages))
 
 
 def _part(op: Operation, dim: int, first: int, size: int) -> Any:
@@ -272,18 +295,6 @@ def _part(op: Operation, dim: int, first: int, size: int) -> Any:
 def _placed(map: AffineMap, placed: Callable[[int], AffineExpr]) -> AffineMapAttr:
     """A map of other dims."""
     return AffineMapAttr(AffineMap(map.num_dims, map.num_symbols, tuple(with_dims(e, placed) for e in map.results)))
-
-
-def _on_their_own(parts: Sequence[_Shared]) -> list[_Shared]:
-    """Parts are fetched by cores that fetch no other one, where there are any."""
-    taken: set[tuple[int, int]] = set()
-    found: list[_Shared] = []
-    for part in parts:
-        shifts = [replace(part.group, shift=shift) for shift in range(part.group.count)]
-        group = min(shifts, key=lambda each: (len(each.fetchers() & taken), each.shift))
-        taken |= group.fetchers()
-        found.append(replace(part, group=group))
-    return found
 
 
 def _group_of(op: cores.FetchOp, program: cores.ProgramOp) -> _Group | None:
