@@ -116,6 +116,16 @@ def test_queues_are_not_one_where_their_pages_wait_for_each_other(machine: str) 
         np.testing.assert_array_equal(mine, wanted)
 
 
+def test_no_core_fills_a_tile_of_no_batch() -> None:
+    """18 tiles go to 3 x 6 cores, and not to 3 x 8, of which those in the end would have nothing but padding."""
+    program = Program("main")
+    left, right = (program.array(2, *shape, dtype=dtypes.bf16) for shape in ((341, 541), (541, 362)))
+    program.outputs = [program.dot(left, right, 1, 2, 1)]
+    unit = compiled(program, "wormhole")
+    (shape,) = {op.shape for op in operations(unit, cores.ProgramOp)}
+    assert shape == (3, 6)
+
+
 # ---- what is beyond the array ---------------------------------------------------------------------------------------
 
 _SIDE = 64
