@@ -100,6 +100,32 @@ def test_cores_without_tiles_take_part_where_all_need_the_same(machine: str) -> 
         np.testing.assert_array_equal(got, (a.astype(np.float64) @ b.astype(np.float64)).astype(dtypes.bf16.numpy))
 
 
+@pytest.mark.parametrize("machine", MACHINES)
+def test_queues_are_not_one_where_their_pages_wait_for_each_other(machine: str) -> None:
+    """Columns `d` come together with a row `e`, without which those of `c` do not leave."""
+    random = np.random.default_rng(5)
+    shapes = ((192, 96), (96, 64), (192, 1), (192, 1), (64,))
+    arrays = [random.integers(-2, 3, shape).astype(np.float32) for shape in shapes]
+
+    def scaled(a: Any, b: Any, c: Any, d: Any, e: Any) -> Any:
+        found = (a @ b) * c * d
+        return found + e, found
+
+    got = tw.jit(scaled).lower(*arrays).compile(target=f"grid:{machine}")(*arrays)
+    for mine, wanted in zip(got, scaled(*arrays), strict=True):
+        np.testing.assert_array_equal(mine, wanted)
+
+
+def test_no_core_fills_a_tile_of_no_batch() -> None:
+    """18 tiles go to 3 x 6 cores, and not to 3 x 8, of which those in the end would have nothing but padding."""
+    program = Program("main")
+    left, right = (program.array(2, *shape, dtype=dtypes.bf16) for shape in ((341, 541), (541, 362)))
+    program.outputs = [program.dot(left, right, 1, 2, 1)]
+    unit = compiled(program, "wormhole")
+    (shape,) = {op.shape for op in operations(unit, cores.ProgramOp)}
+    assert shape == (3, 6)
+
+
 # ---- what is beyond the array ---------------------------------------------------------------------------------------
 
 _SIDE = 64

@@ -47,6 +47,15 @@ def test_products_of_stored_operands(target: str, dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("target", MACHINES)
+def test_sums_of_many_steps_are_stored(target: str) -> None:
+    """What is added up in pages are other pages than those that the result is packed to."""
+    a, b = normal(40, 1500), normal(1500, 70, seed=1)
+    compiled = tw.jit(lambda a, b: a @ b).lower(a, b).compile(target=target, storage={"return": "bfp8"})
+    wanted = a.astype(np.float64) @ b.astype(np.float64)
+    check(np.asarray(compiled(a, b)).astype(ml_dtypes.bfloat16), wanted, dtypes.bf16, STORED)
+
+
+@pytest.mark.parametrize("target", MACHINES)
 def test_one_stored_operand_of_two(target: str) -> None:
     x, w = normal(64, 96), normal(96, 160, seed=1)
     wanted = x.astype(np.float64) @ stored(w).astype(np.float64)

@@ -115,8 +115,7 @@ def _in_a_line(shape: tuple[int, ...], grid: CoreGrid, is_even: bool) -> Dealt:
     points = prod(shape)
     each = -(-points // (grid.rows * grid.columns))
     used = -(-points // max(1, each))
-    columns = min(used, grid.columns)
-    rows = -(-used // columns)
+    rows, columns = _rows_and_columns(used, grid)
     core = plus(times(AffineExpr.symbol(CORE_ROW), columns), AffineExpr.symbol(CORE_COLUMN))
     loops: list[PointLoop] = []
     if is_even and each > 1:
@@ -125,6 +124,13 @@ def _in_a_line(shape: tuple[int, ...], grid: CoreGrid, is_even: bool) -> Dealt:
         left = plus(AffineExpr.constant(points), times(core, -each))
         loops.append(PointLoop(each, None if rows * columns * each == points else left))
     return Dealt(shape, (rows, columns), loops, line=max(1, each))
+
+
+def _rows_and_columns(used: int, grid: CoreGrid) -> tuple[int, int]:
+    """Rows and columns of as many cores as are used, or of a few more: those have no points, but fill what they fetch
+    beyond the arrays."""
+    shapes = [(-(-used // columns), columns) for columns in range(min(used, grid.columns), 0, -1)]
+    return min((shape for shape in shapes if shape[0] <= grid.rows), key=prod)
 
 
 def _by_rows_and_columns(kernel: tile.KernelOp, grid: CoreGrid) -> Dealt | None:

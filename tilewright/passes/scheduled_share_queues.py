@@ -89,6 +89,7 @@ After:
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -149,16 +150,63 @@ class _Life:
 def _share(program: cores.ProgramOp) -> None:
     """Queues in the order of their first use; each takes the first of those before it that is free by then."""
     lives = [life for queue in program.queues if (life := _life_of(queue)) is not None]
+    passes = [each for queue in program.queues if (each := _passed_on(queue)) is not None]
     kept: list[list[_Life]] = []
     for life in sorted(lives, key=_first):
-        home = next((each for each in kept if all(_may_share(other, life) for other in each)), None)
+        home = next((each for each in kept if all(_may_share(other, life, passes) for other in each)), None)
         if home is None:
             kept.append([life])
             continue
+        passes += [_given_back(other, life) for other in home]
         home.append(life)
         life.queue.result.replace_all_uses_with(home[0].queue.result)
         life.queue.detach()
         life.queue.erase()
+
+
+@dataclass(frozen=True)
+class _Passed:
+    """What one thread does before another one goes on: the last place in each block of the one where it does, and the
+    first in each of the other's where that waits for it."""
+
+    ends: tuple[str, str]
+    done: dict[Block, int]
+    needed: dict[Block, int]
+
+
+def _passed_on(queue: cores.QueueOp) -> _Passed | None:
+    """How what empties a queue depends on what fills it; None where one thread does both, in its own order."""
+    users = [use.operation for use in queue.result.uses]
+    pushes = [op for op in users if isinstance(op, cores.PushOp)]
+    waits = [op for op in users if isinstance(op, cores.WaitOp)]
+    fills, empties = ({cores.thread_of(op).role.data for op in ops} for ops in (pushes, waits))
+    if len(fills) != 1 or len(empties) != 1 or fills == empties:
+        return None
+    done: dict[Block, int] = {}
+    needed: dict[Block, int] = {}
+    for block, place in (each for op in pushes for each in _places(op)):
+        done[block] = max(place, done.get(block, place))
+    for block, place in (each for op in waits for each in _places(op)):
+        needed[block] = min(place, needed.get(block, place))
+    return _Passed((fills.pop(), empties.pop()), done, needed)
+
+
+def _places(op: Operation) -> Iterator[tuple[Block, int]]:
+    """Where an operation, or what it is in, is in each of the blocks around it."""
+    inner: Operation | None = op
+    while inner is not None and not isinstance(inner, cores.ThreadOp):
+        block = inner.parent_block()
+        if block is not None:
+            yield block, block.get_operation_index(inner)
+        inner = inner.parent_op()
+
+
+def _given_back(first: _Life, second: _Life) -> _Passed:
+    """Where two queues are one, what fills the second one goes on when the first one's pages have left."""
+    fills, empties = first.ends
+    emptied, _, last = first.blocks[empties]
+    filled, begins, _ = second.blocks[fills]
+    return _Passed((empties, fills), {emptied: last}, {filled: begins})
 
 
 def _first(life: _Life) -> int:
@@ -209,8 +257,9 @@ def _ancestor(op: Operation, block: Block) -> Operation:
     return op
 
 
-def _may_share(first: _Life, second: _Life) -> bool:
-    """Whether a queue's pages have all left before another one's come, in each of the same threads."""
+def _may_share(first: _Life, second: _Life, passes: Sequence[_Passed]) -> bool:
+    """Whether a queue's pages have all left before another one's come, in each of the same threads, and leave without
+    what is done after these have come."""
     if first.queue.result.type != second.queue.result.type or first.ends != second.ends:
         return False
     counts = {
@@ -227,7 +276,28 @@ def _may_share(first: _Life, second: _Life) -> bool:
         other, begins, _ = second.blocks[role]
         if other is not block or begins <= last:
             return False
-    return True
+    return not _waits_for_itself(first, second, passes)
+
+
+def _waits_for_itself(first: _Life, second: _Life, passes: Sequence[_Passed]) -> bool:
+    """Whether a queue's pages leave only after something that is done when there is room for another one's."""
+    fills, empties = first.ends
+    blocks = {role: block for role, (block, _, _) in first.blocks.items()}
+    # From which place on each thread waits for room, or for a thread that does.
+    held = {fills: second.blocks[fills][1]}
+    changed = True
+    while changed:
+        changed = False
+        for each in passes:
+            done, needed = (
+                of.get(blocks.get(role)) for of, role in zip((each.done, each.needed), each.ends, strict=True)
+            )
+            by, to = each.ends
+            if done is None or needed is None or by not in held or done < held[by]:
+                continue
+            if to not in held or needed < held[to]:
+                held[to], changed = needed, True
+    return empties in held and held[empties] < first.blocks[empties][2]
 
 
 def _check_count(name: str, program: cores.ProgramOp, grid: CoreGrid) -> None:

@@ -70,6 +70,9 @@ def _steps(
             half = tile_registers.of_pack(agent, op, registers)
             slots = queue.free_slots(agent, op, places.pages(given))
             adds = accumulates.state == ON
+            if adds and checks and format.exponent_bytes:
+                text = f"packs to pages of {format.name}, and adds to what they hold"
+                raise hazard("accumulate-onto-blocks", text, agent, op)
             if adds and checks and not all(queue.filled[slot] for slot in slots):
                 raise hazard(
                     "accumulate-onto-unwritten",

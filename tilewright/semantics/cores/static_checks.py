@@ -41,13 +41,13 @@ def check_program(program: cores.ProgramOp, machine: Machine) -> None:
     _check_size(program, grid)
     addresses_of(program, grid)
     _check_registers(program, grid)
-    _check_accumulation(program)
     alike = cores_alike(program)
     for queue in program.queues:
         _check_queue(program, queue, alike)
     for thread in program.threads:
         if thread.computes:
             _follow(program, thread, alike, _REGISTER_OPS, _RegistersWalk)
+            _follow(program, thread, alike, _SUM_OPS, _SumsWalk)
             _follow(program, thread, alike, _UNIT_OPS, _UnitsWalk)
     _check_movers(program, alike)
 
@@ -98,25 +98,6 @@ def _has_wide_integers(op: Operation) -> bool:
             return not {*_INTEGERS}.isdisjoint((op.from_type.data, op.to_type.data))
         case _:
             return False
-
-
-def _check_accumulation(program: cores.ProgramOp) -> None:
-    """Pack adds to numbers that stand alone, not to those that share an exponent: a sum may need another one."""
-    for thread in program.threads:
-        ops = [*thread.body.walk()]
-        accumulates = any(isinstance(op, cores.AccumulateOp) and _may_be_on(op) for op in ops)
-        for op in ops:
-            if (
-                accumulates
-                and isinstance(op, cores.PackingOp)
-                and cores.queue_type(op.queue).tile_format.exponent_bytes
-            ):
-                text = f"packs to pages of {cores.queue_type(op.queue).format.data}, where pack may add"
-                raise static_error("accumulate-onto-blocks", text, op)
-
-
-def _may_be_on(op: cores.AccumulateOp) -> bool:
-    return op.map.data.num_symbols > 0 or op.map.data.eval([], [])[0] != 0
 
 
 # ---- queues ---------------------------------------------------------------------------------------------------------
@@ -209,7 +190,7 @@ def _follow(
     thread: cores.ThreadOp,
     alike: Sequence[Sequence[Place]],
     kinds: tuple[type[Operation], ...],
-    walk: type[_RegistersWalk | _UnitsWalk],
+    walk: type[_RegistersWalk | _SumsWalk | _UnitsWalk],
 ) -> None:
     projection = Projection(thread, lambda op: isinstance(op, kinds))
     for places in alike:
@@ -272,7 +253,37 @@ class _RegistersWalk(Walk):
             raise self.error("registers-not-released", text, thread)
 
 
-_UNIT_OPS = (cores.ConfigureOp, cores.AccumulateOp, cores.RegisterOp, cores.PackingOp)
+_SUM_OPS = (cores.AccumulateOp, cores.PackingOp)
+
+
+class _SumsWalk(Walk):
+    """Whether pack adds to what pages hold."""
+
+    def __init__(self, projection: Projection, program: cores.ProgramOp, here: Place) -> None:
+        super().__init__(projection, program, here)
+        self.adds = False
+
+    def state(self) -> Hashable:
+        return self.adds
+
+    def visit(self, op: Operation) -> None:
+        match op:
+            case cores.AccumulateOp():
+                self.adds = self.given(op)[0] != 0
+            case cores.PackingOp() if self.adds and cores.queue_type(op.queue).tile_format.exponent_bytes:
+                # A sum may need another exponent than those that its page has.
+                text = f"packs to pages of {cores.queue_type(op.queue).format.data}, and adds to what they hold"
+                raise self.error("accumulate-onto-blocks", text, op)
+            case _:
+                pass
+
+    def check_end(self, thread: cores.ThreadOp) -> None:
+        if self.adds:
+            text = "pack adds to pages at the end, and would in the next program"
+            raise self.error("accumulate-left-on", text, thread)
+
+
+_UNIT_OPS = (cores.ConfigureOp, cores.RegisterOp, cores.PackingOp)
 
 
 class _UnitsWalk(Walk):
@@ -281,19 +292,15 @@ class _UnitsWalk(Walk):
     def __init__(self, projection: Projection, program: cores.ProgramOp, here: Place) -> None:
         super().__init__(projection, program, here)
         self.states: dict[str, str] = {}
-        self.accumulates = False
 
     def state(self) -> Hashable:
-        return self.accumulates, *sorted(self.states.items())
+        return tuple(sorted(self.states.items()))
 
     def visit(self, op: Operation) -> None:
-        match op:
-            case cores.ConfigureOp():
-                self.states[op.unit.data] = op.state.data
-            case cores.AccumulateOp():
-                self.accumulates = self.given(op)[0] != 0
-            case _:
-                self._check_states(op)
+        if isinstance(op, cores.ConfigureOp):
+            self.states[op.unit.data] = op.state.data
+        else:
+            self._check_states(op)
 
     def _check_states(self, op: Operation) -> None:
         for unit, state in cores.states_of(op).items():
@@ -305,9 +312,7 @@ class _UnitsWalk(Walk):
             raise self.error(kind, f"unit {unit} has to be configured for `{state}`, and {how}", op)
 
     def check_end(self, thread: cores.ThreadOp) -> None:
-        if self.accumulates:
-            text = "pack adds to pages at the end, and would in the next program"
-            raise self.error("accumulate-left-on", text, thread)
+        """Units may be left in any state: the next program configures them."""
 
 
 # ---- movers and semaphores ------------------------------------------------------------------------------------------
