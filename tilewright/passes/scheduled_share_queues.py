@@ -289,10 +289,10 @@ def _waits_for_itself(first: _Life, second: _Life, passes: Sequence[_Passed]) ->
     while changed:
         changed = False
         for each in passes:
-            done, needed = (
-                of.get(blocks.get(role)) for of, role in zip((each.done, each.needed), each.ends, strict=True)
-            )
             by, to = each.ends
+            if by not in blocks or to not in blocks:
+                continue
+            done, needed = each.done.get(blocks[by]), each.needed.get(blocks[to])
             if done is None or needed is None or by not in held or done < held[by]:
                 continue
             if to not in held or needed < held[to]:
