@@ -15,7 +15,7 @@ from tests.cores.compiling import MACHINES, VARIANTS, Variant, compiled, simulat
 from tests.cores.grid_programs import program_of, types
 from tests.programs import Program
 from tilewright import dtypes, pipelines
-from tilewright.cost.core_tiles import parts, product_blocks, product_trips
+from tilewright.cost.core_tiles import parts, product_blocks, product_tile, product_trips
 from tilewright.dialects import cores
 from tilewright.frontend.build import build_module
 from tilewright.machines.machine import load
@@ -124,6 +124,27 @@ def test_no_core_fills_a_tile_of_no_batch() -> None:
     unit = compiled(program, "wormhole")
     (shape,) = {op.shape for op in operations(unit, cores.ProgramOp)}
     assert shape == (3, 6)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_a_tile_by_what_it_takes_beside_multiplying(machine: str) -> None:
+    """To fill whole pages of padding, which the last step of 128 would have, and to compute what follows."""
+    grid = load(machine).grid
+    assert grid is not None
+    assert product_tile(1024, 1088, 224, 1, 4096, grid).depth == 224
+    plain, costly = (product_tile(64, 4096, 160, 1, 2048, grid, cycles_after=cycles) for cycles in (0.0, 5000.0))
+    assert costly.rows * costly.columns < plain.rows * plain.columns
+
+
+def cores_of(function: Any, machine: str) -> int:
+    x, w = (tw.ShapeDtype(shape, dtypes.bf16) for shape in ((64, 160), (160, 4096)))
+    compiled: Any = tw.jit(function).lower(x, w).compile(target=f"grid:{machine}")
+    return sum(int(np.prod(op.shape)) for op in operations(compiled.executable.unit, cores.ProgramOp))
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_what_follows_a_product_makes_its_tiles_smaller(machine: str) -> None:
+    assert cores_of(lambda x, w: tw.nn.gelu(x @ w), machine) > cores_of(lambda x, w: x @ w, machine)
 
 
 # ---- what is beyond the array ---------------------------------------------------------------------------------------

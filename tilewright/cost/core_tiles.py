@@ -111,10 +111,17 @@ def digits_of(depth: int) -> tuple[int, int]:
 
 
 def product_tile(
-    rows: int, columns: int, depth: int, batches: int, page_bytes: int, grid: CoreGrid, is_exact: bool = False
+    rows: int,
+    columns: int,
+    depth: int,
+    batches: int,
+    page_bytes: int,
+    grid: CoreGrid,
+    is_exact: bool = False,
+    cycles_after: float = 0.0,
 ) -> ProductTile:
     """The tile of a product that is predicted to take the least time, of those that a core has room for. `is_exact`:
-    of integers, whose digits are multiplied."""
+    of integers, whose digits are multiplied; `cycles_after`: of what is computed of each page of the result."""
     high, wide, deep = _pages(rows), _pages(columns), _pages(depth)
     sum_bytes, deepest = _SUM_BYTES, _PRODUCT_DEPTH
     if is_exact:
@@ -130,7 +137,7 @@ def product_tile(
         pages = int(room // ((height + width) * page_bytes))
         steps = _steps(deep, max(1, min(deepest, pages // 2)))
         for step in steps:
-            time = _product_cycles((high, wide, deep), (height, width, step), batches, page_bytes, grid)
+            time = _product_cycles((high, wide, deep), (height, width, step), batches, page_bytes, cycles_after, grid)
             # Short steps take room for several; and where they are not multiplied for long, what makes some of them
             # come late holds up all others.
             is_hidden = time.brought <= _HIDDEN_SHARE * time.multiplied
@@ -161,7 +168,12 @@ class _ProductTime:
 
 
 def _product_cycles(
-    pages: tuple[int, int, int], tile: tuple[int, int, int], batches: int, page_bytes: int, grid: CoreGrid
+    pages: tuple[int, int, int],
+    tile: tuple[int, int, int],
+    batches: int,
+    page_bytes: int,
+    cycles_after: float,
+    grid: CoreGrid,
 ) -> _ProductTime:
     """How long the core with the most tiles takes: to bring the first operands, then for each step to multiply or to
     bring what is next, whichever takes longer, and to write what is not written meanwhile."""
@@ -171,14 +183,14 @@ def _product_cycles(
         tiles = -(-down // grid.rows) * -(-across // grid.columns)
         rows, columns = min(down, grid.rows), min(across, grid.columns)
         cores = rows * columns
-        brought = _brought_cycles([(height * step, rows, columns), (width * step, columns, rows)], page_bytes, grid)
+        operands = [(height * step, rows, columns), (width * step, columns, rows)]
     else:
         tiles = -(-batches * down * across // (grid.rows * grid.columns))
         cores = min(batches * down * across, grid.rows * grid.columns)
         shared = [cores if batches == 1 and count == 1 else 1 for count in (across, down)]
         left, right = cores // shared[1], cores // shared[0]
-        own = [(height * step, right, cores // right), (width * step, left, cores // left)]
-        brought = _brought_cycles(own, page_bytes, grid)
+        operands = [(height * step, right, cores // right), (width * step, left, cores // left)]
+    brought = _brought_cycles(operands, page_bytes, grid)
     blocks = product_blocks(height, width, grid.half_registers(True))
     unpacked = blocks.unpacked / (height * width)
     one = max(grid.multiply_cycles, unpacked * grid.unpack_cycles(page_bytes))
@@ -189,8 +201,13 @@ def _product_cycles(
     written = cores * height * width * page_bytes / (grid.dram_bytes_per_second / grid.clock_hertz)
     beside = min(deep, max(step, _PRODUCT_DEPTH)) * height * width * one
     last = max(written / len(blocks.sizes), written - beside)
-    between = len(blocks.sizes) * 4 * grid.configure_cycles + height * width * grid.unpack_cycles(_SUM_BYTES)
-    cycles = brought + tiles * (-(-deep // step) * max(multiplied, brought) + between) + last
+    between = len(blocks.sizes) * 4 * grid.configure_cycles
+    between += height * width * (grid.unpack_cycles(_SUM_BYTES) + cycles_after)
+    steps = -(-deep // step)
+    # What the last step has beyond the depth is filled before it is multiplied.
+    filled = (steps * step - deep) / step * _own_pages(operands) * grid.fill_cycles * page_bytes / 4
+    multiplying = (steps - 1) * max(multiplied, brought) + max(multiplied, brought + filled)
+    cycles = brought + tiles * (multiplying + between) + last
     return _ProductTime(cycles, multiplied, brought)
 
 
@@ -198,6 +215,12 @@ def fetching_cores(pages: int, count: int) -> int:
     """How many cores of a group of so many that needs the same pages fetch parts of them, and send them to all: each
     part takes semaphores, and as long to agree on as some pages take to be sent."""
     return max(1, min(_MOST_FETCHING, count, pages // _LEAST_FETCHED))
+
+
+def _own_pages(operands: Sequence[tuple[int, int, int]]) -> int:
+    """Pages of a step that a core fetches itself, at most: all but those that others send."""
+    shared = max((pages for pages, _, count in operands if count > 1), default=0)
+    return shared + sum(pages for pages, _, count in operands if count == 1)
 
 
 def _brought_cycles(operands: Sequence[tuple[int, int, int]], page_bytes: int, grid: CoreGrid) -> float:

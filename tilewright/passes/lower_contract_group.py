@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from xdsl.ir import BlockArgument, SSAValue
 
-from tilewright import dtypes
+from tilewright import dtypes, ops
 from tilewright.cost.core_tiles import product_tile
 from tilewright.cost.products import MatmulTile, Product, Right, best_schedule
 from tilewright.cost.register_blocks import micro_kernel_name
@@ -91,7 +91,7 @@ def plan_contract(group: array.FusedOp, machine: Machine, threads: int) -> Contr
     if machine.has_warps:
         return _plan_for_warps(group, op, machine, depth_sizes)
     if machine.grid is not None:
-        return _plan_for_cores(op, machine.grid, depth_sizes)
+        return _plan_for_cores(op, machine.grid, depth_sizes, _cycles_after(group, op, machine.grid))
     last_rows = result.shape[rows[-1]] if rows else 1
     last_columns = result.shape[columns[-1]] if columns else 1
     share = 1 if batches_of(op) >= 2 * threads else threads
@@ -162,7 +162,17 @@ def _plan_for_warps(
     )
 
 
-def _plan_for_cores(op: array.ContractOp, grid: CoreGrid, depth_sizes: tuple[int, ...]) -> ContractPlan:
+def _cycles_after(group: array.FusedOp, op: array.ContractOp, grid: CoreGrid) -> float:
+    """Of the vector unit, for what follows one page of the product: functions of arrays of its shape."""
+    shape = array_type(op.results[0]).shape
+    maps = [each for each in group.body.walk() if isinstance(each, array.MapOp)]
+    after = [each for each in maps if array_type(each.results[0]).shape == shape]
+    return sum(grid.vector_tile_cycles(ops.FUNCTIONS[each.fn.data].cost) for each in after)
+
+
+def _plan_for_cores(
+    op: array.ContractOp, grid: CoreGrid, depth_sizes: tuple[int, ...], cycles_after: float
+) -> ContractPlan:
     """Tiles of whole pages."""
     left, right, result = (array_type(value) for value in (*op.operands, op.results[0]))
     _, rows, columns = result_dims(op)
@@ -170,7 +180,7 @@ def _plan_for_cores(op: array.ContractOp, grid: CoreGrid, depth_sizes: tuple[int
     batches = math.prod(result.shape) // max(1, ends[0] * ends[1])
     page_bytes = TILE * TILE * max(left.dtype.itemsize, right.dtype.itemsize)
     is_exact = not result.dtype.is_float
-    tile = product_tile(ends[0], ends[1], depth_of(op), max(1, batches), page_bytes, grid, is_exact)
+    tile = product_tile(ends[0], ends[1], depth_of(op), max(1, batches), page_bytes, grid, is_exact, cycles_after)
     extents = [1] * result.rank
     if rows:
         extents[rows[-1]] = tile.rows
