@@ -81,6 +81,10 @@ COMPILED: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         (_zeros(33, 40), _zeros(33, 40, dtype=ml_dtypes.bfloat16)),
     ),
     "parts of a sum": (lambda x, y: tw.sum(x) + tw.max(y), (_zeros(320, 400), _zeros(320, 400, dtype=np.int32))),
+    "product in trips and parts": (
+        lambda x, y: tw.nn.gelu(x @ y),
+        (_zeros(256, 2048, dtype=ml_dtypes.bfloat16), _zeros(2048, 256, dtype=ml_dtypes.bfloat16)),
+    ),
     "narrow product": (
         lambda x, y: x @ y,
         (_zeros(128, 96, dtype=ml_dtypes.bfloat16), _zeros(96, 64, dtype=ml_dtypes.bfloat16)),
