@@ -88,7 +88,7 @@ def _ask(connection: Any, name: str) -> Outcome:
 
 def _counts(outcomes: Sequence[Outcome]) -> str:
     counts = collections.Counter(outcome.state for outcome in outcomes)
-    return ", ".join(f"{counts[s]} {s}" for s in ("passed", "unsupported", "wrong", "error", "killed", "hung"))
+    return ", ".join(f"{counts[s]} {s}" for s in ("passed", "unsupported", "noise", "wrong", "error", "killed", "hung"))
 
 
 def _print_reasons(outcomes: Sequence[Outcome]) -> None:

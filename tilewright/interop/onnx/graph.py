@@ -11,16 +11,21 @@ from typing import Any
 import numpy as np
 
 from tilewright.api.array import Array, located
-from tilewright.api.lifting import constant
 from tilewright.errors import ModelFileError, TilewrightError, UnsupportedOperatorError
 from tilewright.interop.onnx.folding import Folder, StaticInputsNeeded
 from tilewright.interop.onnx.loading import LoadedModel, attributes_of, standard_domain
+from tilewright.interop.onnx.narrow import Coded
 from tilewright.interop.onnx.protobuf import Proto, definitions, onnx
-from tilewright.interop.onnx.registry import Node, find_rule
+from tilewright.interop.onnx.registry import Node, Rule, find_rule, lifted, takes_narrow
 from tilewright.interop.onnx.tensors import STORAGE, Tensor, decode
 
-# An array, a list of them (a sequence), or None (an absent optional).
+# An array, its bit patterns where no array has its type, a list of them (a sequence), or None (an absent optional).
 Value = Any
+# Operators that move elements without looking at them.
+_MOVES = frozenset(
+    {"DepthToSpace", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "SpaceToDepth", "Squeeze", "Tile"}
+    | {"Transpose", "Unsqueeze"}
+)
 _MAX_DEPTH = 40
 # What malformed attributes and inputs make of plain Python in a rule.
 _MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
@@ -121,7 +126,7 @@ class Walk:
         wanted = tuple(bool(name) for name in proto.output)
         version = self.versions.get(domain, 1)
         node = Node(proto.op_type, version, attributes, wanted, self.folder.contents, self._inner_runner(scope))
-        results = rule(node, *inputs)
+        results = _applied(rule, node, inputs)
         return results if isinstance(results, tuple) else (results,)
 
     def _inner_runner(self, scope: Scope) -> Callable[..., list[Value]]:
@@ -181,8 +186,17 @@ class _Initialiser:
         self._tensor = tensor
         self._folder = folder
 
-    def array(self) -> Array:
-        return constant(decode(self._tensor, self._folder))
+    def array(self) -> Value:
+        return lifted(decode(self._tensor, self._folder))
+
+
+def _applied(rule: Rule, node: Node, inputs: Sequence[Value]) -> Any:
+    narrow = [value for value in inputs if isinstance(value, Coded)]
+    if not narrow or takes_narrow(rule):
+        return rule(node, *inputs)
+    if node.op in _MOVES and isinstance(inputs[0], Coded) and len(narrow) == 1:
+        return Coded(rule(node, inputs[0].codes, *inputs[1:]), inputs[0].storage)
+    raise node.unsupported(f"`{node.op}` of {narrow[0].storage.name}")
 
 
 def _described(proto: Proto, inputs: Sequence[Value]) -> str:
@@ -193,6 +207,8 @@ def _described(proto: Proto, inputs: Sequence[Value]) -> str:
 def _text(value: Value) -> str:
     if isinstance(value, Array):
         return str(value.value.type)
+    if isinstance(value, Coded):
+        return f"{value.storage.name}[{', '.join(map(str, value.shape))}]"
     return f"[{', '.join(map(_text, value))}]" if isinstance(value, list) else "nothing"
 
 
@@ -225,6 +241,8 @@ def _type_proto(value: Value) -> Proto:
     if isinstance(value, list):
         items: list[Value] = value
         return helper.make_sequence_type_proto(_type_proto(items[0]) if items else onnx().TypeProto())
+    if isinstance(value, Coded):
+        return helper.make_tensor_type_proto(_CODES[value.storage], value.shape)
     if not isinstance(value, Array):
         return onnx().TypeProto()
     return helper.make_tensor_type_proto(_CODES[value.dtype.numpy], value.shape)

@@ -13,7 +13,6 @@ import numpy as np
 from tilewright import dtypes
 from tilewright.api.array import Array, located
 from tilewright.api.jit import JitFunction
-from tilewright.api.lifting import constant
 from tilewright.api.stages import Lowered
 from tilewright.dtypes import DType
 from tilewright.errors import ArgumentError, DataDependentShapeError, DTypeError, ShapeError
@@ -23,8 +22,10 @@ from tilewright.interop.dlpack import to_numpy
 from tilewright.interop.onnx.folding import Folder, StaticInputsNeeded
 from tilewright.interop.onnx.graph import Walk, check_operators
 from tilewright.interop.onnx.loading import LoadedModel, load_model
+from tilewright.interop.onnx.narrow import STORAGES, Coded, from_codes, to_codes
 from tilewright.interop.onnx.protobuf import Proto
-from tilewright.interop.onnx.tensors import NAMES, storage_of
+from tilewright.interop.onnx.registry import lifted
+from tilewright.interop.onnx.tensors import storage_of
 from tilewright.primitives import ArrayType
 
 # How many bindings of inputs by value keep their programs.
@@ -34,10 +35,11 @@ _MAX_BINDINGS = 64
 @dataclass(frozen=True)
 class TensorSpec:
     """An input or output of a model. Sizes are integers, names that a call binds, or None where anything goes; `shape`
-    is None where not even the number of axes is known. `dtype` is None for sequences and optionals."""
+    is None where not even the number of axes is known. `dtype` is None for sequences and optionals, and that of
+    `ml_dtypes` where arrays here have no such type."""
 
     name: str
-    dtype: DType | None
+    dtype: DType | np.dtype[Any] | None
     shape: tuple[int | str | None, ...] | None
 
     def __str__(self) -> str:
@@ -81,7 +83,7 @@ class OnnxModel:
         while True:
             program, rest = self._program(given)
             try:
-                return program(*rest)
+                return _as_numpy(program(*rest))
             except StaticInputsNeeded as needed:
                 self._static |= needed.names
 
@@ -173,11 +175,21 @@ class OnnxModel:
             for leaf in value if isinstance(value, list) else [value]:
                 if isinstance(leaf, Array) and leaf.value.producer is None:
                     roots[leaf.value] = name
-        values |= {name: constant(array) for name, array in static.items()}
+        values |= {name: lifted(array) for name, array in static.items()}
         graph = self._model.proto.graph
         walk = Walk(self._model, Folder(roots), self._model.versions)
         results = walk.run_main(graph, values)
         return results[0] if len(results) == 1 else tuple(results)
+
+
+def _as_numpy(results: Any) -> Any:
+    """Results with the types of `ml_dtypes` where they are bit patterns."""
+    if isinstance(results, Coded):
+        return from_codes(results)
+    if isinstance(results, list | tuple):
+        items: Sequence[Any] = results
+        return type(results)(map(_as_numpy, items))
+    return results
 
 
 def _strong(value: Any) -> Any:
@@ -193,11 +205,7 @@ def _spec(info: Proto) -> TensorSpec:
         return TensorSpec(info.name, None, None)
     tensor = info.type.tensor_type
     storage = storage_of(tensor.elem_type, f"{info.name!r}") if tensor.elem_type else None
-    try:
-        dtype = None if storage is None else dtypes.from_numpy(storage)
-    except KeyError:
-        message = f"{info.name!r} is of {NAMES[tensor.elem_type]}"
-        raise located(DTypeError(message, help="no array here holds such elements")) from None
+    dtype = storage if storage is None or storage in STORAGES else dtypes.from_numpy(storage)
     if not tensor.HasField("shape"):
         return TensorSpec(info.name, dtype, None)
     return TensorSpec(info.name, dtype, tuple(_size(dim) for dim in tensor.shape.dim))
@@ -213,14 +221,16 @@ def _checked(spec: TensorSpec, value: Any, sizes: dict[str, int]) -> Any:
     """An argument that fits its input; `sizes` binds the names of sizes."""
     if spec.dtype is None:
         return value
+    storage = spec.dtype.numpy if isinstance(spec.dtype, DType) else spec.dtype
     if isinstance(value, bool | int | float):
-        value = np.asarray(value, spec.dtype.numpy)
+        value = np.asarray(value, storage)
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
     if shape is None or dtype is None:
         raise located(ArgumentError(f"the input {spec.name!r} is a {type(value).__name__}", help=f"it takes {spec}"))
-    text = str(dtype).removeprefix("torch.")
-    if text not in (spec.dtype.name, spec.dtype.numpy.name):
-        raise located(DTypeError(f"the input {spec.name!r} is of {text}, not {spec.dtype}", help="cast it"))
+    if str(dtype).removeprefix("torch.") not in (spec.dtype.name, storage.name):
+        raise located(DTypeError(f"the input {spec.name!r} is of {dtype}, not {spec.dtype}", help="cast it"))
+    if storage in STORAGES:
+        value = to_codes(value)
     if spec.shape is None:
         return value
     found = tuple(int(n) for n in shape)

@@ -1,6 +1,7 @@
 """The operators that are known, by domain, name and the version of the operator set that they changed in.
 
-A rule is a small function of a `Node` and of its inputs; absent inputs are None. It gives the result, or a tuple of them.
+A rule is a small function of a `Node` and of its inputs; absent inputs are None. It gives the result, or a tuple of
+them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 from tilewright.api.array import Array, located
 from tilewright.api.lifting import constant
 from tilewright.errors import ModelFileError, UnsupportedOperatorError
+from tilewright.interop.onnx.narrow import STORAGES, Coded, to_codes
 
 Tensor = np.ndarray[Any, Any]
 Rule = Callable[..., Any]
@@ -37,6 +39,7 @@ _MODULES = (
     "windows",
 )
 _RULES: dict[tuple[str, str], list[tuple[int, Rule]]] = {}
+_TAKING_NARROW: set[Rule] = set()
 
 
 @dataclass(frozen=True)
@@ -83,11 +86,14 @@ class Node:
         return error
 
 
-def operator(name: str, *, since: int = 1, domain: str = "") -> Callable[[Rule], Rule]:
-    """Register the rule of an operator from version `since` of its operator set on."""
+def operator(name: str, *, since: int = 1, domain: str = "", narrow: bool = False) -> Callable[[Rule], Rule]:
+    """Register the rule of an operator from version `since` of its operator set on. `narrow`: it takes `Coded`
+    values."""
 
     def register(rule: Rule) -> Rule:
         rules = _RULES.setdefault((domain, name), [])
+        if narrow:
+            _TAKING_NARROW.add(rule)
         bisect.insort(rules, (since, rule), key=lambda entry: entry[0])
         return rule
 
@@ -99,6 +105,11 @@ def find_rule(domain: str, name: str, version: int) -> Rule | None:
     _load_rules()
     candidates = [rule for since, rule in _RULES.get((domain, name), ()) if since <= version]
     return candidates[-1] if candidates else None
+
+
+def takes_narrow(rule: Rule) -> bool:
+    """Whether a rule takes values whose type no array has."""
+    return rule in _TAKING_NARROW
 
 
 def known_operators() -> list[tuple[str, str]]:
@@ -113,6 +124,9 @@ def _load_rules() -> None:
         importlib.import_module(f"tilewright.interop.onnx.operators.{module}")
 
 
-def lifted(array: Tensor) -> Array:
-    """NumPy elements as a constant of the program."""
-    return constant(np.ascontiguousarray(array).reshape(array.shape))
+def lifted(array: Tensor) -> Any:
+    """NumPy elements as a constant of the program: an `Array`, or a `Coded` where no array has their type."""
+    if array.dtype in STORAGES:
+        coded = to_codes(array)
+        return Coded(constant(coded.codes), coded.storage)
+    return constant(array)

@@ -7,10 +7,18 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from tilewright import api as tw
+from tilewright import dtypes
 from tilewright.api.array import Array
 from tilewright.dtypes import DType
+from tilewright.interop.onnx.narrow import STORAGES, Coded, decoded, encoded
 from tilewright.interop.onnx.registry import Node, operator
+from tilewright.interop.onnx.tensors import storage_of
+
+# Of arrays, or what `Coded` values hold.
+ElementType = DType | np.dtype[Any]
 
 _UNARY: dict[str, Callable[[Array], Array]] = {
     "Abs": tw.abs,
@@ -311,7 +319,12 @@ def softmax(node: Node, x: Array) -> Array:
     """Exponentials that sum to 1 along `axis`."""
     if node.version < 13:
         return _over_flattened(node, x, lambda y: tw.nn.softmax(y, 1))
-    return tw.nn.softmax(x, node.get("axis", -1))
+    axis = node.get("axis", -1)
+    if not x.dtype.is_narrow_float or x.size == 0:
+        return tw.nn.softmax(x, axis)
+    # ONNX defines it by operators that round to the type of `x` one after the other.
+    weights = tw.exp(x - tw.max(x, axis, keepdims=True))
+    return weights / tw.sum(weights, axis, keepdims=True)
 
 
 @operator("LogSoftmax")
@@ -325,42 +338,70 @@ def log_softmax(node: Node, x: Array) -> Array:
 # ---- element types --------------------------------------------------------------------------------------------------
 
 
-def convert(node: Node, x: Array, dtype: DType) -> Array:
+def convert(node: Node, x: Array | Coded, to: ElementType) -> Array | Coded:
     """A cast; floats of 8 bits saturate unless the node says otherwise."""
-    if dtype.is_float and dtype.bits == 8 and node.get("saturate", 1) and x.dtype != dtype:
-        limit = 448.0 if dtype.name == "f8e4m3fn" else 57344.0
-        return tw.astype(tw.clip(wide(x) if x.dtype.is_float else tw.astype(x, tw.f32), -limit, limit), dtype)
-    return tw.astype(x, dtype)
+    if isinstance(x, Coded):
+        if x.storage == to:
+            return x
+        x = decoded(x)
+    saturate = bool(node.get("saturate", 1))
+    if not isinstance(to, DType):
+        return _narrowed(node, x, to, saturate)
+    if not (to.is_float and to.bits == 8 and saturate) or x.dtype == to:
+        return tw.astype(x, to)
+    limit = 448.0 if to == tw.f8e4m3fn else 57344.0
+    return tw.astype(tw.clip(wide(x) if x.dtype.is_float else tw.astype(x, tw.f32), -limit, limit), to)
+
+
+def _narrowed(node: Node, x: Array, storage: np.dtype[Any], saturate: bool) -> Coded:
+    rounding = node.get("round_mode", "up")
+    if rounding not in ("up", "down"):
+        raise node.unsupported(f"`{node.op}` with rounding {rounding!r}")
+    return encoded(x, storage, saturate=saturate, up=rounding == "up")
+
+
+def element_type_of(node: Node, code: int) -> ElementType:
+    """The element type of a number of `TensorProto.DataType`, of arrays or of `Coded` values."""
+    storage = storage_of(code, f"the result of `{node.op}`")
+    return storage if storage in STORAGES else dtypes.from_numpy(storage)
 
 
 def dtype_of(node: Node, code: int) -> DType:
-    """The element type of a number of `TensorProto.DataType`."""
-    from tilewright import dtypes
-    from tilewright.interop.onnx.tensors import storage_of
+    """The element type of a number of `TensorProto.DataType`.
 
-    storage = storage_of(code, f"the result of `{node.op}`")
-    try:
-        return dtypes.from_numpy(storage)
-    except KeyError:
-        raise node.unsupported(f"`{node.op}` to {storage.name}") from None
+    Raises:
+        UnsupportedOperatorError: no array has it.
+    """
+    found = element_type_of(node, code)
+    if not isinstance(found, DType):
+        raise node.unsupported(f"`{node.op}` to {found.name}")
+    return found
 
 
-@operator("Cast")
-def cast(node: Node, x: Array) -> Array:
+def type_of(x: Array | Coded) -> ElementType:
+    """The element type of a value."""
+    return x.storage if isinstance(x, Coded) else x.dtype
+
+
+@operator("Cast", narrow=True)
+def cast(node: Node, x: Array | Coded) -> Array | Coded:
     """To the element type `to`."""
-    return convert(node, x, dtype_of(node, node.required("to")))
+    return convert(node, x, element_type_of(node, node.required("to")))
 
 
-@operator("CastLike")
-def cast_like(node: Node, x: Array, like: Array) -> Array:
+@operator("CastLike", narrow=True)
+def cast_like(node: Node, x: Array | Coded, like: Array | Coded) -> Array | Coded:
     """To the element type of another array."""
-    return convert(node, x, like.dtype)
+    return convert(node, x, type_of(like))
 
 
 @operator("BitCast")
 def bit_cast(node: Node, x: Array) -> Array:
     """The same bits as another element type of that width."""
-    return tw.bitcast(x, dtype_of(node, node.required("to")))
+    to = dtype_of(node, node.required("to"))
+    if x.dtype.is_bool and to.is_integer and to.bits == 8:
+        return tw.astype(x, to)
+    return tw.bitcast(x, to)
 
 
 @operator("Dropout")
