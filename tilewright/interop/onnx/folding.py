@@ -53,7 +53,7 @@ class Folder:
         return self._known[array.value]
 
     def _ancestors(self, value: Value, what: str) -> tuple[list[Node], frozenset[str]]:
-        """The nodes that `value` depends on and that are not evaluated yet, in order, and the inputs among its roots."""
+        """The nodes that `value` depends on and that are not known yet, in order, and the inputs among its roots."""
         nodes: list[Node] = []
         needed = set[str]()
         pending, entered, done = [value], set[Node](), set[Node]()

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from tilewright.api.array import Array, located
 from tilewright.errors import ModelFileError, TilewrightError, UnsupportedOperatorError
 from tilewright.interop.onnx.folding import Folder, StaticInputsNeeded
 from tilewright.interop.onnx.loading import LoadedModel, attributes_of, standard_domain
-from tilewright.interop.onnx.narrow import Coded
+from tilewright.interop.onnx.narrow import Coded, is_sequence
 from tilewright.interop.onnx.protobuf import Proto, definitions, onnx
 from tilewright.interop.onnx.registry import Node, Rule, find_rule, lifted, takes_narrow
 from tilewright.interop.onnx.tensors import STORAGE, Tensor, decode
@@ -127,7 +127,7 @@ class Walk:
         version = self.versions.get(domain, 1)
         node = Node(proto.op_type, version, attributes, wanted, self.folder.contents, self._inner_runner(scope))
         results = _applied(rule, node, inputs)
-        return results if isinstance(results, tuple) else (results,)
+        return results if _is_tuple(results) else (results,)
 
     def _inner_runner(self, scope: Scope) -> Callable[..., list[Value]]:
         inner = Walk(self.model, self.folder, self.versions, self.outer, self.depth + 1)
@@ -190,6 +190,10 @@ class _Initialiser:
         return lifted(decode(self._tensor, self._folder))
 
 
+def _is_tuple(value: object) -> TypeGuard[tuple[Any, ...]]:
+    return isinstance(value, tuple)
+
+
 def _applied(rule: Rule, node: Node, inputs: Sequence[Value]) -> Any:
     narrow = [value for value in inputs if isinstance(value, Coded)]
     if not narrow or takes_narrow(rule):
@@ -209,7 +213,7 @@ def _text(value: Value) -> str:
         return str(value.value.type)
     if isinstance(value, Coded):
         return f"{value.storage.name}[{', '.join(map(str, value.shape))}]"
-    return f"[{', '.join(map(_text, value))}]" if isinstance(value, list) else "nothing"
+    return f"[{', '.join(map(_text, value))}]" if is_sequence(value) else "nothing"
 
 
 def _qualified(domain: str, op: str) -> str:
@@ -238,9 +242,8 @@ _CODES = {dtype: code for code, dtype in STORAGE.items()}
 
 def _type_proto(value: Value) -> Proto:
     helper = onnx().helper
-    if isinstance(value, list):
-        items: list[Value] = value
-        return helper.make_sequence_type_proto(_type_proto(items[0]) if items else onnx().TypeProto())
+    if is_sequence(value):
+        return helper.make_sequence_type_proto(_type_proto(value[0]) if value else onnx().TypeProto())
     if isinstance(value, Coded):
         return helper.make_tensor_type_proto(_CODES[value.storage], value.shape)
     if not isinstance(value, Array):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,11 +32,11 @@ def load_model(source: Any) -> LoadedModel:
         ModelFileError: it is no ONNX model, or one of a newer operator set.
     """
     folder: Path | None = None
-    if isinstance(source, str | os.PathLike):
+    if isinstance(source, str | Path):
         path = Path(source)
         folder = path.parent
         source = _read(path)
-    proto = _parsed(source) if isinstance(source, bytes | bytearray | memoryview) else source
+    proto = _parsed(bytes(source)) if isinstance(source, bytes | bytearray) else source
     if not isinstance(proto, onnx().ModelProto):
         message = f"`from_onnx` of a {type(proto).__name__}"
         raise ModelFileError(message, help="give a path, the bytes of a model, or an `onnx.ModelProto`")
@@ -53,10 +52,10 @@ def _read(path: Path) -> bytes:
         raise ModelFileError(f"the model cannot be read: {error}", help="check the path") from None
 
 
-def _parsed(data: bytes | bytearray | memoryview) -> Proto:
+def _parsed(data: bytes) -> Proto:
     model = onnx().ModelProto()
     try:
-        model.ParseFromString(bytes(data))
+        model.ParseFromString(data)
     except Exception as error:  # the class belongs to whichever parser of protobuf is installed
         raise ModelFileError(f"not an ONNX model: {error}", help="the file is damaged, or of another kind") from None
     return model

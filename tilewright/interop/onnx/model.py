@@ -13,6 +13,7 @@ import numpy as np
 from tilewright import dtypes
 from tilewright.api.array import Array, located
 from tilewright.api.jit import JitFunction
+from tilewright.api.lifting import lift
 from tilewright.api.stages import Lowered
 from tilewright.dtypes import DType
 from tilewright.errors import ArgumentError, DataDependentShapeError, DTypeError, ShapeError
@@ -22,7 +23,7 @@ from tilewright.interop.dlpack import to_numpy
 from tilewright.interop.onnx.folding import Folder, StaticInputsNeeded
 from tilewright.interop.onnx.graph import Walk, check_operators
 from tilewright.interop.onnx.loading import LoadedModel, load_model
-from tilewright.interop.onnx.narrow import STORAGES, Coded, from_codes, to_codes
+from tilewright.interop.onnx.narrow import STORAGES, Coded, from_codes, is_sequence, to_codes
 from tilewright.interop.onnx.protobuf import Proto
 from tilewright.interop.onnx.registry import lifted
 from tilewright.interop.onnx.tensors import storage_of
@@ -79,7 +80,8 @@ class OnnxModel:
         """
         given = self._bound(args, kwargs)
         if tracing.is_tracing():
-            return self._trace(tuple(given), {}, list(given.values()))
+            # What an outer program is called with cannot be bound by value here.
+            return self._trace({name: _strong(value) for name, value in given.items()}, {})
         while True:
             program, rest = self._program(given)
             try:
@@ -163,22 +165,20 @@ class OnnxModel:
 
     def _function(self, names: tuple[str, ...], static: Mapping[str, np.ndarray[Any, Any]]) -> JitFunction:
         def traced(*arrays: Any) -> Any:
-            return self._trace(names, static, list(arrays))
+            values = {name: _strong(array) for name, array in zip(names, arrays, strict=True)}
+            roots: dict[Value, str] = {}
+            for name, value in values.items():
+                for leaf in value if is_sequence(value) else [value]:
+                    if isinstance(leaf, Array):
+                        roots[leaf.value] = name
+            return self._trace(values | {name: lifted(array) for name, array in static.items()}, roots)
 
         traced.__name__ = self._model.proto.graph.name or "model"
         return JitFunction(traced, self._target, (), ())
 
-    def _trace(self, names: Sequence[str], static: Mapping[str, np.ndarray[Any, Any]], arrays: Sequence[Any]) -> Any:
-        values: dict[str, Any] = {name: _strong(array) for name, array in zip(names, arrays, strict=True)}
-        roots: dict[Value, str] = {}
-        for name, value in values.items():
-            for leaf in value if isinstance(value, list) else [value]:
-                if isinstance(leaf, Array) and leaf.value.producer is None:
-                    roots[leaf.value] = name
-        values |= {name: lifted(array) for name, array in static.items()}
-        graph = self._model.proto.graph
+    def _trace(self, values: Mapping[str, Any], roots: Mapping[Value, str]) -> Any:
         walk = Walk(self._model, Folder(roots), self._model.versions)
-        results = walk.run_main(graph, values)
+        results = walk.run_main(self._model.proto.graph, values)
         return results[0] if len(results) == 1 else tuple(results)
 
 
@@ -186,18 +186,19 @@ def _as_numpy(results: Any) -> Any:
     """Results with the types of `ml_dtypes` where they are bit patterns."""
     if isinstance(results, Coded):
         return from_codes(results)
-    if isinstance(results, list | tuple):
-        items: Sequence[Any] = results
-        return type(results)(map(_as_numpy, items))
-    return results
+    if not is_sequence(results):
+        return results
+    converted = [_as_numpy(result) for result in results]
+    return converted if isinstance(results, list) else tuple(converted)
 
 
 def _strong(value: Any) -> Any:
-    """Arrays as the model declares them: Python numbers among the arguments take no other type."""
-    if isinstance(value, list | tuple):
-        items: Sequence[Any] = value
-        return [_strong(item) for item in items]
-    return Array(value.value, tracing.current_graph()) if isinstance(value, Array) else value
+    """Arrays of the program as the model declares them: Python numbers among the arguments take no other type."""
+    if is_sequence(value):
+        return [_strong(item) for item in value]
+    if isinstance(value, Coded):
+        return Coded(lift(value.codes), value.storage)
+    return None if value is None else Array(lift(value).value, tracing.current_graph())
 
 
 def _spec(info: Proto) -> TensorSpec:

@@ -124,7 +124,7 @@ def quantised_matmul(
     b_zero: Array,
     y_scale: Array,
     y_zero: Array,
-) -> Array:
+) -> Array | Coded:
     """The product of quantised matrices, quantised."""
     if y_zero.dtype.is_float:
         raise node.unsupported("`QLinearMatMul` of floats of 8 bits")
@@ -182,7 +182,7 @@ def quantised_conv(
     y_scale: Array,
     y_zero: Array,
     bias: Array | None = None,
-) -> Array:
+) -> Array | Coded:
     """The correlation of quantised arrays, quantised; the bias has the scale of the products."""
     total = _integer_conv(node, x, w, x_zero, w_zero)
     channels = (-1, *(1,) * (x.ndim - 2))

@@ -89,7 +89,7 @@ def _layers(node: Node, w: Array, r: Array, bias: Array | None, defaults: tuple[
 def _run(
     node: Node, x: Array, layers: list[_Layer], lengths: Array | None, initial: list[Array | None], step: Step
 ) -> tuple[Any, ...]:
-    """All directions of a layer: every hidden state (steps, directions, batch, hidden), then the last carried values."""
+    """All directions: every hidden state (steps, directions, batch, hidden), then the last carried values."""
     batch_first = node.get("layout", 0)
     direction = node.get("direction", "forward")
     if len(layers) != (2 if direction == "bidirectional" else 1):

@@ -7,7 +7,7 @@ from typing import Any
 
 from tilewright import api as tw
 from tilewright.api.array import Array
-from tilewright.api.lifting import axes_of
+from tilewright.api.lifting import axes_of, axis_of
 from tilewright.interop.onnx.operators.elementwise import wide
 from tilewright.interop.onnx.registry import Node, operator
 
@@ -93,7 +93,7 @@ def _arg_extreme(node: Node, x: Array, choose: Callable[..., Array]) -> Array:
     axis, keep = node.get("axis", 0), bool(node.get("keepdims", 1))
     if not node.get("select_last_index", 0):
         return choose(x, axis, keepdims=keep)
-    last = x.shape[axis] - 1
+    last = x.shape[axis_of(axis, x.ndim)] - 1
     return tw.subtract(last, choose(tw.flip(x, axis=axis), axis, keepdims=keep))
 
 

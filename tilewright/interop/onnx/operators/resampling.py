@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -129,7 +129,7 @@ def _coordinates(node: Node, old: int, factor: float, size: int, region: tuple[f
 
 def _nearest(node: Node, places: Matrix, old: int) -> Matrix:
     mode = node.get("nearest_mode", "round_prefer_floor")
-    rounding = {
+    rounding: dict[str, Callable[[Matrix], Matrix]] = {
         "round_prefer_floor": lambda p: np.ceil(p - 0.5),
         "round_prefer_ceil": lambda p: np.floor(p + 0.5),
         "floor": np.floor,
