@@ -13,7 +13,7 @@ import numpy as np
 from tilewright.api.array import Array, located
 from tilewright.errors import ModelFileError, TilewrightError, UnsupportedOperatorError
 from tilewright.interop.onnx.folding import Folder, StaticInputsNeeded
-from tilewright.interop.onnx.loading import LoadedModel, attributes_of, standard_domain
+from tilewright.interop.onnx.loading import LoadedModel, attributes_of, standard_domain, text
 from tilewright.interop.onnx.narrow import Coded, is_sequence
 from tilewright.interop.onnx.protobuf import Proto, definitions, onnx
 from tilewright.interop.onnx.registry import Node, Rule, find_rule, lifted, takes_narrow
@@ -28,7 +28,7 @@ _MOVES = frozenset(
 )
 _MAX_DEPTH = 40
 # What malformed attributes and inputs make of plain Python in a rule.
-_MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+_MALFORMED = (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError)
 
 
 @dataclass(frozen=True)
@@ -297,6 +297,7 @@ def _missing(model: LoadedModel, nodes: Sequence[Proto], versions: Mapping[str, 
         raise located(ModelFileError(f"graphs are nested more than {_MAX_DEPTH} deep", help="flatten the model"))
     for node in nodes:
         domain = standard_domain(node.domain)
+        text(node.op_type)
         function = _local_function(model.proto, domain, node.op_type)
         if function is None and find_rule(domain, node.op_type, versions.get(domain, 1)) is None:
             schema = _schema(domain, node.op_type, versions.get(domain, 1))

@@ -70,9 +70,24 @@ def _versions(imports: Sequence[Proto]) -> dict[str, int]:
     return versions
 
 
-def standard_domain(domain: str) -> str:
-    """The name of an operator domain, "" for the standard one."""
-    return "" if domain in STANDARD_DOMAINS else domain
+def text(value: str | bytes) -> str:
+    """A name in a message, which the parser leaves as bytes where it is malformed.
+
+    Raises:
+        ModelFileError: it is.
+    """
+    if isinstance(value, bytes):
+        raise ModelFileError(f"the name {value!r} is not UTF-8", help="the file is damaged: export the model again")
+    return value
+
+
+def standard_domain(domain: str | bytes) -> str:
+    """The name of an operator domain, "" for the standard one.
+
+    Raises:
+        ModelFileError: it is no text.
+    """
+    return "" if domain in STANDARD_DOMAINS else text(domain)
 
 
 def attributes_of(node: Proto, folder: Path | None, outer: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from tilewright.frontend.trace import Value
 from tilewright.interop.dlpack import to_numpy
 from tilewright.interop.onnx.folding import Folder, StaticInputsNeeded
 from tilewright.interop.onnx.graph import Walk, check_operators
-from tilewright.interop.onnx.loading import LoadedModel, load_model
+from tilewright.interop.onnx.loading import LoadedModel, load_model, text
 from tilewright.interop.onnx.narrow import STORAGES, Coded, from_codes, is_sequence, to_codes
 from tilewright.interop.onnx.protobuf import Proto
 from tilewright.interop.onnx.registry import lifted
@@ -173,7 +173,7 @@ class OnnxModel:
                         roots[leaf.value] = name
             return self._trace(values | {name: lifted(array) for name, array in static.items()}, roots)
 
-        traced.__name__ = self._model.proto.graph.name or "model"
+        traced.__name__ = text(self._model.proto.graph.name) or "model"
         return JitFunction(traced, self._target, (), ())
 
     def _trace(self, values: Mapping[str, Any], roots: Mapping[Value, str]) -> Any:
@@ -202,14 +202,15 @@ def _strong(value: Any) -> Any:
 
 
 def _spec(info: Proto) -> TensorSpec:
+    name = text(info.name)
     if not info.type.HasField("tensor_type"):
-        return TensorSpec(info.name, None, None)
+        return TensorSpec(name, None, None)
     tensor = info.type.tensor_type
-    storage = storage_of(tensor.elem_type, f"{info.name!r}") if tensor.elem_type else None
+    storage = storage_of(tensor.elem_type, f"{name!r}") if tensor.elem_type else None
     dtype = storage if storage is None or storage in STORAGES else dtypes.from_numpy(storage)
     if not tensor.HasField("shape"):
-        return TensorSpec(info.name, dtype, None)
-    return TensorSpec(info.name, dtype, tuple(_size(dim) for dim in tensor.shape.dim))
+        return TensorSpec(name, dtype, None)
+    return TensorSpec(name, dtype, tuple(_size(dim) for dim in tensor.shape.dim))
 
 
 def _size(dim: Proto) -> int | str | None:

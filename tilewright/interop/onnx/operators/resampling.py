@@ -16,6 +16,8 @@ from tilewright.interop.onnx.operators.elementwise import dtype_of, wide
 from tilewright.interop.onnx.registry import Node, lifted, operator
 
 Matrix = np.ndarray[Any, Any]
+# Interpolation along an axis is a product with a matrix, which must fit into memory.
+_MAX_WEIGHTS = 1 << 26
 
 
 # ---- resizing -------------------------------------------------------------------------------------------------------
@@ -85,6 +87,8 @@ def _resized(node: Node, x: Array, plan: Sequence[tuple[int, float, int, tuple[f
         if mode == "nearest":
             result = tw.take(result, lifted(_nearest(node, places, x.shape[axis])), axis=axis)
             continue
+        if size * x.shape[axis] > _MAX_WEIGHTS:
+            raise node.unsupported(f"`{node.op}` of an axis from {x.shape[axis]} to {size} elements")
         weights = lifted(_weights(node, mode, places, factor, x.shape[axis]).astype(result.dtype.numpy))
         result = tw.moveaxis(tw.matmul(tw.moveaxis(result, axis, -1), weights.mT), -1, axis)
     if outside is not None:

@@ -16,6 +16,8 @@ from tilewright.interop.onnx.operators.elementwise import wide
 from tilewright.interop.onnx.registry import Node, lifted, operator
 
 Sizes = tuple[int, ...]
+# What is tabulated while tracing must fit into memory.
+_MAX_PLACES = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -167,6 +169,8 @@ def _places(geometry: Geometry, sizes: Sequence[int], axis: int) -> np.ndarray[A
     """Where each window looks along an axis: shape (windows, elements of one)."""
     extent = sizes[axis] + geometry.low[axis] + geometry.high[axis]
     count = max(0, (extent - geometry.spans[axis]) // geometry.strides[axis] + 1)
+    if count * geometry.window[axis] > _MAX_PLACES:
+        raise ValueError(f"{count} windows of {geometry.window[axis]} elements along one axis")
     starts = np.arange(count) * geometry.strides[axis] - geometry.low[axis]
     return starts[:, None] + np.arange(geometry.window[axis]) * geometry.dilations[axis]
 
