@@ -63,7 +63,9 @@ def run(
     find_file(file)
     if file.suffix in (".twp", ".onnx"):
         if arguments:
-            raise ArgumentError("a saved program takes no arguments", help="give arrays with --input x.npy")
+            raise ArgumentError(
+                "a saved program, or a model, takes no arguments", help="give arrays with --input x.npy"
+            )
         return (_run_program if file.suffix == ".twp" else _run_model)(file, input, repeat)
     if input:
         raise ArgumentError(
