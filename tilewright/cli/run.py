@@ -68,9 +68,8 @@ def run(
             )
         return (_run_program if file.suffix == ".twp" else _run_model)(file, input, repeat)
     if input:
-        raise ArgumentError(
-            "`--input` is for saved programs and models", help="give a Python file its arguments after its name"
-        )
+        what = "`--input` is for saved programs and models"
+        raise ArgumentError(what, help="give a Python file its arguments after its name")
     return _run_script(file, arguments, to_stderr=flags is not None and flags.json)
 
 
@@ -146,7 +145,8 @@ def _run_program(file: Path, inputs: Sequence[Path], repeat: int) -> Report:
     program = load(file)
     arrays = _inputs(program.manifest.inputs, inputs)
     result, times = _timed(program, arrays, repeat)
-    return _describe(file, program, result, times)
+    manifest = program.manifest
+    return _describe(file, program, manifest.inputs, manifest.outputs, result, times)
 
 
 def _run_model(file: Path, inputs: Sequence[Path], repeat: int) -> Report:
@@ -158,7 +158,21 @@ def _run_model(file: Path, inputs: Sequence[Path], repeat: int) -> Report:
     program = getattr(model.lower(*arrays).compile().executable, "program", None)
     if program is None:
         raise ArgumentError("this target makes no programs to describe", help="use --target cpu")
-    return _describe(file, program, result, times)
+    inputs_found = [_found(spec, array) for spec, array in zip(model.inputs, arrays, strict=True)]
+    results = result if isinstance(result, tuple) else (result,)
+    outputs_found = [_found(spec, array) for spec, array in zip(model.outputs, results, strict=True)]
+    return _describe(file, program, inputs_found, outputs_found, result, times)
+
+
+def _found(spec: TensorSpec, array: Any) -> ArraySpec:
+    """What an input or output of a model was in a call."""
+    from tilewright.dtypes import from_numpy
+    from tilewright.runtime.manifest import ArraySpec
+
+    try:
+        return ArraySpec(spec.name, array.shape, from_numpy(array.dtype).name)
+    except (AttributeError, KeyError):
+        raise ArgumentError(f"{spec} is no array to describe", help="call the model with `tw.from_onnx`") from None
 
 
 def _model_input(spec: TensorSpec, *, given: bool) -> ArraySpec:
@@ -209,22 +223,29 @@ def _inputs(specs: Sequence[ArraySpec], files: Sequence[Path]) -> list[Any]:
     return arrays
 
 
-def _describe(file: Path, program: AnyProgram, result: Any, times: list[float]) -> Report:
+def _describe(
+    file: Path,
+    program: AnyProgram,
+    inputs: Sequence[ArraySpec],
+    outputs: Sequence[ArraySpec],
+    result: Any,
+    times: list[float],
+) -> Report:
     from tilewright.options import current
     from tilewright.runtime.cpu_features import default_threads
 
     manifest = program.manifest
     threads = current().threads or default_threads()
     results: list[Any] = [*result] if isinstance(result, tuple) else [result]
-    outputs = [_array_document(s) | _summary(a) for s, a in zip(manifest.outputs, results, strict=True)]
+    described = [_array_document(s) | _summary(a) for s, a in zip(outputs, results, strict=True)]
     document: dict[str, Any] = {
         "file": str(file),
         "name": manifest.name,
         "triple": manifest.triple,
         "cpu": manifest.cpu,
         "features": list(manifest.features),
-        "inputs": [_array_document(spec) for spec in manifest.inputs],
-        "outputs": outputs,
+        "inputs": [_array_document(spec) for spec in inputs],
+        "outputs": described,
         "arena_bytes": manifest.memory_bytes(threads),
         "constants_bytes": sum(constant.nbytes for constant in manifest.constants),
         "estimated_s": manifest.estimated_seconds,
@@ -233,15 +254,21 @@ def _describe(file: Path, program: AnyProgram, result: Any, times: list[float]) 
         "median_s": times[len(times) // 2],
         "best_s": times[0],
     }
-    return Report(document, lambda console: _show_program(console, document, program))
+    return Report(document, lambda console: _show_program(console, document, program, inputs, outputs))
 
 
-def _show_program(console: Console, document: dict[str, Any], program: AnyProgram) -> None:
+def _show_program(
+    console: Console,
+    document: dict[str, Any],
+    program: AnyProgram,
+    inputs: Sequence[ArraySpec],
+    outputs: Sequence[ArraySpec],
+) -> None:
     manifest = program.manifest
     pairs: dict[str, object] = {"program": f"{manifest.name} for {manifest.cpu} ({manifest.triple})"}
     pairs["features"] = " ".join(manifest.features)
-    pairs |= {f"input {spec.name}": spec for spec in manifest.inputs}
-    for spec, found in zip(manifest.outputs, document["outputs"], strict=True):
+    pairs |= {f"input {spec.name}": spec for spec in inputs}
+    for spec, found in zip(outputs, document["outputs"], strict=True):
         values = "".join(f", {name} {found[name]:.6g}" for name in ("minimum", "maximum", "mean") if name in found)
         pairs[f"output {spec.name}"] = f"{spec}{values}"
     pairs["arena"] = f"{bytes_text(document['arena_bytes'])}, constants {bytes_text(document['constants_bytes'])}"

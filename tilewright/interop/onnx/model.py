@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+import keyword
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -173,6 +176,7 @@ class OnnxModel:
                         roots[leaf.value] = name
             return self._trace(values | {name: lifted(array) for name, array in static.items()}, roots)
 
+        traced.__dict__["__signature__"] = _signature(names)
         traced.__name__ = text(self._model.proto.graph.name) or "model"
         return JitFunction(traced, self._target, (), ())
 
@@ -180,6 +184,17 @@ class OnnxModel:
         walk = Walk(self._model, Folder(roots), self._model.versions)
         results = walk.run_main(self._model.proto.graph, values)
         return results[0] if len(results) == 1 else tuple(results)
+
+
+def _signature(names: Sequence[str]) -> inspect.Signature:
+    """Parameters that are called as the inputs are, as far as Python's names go."""
+    taken: list[str] = []
+    for n, name in enumerate(names):
+        plain = re.sub(r"\W", "_", name)
+        is_free = plain.isidentifier() and not keyword.iskeyword(plain) and plain not in taken
+        taken.append(plain if is_free else f"input_{n}")
+    kind = inspect.Parameter.POSITIONAL_ONLY
+    return inspect.Signature([inspect.Parameter(name, kind) for name in taken])
 
 
 def _as_numpy(results: Any) -> Any:
@@ -215,8 +230,9 @@ def _spec(info: Proto) -> TensorSpec:
 
 def _size(dim: Proto) -> int | str | None:
     if dim.HasField("dim_value"):
-        return int(dim.dim_value)
-    return str(dim.dim_param) or None
+        return int(dim.dim_value) if dim.dim_value >= 0 else None
+    # Exporters write "?" for sizes that have nothing to do with each other.
+    return None if dim.dim_param in ("", "?") else text(dim.dim_param)
 
 
 def _checked(spec: TensorSpec, value: Any, sizes: dict[str, int]) -> Any:

@@ -79,14 +79,19 @@ def _convolved(x: Array, w: Array, geometry: Geometry, groups: int) -> Array:
     key = tuple(
         slice(max(0, -a), n - max(0, -b)) for a, b, n in zip(geometry.low, geometry.high, x.shape[2:], strict=True)
     )
-    return tw.nn.conv(
-        x[(slice(None), slice(None), *key)],
-        w,
-        stride=geometry.strides,
-        padding=list(zip(low, high, strict=True)),
-        dilation=geometry.dilations,
+    image = x[(slice(None), slice(None), *key)]
+    # An axis with one place under a window of one element carries no geometry, but costs as the innermost axis.
+    kept = [d for d, n in enumerate(image.shape[2:]) if (n, w.shape[2 + d], low[d], high[d]) != (1, 1, 0, 0)] or [0]
+    y = tw.nn.conv(
+        tw.reshape(image, (*image.shape[:2], *(image.shape[2 + d] for d in kept))),
+        tw.reshape(w, (*w.shape[:2], *(w.shape[2 + d] for d in kept))),
+        stride=[geometry.strides[d] for d in kept],
+        padding=[(low[d], high[d]) for d in kept],
+        dilation=[geometry.dilations[d] for d in kept],
         groups=groups,
     )
+    sizes = iter(y.shape[2:])
+    return tw.reshape(y, (*y.shape[:2], *(next(sizes) if d in kept else 1 for d in range(image.ndim - 2))))
 
 
 @operator("ConvTranspose")
