@@ -159,7 +159,7 @@ def _run_model(file: Path, inputs: Sequence[Path], repeat: int) -> Report:
     if program is None:
         raise ArgumentError("this target makes no programs to describe", help="use --target cpu")
     inputs_found = [_found(spec, array) for spec, array in zip(model.inputs, arrays, strict=True)]
-    results = result if isinstance(result, tuple) else (result,)
+    results: list[Any] = [result] if len(model.outputs) == 1 else [*result]
     outputs_found = [_found(spec, array) for spec, array in zip(model.outputs, results, strict=True)]
     return _describe(file, program, inputs_found, outputs_found, result, times)
 

@@ -183,6 +183,43 @@ def test_newer_operators_are_refused() -> None:
         tw.from_onnx(model)
 
 
+def test_attributes_that_a_rule_does_not_know_are_refused() -> None:
+    model = _linear()
+    model.graph.node[1].attribute.append(helper.make_attribute("slope", 0.5))
+    with pytest.raises(UnsupportedOperatorError, match="`Relu` with the attribute `slope`"):
+        tw.from_onnx(model)(np.ones((1, 4), np.float32))
+
+
+def test_narrow_types_go_in_and_out() -> None:
+    import ml_dtypes
+
+    nodes = [helper.make_node("Transpose", ["x"], ["t"]), helper.make_node("Cast", ["t"], ["f"], to=TensorProto.FLOAT)]
+    inputs = [_tensor("x", [2, 3], TensorProto.INT4)]
+    outputs = [_tensor("t", [3, 2], TensorProto.INT4), _tensor("f", [3, 2])]
+    graph = helper.make_graph(nodes, "g", inputs, outputs)
+    model = tw.from_onnx(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)]))
+    x = np.array([[-8, -1, 0], [1, 5, 7]]).astype(ml_dtypes.int4)
+    moved, numbers = model(x)
+    assert moved.dtype == x.dtype
+    np.testing.assert_array_equal(moved.astype(np.int8), x.T.astype(np.int8))
+    np.testing.assert_array_equal(numbers, x.T.astype(np.float32))
+
+
+@pytest.mark.parametrize("name", ["float4_e2m1fn", "float8_e4m3fnuz", "float8_e5m2fnuz"])
+@pytest.mark.parametrize("saturate", [True, False])
+def test_casts_to_narrow_floats_round_as_ml_dtypes(name: str, saturate: bool) -> None:
+    import ml_dtypes
+
+    from tilewright.interop.onnx.narrow import encoded, from_codes
+
+    storage = np.dtype(getattr(ml_dtypes, name))
+    x = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    largest = np.float16(ml_dtypes.finfo(storage).max)
+    expected = (np.clip(x, -largest, largest) if saturate else x).astype(storage)
+    found = from_codes(tw.jit(lambda x: encoded(x, storage, saturate=saturate))(x))
+    np.testing.assert_array_equal(found.view(np.uint8), expected.view(np.uint8))
+
+
 def test_importing_tilewright_does_not_import_onnx() -> None:
     code = "import sys, tilewright as tw; tw.jit; sys.exit('onnx' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -13,7 +13,7 @@ import numpy as np
 from tilewright.api.array import Array, located
 from tilewright.errors import ModelFileError, TilewrightError, UnsupportedOperatorError
 from tilewright.interop.onnx.folding import Folder, StaticInputsNeeded
-from tilewright.interop.onnx.loading import LoadedModel, attributes_of, standard_domain, text
+from tilewright.interop.onnx.loading import LoadedModel, attribute_value, attributes_of, standard_domain, text
 from tilewright.interop.onnx.narrow import Coded, is_sequence
 from tilewright.interop.onnx.protobuf import Proto, definitions, onnx
 from tilewright.interop.onnx.registry import Node, Rule, find_rule, lifted, takes_narrow
@@ -27,6 +27,8 @@ _MOVES = frozenset(
     | {"Transpose", "Unsqueeze"}
 )
 _MAX_DEPTH = 40
+# Attributes that change no result: hints of old versions, and choices between forms that are equal here.
+_IRRELEVANT = frozenset({"consumed_inputs", "seed", "sorted", "stash_type"})
 # What malformed attributes and inputs make of plain Python in a rule.
 _MALFORMED = (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError)
 
@@ -127,6 +129,7 @@ class Walk:
         version = self.versions.get(domain, 1)
         node = Node(proto.op_type, version, attributes, wanted, self.folder.contents, self._inner_runner(scope))
         results = _applied(rule, node, inputs)
+        _check_all_read(node, domain)
         return results if _is_tuple(results) else (results,)
 
     def _inner_runner(self, scope: Scope) -> Callable[..., list[Value]]:
@@ -188,6 +191,23 @@ class _Initialiser:
 
     def array(self) -> Value:
         return lifted(decode(self._tensor, self._folder))
+
+
+def _check_all_read(node: Node, domain: str) -> None:
+    """Refuse a node with attributes that its rule does not know, unless they have the values that they have by default.
+
+    Raises:
+        UnsupportedOperatorError: there is one.
+    """
+    unread = node.attributes.keys() - node.read - _IRRELEVANT
+    schema = _schema(domain, node.op, node.version) if unread else None
+    for name in sorted(unread):
+        known = schema.attributes.get(name) if schema is not None else None
+        if known is None or not known.default_value.name:
+            raise node.unsupported(f"`{node.op}` with the attribute `{name}`")
+        default = attribute_value(known.default_value, None)
+        if node.attributes[name] != default:
+            raise node.unsupported(f"`{node.op}` with `{name}`={node.attributes[name]!r}, not {default!r}")
 
 
 def _is_tuple(value: object) -> TypeGuard[tuple[Any, ...]]:

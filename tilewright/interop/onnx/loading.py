@@ -96,13 +96,14 @@ def attributes_of(node: Proto, folder: Path | None, outer: Mapping[str, Any] | N
     found: dict[str, Any] = {}
     for attribute in node.attribute:
         if not attribute.ref_attr_name:
-            found[attribute.name] = _attribute(attribute, folder)
+            found[attribute.name] = attribute_value(attribute, folder)
         elif outer is not None and attribute.ref_attr_name in outer:
             found[attribute.name] = outer[attribute.ref_attr_name]
     return found
 
 
-def _attribute(attribute: Proto, folder: Path | None) -> Any:
+def attribute_value(attribute: Proto, folder: Path | None) -> Any:
+    """What one `AttributeProto` holds; the message itself where it holds something else."""
     kinds = attribute.AttributeType
     kind = attribute.type
     if kind == kinds.FLOAT:

@@ -47,7 +47,8 @@ class Node:
     """One node of a model as a rule sees it.
 
     `version` is that of its operator set; `wanted` says which results are named; `contents` gives the elements of a
-    value that must be known while tracing, and `run` traces a graph among the attributes.
+    value that must be known while tracing, and `run` traces a graph among the attributes. `read` collects the
+    attributes that the rule has looked at.
     """
 
     op: str
@@ -56,9 +57,11 @@ class Node:
     wanted: tuple[bool, ...]
     contents: Callable[[Array, str], Tensor]
     run: Callable[..., list[Any]] = field(repr=False)
+    read: set[str] = field(default_factory=set[str])
 
     def get(self, name: str, default: Any = None) -> Any:
         """An attribute, or its default."""
+        self.read.add(name)
         return self.attributes.get(name, default)
 
     def required(self, name: str) -> Any:
@@ -67,9 +70,14 @@ class Node:
         Raises:
             ModelFileError: it is missing.
         """
+        self.read.add(name)
         if name not in self.attributes:
             raise located(ModelFileError(f"the attribute `{name}` is missing", help="export the model again"))
         return self.attributes[name]
+
+    def ignore(self, *names: str) -> None:
+        """Attributes that say nothing new, or nothing that matters for this form of the operator."""
+        self.read.update(names)
 
     def known(self, value: Any, what: str) -> Tensor:
         """The elements of an input that shapes depend on."""

@@ -34,6 +34,7 @@ class _NeedsChoice(Exception):
 @operator("If", narrow=True)
 def if_(node: Node, condition: Array) -> tuple[Any, ...]:
     """One of two graphs."""
+    node.ignore("then_branch", "else_branch")
     known = _known(node, condition, "cond")
     if known is None:
         try:

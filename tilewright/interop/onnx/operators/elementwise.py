@@ -100,6 +100,7 @@ for _name, _function in _VARIADIC.items():
 def aligned(node: Node, a: Array, b: Array) -> Array:
     """The second operand as operators before version 7 place it: its axes from `axis` of the first on."""
     axis = node.get("axis")
+    node.ignore("broadcast")
     if node.version >= 7 or axis is None or not node.get("broadcast", 0):
         return b
     return tw.reshape(b, (*b.shape, *(1,) * (a.ndim - axis % max(a.ndim, 1) - b.ndim)))
@@ -407,6 +408,9 @@ def bit_cast(node: Node, x: Array) -> Array:
 @operator("Dropout")
 def dropout(node: Node, x: Array, ratio: Any = None, training: Any = None) -> Any:
     """As it is when a model is used: the identity, and a mask of trues."""
+    node.ignore("ratio")
+    if node.version < 7 and not node.get("is_test", 0):
+        raise node.unsupported("`Dropout` in training, of a version before 7")
     in_training = training is not None and bool(node.known(training, "training_mode").reshape(-1)[0])
     dropped = 0.5 if ratio is None else None
     if in_training and (dropped is not None or float(node.known(ratio, "ratio").reshape(-1)[0]) != 0.0):

@@ -17,6 +17,7 @@ def matmul(node: Node, a: Array, b: Array) -> Array:
 @operator("Gemm")
 def gemm(node: Node, a: Array, b: Array, c: Array | None = None) -> Array:
     """`alpha * a @ b + beta * c`, with transposes."""
+    node.ignore("broadcast")
     left = a.mT if node.get("transA", 0) else a
     right = b.mT if node.get("transB", 0) else b
     alpha, beta = node.get("alpha", 1.0), node.get("beta", 1.0)

@@ -18,6 +18,9 @@ def _from_wide(x: Array, result: Array) -> Array:
 @operator("BatchNormalization")
 def batch_normalization(node: Node, x: Array, scale: Array, bias: Array, mean: Array, variance: Array) -> Any:
     """By given statistics, or by those of the batch where `training_mode` asks for it."""
+    node.ignore("momentum")
+    if (node.version < 7 and not node.get("is_test", 0)) or not node.get("spatial", 1):
+        raise node.unsupported("`BatchNormalization` in training, or of single elements, of a version before 9")
     shape = (1, -1, *(1,) * max(x.ndim - 2, 0)) if x.ndim > 1 else (-1,)
     y = wide(x)
     training = node.get("training_mode", 0)
@@ -50,6 +53,8 @@ def instance_normalization(node: Node, x: Array, scale: Array, bias: Array) -> A
 @operator("LayerNormalization")
 def layer_normalization(node: Node, x: Array, scale: Array, bias: Array | None = None) -> Any:
     """Over all axes from `axis` on; gives the mean and the inverse deviation too where they are named."""
+    if node.get("stash_type", 1) != 1:
+        raise node.unsupported("`LayerNormalization` that computes in another type than f32")
     first = node.get("axis", -1) % max(x.ndim, 1)
     axes = tuple(range(first, x.ndim))
     y = wide(x)

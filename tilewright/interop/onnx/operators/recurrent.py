@@ -65,6 +65,8 @@ Step = Callable[[_Layer, Array, tuple[Array, ...]], tuple[Array, ...]]
 
 def _layers(node: Node, w: Array, r: Array, bias: Array | None, defaults: tuple[str, ...]) -> list[_Layer]:
     directions, rows = w.shape[0], w.shape[1]
+    if node.get("hidden_size", r.shape[2]) != r.shape[2]:
+        raise node.unsupported(f"`{node.op}` of weights for {r.shape[2]} hidden elements, not `hidden_size`")
     names = node.get("activations", defaults * directions)
     alphas, betas = node.get("activation_alpha", ()), node.get("activation_beta", ())
     per = len(defaults)

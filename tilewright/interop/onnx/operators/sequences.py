@@ -32,6 +32,7 @@ def sequence_construct(node: Node, *arrays: Array) -> Sequence:
 @operator("SequenceEmpty")
 def sequence_empty(node: Node) -> Sequence:
     """A sequence of nothing."""
+    node.ignore("dtype")
     return []
 
 
@@ -89,6 +90,7 @@ def concat_from_sequence(node: Node, sequence: Sequence) -> Array:
 @operator("Optional")
 def optional(node: Node, value: Any = None) -> Any:
     """A value that may be absent."""
+    node.ignore("type")
     return value
 
 

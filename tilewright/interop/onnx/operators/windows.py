@@ -69,7 +69,9 @@ def _with_bias(y: Array, bias: Array | None) -> Array:
 @operator("Conv")
 def conv(node: Node, x: Array, w: Array, bias: Array | None = None) -> Array:
     """Correlation with windows, in groups of channels."""
-    geometry = geometry_of(node, x.shape[2:], node.get("kernel_shape", w.shape[2:]))
+    if node.get("kernel_shape", w.shape[2:]) != w.shape[2:]:
+        raise node.unsupported(f"`Conv` of weights for windows {w.shape[2:]}, not `kernel_shape`")
+    geometry = geometry_of(node, x.shape[2:], w.shape[2:])
     return _with_bias(_convolved(x, w, geometry, node.get("group", 1)), bias)
 
 
@@ -100,6 +102,8 @@ def conv_transpose(node: Node, x: Array, w: Array, bias: Array | None = None) ->
     rank = x.ndim - 2
     groups = node.get("group", 1)
     window = w.shape[2:]
+    if node.get("kernel_shape", window) != window:
+        raise node.unsupported(f"`ConvTranspose` of weights for windows {window}, not `kernel_shape`")
     strides, dilations = node.get("strides", (1,) * rank), node.get("dilations", (1,) * rank)
     spans = [(n - 1) * d + 1 for n, d in zip(window, dilations, strict=True)]
     extra = node.get("output_padding", (0,) * rank)
