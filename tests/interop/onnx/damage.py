@@ -11,7 +11,9 @@ from __future__ import annotations
 import argparse
 import collections
 import random
+import signal
 import time
+import traceback
 from typing import Any
 
 import numpy as np
@@ -21,7 +23,7 @@ import tilewright as tw
 from tests.interop.onnx.cases import cases
 from tilewright.errors import CompilerBug, TilewrightError, VerificationError
 
-_SLOW_S = 20.0
+_SLOW_S = 10.0
 
 
 def damaged(data: bytes, random_: random.Random) -> Any:
@@ -84,20 +86,31 @@ def subjects() -> list[tuple[str, bytes, list[Any]]]:
     return [(case.name, case.model.SerializeToString(), list(case.data_sets[0][0])) for case in found]
 
 
+def _stop(number: int, frame: Any) -> None:
+    traceback.print_stack(frame, limit=6)
+    raise Hung
+
+
+class Hung(BaseException):
+    """A model took too long; no handler of errors may take it for one."""
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     models = subjects()
+    signal.signal(signal.SIGALRM, _stop)
     counts: collections.Counter[str] = collections.Counter()
     for n in range(given.seed, given.seed + given.count):
         random_ = random.Random(n)
         name, data, inputs = random_.choice(models)
+        signal.alarm(int(_SLOW_S))
         try:
             with np.errstate(all="ignore"):
                 counts[outcome(damaged(data, random_), inputs)] += 1
-        except Exception as error:
+        except (Exception, Hung) as error:
             counts[f"escaped: {type(error).__name__}"] += 1
             print(f"seed {n}, {name}: {type(error).__name__}: {str(error)[:300]}", flush=True)
     print(dict(counts))

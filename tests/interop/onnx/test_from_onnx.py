@@ -215,9 +215,12 @@ def test_casts_to_narrow_floats_round_as_ml_dtypes(name: str, saturate: bool) ->
     storage = np.dtype(getattr(ml_dtypes, name))
     x = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
     largest = np.float16(ml_dtypes.finfo(storage).max)
-    expected = (np.clip(x, -largest, largest) if saturate else x).astype(storage)
+    with np.errstate(invalid="ignore"):
+        expected = (np.clip(x, -largest, largest) if saturate else x).astype(storage)
     found = from_codes(tw.jit(lambda x: encoded(x, storage, saturate=saturate))(x))
-    np.testing.assert_array_equal(found.view(np.uint8), expected.view(np.uint8))
+    # Four bits have no NaN: what becomes of one is not defined.
+    defined = np.ones(x.shape, bool) if "float8" in name else ~np.isnan(x)
+    np.testing.assert_array_equal(found.view(np.uint8)[defined], expected.view(np.uint8)[defined])
 
 
 def test_importing_tilewright_does_not_import_onnx() -> None:

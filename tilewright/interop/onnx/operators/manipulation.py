@@ -99,6 +99,8 @@ def split_sizes(node: Node, size: int, sections: Any) -> Sequence[int]:
             raise node.unsupported(f"`Split` of an axis of size {size} into {tuple(given)}")
         return given
     count = node.get("num_outputs", len(node.wanted))
+    if count != len(node.wanted):
+        raise node.unsupported(f"`{node.op}` into {count} parts, of which {len(node.wanted)} are named")
     part = -(-size // count)
     return [max(0, min(part, size - n * part)) for n in range(count)]
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from tilewright import api as tw
 from tilewright.api.array import Array
+from tilewright.api.lifting import emit
 from tilewright.interop.onnx.operators.elementwise import wide
 from tilewright.interop.onnx.registry import Node, operator
 
@@ -93,10 +94,17 @@ def local_response_normalization(node: Node, x: Array) -> Array:
     size = node.required("size")
     y = wide(x)
     before = (size - 1) // 2
-    padded = tw.pad(y * y, ((0, 0), (before, size - 1 - before), *((0, 0),) * (x.ndim - 2)))
-    total = padded[:, 0 : x.shape[1]]
-    for offset in range(1, size):
-        total = total + padded[:, offset : offset + x.shape[1]]
+    rest = (0,) * (x.ndim - 2)
+    total = emit(
+        "window_reduce",
+        y * y,
+        fn="add",
+        window=(1, size, *(1 for _ in rest)),
+        strides=(1,) * x.ndim,
+        low=(0, before, *rest),
+        high=(0, size - 1 - before, *rest),
+        dilation=(1,) * x.ndim,
+    )
     scale = total * (node.get("alpha", 0.0001) / size) + node.get("bias", 1.0)
     return _from_wide(x, y / tw.pow(scale, node.get("beta", 0.75)))
 
