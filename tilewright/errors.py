@@ -87,6 +87,18 @@ class KernelSignatureError(TilewrightError):
     code = "TW0103"
 
 
+class ModelFileError(TilewrightError):
+    """A model of another framework that is malformed, or that this version does not read."""
+
+    code = "TW0104"
+
+
+class UnsupportedOperatorError(TilewrightError):
+    """A model uses an operator, or a form of one, that has no counterpart here."""
+
+    code = "TW0105"
+
+
 class ShapeError(TilewrightError):
     """Shapes that do not fit together."""
 

@@ -162,6 +162,7 @@ from tilewright.api.functions_statistics import (
     sum,
     var,
 )
+from tilewright.api.importers import from_onnx
 from tilewright.api.indexing import dynamic_slice, dynamic_update_slice, take, take_along_axis
 from tilewright.api.jit import jit
 from tilewright.api.kernel import CompiledKernel, Kernel, LoweredKernel, kernel
@@ -294,6 +295,7 @@ __all__ = [
     "floor_divide",
     "fori_loop",
     "from_dlpack",
+    "from_onnx",
     "full",
     "full_like",
     "greater",

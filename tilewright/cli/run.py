@@ -1,4 +1,4 @@
-"""`tilewright run`: a Python file with the options of the command line, or a saved program."""
+"""`tilewright run`: a Python file with the options of the command line, a saved program, or an ONNX model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import contextlib
 import sys
 import time
 import traceback
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,6 +22,7 @@ from tilewright.errors import ArgumentError, TilewrightError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from tilewright.interop.onnx import TensorSpec
     from tilewright.runtime.manifest import ArraySpec
     from tilewright.runtime.program import AnyProgram
 
@@ -36,35 +37,39 @@ def run(
     repeat: int = 20,
     flags: Flags | None = None,
 ) -> Report:
-    """Run a Python file, or a saved program (`.twp`), with the options given as flags.
+    """Run a Python file, a saved program (`.twp`), or an ONNX model, with the options given as flags.
 
     A Python file runs as `__main__` with the arguments in `sys.argv`; where it defines `main()` and has no
-    `if __name__ == "__main__"` block, that is called. A saved program runs on random inputs, or on `.npy` files, and is
-    timed.
+    `if __name__ == "__main__"` block, that is called. A saved program, or a model, runs on random inputs, or on `.npy`
+    files, and is timed.
 
     For example:
 
         tilewright run examples/01_sentence_embeddings.py "a cat" "a kitten"
         tilewright run model.twp --input x.npy --threads 2
+        tilewright run model.onnx --input x.npy
 
     Parameters
     ----------
     file
-        A `.py` or `.twp` file.
+        A `.py`, `.twp` or `.onnx` file.
     arguments
         What the Python file finds in `sys.argv`. Write `--` before flags that are for it.
     input
-        For a saved program: one `.npy` file per input, in order.
+        For a saved program or a model: one `.npy` file per input, in order.
     repeat
-        For a saved program: timed calls.
+        For a saved program or a model: timed calls.
     """
     find_file(file)
-    if file.suffix == ".twp":
+    if file.suffix in (".twp", ".onnx"):
         if arguments:
-            raise ArgumentError("a saved program takes no arguments", help="give arrays with --input x.npy")
-        return _run_program(file, input, repeat)
+            raise ArgumentError(
+                "a saved program, or a model, takes no arguments", help="give arrays with --input x.npy"
+            )
+        return (_run_program if file.suffix == ".twp" else _run_model)(file, input, repeat)
     if input:
-        raise ArgumentError("`--input` is for saved programs", help="give a Python file its arguments after its name")
+        what = "`--input` is for saved programs and models"
+        raise ArgumentError(what, help="give a Python file its arguments after its name")
     return _run_script(file, arguments, to_stderr=flags is not None and flags.json)
 
 
@@ -137,25 +142,70 @@ def _skip_to(file: Path, trace: TracebackType | None) -> TracebackType | None:
 def _run_program(file: Path, inputs: Sequence[Path], repeat: int) -> Report:
     from tilewright.runtime.program import load
 
+    program = load(file)
+    arrays = _inputs(program.manifest.inputs, inputs)
+    result, times = _timed(program, arrays, repeat)
+    manifest = program.manifest
+    return _describe(file, program, manifest.inputs, manifest.outputs, result, times)
+
+
+def _run_model(file: Path, inputs: Sequence[Path], repeat: int) -> Report:
+    from tilewright.api.importers import from_onnx
+
+    model = from_onnx(file)
+    arrays = _inputs([_model_input(spec, given=bool(inputs)) for spec in model.inputs], inputs)
+    result, times = _timed(model, arrays, repeat)
+    program = getattr(model.lower(*arrays).compile().executable, "program", None)
+    if program is None:
+        raise ArgumentError("this target makes no programs to describe", help="use --target cpu")
+    inputs_found = [_found(spec, array) for spec, array in zip(model.inputs, arrays, strict=True)]
+    results: list[Any] = [result] if len(model.outputs) == 1 else [*result]
+    outputs_found = [_found(spec, array) for spec, array in zip(model.outputs, results, strict=True)]
+    return _describe(file, program, inputs_found, outputs_found, result, times)
+
+
+def _found(spec: TensorSpec, array: Any) -> ArraySpec:
+    """What an input or output of a model was in a call."""
+    from tilewright.dtypes import from_numpy
+    from tilewright.runtime.manifest import ArraySpec
+
+    try:
+        return ArraySpec(spec.name, array.shape, from_numpy(array.dtype).name)
+    except (AttributeError, KeyError):
+        raise ArgumentError(f"{spec} is no array to describe", help="call the model with `tw.from_onnx`") from None
+
+
+def _model_input(spec: TensorSpec, *, given: bool) -> ArraySpec:
+    """An input of a model as one of a program; files bring the sizes that the model leaves open."""
+    from tilewright.dtypes import DType
+    from tilewright.runtime.manifest import ArraySpec
+
+    sizes = [n for n in spec.shape or () if isinstance(n, int)]
+    is_open = spec.shape is None or len(sizes) < len(spec.shape)
+    if not isinstance(spec.dtype, DType) or (is_open and not given):
+        message = f"the input {spec} has sizes that the model leaves open, or elements of no array type"
+        raise ArgumentError(message, help="give each input with --input x.npy")
+    return ArraySpec(spec.name, tuple(sizes), spec.dtype.name)
+
+
+def _timed(function: Callable[..., Any], arrays: Sequence[Any], repeat: int) -> tuple[Any, list[float]]:
+    """The result of a call, and the times of the next ones, shortest first."""
     if repeat < 1:
         raise ArgumentError(f"`--repeat` is {repeat}", help="time at least one call")
-    program = load(file)
-    arrays = _inputs(program, inputs)
-    result = program(*arrays)
+    result = function(*arrays)
     for _ in range(_WARM_UP_CALLS):
-        program(*arrays)
+        function(*arrays)
     times: list[float] = []
     for _ in range(repeat):
         start = time.perf_counter()
-        program(*arrays)
+        function(*arrays)
         times.append(time.perf_counter() - start)
-    return _describe(file, program, result, sorted(times))
+    return result, sorted(times)
 
 
-def _inputs(program: AnyProgram, files: Sequence[Path]) -> list[Any]:
+def _inputs(specs: Sequence[ArraySpec], files: Sequence[Path]) -> list[Any]:
     import numpy as np
 
-    specs = program.manifest.inputs
     if not files:
         return [random_array(spec.shape, spec.dtype, seed) for seed, spec in enumerate(specs)]
     if len(files) != len(specs):
@@ -173,22 +223,29 @@ def _inputs(program: AnyProgram, files: Sequence[Path]) -> list[Any]:
     return arrays
 
 
-def _describe(file: Path, program: AnyProgram, result: Any, times: list[float]) -> Report:
+def _describe(
+    file: Path,
+    program: AnyProgram,
+    inputs: Sequence[ArraySpec],
+    outputs: Sequence[ArraySpec],
+    result: Any,
+    times: list[float],
+) -> Report:
     from tilewright.options import current
     from tilewright.runtime.cpu_features import default_threads
 
     manifest = program.manifest
     threads = current().threads or default_threads()
     results: list[Any] = [*result] if isinstance(result, tuple) else [result]
-    outputs = [_array_document(s) | _summary(a) for s, a in zip(manifest.outputs, results, strict=True)]
+    described = [_array_document(s) | _summary(a) for s, a in zip(outputs, results, strict=True)]
     document: dict[str, Any] = {
         "file": str(file),
         "name": manifest.name,
         "triple": manifest.triple,
         "cpu": manifest.cpu,
         "features": list(manifest.features),
-        "inputs": [_array_document(spec) for spec in manifest.inputs],
-        "outputs": outputs,
+        "inputs": [_array_document(spec) for spec in inputs],
+        "outputs": described,
         "arena_bytes": manifest.memory_bytes(threads),
         "constants_bytes": sum(constant.nbytes for constant in manifest.constants),
         "estimated_s": manifest.estimated_seconds,
@@ -197,15 +254,21 @@ def _describe(file: Path, program: AnyProgram, result: Any, times: list[float]) 
         "median_s": times[len(times) // 2],
         "best_s": times[0],
     }
-    return Report(document, lambda console: _show_program(console, document, program))
+    return Report(document, lambda console: _show_program(console, document, program, inputs, outputs))
 
 
-def _show_program(console: Console, document: dict[str, Any], program: AnyProgram) -> None:
+def _show_program(
+    console: Console,
+    document: dict[str, Any],
+    program: AnyProgram,
+    inputs: Sequence[ArraySpec],
+    outputs: Sequence[ArraySpec],
+) -> None:
     manifest = program.manifest
     pairs: dict[str, object] = {"program": f"{manifest.name} for {manifest.cpu} ({manifest.triple})"}
     pairs["features"] = " ".join(manifest.features)
-    pairs |= {f"input {spec.name}": spec for spec in manifest.inputs}
-    for spec, found in zip(manifest.outputs, document["outputs"], strict=True):
+    pairs |= {f"input {spec.name}": spec for spec in inputs}
+    for spec, found in zip(outputs, document["outputs"], strict=True):
         values = "".join(f", {name} {found[name]:.6g}" for name in ("minimum", "maximum", "mean") if name in found)
         pairs[f"output {spec.name}"] = f"{spec}{values}"
     pairs["arena"] = f"{bytes_text(document['arena_bytes'])}, constants {bytes_text(document['constants_bytes'])}"

@@ -141,3 +141,28 @@ def test_seconds_text(seconds: float | None, text: str):
 @pytest.mark.parametrize(("nbytes", "text"), [(0, "0 B"), (1536, "1.5 KiB"), (2**21, "2 MiB"), (5 * 2**30, "5 GiB")])
 def test_bytes_text(nbytes: int, text: str):
     assert bytes_text(nbytes) == text
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """`relu` of f32[batch, 4] as an ONNX file."""
+    helper = pytest.importorskip("onnx").helper
+    inputs, outputs = ([helper.make_tensor_value_info(name, 1, ["batch", 4])] for name in ("x", "y"))
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "relu", inputs, outputs)
+    path = tmp_path / "relu.onnx"
+    path.write_bytes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]).SerializeToString())
+    return path
+
+
+def test_model_runs_on_files(tilewright: CommandLine, model: Path, tmp_path: Path):
+    np.save(tmp_path / "x.npy", np.array([[1, -1, 2, -2]], np.float32))
+    document = tilewright("run", "--json", model, "--input", tmp_path / "x.npy", "--repeat", "2").document
+    assert document["inputs"] == [{"name": "x", "shape": [1, 4], "dtype": "f32"}]
+    assert document["outputs"][0]["maximum"] == 2
+    assert document["outputs"][0]["minimum"] == 0
+
+
+def test_model_with_open_sizes_needs_files(tilewright: CommandLine, model: Path):
+    run = tilewright("run", model)
+    assert run.exit_code != 0
+    assert "x: f32[batch, 4]" in run.stderr

@@ -1,0 +1,124 @@
+"""The backend tests of the `onnx` package, run one by one."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+from onnx.backend.test.loader import load_model_tests
+from onnx.backend.test.runner import Runner
+
+import tilewright as tw
+from tilewright.errors import DataDependentShapeError, DTypeError, TilewrightError, UnsupportedOperatorError
+
+KINDS = ("node", "simple", "pytorch-operator", "pytorch-converted")
+# What says that a model is not supported; anything else is a failure.
+_REFUSALS = (UnsupportedOperatorError, DataDependentShapeError, DTypeError)
+
+
+# Tests whose expected values are rounding errors of the reference that are larger than the tolerance.
+NOISE = {
+    "test_dft_inverse": "1.9e-7 is expected where 0 is exact, at a tolerance of 1e-7",
+    "test_dft_inverse_opset19": "1.9e-7 is expected where 0 is exact, at a tolerance of 1e-7",
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one test: `state` is passed, unsupported, noise, wrong or error."""
+
+    name: str
+    state: str
+    reason: str = ""
+    operators: tuple[str, ...] = ()
+
+
+def cases(kind: str) -> list[Any]:
+    """All tests of a kind, in the order of their names."""
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        return sorted(load_model_tests(kind=kind), key=lambda case: case.name)
+
+
+def run_case(case: Any) -> Outcome:
+    """Run a test on the cpu target and compare at its own tolerances."""
+    model = case.model or onnx.load(os.path.join(case.model_dir, "model.onnx"))
+    operators = tuple(sorted({f"{n.domain}.{n.op_type}" if n.domain else n.op_type for n in model.graph.node}))
+    try:
+        imported = tw.from_onnx(model, target="cpu")
+        for inputs, expected in _data(case, model):
+            result = imported(*inputs)
+            results = [result] if len(model.graph.output) == 1 else list(result)
+            try:
+                _compare(expected, results, case)
+            except (AssertionError, TypeError, AttributeError) as error:
+                state = "noise" if case.name in NOISE else "wrong"
+                return Outcome(case.name, state, NOISE.get(case.name, str(error)[:2000]), operators)
+    except _REFUSALS as error:
+        return Outcome(case.name, "unsupported", error.message, operators)
+    except TilewrightError as error:
+        return Outcome(case.name, "error", f"{type(error).__name__}: {error.message}"[:2000], operators)
+    except Exception as error:
+        return Outcome(case.name, "error", f"{type(error).__name__}: {error}"[:2000], operators)
+    return Outcome(case.name, "passed", "", operators)
+
+
+def _compare(expected: Any, found: Any, case: Any) -> None:
+    """Raises what NumPy's assertions do. Sequences are compared item by item, which the suite's own function takes for
+    rows of arrays."""
+    if isinstance(expected, list):
+        assert isinstance(found, list | tuple), f"{type(found).__name__} instead of a list"
+        assert len(found) == len(expected), f"{len(found)} items instead of {len(expected)}"
+        for wanted, given in zip(expected, found, strict=True):
+            _compare(wanted, given, case)
+        return
+    if expected is None:
+        assert found is None, "a value instead of nothing"
+        return
+    Runner.assert_similar_outputs([np.asarray(expected)], [np.asarray(found)], case.rtol, case.atol)
+
+
+def _data(case: Any, model: Any) -> list[tuple[list[Any], list[Any]]]:
+    if case.data_sets is not None:
+        return [tuple([_array(x) for x in part] for part in pair) for pair in case.data_sets]
+    folders = sorted(glob.glob(os.path.join(case.model_dir, "test_data_set*")))
+    return [
+        (_read(folder, "input", model.graph.input), _read(folder, "output", model.graph.output)) for folder in folders
+    ]
+
+
+def _array(value: Any) -> Any:
+    return numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
+
+
+def _read(folder: str, what: str, declared: Any) -> list[Any]:
+    files = glob.glob(os.path.join(folder, f"{what}_*.pb"))
+    return [_stored(os.path.join(folder, f"{what}_{n}.pb"), declared[n].type) for n in range(len(files))]
+
+
+def _stored(path: str, type: Any) -> Any:
+    with open(path, "rb") as file:
+        data = file.read()
+    if type.HasField("sequence_type"):
+        sequence = onnx.SequenceProto()
+        sequence.ParseFromString(data)
+        return numpy_helper.to_list(sequence)
+    if type.HasField("optional_type"):
+        optional = onnx.OptionalProto()
+        optional.ParseFromString(data)
+        return numpy_helper.to_optional(optional)
+    tensor = onnx.TensorProto()
+    tensor.ParseFromString(data)
+    return numpy_helper.to_array(tensor)
+
+
+def short(reason: str) -> str:
+    """A reason without what differs from test to test."""
+    return re.sub(r"node .*?\) of [^:]*: ", "", reason.splitlines()[0] if reason else "")[:160]

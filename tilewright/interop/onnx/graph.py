@@ -1,0 +1,332 @@
+"""The walk over a graph: each node is traced by its rule, or by the body that defines its operator."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeGuard
+
+import numpy as np
+
+from tilewright.api.array import Array, located
+from tilewright.errors import ModelFileError, TilewrightError, UnsupportedOperatorError
+from tilewright.interop.onnx.folding import Folder, StaticInputsNeeded
+from tilewright.interop.onnx.loading import LoadedModel, attribute_value, attributes_of, standard_domain, text
+from tilewright.interop.onnx.narrow import Coded, is_sequence
+from tilewright.interop.onnx.protobuf import Proto, definitions, onnx
+from tilewright.interop.onnx.registry import Node, Rule, find_rule, lifted, takes_narrow
+from tilewright.interop.onnx.tensors import STORAGE, Tensor, decode
+
+# An array, its bit patterns where no array has its type, a list of them (a sequence), or None (an absent optional).
+Value = Any
+# Operators that move elements without looking at them.
+_MOVES = frozenset(
+    {"DepthToSpace", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "SpaceToDepth", "Squeeze", "Tile"}
+    | {"Transpose", "Unsqueeze"}
+)
+_MAX_DEPTH = 40
+# Attributes that change no result: hints of old versions, and choices between forms that are equal here.
+_IRRELEVANT = frozenset({"consumed_inputs", "seed", "sorted", "stash_type"})
+# What malformed attributes and inputs make of plain Python in a rule.
+_MALFORMED = (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError)
+
+
+@dataclass(frozen=True)
+class Scope:
+    """The values that a graph's nodes see by name, its own before those of the graphs around it."""
+
+    values: dict[str, Value] = field(default_factory=dict)
+    outer: Scope | None = None
+
+    def find(self, name: str) -> Value:
+        """The value called `name`.
+
+        Raises:
+            ModelFileError: nothing before this node has that name.
+        """
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.values:
+                return scope.values[name]
+            scope = scope.outer
+        raise located(ModelFileError(f"nothing gives the value {name!r}", help="nodes must follow what they read"))
+
+
+@dataclass(frozen=True)
+class Walk:
+    """Traces graphs of one model. `versions` are those of the operator sets, `outer` the attributes of the function
+    whose body is walked, `depth` how many bodies and graphs are around."""
+
+    model: LoadedModel
+    folder: Folder
+    versions: Mapping[str, int]
+    outer: Mapping[str, Any] | None = None
+    depth: int = 0
+
+    def run_main(self, graph: Proto, values: Mapping[str, Value]) -> list[Value]:
+        """Trace the model's graph for inputs by name, which go before its initialisers; as `run_graph`."""
+        return self._run_graph(graph, values, None)
+
+    def run_graph(self, graph: Proto, arguments: Sequence[Value], outer: Scope | None) -> list[Value]:
+        """Trace a graph for its inputs, in order, and give its outputs.
+
+        Raises:
+            TilewrightError: a node cannot be traced; the message names it.
+        """
+        names = [given.name for given in graph.input]
+        if len(arguments) > len(names):
+            message = f"{len(arguments)} values for the {len(names)} inputs of a graph"
+            raise located(ModelFileError(message, help="export the model again"))
+        return self._run_graph(graph, dict(zip(names, arguments, strict=False)), outer)
+
+    def _run_graph(self, graph: Proto, values: Mapping[str, Value], outer: Scope | None) -> list[Value]:
+        scope = Scope(outer=outer)
+        for tensor in graph.initializer:
+            scope.values[tensor.name] = _Initialiser(tensor, self.model.folder)
+        if graph.sparse_initializer:
+            raise located(UnsupportedOperatorError("the model has sparse initialisers", help="store them dense"))
+        scope.values.update(values)
+        self._run_nodes(graph.node, scope)
+        return [self._read(scope, output.name) for output in graph.output]
+
+    def _run_nodes(self, nodes: Sequence[Proto], scope: Scope) -> None:
+        if self.depth > _MAX_DEPTH:
+            raise located(ModelFileError(f"graphs are nested more than {_MAX_DEPTH} deep", help="flatten the model"))
+        for proto in nodes:
+            inputs: list[Value] = []
+            try:
+                inputs = [self._read(scope, name) if name else None for name in proto.input]
+                results = self._run_node(proto, inputs, scope)
+            except StaticInputsNeeded:
+                raise
+            except TilewrightError as error:
+                error.message = f"{_described(proto, inputs)}: {error.message}"
+                error.args = (error.message,)
+                raise
+            except _MALFORMED as error:
+                message = f"{_described(proto, inputs)}: {error or type(error).__name__}"
+                raise located(ModelFileError(message, help="the node is malformed: export the model again")) from error
+            scope.values.update((name, value) for name, value in zip(proto.output, results, strict=False) if name)
+
+    def _read(self, scope: Scope, name: str) -> Value:
+        value = scope.find(name)
+        return value.array() if isinstance(value, _Initialiser) else value
+
+    def _run_node(self, proto: Proto, inputs: list[Value], scope: Scope) -> Sequence[Value]:
+        domain = standard_domain(proto.domain)
+        attributes = attributes_of(proto, self.model.folder, self.outer)
+        function = _local_function(self.model.proto, domain, proto.op_type)
+        if function is not None:
+            return self._run_function(function, inputs, attributes)
+        rule = find_rule(domain, proto.op_type, self.versions.get(domain, 1))
+        if rule is None:
+            return self._run_function(self._body(proto, domain, inputs, attributes), inputs, attributes)
+        while inputs and inputs[-1] is None and len(inputs) > 1:
+            inputs.pop()
+        wanted = tuple(bool(name) for name in proto.output)
+        version = self.versions.get(domain, 1)
+        node = Node(proto.op_type, version, attributes, wanted, self.folder.contents, self._inner_runner(scope))
+        results = _applied(rule, node, inputs)
+        _check_all_read(node, domain)
+        return results if _is_tuple(results) else (results,)
+
+    def _inner_runner(self, scope: Scope) -> Callable[..., list[Value]]:
+        inner = Walk(self.model, self.folder, self.versions, self.outer, self.depth + 1)
+
+        def run(graph: Proto, *arguments: Value) -> list[Value]:
+            return inner.run_graph(graph, arguments, scope)
+
+        return run
+
+    # ---- operators that are defined by other operators --------------------------------------------------------------
+
+    def _body(self, proto: Proto, domain: str, inputs: Sequence[Value], attributes: Mapping[str, Any]) -> Proto:
+        """The function that ONNX defines an operator by.
+
+        Raises:
+            UnsupportedOperatorError: there is none.
+        """
+        version = self.versions.get(domain, 1)
+        schema = _schema(domain, proto.op_type, version)
+        if schema is not None and schema.has_function:
+            return schema.function_body
+        if schema is not None and schema.has_context_dependent_function:
+            types = [_type_proto(value).SerializeToString() for value in inputs]
+            written = _with_attributes(proto, attributes)
+            text = schema.get_context_dependent_function(written.SerializeToString(), types)
+            if text:
+                function = onnx().FunctionProto()
+                function.ParseFromString(text)
+                return function
+        message = f"the operator {_qualified(domain, proto.op_type)} of version {version} is not supported"
+        raise located(UnsupportedOperatorError(message, help="rewrite this node of the model with other operators"))
+
+    def _run_function(self, function: Proto, inputs: Sequence[Value], attributes: Mapping[str, Any]) -> Sequence[Value]:
+        defaults = {a.name: a for a in function.attribute_proto}
+        given = attributes_of(_AttributesOf(tuple(defaults.values())), self.model.folder) | dict(attributes)
+        versions = {standard_domain(entry.domain): int(entry.version) for entry in function.opset_import}
+        inner = Walk(self.model, self.folder, {**self.versions, **versions}, given, self.depth + 1)
+        scope = Scope()
+        padded = [*inputs, *[None] * (len(function.input) - len(inputs))]
+        scope.values.update(zip(function.input, padded, strict=False))
+        inner._run_nodes(function.node, scope)
+        return [inner._read(scope, name) if name in scope.values else None for name in function.output]
+
+
+@dataclass(frozen=True)
+class _AttributesOf:
+    """Attributes without a node."""
+
+    attribute: Sequence[Proto]
+
+
+class _Initialiser:
+    """A constant of a graph, lifted where it is first read."""
+
+    def __init__(self, tensor: Proto, folder: Path | None) -> None:
+        self._tensor = tensor
+        self._folder = folder
+
+    def array(self) -> Value:
+        return lifted(decode(self._tensor, self._folder))
+
+
+def _check_all_read(node: Node, domain: str) -> None:
+    """Refuse a node with attributes that its rule does not know, unless they have the values that they have by default.
+
+    Raises:
+        UnsupportedOperatorError: there is one.
+    """
+    unread = node.attributes.keys() - node.read - _IRRELEVANT
+    schema = _schema(domain, node.op, node.version) if unread else None
+    for name in sorted(unread):
+        known = schema.attributes.get(name) if schema is not None else None
+        if known is None or not known.default_value.name:
+            raise node.unsupported(f"`{node.op}` with the attribute `{name}`")
+        default = attribute_value(known.default_value, None)
+        if node.attributes[name] != default:
+            raise node.unsupported(f"`{node.op}` with `{name}`={node.attributes[name]!r}, not {default!r}")
+
+
+def _is_tuple(value: object) -> TypeGuard[tuple[Any, ...]]:
+    return isinstance(value, tuple)
+
+
+def _applied(rule: Rule, node: Node, inputs: Sequence[Value]) -> Any:
+    narrow = [value for value in inputs if isinstance(value, Coded)]
+    if not narrow or takes_narrow(rule):
+        return rule(node, *inputs)
+    if node.op in _MOVES and isinstance(inputs[0], Coded) and len(narrow) == 1:
+        return Coded(rule(node, inputs[0].codes, *inputs[1:]), inputs[0].storage)
+    raise node.unsupported(f"`{node.op}` of {narrow[0].storage.name}")
+
+
+def _described(proto: Proto, inputs: Sequence[Value]) -> str:
+    name = f" {proto.name!r}" if proto.name else ""
+    return f"node{name} ({_qualified(proto.domain, proto.op_type)}) of {', '.join(map(_text, inputs)) or 'no inputs'}"
+
+
+def _text(value: Value) -> str:
+    if isinstance(value, Array):
+        return str(value.value.type)
+    if isinstance(value, Coded):
+        return f"{value.storage.name}[{', '.join(map(str, value.shape))}]"
+    return f"[{', '.join(map(_text, value))}]" if is_sequence(value) else "nothing"
+
+
+def _qualified(domain: str, op: str) -> str:
+    domain = standard_domain(domain)
+    return f"{domain}.{op}" if domain else op
+
+
+def _local_function(model: Proto, domain: str, op: str) -> Proto | None:
+    for function in model.functions:
+        if function.name == op and standard_domain(function.domain) == domain:
+            return function
+    return None
+
+
+def _schema(domain: str, op: str, version: int) -> Any:
+    if not definitions().has(op, domain):
+        return None
+    try:
+        return definitions().get_schema(op, version, domain)
+    except definitions().SchemaError:
+        return None
+
+
+_CODES = {dtype: code for code, dtype in STORAGE.items()}
+
+
+def _type_proto(value: Value) -> Proto:
+    helper = onnx().helper
+    if is_sequence(value):
+        return helper.make_sequence_type_proto(_type_proto(value[0]) if value else onnx().TypeProto())
+    if isinstance(value, Coded):
+        return helper.make_tensor_type_proto(_CODES[value.storage], value.shape)
+    if not isinstance(value, Array):
+        return onnx().TypeProto()
+    return helper.make_tensor_type_proto(_CODES[value.dtype.numpy], value.shape)
+
+
+def _with_attributes(proto: Proto, attributes: Mapping[str, Any]) -> Proto:
+    """A copy of a node whose attributes do not refer to those of a function around it."""
+    copy = onnx().NodeProto()
+    copy.CopyFrom(proto)
+    del copy.attribute[:]
+    for attribute in proto.attribute:
+        if not attribute.ref_attr_name:
+            copy.attribute.append(attribute)
+        elif attribute.ref_attr_name in attributes or attribute.name in attributes:
+            copy.attribute.append(onnx().helper.make_attribute(attribute.name, _storable(attributes[attribute.name])))
+    return copy
+
+
+def _storable(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        array: Tensor = value
+        return onnx().numpy_helper.from_array(array)
+    return value
+
+
+# ---- what a model needs -------------------------------------------------------------------------------------------
+
+
+def check_operators(model: LoadedModel) -> None:
+    """Refuse a model with operators that have neither a rule nor a definition by others.
+
+    Raises:
+        UnsupportedOperatorError: lists all of them with how often they occur.
+    """
+    missing = Counter(_missing(model, model.proto.graph.node, model.versions, 0))
+    if not missing:
+        return
+    listed = ", ".join(f"{name} ({count})" for name, count in sorted(missing.items()))
+    raise located(
+        UnsupportedOperatorError(
+            f"the model needs operators that are not supported: {listed}",
+            help="docs/reference/onnx.md lists those that are",
+        )
+    )
+
+
+def _missing(model: LoadedModel, nodes: Sequence[Proto], versions: Mapping[str, int], depth: int) -> Iterator[str]:
+    if depth > _MAX_DEPTH:
+        raise located(ModelFileError(f"graphs are nested more than {_MAX_DEPTH} deep", help="flatten the model"))
+    for node in nodes:
+        domain = standard_domain(node.domain)
+        text(node.op_type)
+        function = _local_function(model.proto, domain, node.op_type)
+        if function is None and find_rule(domain, node.op_type, versions.get(domain, 1)) is None:
+            schema = _schema(domain, node.op_type, versions.get(domain, 1))
+            if schema is None or not (schema.has_function or schema.has_context_dependent_function):
+                yield _qualified(domain, node.op_type)
+            function = schema.function_body if schema is not None and schema.has_function else None
+        if function is not None:
+            inner = {standard_domain(entry.domain): int(entry.version) for entry in function.opset_import}
+            yield from _missing(model, function.node, {**versions, **inner}, depth + 1)
+        for attribute in node.attribute:
+            for graph in (attribute.g, *attribute.graphs):
+                yield from _missing(model, graph.node, versions, depth + 1)

@@ -1,0 +1,279 @@
+"""`from_onnx`: a model as a function over arrays, compiled for the shapes that it is called with."""
+
+from __future__ import annotations
+
+import inspect
+import keyword
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright import dtypes
+from tilewright.api.array import Array, located
+from tilewright.api.jit import JitFunction
+from tilewright.api.lifting import lift
+from tilewright.api.stages import Lowered
+from tilewright.dtypes import DType
+from tilewright.errors import ArgumentError, DataDependentShapeError, DTypeError, ShapeError
+from tilewright.frontend import tracing
+from tilewright.frontend.trace import Value
+from tilewright.interop.dlpack import to_numpy
+from tilewright.interop.onnx.folding import Folder, StaticInputsNeeded
+from tilewright.interop.onnx.graph import Walk, check_operators
+from tilewright.interop.onnx.loading import LoadedModel, load_model, text
+from tilewright.interop.onnx.narrow import STORAGES, Coded, from_codes, is_sequence, to_codes
+from tilewright.interop.onnx.protobuf import Proto
+from tilewright.interop.onnx.registry import lifted
+from tilewright.interop.onnx.tensors import storage_of
+from tilewright.primitives import ArrayType
+
+# How many bindings of inputs by value keep their programs.
+_MAX_BINDINGS = 64
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """An input or output of a model. Sizes are integers, names that a call binds, or None where anything goes; `shape`
+    is None where not even the number of axes is known. `dtype` is None for sequences and optionals, and that of
+    `ml_dtypes` where arrays here have no such type."""
+
+    name: str
+    dtype: DType | np.dtype[Any] | None
+    shape: tuple[int | str | None, ...] | None
+
+    def __str__(self) -> str:
+        if self.dtype is None:
+            return f"{self.name}: not an array"
+        shape = "..." if self.shape is None else ", ".join("?" if n is None else str(n) for n in self.shape)
+        return f"{self.name}: {self.dtype}[{shape}]"
+
+
+class OnnxModel:
+    """An ONNX model as a function.
+
+    Arguments are arrays in the order of `inputs`, or by name. Results are in the order of `outputs`, one alone as it
+    is; sequences are lists. Each combination of shapes is compiled once. Inputs whose contents decide a shape, such as
+    the target of a Reshape, are found when the model is first called and bound by value: other values compile again.
+    """
+
+    def __init__(self, model: LoadedModel, target: str | None) -> None:
+        self._model = model
+        self._target = target
+        graph = model.proto.graph
+        defaults = {tensor.name for tensor in graph.initializer}
+        specs = [_spec(info) for info in graph.input]
+        self.inputs = tuple(spec for spec in specs if spec.name not in defaults)
+        self.outputs = tuple(_spec(info) for info in graph.output)
+        self._order = (*self.inputs, *(spec for spec in specs if spec.name in defaults))
+        self._static: frozenset[str] = frozenset()
+        self._programs: OrderedDict[tuple[Any, ...], JitFunction] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the model; inside a function that is traced, trace it into that.
+
+        Raises:
+            ArgumentError, ShapeError, DTypeError: the arguments are not those of the model.
+            TilewrightError: a node cannot be compiled; the message names it.
+        """
+        given = self._bound(args, kwargs)
+        if tracing.is_tracing():
+            # What an outer program is called with cannot be bound by value here.
+            return self._trace({name: _strong(value) for name, value in given.items()}, {})
+        while True:
+            program, rest = self._program(given)
+            try:
+                return _as_numpy(program(*rest))
+            except StaticInputsNeeded as needed:
+                self._static |= needed.names
+
+    def run(self, names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Any]:
+        """Run as ONNX Runtime's sessions do: outputs called `names`, or all, of inputs by name.
+
+        Raises:
+            ArgumentError: there is no such output; and what a call raises.
+        """
+        known = [spec.name for spec in self.outputs]
+        for name in names or ():
+            if name not in known:
+                raise located(ArgumentError(f"there is no output {name!r}", help=f"there are {', '.join(known)}"))
+        result = self(**feeds)
+        results = [result] if len(known) == 1 else list(result)
+        return results if names is None else [results[known.index(name)] for name in names]
+
+    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+        """The traced program for arguments, which may be `ShapeDtype`s where no shape depends on their contents.
+
+        Raises:
+            TilewrightError: as a call does.
+        """
+        given = self._bound(args, kwargs)
+        while True:
+            program, rest = self._program(given)
+            try:
+                return program.lower(*rest)
+            except StaticInputsNeeded as needed:
+                self._static |= needed.names
+
+    def __repr__(self) -> str:
+        return f"OnnxModel({', '.join(map(str, self.inputs))} -> {', '.join(map(str, self.outputs))})"
+
+    # ---- arguments --------------------------------------------------------------------------------------------------
+
+    def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Arguments by name, in the order of the inputs, checked against what the model declares."""
+        names = [spec.name for spec in self._order]
+        if len(args) > len(names):
+            message = f"the model takes {len(self.inputs)} inputs, got {len(args)}"
+            raise located(ArgumentError(message, help=f"they are {', '.join(map(str, self.inputs))}"))
+        given = dict(zip(names, args, strict=False))
+        for name, value in kwargs.items():
+            if name not in names or name in given:
+                what = "is given twice" if name in given else "is no input of the model"
+                raise located(ArgumentError(f"{name!r} {what}", help=f"they are {', '.join(map(str, self.inputs))}"))
+            given[name] = value
+        missing = [str(spec) for spec in self.inputs if spec.name not in given]
+        if missing:
+            raise located(ArgumentError(f"the input {missing[0]} is missing", help="give every input of the model"))
+        sizes: dict[str, int] = {}
+        return {s.name: _checked(s, given[s.name], sizes) for s in self._order if s.name in given}
+
+    def _program(self, given: Mapping[str, Any]) -> tuple[JitFunction, list[Any]]:
+        """The function for what is bound by value, and the arguments that are left for it."""
+        static = {name: self._contents(name, given[name]) for name in given if name in self._static}
+        dynamic = {name: value for name, value in given.items() if name not in static}
+        key = (tuple(given), tuple((n, a.dtype.str, a.shape, a.tobytes()) for n, a in static.items()))
+        with self._lock:
+            found = self._programs.get(key)
+            if found is None:
+                found = self._programs[key] = self._function(tuple(dynamic), static)
+            self._programs.move_to_end(key)
+            while len(self._programs) > _MAX_BINDINGS:
+                self._programs.popitem(last=False)
+        return found, list(dynamic.values())
+
+    @staticmethod
+    def _contents(name: str, value: Any) -> np.ndarray[Any, Any]:
+        if isinstance(value, ArrayType | list | tuple) or value is None:
+            message = f"a shape depends on the contents of the input {name!r}, which is not an array here"
+            raise located(DataDependentShapeError(message, help="give a NumPy array"))
+        return np.asarray(to_numpy(value)[0] if not isinstance(value, bool | int | float) else value).copy()
+
+    # ---- tracing ----------------------------------------------------------------------------------------------------
+
+    def _function(self, names: tuple[str, ...], static: Mapping[str, np.ndarray[Any, Any]]) -> JitFunction:
+        def traced(*arrays: Any) -> Any:
+            values = {name: _strong(array) for name, array in zip(names, arrays, strict=True)}
+            roots: dict[Value, str] = {}
+            for name, value in values.items():
+                for leaf in value if is_sequence(value) else [value]:
+                    if isinstance(leaf, Array):
+                        roots[leaf.value] = name
+            return self._trace(values | {name: lifted(array) for name, array in static.items()}, roots)
+
+        traced.__dict__["__signature__"] = _signature(names)
+        traced.__name__ = text(self._model.proto.graph.name) or "model"
+        return JitFunction(traced, self._target, (), ())
+
+    def _trace(self, values: Mapping[str, Any], roots: Mapping[Value, str]) -> Any:
+        walk = Walk(self._model, Folder(roots), self._model.versions)
+        results = walk.run_main(self._model.proto.graph, values)
+        return results[0] if len(results) == 1 else tuple(results)
+
+
+def _signature(names: Sequence[str]) -> inspect.Signature:
+    """Parameters that are called as the inputs are, as far as Python's names go."""
+    taken: list[str] = []
+    for n, name in enumerate(names):
+        plain = re.sub(r"\W", "_", name)
+        is_free = plain.isidentifier() and not keyword.iskeyword(plain) and plain not in taken
+        taken.append(plain if is_free else f"input_{n}")
+    kind = inspect.Parameter.POSITIONAL_ONLY
+    return inspect.Signature([inspect.Parameter(name, kind) for name in taken])
+
+
+def _as_numpy(results: Any) -> Any:
+    """Results with the types of `ml_dtypes` where they are bit patterns."""
+    if isinstance(results, Coded):
+        return from_codes(results)
+    if not is_sequence(results):
+        return results
+    converted = [_as_numpy(result) for result in results]
+    return converted if isinstance(results, list) else tuple(converted)
+
+
+def _strong(value: Any) -> Any:
+    """Arrays of the program as the model declares them: Python numbers among the arguments take no other type."""
+    if is_sequence(value):
+        return [_strong(item) for item in value]
+    if isinstance(value, Coded):
+        return Coded(lift(value.codes), value.storage)
+    return None if value is None else Array(lift(value).value, tracing.current_graph())
+
+
+def _spec(info: Proto) -> TensorSpec:
+    name = text(info.name)
+    if not info.type.HasField("tensor_type"):
+        return TensorSpec(name, None, None)
+    tensor = info.type.tensor_type
+    storage = storage_of(tensor.elem_type, f"{name!r}") if tensor.elem_type else None
+    dtype = storage if storage is None or storage in STORAGES else dtypes.from_numpy(storage)
+    if not tensor.HasField("shape"):
+        return TensorSpec(name, dtype, None)
+    return TensorSpec(name, dtype, tuple(_size(dim) for dim in tensor.shape.dim))
+
+
+def _size(dim: Proto) -> int | str | None:
+    if dim.HasField("dim_value"):
+        return int(dim.dim_value) if dim.dim_value >= 0 else None
+    # Exporters write "?" for sizes that have nothing to do with each other.
+    return None if dim.dim_param in ("", "?") else text(dim.dim_param)
+
+
+def _checked(spec: TensorSpec, value: Any, sizes: dict[str, int]) -> Any:
+    """An argument that fits its input; `sizes` binds the names of sizes."""
+    if spec.dtype is None:
+        return value
+    storage = spec.dtype.numpy if isinstance(spec.dtype, DType) else spec.dtype
+    if isinstance(value, bool | int | float):
+        value = np.asarray(value, storage)
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    if shape is None or dtype is None:
+        raise located(ArgumentError(f"the input {spec.name!r} is a {type(value).__name__}", help=f"it takes {spec}"))
+    if str(dtype).removeprefix("torch.") not in (spec.dtype.name, storage.name):
+        raise located(DTypeError(f"the input {spec.name!r} is of {dtype}, not {spec.dtype}", help="cast it"))
+    if storage in STORAGES:
+        value = to_codes(value)
+    if spec.shape is None:
+        return value
+    found = tuple(int(n) for n in shape)
+    fits = len(found) == len(spec.shape) and all(
+        wanted is None or size == (wanted if isinstance(wanted, int) else sizes.setdefault(wanted, size))
+        for wanted, size in zip(spec.shape, found, strict=True)
+    )
+    if not fits:
+        bound = ", ".join(f"{name} = {size}" for name, size in sizes.items() if name in spec.shape)
+        message = f"the input {spec.name!r} has shape {found}, not that of {spec}" + (f" with {bound}" if bound else "")
+        raise located(ShapeError(message, help="reshape it, or check which axis is which"))
+    return value
+
+
+def from_onnx(source: Any, *, target: str | None = None) -> OnnxModel:
+    """A function of an ONNX model: see `OnnxModel`.
+
+    `source` is a path, the bytes of a model, or an `onnx.ModelProto`. External data are read from the model's folder
+    alone. `target` is as `tw.jit` has it.
+
+    Raises:
+        ModelFileError: the model is malformed, or newer than what is read here.
+        UnsupportedOperatorError: it uses operators that are not supported; the message lists all of them.
+        ResourceUnavailable: the package `onnx` is not installed.
+    """
+    model = load_model(source)
+    check_operators(model)
+    return OnnxModel(model, target)

@@ -1,0 +1,1 @@
+"""The rules of the operators, grouped as the array functions are."""

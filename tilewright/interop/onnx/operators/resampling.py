@@ -1,0 +1,354 @@
+"""Resizing, sampling at points, and Fourier transforms, as products with matrices that are known while tracing."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright import api as tw
+from tilewright.api.array import Array
+from tilewright.api.lifting import axes_of, axis_of
+from tilewright.interop.onnx.operators.elementwise import dtype_of, wide
+from tilewright.interop.onnx.registry import Node, lifted, operator
+
+Matrix = np.ndarray[Any, Any]
+# Interpolation along an axis is a product with a matrix, which must fit into memory.
+_MAX_WEIGHTS = 1 << 26
+
+
+# ---- resizing -------------------------------------------------------------------------------------------------------
+
+
+@operator("Resize", since=11)
+def resize(
+    node: Node, x: Array, roi: Array | None = None, scales: Array | None = None, sizes: Array | None = None
+) -> Array:
+    """Other sizes of axes, by the nearest element, linear or cubic interpolation."""
+    axes = axes_of(node.get("axes"), x.ndim)
+    factors, wanted = _sizes(node, x, axes, scales, sizes)
+    regions = [(0.0, 1.0)] * len(axes)
+    if node.get("coordinate_transformation_mode") == "tf_crop_and_resize":
+        if roi is None:
+            raise node.unsupported("`Resize` of a region that is not given")
+        ends = [float(r) for r in node.known(roi, "roi").reshape(-1)]
+        regions = list(zip(ends[: len(axes)], ends[len(axes) :], strict=True))
+    return _resized(node, x, list(zip(axes, factors, wanted, regions, strict=True)))
+
+
+@operator("Resize", since=10)
+@operator("Upsample", since=9)
+def resize_by_scales(node: Node, x: Array, scales: Array) -> Array:
+    """As `Resize` was before it had modes of coordinates."""
+    axes = tuple(range(x.ndim))
+    factors, wanted = _sizes(node, x, axes, scales, None)
+    node.attributes.setdefault("coordinate_transformation_mode", "asymmetric")
+    node.attributes.setdefault("nearest_mode", "floor")
+    return _resized(node, x, [(d, factors[d], wanted[d], (0.0, 1.0)) for d in axes])
+
+
+def _sizes(
+    node: Node, x: Array, axes: Sequence[int], scales: Array | None, sizes: Array | None
+) -> tuple[list[float], list[int]]:
+    """The scale and the size of each axis."""
+    old = [x.shape[d] for d in axes]
+    if scales is not None and scales.size:
+        factors = [float(s) for s in node.known(scales, "scales").reshape(-1)]
+        return factors, [math.floor(n * f) for n, f in zip(old, factors, strict=True)]
+    if sizes is None:
+        raise node.unsupported("`Resize` without scales and sizes")
+    wanted = list(node.known_ints(sizes, "sizes"))
+    policy = node.get("keep_aspect_ratio_policy", "stretch")
+    factors = [w / n for w, n in zip(wanted, old, strict=True)]
+    if policy != "stretch":
+        factor = min(factors) if policy == "not_larger" else max(factors)
+        factors = [factor] * len(old)
+        wanted = [math.floor(n * factor + 0.5) for n in old]
+    return factors, wanted
+
+
+def _resized(node: Node, x: Array, plan: Sequence[tuple[int, float, int, tuple[float, float]]]) -> Array:
+    mode = node.get("mode", "nearest")
+    if mode not in ("nearest", "linear", "cubic"):
+        raise node.unsupported(f"`{node.op}` of mode {mode!r}")
+    outside: Array | None = None
+    result = x if mode == "nearest" else _as_float(x)
+    for axis, factor, size, region in plan:
+        if factor == 1.0 and size == x.shape[axis] and region == (0.0, 1.0):
+            continue
+        places = _coordinates(node, x.shape[axis], factor, size, region)
+        if node.get("coordinate_transformation_mode") == "tf_crop_and_resize":
+            beyond = lifted((places < 0) | (places > x.shape[axis] - 1))
+            shaped = tw.reshape(beyond, (-1, *(1,) * (x.ndim - axis - 1)))
+            outside = shaped if outside is None else tw.logical_or(outside, shaped)
+        if mode == "nearest":
+            result = tw.take(result, lifted(_nearest(node, places, x.shape[axis])), axis=axis)
+            continue
+        if size * x.shape[axis] > _MAX_WEIGHTS:
+            raise node.unsupported(f"`{node.op}` of an axis from {x.shape[axis]} to {size} elements")
+        weights = lifted(_weights(node, mode, places, factor, x.shape[axis]).astype(result.dtype.numpy))
+        result = tw.moveaxis(tw.matmul(tw.moveaxis(result, axis, -1), weights.mT), -1, axis)
+    if outside is not None:
+        result = tw.where(outside, node.get("extrapolation_value", 0.0), result)
+    return _from_float(result, x)
+
+
+def _as_float(x: Array) -> Array:
+    return wide(x) if x.dtype.is_float else tw.astype(x, tw.f32)
+
+
+def _from_float(result: Array, x: Array) -> Array:
+    if result.dtype.is_float and x.dtype.is_integer:
+        return tw.astype(tw.round(tw.clip(result, float(x.dtype.lowest), float(x.dtype.highest))), x.dtype)
+    return tw.astype(result, x.dtype)
+
+
+def _coordinates(node: Node, old: int, factor: float, size: int, region: tuple[float, float]) -> Matrix:
+    """Where each new element lies among the old ones."""
+    mode = node.get("coordinate_transformation_mode", "half_pixel")
+    new = np.arange(size, dtype=np.float64)
+    length = old * factor
+    if mode == "half_pixel":
+        return (new + 0.5) / factor - 0.5
+    if mode == "half_pixel_symmetric":
+        adjustment = size / length
+        centre = old / 2
+        return centre * (1 - adjustment) + (new + 0.5) / factor - 0.5
+    if mode == "pytorch_half_pixel":
+        return (new + 0.5) / factor - 0.5 if length > 1 else np.zeros(size)
+    if mode == "align_corners":
+        return new * (old - 1) / (length - 1) if length != 1 else np.zeros(size)
+    if mode == "asymmetric":
+        return new / factor
+    if mode == "tf_crop_and_resize":
+        start, end = region
+        if size <= 1:
+            return np.full(size, 0.5 * (start + end) * (old - 1))
+        return start * (old - 1) + new * (end - start) * (old - 1) / (length - 1)
+    raise node.unsupported(f"`{node.op}` with coordinates {mode!r}")
+
+
+def _nearest(node: Node, places: Matrix, old: int) -> Matrix:
+    mode = node.get("nearest_mode", "round_prefer_floor")
+    rounding: dict[str, Callable[[Matrix], Matrix]] = {
+        "round_prefer_floor": lambda p: np.ceil(p - 0.5),
+        "round_prefer_ceil": lambda p: np.floor(p + 0.5),
+        "floor": np.floor,
+        "ceil": np.ceil,
+    }
+    if mode not in rounding:
+        raise node.unsupported(f"`{node.op}` with rounding {mode!r}")
+    return np.clip(rounding[mode](places), 0, old - 1).astype(np.int64)
+
+
+def _weights(node: Node, mode: str, places: Matrix, factor: float, old: int) -> Matrix:
+    """The share of each old element in each new one: shape (new, old)."""
+    # When an axis shrinks, antialiasing widens the filter so that no element is left out.
+    stretch = min(factor, 1.0) if node.get("antialias", 0) else 1.0
+    reach = 1.0 if mode == "linear" else 2.0
+    span = math.ceil(reach / stretch)
+    base = np.floor(places)
+    offsets = np.arange(-span + 1, span + 1)
+    if node.get("antialias", 0):
+        offsets = np.arange(-span, span + 2)
+    taps = base[:, None] + offsets
+    distance = np.abs(taps - places[:, None]) * stretch
+    shares = np.maximum(0.0, 1 - distance) if mode == "linear" else _cubic(distance, node.get("cubic_coeff_a", -0.75))
+    if node.get("exclude_outside", 0):
+        shares = np.where((taps < 0) | (taps >= old), 0.0, shares)
+    shares = shares / shares.sum(1, keepdims=True)
+    result = np.zeros((len(places), old))
+    rows = np.arange(len(places))
+    for tap, share in zip(np.clip(taps, 0, old - 1).astype(np.int64).T, shares.T, strict=True):
+        np.add.at(result, (rows, tap), share)
+    return result
+
+
+def _cubic(distance: Matrix, a: float) -> Matrix:
+    near = ((a + 2) * distance - (a + 3)) * distance**2 + 1
+    far = ((distance - 5) * distance + 8) * distance * a - 4 * a
+    return np.where(distance <= 1, near, np.where(distance < 2, far, 0.0))
+
+
+# ---- sampling at points ---------------------------------------------------------------------------------------------
+
+
+@operator("GridSample", since=16)
+def grid_sample(node: Node, x: Array, grid: Array) -> Array:
+    """Elements of (N, C, *spatial) at points (N, *places, axes), which are -1 and 1 at the ends, last axis first."""
+    mode = {"bilinear": "linear", "bicubic": "cubic"}.get(node.get("mode", "linear"), node.get("mode", "linear"))
+    if mode not in ("linear", "nearest", "cubic"):
+        raise node.unsupported(f"`GridSample` of mode {mode!r}")
+    rank = x.ndim - 2
+    image, points = wide(x), wide(grid)
+    corners = node.get("align_corners", 0)
+    taps: list[list[tuple[Array, Array]]] = []
+    for axis in range(rank):
+        size = x.shape[2 + axis]
+        at = points[..., rank - 1 - axis]
+        place = (at + 1.0) * (0.5 * (size - 1)) if corners else ((at + 1.0) * size - 1.0) * 0.5
+        if mode != "cubic" and node.get("padding_mode", "zeros") != "zeros":
+            place, _ = _inside(node, place, size)
+        taps.append(_taps(mode, place))
+    total: Array | None = None
+    for chosen in itertools.product(*taps):
+        seen = _sampled(node, image, [index for index, _ in chosen])
+        share = chosen[0][1]
+        for _, factor in chosen[1:]:
+            share = share * factor
+        part = seen * tw.expand_dims(share, 1)
+        total = part if total is None else total + part
+    return tw.astype(total, x.dtype)
+
+
+def _taps(mode: str, place: Array) -> list[tuple[Array, Array]]:
+    """The places that are read around a point along an axis, as floats, and the share of each."""
+    if mode == "nearest":
+        return [(tw.round(place), tw.ones_like(place))]
+    base = tw.floor(place)
+    part = place - base
+    if mode == "linear":
+        return [(base, 1.0 - part), (base + 1.0, part)]
+    return [(base + float(offset), _cubic_share(tw.abs(part - float(offset)))) for offset in range(-1, 3)]
+
+
+def _cubic_share(distance: Array) -> Array:
+    a = -0.75
+    near = ((distance * (a + 2)) - (a + 3)) * distance * distance + 1.0
+    far = (((distance - 5.0) * distance + 8.0) * distance - 4.0) * a
+    return tw.where(distance <= 1.0, near, far)
+
+
+def _inside(node: Node, place: Array, size: int) -> tuple[Array, Array | None]:
+    """Places moved into an axis as `padding_mode` says; for zeros, whether they were in it."""
+    mode = node.get("padding_mode", "zeros")
+    last = float(size - 1)
+    if mode == "border":
+        return tw.clip(place, 0.0, last), None
+    if mode == "zeros":
+        return tw.clip(place, 0.0, last), tw.logical_and(place >= 0.0, place <= last)
+    if mode != "reflection":
+        raise node.unsupported(f"`GridSample` with padding {mode!r}")
+    low, high = (0.0, last) if node.get("align_corners", 0) else (-0.5, size - 0.5)
+    length = high - low
+    if length == 0:
+        return tw.zeros_like(place), None
+    turned = tw.remainder(place - low, 2 * length)
+    return tw.clip(tw.where(turned > length, 2 * length - turned, turned) + low, 0.0, last), None
+
+
+def _sampled(node: Node, image: Array, places: Sequence[Array]) -> Array:
+    """Elements at whole places given as floats: shape (N, C, *places)."""
+    moved = [_inside(node, place, image.shape[2 + axis]) for axis, place in enumerate(places)]
+    lead = tw.iota(moved[0][0].shape, 0)
+    key = [tw.astype(place, tw.i64) for place, _ in moved]
+    seen = tw.moveaxis(tw.moveaxis(image, 1, -1)[(lead, *key)], -1, 1)
+    for _, inside in moved:
+        if inside is not None:
+            seen = tw.where(tw.expand_dims(inside, 1), seen, 0.0)
+    return seen
+
+
+# ---- Fourier transforms ---------------------------------------------------------------------------------------------
+
+_MAX_LENGTH = 4096
+
+
+@operator("DFT", since=20)
+def dft(node: Node, x: Array, length: Array | None = None, axis: Array | None = None) -> Array:
+    """The discrete Fourier transform of (..., 1 or 2) along an axis."""
+    along = -2 if axis is None else node.known_ints(axis, "axis")[0]
+    return _transformed(node, x, length, along)
+
+
+@operator("DFT", since=17)
+def dft_along_attribute(node: Node, x: Array, length: Array | None = None) -> Array:
+    """The discrete Fourier transform of (..., 1 or 2) along an axis."""
+    return _transformed(node, x, length, node.get("axis", 1))
+
+
+def _transformed(node: Node, x: Array, length: Array | None, axis: int) -> Array:
+    at = axis_of(axis, x.ndim)
+    count = x.shape[at] if length is None else node.known_ints(length, "dft_length")[0]
+    if count > _MAX_LENGTH:
+        raise node.unsupported(f"`{node.op}` of {count} elements, more than {_MAX_LENGTH}")
+    inverse, onesided = node.get("inverse", 0), node.get("onesided", 0)
+    if inverse and onesided:
+        return _real_inverse(x, at, 2 * (x.shape[at] - 1) if length is None else count)
+    y = wide(x)[(*(slice(None),) * at, slice(0, count))]
+    used = y.shape[at]
+    frequencies = count // 2 + 1 if onesided else count
+    real, imaginary = _waves(count, inverse=bool(inverse))
+    cos, sin = (lifted(wave[:frequencies, :used].astype(y.dtype.numpy)).mT for wave in (real, imaginary))
+    parts = tw.moveaxis(y, at, -1)
+    re = parts[..., 0, :]
+    a, b = tw.matmul(re, cos), tw.matmul(re, sin)
+    if x.shape[-1] == 2:
+        im = parts[..., 1, :]
+        a, b = a - tw.matmul(im, sin), b + tw.matmul(im, cos)
+    return tw.astype(tw.moveaxis(tw.stack([a, b], axis=-2), -1, at), x.dtype)
+
+
+def _real_inverse(x: Array, axis: int, count: int) -> Array:
+    """Real numbers from the frequencies of one side; those of the other side are their conjugates."""
+    used = min(x.shape[axis], count // 2 + 1)
+    y = tw.moveaxis(wide(x)[(*(slice(None),) * axis, slice(0, used))], axis, -1)
+    frequencies = np.arange(used)
+    both_sides = np.where((frequencies == 0) | (2 * frequencies == count), 1.0, 2.0)[:, None]
+    real, imaginary = _waves(count, inverse=True)
+    parts = [(wave[:used] * both_sides).astype(y.dtype.numpy) for wave in (real, imaginary)]
+    result = tw.matmul(y[..., 0, :], lifted(parts[0])) - tw.matmul(y[..., 1, :], lifted(parts[1]))
+    return tw.astype(tw.moveaxis(result[..., None, :], -1, axis), x.dtype)
+
+
+def _waves(count: int, *, inverse: bool) -> tuple[Matrix, Matrix]:
+    """The real and the imaginary part of the matrix of a transform."""
+    turns = np.outer(np.arange(count), np.arange(count)) % count * (2 * np.pi / count)
+    return (np.cos(turns) / count, np.sin(turns) / count) if inverse else (np.cos(turns), -np.sin(turns))
+
+
+@operator("STFT", since=17)
+def stft(node: Node, x: Array, step: Array, window: Array | None = None, length: Array | None = None) -> Array:
+    """Fourier transforms of windows that are `step` apart along axis 1."""
+    (hop,) = node.known_ints(step, "frame_step")
+    if length is not None:
+        (count,) = node.known_ints(length, "frame_length")
+    elif window is not None:
+        count = window.shape[0]
+    else:
+        raise node.unsupported("`STFT` without a window and a length")
+    frames = (x.shape[1] - count) // hop + 1
+    places = np.arange(frames)[:, None] * hop + np.arange(count)
+    cut = tw.take(x, lifted(places), axis=1)
+    if window is not None:
+        cut = cut * tw.reshape(window, (-1, 1))
+    node.attributes.setdefault("onesided", 1)
+    return _transformed(node, cut, None, 2)
+
+
+@operator("MelWeightMatrix", since=17)
+def mel_weight_matrix(node: Node, bins: Array, length: Array, rate: Array, lowest: Array, highest: Array) -> Array:
+    """The share of each frequency in each band of the mel scale."""
+    (n_bins,), (n_length,), (n_rate,) = (
+        node.known_ints(v, what) for v, what in ((bins, "num_mel_bins"), (length, "dft_length"), (rate, "sample_rate"))
+    )
+    low, high = (float(node.known(v, "edge").reshape(-1)[0]) for v in (lowest, highest))
+    spectrogram = n_length // 2 + 1
+    first_mel, last_mel = (2595 * np.log10(1 + edge / 700) for edge in (low, high))
+    mel = first_mel + np.arange(n_bins + 2) * ((last_mel - first_mel) / (n_bins + 2))
+    edges = ((n_length + 1) * (700 * (10 ** (mel / 2595) - 1)) // n_rate).astype(np.int64)
+    result = np.zeros((spectrogram, n_bins))
+    for band in range(n_bins):
+        first, middle, last = edges[band : band + 3]
+        rising = middle - first
+        if rising == 0:
+            result[middle, band] = 1
+        for place in range(first, middle + 1) if rising else ():
+            result[place, band] = (place - first) / rising
+        falling = last - middle
+        for place in range(middle, last) if falling else ():
+            result[place, band] = (last - place) / falling
+    return lifted(result.astype(dtype_of(node, node.get("output_datatype", 1)).numpy))
