@@ -283,12 +283,11 @@ def max_unpool(node: Node, x: Array, indices: Array, output_shape: Array | None 
     ]
     inner = (*x.shape[:2], *natural)
     flat = tw.zeros((math.prod(inner),), dtype=x.dtype)
-    if output_shape is None:
-        return tw.reshape(flat.at[tw.reshape(indices, (x.size,))].set(tw.reshape(x, (x.size,))), inner)
-    shape = node.known_ints(output_shape, "output_shape")
-    # The places are those in the array that the windows cover.
     placed = tw.reshape(flat.at[tw.reshape(indices, (x.size,))].set(tw.reshape(x, (x.size,))), inner)
-    widths = [(0, max(0, wanted - n)) for wanted, n in zip(shape, inner, strict=True)]
+    if output_shape is None:
+        return placed
+    # The places are those in the array that the windows cover; what is larger is filled up with zeros.
+    shape = node.known_ints(output_shape, "output_shape")
     if any(wanted < n for wanted, n in zip(shape, inner, strict=True)):
         raise node.unsupported(f"`MaxUnpool` of {inner} to {shape}")
-    return tw.pad(placed, widths)
+    return tw.pad(placed, [(0, wanted - n) for wanted, n in zip(shape, inner, strict=True)])
