@@ -174,19 +174,15 @@ def _loop_of(
         counters = [op.symbols for group in groups for op in group if isinstance(op, cores.AccumulateOp)]
         if any(list(symbols) != [loop.body.block.args[0]] for symbols in counters):
             return None
-        roots = {ancestor(op, loop.body.block) for group in groups for op in group}
-        return loop, adds, _between(loop.body.block, roots)
-    if adds:
-        return None
-    roots = {ancestor(op, block) for group in groups for op in group}
-    return None, False, _between(block, roots)
+        roots = _between(loop.body.block, {ancestor(op, loop.body.block) for group in groups for op in group})
+        return (loop, adds, roots) if all(map(_only_multiplies, roots)) else None
+    roots = _between(block, {ancestor(op, block) for group in groups for op in group})
+    return None if adds or not all(map(_only_multiplies, roots)) else (None, False, roots)
 
 
-def _only_multiplies(loop: tile.ForOp) -> bool:
-    return all(
-        isinstance(op, cores.RegistersOp | cores.MatmulOp | cores.PackOp | tile.ForOp | tile.YieldOp)
-        for op in loop.body.walk()
-    )
+def _only_multiplies(op: Operation) -> bool:
+    kinds = cores.RegistersOp | cores.MatmulOp | cores.AccumulateOp | cores.PackOp | tile.ForOp | tile.YieldOp
+    return all(isinstance(inner, kinds) for inner in op.walk())
 
 
 def _between(block: Block, ends: set[Operation]) -> tuple[Operation, ...]:

@@ -233,7 +233,8 @@ def _trips(finish: Finish, program: cores.ProgramOp, grid: CoreGrid) -> ProductT
         return None
     roots = {root for each in finish.sums for root in each.roots}
     others = [op for op in loop.body.block.ops if op not in roots]
-    if not all(isinstance(op, cores.WaitOp | cores.PopOp | cores.AccumulateOp | tile.YieldOp) for op in others):
+    kinds = cores.WaitOp | cores.PopOp | cores.AccumulateOp | tile.YieldOp | tile.ZoneOp
+    if not all(isinstance(op, kinds) for op in others):
         return None
     waits = [op for op in others if isinstance(op, cores.WaitOp)]
     if any(_is_used_beside(op.queue, loop) for op in waits):
@@ -315,7 +316,8 @@ def _last_trips(finish: Finish, trips: ProductTrips) -> tuple[list[Operation], l
     after: list[Operation] = []
     for op in first.loop.body.block.ops:
         if op not in roots and not isinstance(op, cores.AccumulateOp | tile.YieldOp):
-            (after if isinstance(op, cores.PopOp) else before).append(_in_trip(op, first.loop, left, trips.last))
+            is_ending = isinstance(op, cores.PopOp) or (isinstance(op, tile.ZoneOp) and not op.begins)
+            (after if is_ending else before).append(_in_trip(op, first.loop, left, trips.last))
     _shorten(first, left, trips)
     return before, after
 

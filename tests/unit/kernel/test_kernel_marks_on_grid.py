@@ -70,7 +70,8 @@ def events_of(path: Path) -> list[dict[str, Any]]:
 
 
 def test_zones_are_of_the_threads_that_do_something_in_them(tmp_path: Path) -> None:
-    """Pages come when they are asked for: in the zone of the product, and not in that of the loads, which is empty."""
+    """Pages come when they are asked for: in the zone of the product, and not in that of the loads, which is empty. The
+    last products are computed with what stores them."""
     with tw.options(trace_file=tmp_path / "trace.json"):
         unit: Unit = executable(matmul, *OPERANDS).unit
     (kernel,) = unit.kernels()
@@ -84,7 +85,7 @@ def test_zones_are_of_the_threads_that_do_something_in_them(tmp_path: Path) -> N
     assert found == {
         "reader": ["steps", "multiply"],
         "writer": ["store"],
-        "compute": ["steps", "multiply", "store"],
+        "compute": ["steps", "multiply", "store", "multiply"],
     }
 
 
