@@ -19,6 +19,7 @@ from tilewright.dialects import cores, tile
 from tilewright.dialects.base import decode
 from tilewright.passes.core_products import runs
 from tilewright.passes.core_threads import ZERO, combined, divided, plus, remainder, times, with_dims, with_symbols
+from tilewright.passes.fusion import in_block
 from tilewright.semantics.tile import evaluate_map
 
 # Operations of a section, which reads pages and packs what it computes of them.
@@ -128,7 +129,7 @@ def _sum_of(queue: SSAValue) -> Sum | None:
         return None
     loop, adds, roots = found
     first = next(op for root in roots for op in root.walk() if isinstance(op, cores.MatmulOp))
-    readers = {ancestor(op, block) for copy in copies for op in group_of(copy)}
+    readers = {in_block(op, block) for copy in copies for op in group_of(copy)}
     if not readers:
         return None
     section = _between(block, readers)
@@ -166,7 +167,7 @@ def _loop_of(
     if kinds not in ({tuple(plain)}, {tuple(adding)}):
         return None
     adds = kinds == {tuple(adding)}
-    tops = {ancestor(group[0], block) for group in groups}
+    tops = {in_block(group[0], block) for group in groups}
     loop = next(iter(tops)) if len(tops) == 1 else None
     if isinstance(loop, tile.ForOp) and not _only_multiplies(loop):
         if loop.end is not None or (adds and int(loop.trips.value.data) < 2):
@@ -174,9 +175,9 @@ def _loop_of(
         counters = [op.symbols for group in groups for op in group if isinstance(op, cores.AccumulateOp)]
         if any(list(symbols) != [loop.body.block.args[0]] for symbols in counters):
             return None
-        roots = _between(loop.body.block, {ancestor(op, loop.body.block) for group in groups for op in group})
+        roots = _between(loop.body.block, {in_block(op, loop.body.block) for group in groups for op in group})
         return (loop, adds, roots) if all(map(_only_multiplies, roots)) else None
-    roots = _between(block, {ancestor(op, block) for group in groups for op in group})
+    roots = _between(block, {in_block(op, block) for group in groups for op in group})
     return None if adds or not all(map(_only_multiplies, roots)) else (None, False, roots)
 
 
@@ -189,15 +190,6 @@ def _between(block: Block, ends: set[Operation]) -> tuple[Operation, ...]:
     """The operations of a block from the first to the last one of some."""
     places = [position for position, op in enumerate(block.ops) if op in ends]
     return tuple(block.ops)[min(places) : max(places) + 1]
-
-
-def ancestor(op: Operation, block: Block) -> Operation:
-    while op.parent_block() is not block:
-        parent = op.parent_op()
-        if parent is None:
-            return op
-        op = parent
-    return op
 
 
 def _section_of(first: Sum, queues: set[SSAValue]) -> Section | None:

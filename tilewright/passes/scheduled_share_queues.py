@@ -99,6 +99,7 @@ from tilewright.dialects import cores
 from tilewright.errors import UnsupportedOnTargetError
 from tilewright.machines.core_grid import CoreGrid
 from tilewright.passes.base import Unit
+from tilewright.passes.fusion import in_block
 from tilewright.passes.layout_rules import location_of
 
 
@@ -227,7 +228,7 @@ def _life_of(queue: cores.QueueOp) -> _Life | None:
         if len(homes) != 1 or block is None or any(not _is_within(user, block) for user in users):
             return None
         order = {op: position for position, op in enumerate(block.ops)}
-        places = [order[_ancestor(user, block)] for user in users]
+        places = [order[in_block(user, block)] for user in users]
         blocks[role] = block, min(places), max(places)
     steps = [use.operation for use in queue.result.uses if isinstance(use.operation, cores.QueueStepOp)]
     kinds = [type(step) for step in steps]
@@ -246,15 +247,6 @@ def _is_within(op: Operation, block: Block) -> bool:
             return True
         parent = parent.parent_op()
     return False
-
-
-def _ancestor(op: Operation, block: Block) -> Operation:
-    while op.parent_block() is not block:
-        parent = op.parent_op()
-        if parent is None:
-            return op
-        op = parent
-    return op
 
 
 def _may_share(first: _Life, second: _Life, passes: Sequence[_Passed]) -> bool:
