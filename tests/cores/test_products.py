@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from tests.cores.compiling import MACHINES, VARIANTS, Variant, compiled, simulat
 from tests.cores.grid_programs import program_of, types
 from tests.programs import Program
 from tilewright import dtypes, pipelines
-from tilewright.cost.core_tiles import parts, product_blocks, product_tile, product_trips
+from tilewright.cost.core_tiles import ProductTile, ProductTrips, parts, product_blocks, product_tile, product_trips
 from tilewright.dialects import cores
 from tilewright.frontend.build import build_module
 from tilewright.machines.machine import load
@@ -330,6 +331,22 @@ def test_trips_that_are_done_together_lie_side_by_side(machine: str) -> None:
                     assert begin % each.ring + size <= each.ring
                     begin += size
     assert found > 100
+
+
+@pytest.mark.parametrize(("trips", "together", "last"), [(2, 1, 1), (3, 1, 2), (4, 1, 3), (4, 2, 2), (8, 2, 4)])
+def test_trips_are_all_done_once(trips: int, together: int, last: int) -> None:
+    """However many are left for the loop: none, one, or several at a time."""
+    program = product(64, 32 * trips, 64)
+    a, b = operands(program)
+    done = ProductTrips(together, last, trips)
+    with (
+        mock.patch("tilewright.passes.lower_contract_group.product_tile", return_value=ProductTile(64, 64, 32)),
+        mock.patch("tilewright.passes.core_partials.shared_loop", return_value=None),
+        mock.patch("tilewright.passes.scheduled_finish_products.product_trips", return_value=done),
+    ):
+        (got,) = simulated(program, [a, b], "wormhole", Variant())
+    wanted = a.astype(np.float64) @ b.astype(np.float64)
+    np.testing.assert_array_equal(got, wanted.astype(dtypes.bf16.numpy))
 
 
 @pytest.mark.parametrize("machine", MACHINES)

@@ -286,8 +286,7 @@ def _emit(finish: Finish, trips: ProductTrips, grid: CoreGrid) -> None:
             _erase(step)
     made = over_blocks(finish.pages, finish.blocks, lambda spot: _block(finish, trips, spot, [*writers]))
     block.insert_ops_before([*before, *made, *after], start)
-    for op in first.section:
-        _erase(op)
+    _take_out(finish, trips)
     for queue, put in writers.items():
         _write_by_blocks(finish, queue, put)
     for each in finish.sums:
@@ -303,22 +302,31 @@ def _erase(op: Operation | Block) -> None:
         op.erase()
 
 
-def _last_trips(finish: Finish, trips: ProductTrips) -> tuple[list[Operation], list[Operation]]:
-    """What is done before and after the products of the last trips, which the loop has no more."""
+def _take_out(finish: Finish, trips: ProductTrips) -> None:
+    """What is done by blocks now is done no more where it was."""
     first = finish.sums[0]
-    roots = {root for each in finish.sums for root in each.roots}
-    if first.loop is None:
-        for root in roots:
+    if first.loop is not None:
+        _shorten(first, int(first.loop.trips.value.data) - trips.last, trips)
+    else:
+        for root in dict.fromkeys(root for each in finish.sums for root in each.roots):
             _erase(root)
+    for op in first.section:
+        _erase(op)
+
+
+def _last_trips(finish: Finish, trips: ProductTrips) -> tuple[list[Operation], list[Operation]]:
+    """What is done before and after the products of the last trips."""
+    loop = finish.sums[0].loop
+    if loop is None:
         return [], []
-    left = int(first.loop.trips.value.data) - trips.last
+    roots = {root for each in finish.sums for root in each.roots}
+    left = int(loop.trips.value.data) - trips.last
     before: list[Operation] = []
     after: list[Operation] = []
-    for op in first.loop.body.block.ops:
+    for op in loop.body.block.ops:
         if op not in roots and not isinstance(op, cores.AccumulateOp | tile.YieldOp):
             is_ending = isinstance(op, cores.PopOp) or (isinstance(op, tile.ZoneOp) and not op.begins)
-            (after if is_ending else before).append(_in_trip(op, first.loop, left, trips.last))
-    _shorten(first, left, trips)
+            (after if is_ending else before).append(_in_trip(op, loop, left, trips.last))
     return before, after
 
 
