@@ -9,6 +9,7 @@ from xdsl.dialects.builtin import AffineMapAttr, StringAttr
 from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
+from xdsl.rewriter import InsertPoint, Rewriter
 
 from tilewright.dialects import array, tile
 from tilewright.dialects.base import array_type, tensor
@@ -55,7 +56,7 @@ def _moved(unit: Unit, value: SSAValue, before: Operation, name: str, source: St
     type = array_type(value)
     unit.module.body.block.add_op(_kernel(name, type, source, target, unit.machine))
     call = array.CallOp.make([value], {"callee": StringAttr(name)}, [tensor(type)])
-    before.parent_block().insert_op_before(call, before)  # type: ignore[union-attr]  it is in the program's block
+    Rewriter.insert_op(call, InsertPoint.before(before))
     planned = relayout_plan(type, source, target, unit.machine)
     why = str(planned) if isinstance(planned, Plan) else f"no plan of it is known: {planned}"
     unit.remarks.append(Remark("tile-store-arrays", name, f"moved from {source} to {target}", why))
