@@ -18,6 +18,7 @@ def array_to_tile() -> Sequence[Pass]:
     """Fuse: after these, every array operation that computes is part of a kernel."""
     from tilewright.passes.array_collapse_dims import ArrayCollapseDimsPass
     from tilewright.passes.array_convolve_by_products import ArrayConvolveByProductsPass
+    from tilewright.passes.array_convolve_channels_last import ArrayConvolveChannelsLastPass
     from tilewright.passes.array_copy_reshapes import ArrayCopyReshapesPass
     from tilewright.passes.array_duplicate_views import ArrayDuplicateViewsPass
     from tilewright.passes.array_fuse_attention import ArrayFuseAttentionPass
@@ -32,6 +33,7 @@ def array_to_tile() -> Sequence[Pass]:
 
     return [
         ArraySimplifyPass(),  # fold, share and drop before anything is grouped
+        ArrayConvolveChannelsLastPass(),  # and what follows, before anything is recognised by its order of dims
         ArrayCopyReshapesPass(),  # where arrays are in pages, before transposes go elsewhere
         ArrayDuplicateViewsPass(),  # views must not tie groups together
         ArrayFuseAttentionPass(),  # first: it spans two products and a softmax, which the others would take apart

@@ -25,7 +25,7 @@ from tilewright.frontend.compile import compile_graph
 from tilewright.frontend.explain import explain_compiled, explain_program, explanation_text
 from tilewright.frontend.trace import Graph
 from tilewright.primitives import ArrayType, check_limits
-from tilewright.targets.base import Executable, target_named
+from tilewright.targets.base import Executable, KernelTime, target_named
 
 Tensor = np.ndarray[Any, Any]
 Restore = Callable[[Tensor], Any]
@@ -290,12 +290,15 @@ class Compiled:
         Raises:
             ArgumentError, ShapeError, DTypeError: the arguments are others.
         """
+        return self.run(self._checked(args, kwargs))
+
+    def _checked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         call = self.lowered.read(args, kwargs)
         if call.signature != self.lowered.signature:
             self._refuse(call.signature)
         call.check_contents()
         call.check_place(self.target)
-        return self.run(call)
+        return call
 
     def run(self, call: Call) -> Any:
         """Run on arguments that were checked."""
@@ -320,6 +323,21 @@ class Compiled:
     def cost(self) -> dict[str, Any]:
         """Predicted time and work, per kernel and in all."""
         return self.executable.cost()
+
+    @locating
+    def profile(self, *args: Any, repeat: int = 20, **kwargs: Any) -> list[KernelTime]:
+        """How long each kernel takes in a call with these arguments, longest first, on average of `repeat` calls.
+
+        Raises:
+            ArgumentError, ShapeError, DTypeError: the arguments are not those that the program was traced for.
+            UnsupportedOnTargetError: kernels of this target are not measured.
+        """
+        call = self._checked(args, kwargs)
+        measure = getattr(self.executable, "profile", None)
+        if measure is None:
+            message = f"the kernels of {self.target} are not measured one by one"
+            raise located(UnsupportedOnTargetError(message, help='compile for "cpu"'))
+        return measure(call.arrays, repeat)
 
     @locating
     def explain(self, machine: str | None = None) -> str:

@@ -79,10 +79,11 @@ def _simplify_block(unit: Unit, block: Block) -> bool:
                 old.replace_all_uses_with(new)
             op.detach()
             op.erase()
-    return _drop_dead(block) or changed
+    return drop_unused(block) or changed
 
 
-def _drop_dead(block: Block) -> bool:
+def drop_unused(block: Block) -> bool:
+    """Take out what nothing uses; gives whether there was such."""
     dropped = False
     for op in reversed(list(block.ops)):
         if op.results and not any(list(r.uses) for r in op.results):

@@ -20,6 +20,19 @@ if TYPE_CHECKING:
 Tensor = np.ndarray[Any, Any]
 
 
+@dataclass(frozen=True)
+class KernelTime:
+    """How often a kernel runs in a call of its program, and what all these runs take: as measured, and as predicted of
+    one core."""
+
+    name: str
+    calls: float
+    seconds: float
+    estimated_s: float
+    flops: float
+    bytes: float
+
+
 class Executable(Protocol):
     """A compiled program. Arrays in and out are NumPy arrays of exactly the traced types."""
 

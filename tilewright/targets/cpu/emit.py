@@ -9,6 +9,7 @@ module does not say what it is called: equal kernels are equal texts.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,6 +29,7 @@ from tilewright.passes.affine_access import storage_elements
 from tilewright.passes.base import Unit
 from tilewright.passes.lifetimes import storage
 from tilewright.passes.scheduled_plan_memory import ARENA, CONSTANT, INPUT, OUTPUT, MemoryPlan
+from tilewright.targets.cpu.clocks import COUNTS, Clocks
 from tilewright.targets.cpu.context import FunctionContext, Scratch, round_up
 from tilewright.targets.cpu.emit_dot import emit_dot
 from tilewright.targets.cpu.emit_nest import emit_nest
@@ -80,15 +82,19 @@ class _Kernel:
 Submit = Callable[[str, str], int]
 
 
-def emit_program(unit: Unit, plan: MemoryPlan, triple: str, submit: Submit | None = None) -> NativeModule:
-    """Emit the kernels and `main`; each module goes to `submit` as soon as it is there."""
+def emit_program(
+    unit: Unit, plan: MemoryPlan, triple: str, submit: Submit | None = None, clocks: Clocks | None = None
+) -> NativeModule:
+    """Emit the kernels and `main`; each module goes to `submit` as soon as it is there. `clocks`: what counts how long
+    the kernels take, in a constant that is called `COUNTS`."""
     numbers = itertools.count()
-    return _Emitter(unit, plan, triple, submit or (lambda name, text: next(numbers))).emit()
+    return _Emitter(unit, plan, triple, submit or (lambda name, text: next(numbers)), clocks).emit()
 
 
 class _Emitter:
-    def __init__(self, unit: Unit, plan: MemoryPlan, triple: str, submit: Submit) -> None:
+    def __init__(self, unit: Unit, plan: MemoryPlan, triple: str, submit: Submit, clocks: Clocks | None) -> None:
         self.unit = unit
+        self.clocks = clocks
         self.triple = triple
         self.submit = submit
         self.texts: dict[str, str] = {}
@@ -339,8 +345,9 @@ class _Emitter:
         driver = _Driver(self, builder, buffers, arena, parallel, threads)
         driver.shared = offset_pointer(builder, arena, i64(shared_start), 1)
         driver.scratch = offset_pointer(builder, arena, i64(arena_bytes), 1)
-        driver.run(self.unit.main.body.block)
-        driver.copy_results()
+        with driver.counted():
+            driver.run(self.unit.main.body.block)
+            driver.copy_results()
         builder.ret(ir.Constant(I32, 0))
 
     def constant_index(self, name: str) -> int:
@@ -451,7 +458,16 @@ class _Driver:
         entries += [self.shared, self.scratch, scratch_bytes.inttoptr(POINTER)]
         table = self._table(entries)
         emitted = self.emitter.kernels[op.callee.data]
-        self.builder.call(emitted.function, [table, self.parallel, self.threads])
+        with self.counted(op.callee.data):
+            self.builder.call(emitted.function, [table, self.parallel, self.threads])
+
+    def counted(self, kernel: str | None = None) -> contextlib.AbstractContextManager[None]:
+        """Count the time of what is printed next, that of a kernel or all, if it is to be known."""
+        clocks = self.emitter.clocks
+        if clocks is None:
+            return contextlib.nullcontext()
+        counts = self._entry(self.inputs + self.outputs + self.emitter.constant_index(COUNTS))
+        return clocks.counted(self.builder, counts, kernel)
 
     def _shares_memory(self, source: SSAValue, result: SSAValue) -> bool:
         """Whether a result is written over an array, such as the input that was donated for it."""

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from tilewright import events
+from tilewright.cost.kernel import Work
 from tilewright.dialects.base import array_type
 from tilewright.errors import UnsupportedOnTargetError
 from tilewright.options import current
@@ -20,7 +21,8 @@ from tilewright.runtime.files import dump
 from tilewright.runtime.manifest import Alias, Manifest, place_constants
 from tilewright.runtime.program import Program
 from tilewright.runtime.shared_constants import Keep, keep_in_memory
-from tilewright.targets.base import Tensor, spec_of
+from tilewright.targets.base import KernelTime, Tensor, spec_of
+from tilewright.targets.cpu.clocks import COUNTS, Clocks
 from tilewright.targets.cpu.codegen import compile_assembly, triple_of
 from tilewright.targets.cpu.compile_pool import CompilePool
 from tilewright.targets.cpu.emit import NativeModule, emit_program
@@ -35,18 +37,20 @@ def _support(triple: str) -> bytes:
 class NativeProgram:
     """A program compiled for a CPU. It runs where the CPU's features are; anywhere it can be looked at."""
 
-    def __init__(self, unit: Unit, stages: dict[str, str]) -> None:
+    def __init__(self, unit: Unit, stages: dict[str, str], clocks: Clocks | None = None) -> None:
         self._unit = unit
         self._stages = stages
+        self._clocks = clocks
         self._plan: MemoryPlan = plan_memory(unit)
         self._emitted: NativeModule | None = None
         self._program: Program | None = None
+        self._clocked: NativeProgram | None = None
 
     @property
     def _module(self) -> NativeModule:
         """The program as LLVM text, made on first use: making it can be part of compiling it."""
         if self._emitted is None:
-            self._emitted = emit_program(self._unit, self._plan, triple_of(self._unit.machine))
+            self._emitted = emit_program(self._unit, self._plan, triple_of(self._unit.machine), clocks=self._clocks)
         return self._emitted
 
     @property
@@ -60,7 +64,8 @@ class NativeProgram:
         """The runnable program with its constants as `keep` has them."""
         machine = self._unit.machine
         objects = self._compile()
-        kept = keep({name: np.ascontiguousarray(self._unit.constants[name]) for name in self._module.constants})
+        known = self._unit.constants | ({} if self._clocks is None else {COUNTS: self._clocks.counts})
+        kept = keep({name: np.ascontiguousarray(known[name]) for name in self._module.constants})
         constants = [each.content for each in kept]
         if events.listening(4):
             events.emit("compile.source", level=4, text=self._module.text)
@@ -73,6 +78,20 @@ class NativeProgram:
         elsewhere = [(each.key, each.offset) for each in kept]
         return Program(manifest, b"".join(objects), _support(triple_of(machine)), constants, elsewhere=elsewhere)
 
+    def profile(self, arrays: Sequence[Tensor], repeat: int) -> list[KernelTime]:
+        """How long each kernel takes; the program is compiled once more, with clocks."""
+        self._clocked = self._clocked or NativeProgram(self._unit, {}, Clocks())
+        clocked, work = self._clocked, self._clocked._module.work
+        measured = clocked._clocks.measured(lambda: clocked(*arrays), repeat)
+        times = [
+            KernelTime(name, calls, seconds, *(calls * n for n in self._predicted(work[name])))
+            for name, (calls, seconds) in measured.items()
+        ]
+        return sorted(times, key=lambda each: -each.seconds)
+
+    def _predicted(self, work: Work) -> tuple[float, float, float]:
+        return work.seconds(self._unit.machine), work.flops, work.bytes
+
     def _compile(self) -> list[bytes]:
         """The objects of all modules; those that are not emitted yet are compiled as they come."""
         with CompilePool(self._unit.machine, self._unit.threads) as pool:
@@ -82,7 +101,7 @@ class NativeProgram:
                 def submit(name: str, text: str) -> int:
                     return numbers.setdefault(name, pool.submit(name, text))
 
-                self._emitted = emit_program(self._unit, self._plan, triple_of(self._unit.machine), submit)
+                self._emitted = emit_program(self._unit, self._plan, triple_of(self._unit.machine), submit, self._clocks)
             else:
                 numbers = {name: pool.submit(name, text) for name, text in self._emitted.texts.items()}
             compiled = pool.finish()

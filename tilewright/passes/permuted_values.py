@@ -1,0 +1,190 @@
+"""Transposes that go down through what can as well be computed of arrays before they are transposed.
+
+A pass that writes a transpose in front of an operation's users gives it here; operations after it that can be computed
+in the other order of dims are, and are followed by a transpose in their turn. Two that meet are one, or none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from xdsl.ir import Block, Operation, SSAValue
+
+from tilewright.dialects import array
+from tilewright.dialects.base import array_type
+from tilewright.passes.fusion import is_splat, is_unit_reshape
+
+Permutation = tuple[int, ...]
+
+# Attributes of operations that have one number for each dim.
+_PER_DIM = {
+    "pad": ("low", "high", "interior"),
+    "slice": ("starts", "limits", "strides"),
+    "window_reduce": ("window", "strides", "low", "high", "dilation"),
+}
+
+
+@dataclass
+class PermutedValues:
+    """Values of a block that are transposes written here, with what they are transposes of."""
+
+    block: Block
+    known: dict[SSAValue, tuple[SSAValue, Permutation]] = field(
+        default_factory=dict[SSAValue, tuple[SSAValue, Permutation]]
+    )
+
+    def add(self, op: Operation, primitive: str, operands: Sequence[SSAValue], **attributes: Any) -> SSAValue:
+        """A new operation before `op`, at its user location."""
+        made = array.build(primitive, operands, attributes)
+        made.location = op.location
+        self.block.insert_op_before(made, op)
+        return made.results[0]
+
+    def replace(self, op: Operation, source: SSAValue, permutation: Permutation) -> None:
+        """Put a transpose of `source` in the place of an operation's result."""
+        result = op.results[0]
+        if permutation == tuple(range(len(permutation))):
+            result.replace_all_uses_with(source)
+        else:
+            view = self.add(op, "transpose", [source], permutation=permutation)
+            self.known[view] = (source, permutation)
+            result.replace_all_uses_with(view)
+        op.detach()
+        op.erase()
+
+    def transposed(self, op: Operation, value: SSAValue, permutation: Permutation) -> SSAValue:
+        """The transpose of a value, before `op`."""
+        source, inner = self.known.get(value, (value, tuple(range(len(permutation)))))
+        joined = tuple(inner[p] for p in permutation)
+        type = array_type(source)
+        if joined == tuple(range(len(joined))):
+            return source
+        shape = tuple(type.shape[p] for p in joined)
+        if isinstance(source.owner, Operation) and is_splat(source.owner):
+            return self.add(op, "constant", [], **source.owner.attributes_of() | {"shape": shape})
+        if [p for p in joined if type.shape[p] != 1] == [p for p in range(type.rank) if type.shape[p] != 1]:
+            return self.add(op, "reshape", [source], shape=shape)
+        return self.add(op, "transpose", [source], permutation=joined)
+
+    def sink(self, op: Operation) -> bool:
+        """Compute an operation of what its operands are transposes of, if that can be done."""
+        rule = _RULES.get(type(op))
+        if rule is None or not any(operand in self.known for operand in op.operands):
+            return False
+        return rule(self, op)
+
+
+def inverse(permutation: Permutation) -> Permutation:
+    """What undoes a permutation."""
+    return tuple(permutation.index(d) for d in range(len(permutation)))
+
+
+def _elementwise(values: PermutedValues, op: Any) -> bool:
+    permuted = [values.known[operand] for operand in op.operands if operand in values.known]
+    _, permutation = max(permuted, key=lambda each: array_type(each[0]).size)
+    undo = inverse(permutation)
+    operands = [values.transposed(op, operand, undo) for operand in op.operands]
+    values.replace(op, values.add(op, op.primitive, operands, **op.attributes_of()), permutation)
+    return True
+
+
+def _broadcast(values: PermutedValues, op: Any) -> bool:
+    attributes, shape = op.attributes_of(), array_type(op.results[0]).shape
+    source, permutation = values.known[op.operands[0]]
+    if attributes["axes"] != tuple(range(len(shape))):
+        return False
+    wide = tuple(shape[p] for p in inverse(permutation))
+    values.replace(op, values.add(op, "broadcast", [source], shape=wide, axes=attributes["axes"]), permutation)
+    return True
+
+
+def _reduce(values: PermutedValues, op: Any) -> bool:
+    attributes = op.attributes_of()
+    source, permutation = values.known[op.operands[0]]
+    axes = tuple(sorted(permutation[a] for a in attributes["axes"]))
+    kept = [d for d in range(len(permutation)) if d not in axes]
+    order = tuple(kept.index(p) for d, p in enumerate(permutation) if d not in attributes["axes"])
+    values.replace(op, values.add(op, "reduce", [source], **attributes | {"axes": axes}), order)
+    return True
+
+
+def _each_dim(values: PermutedValues, op: Any) -> bool:
+    attributes = op.attributes_of()
+    if op.operands[0] not in values.known:
+        return False
+    source, permutation = values.known[op.operands[0]]
+    undo = inverse(permutation)
+    moved = {name: tuple(attributes[name][u] for u in undo) for name in _PER_DIM[op.primitive]}
+    operands = [source, *op.operands[1:]]
+    values.replace(op, values.add(op, op.primitive, operands, **attributes | moved), permutation)
+    return True
+
+
+def _reverse(values: PermutedValues, op: Any) -> bool:
+    source, permutation = values.known[op.operands[0]]
+    axes = tuple(sorted(permutation[a] for a in op.attributes_of()["axes"]))
+    values.replace(op, values.add(op, "reverse", [source], axes=axes), permutation)
+    return True
+
+
+def _concat(values: PermutedValues, op: Any) -> bool:
+    permutation = next(values.known[operand] for operand in op.operands if operand in values.known)[1]
+    undo = inverse(permutation)
+    operands = [values.transposed(op, operand, undo) for operand in op.operands]
+    axis = permutation[op.attributes_of()["axis"]]
+    values.replace(op, values.add(op, "concat", operands, axis=axis), permutation)
+    return True
+
+
+def _transpose(values: PermutedValues, op: Any) -> bool:
+    source, inner = values.known[op.operands[0]]
+    values.replace(op, source, tuple(inner[p] for p in op.attributes_of()["permutation"]))
+    return True
+
+
+def _reshape(values: PermutedValues, op: Any) -> bool:
+    """Only dims of size 1 come and go, and the others are not in another order."""
+    source, permutation = values.known[op.operands[0]]
+    sizes = array_type(source).shape
+    moved = [p for p in permutation if sizes[p] != 1]
+    if not is_unit_reshape(op) or moved != sorted(moved):
+        return False
+    shape = array_type(op.results[0]).shape
+    result = values.add(op, "reshape", [source], shape=shape)
+    values.replace(op, result, tuple(range(len(shape))))
+    return True
+
+
+def _gather(values: PermutedValues, op: Any) -> bool:
+    """Dims of the index arrays first, then the dims that are left, in the order of the source."""
+    operand, *indices = op.operands
+    if operand not in values.known:
+        return False
+    source, permutation = values.known[operand]
+    attributes = op.attributes_of()
+    axes = tuple(permutation[a] for a in attributes["axes"])
+    kept = [d for d in range(len(permutation)) if d not in axes]
+    first = array_type(indices[0]).rank
+    rest = (first + kept.index(p) for d, p in enumerate(permutation) if d not in attributes["axes"])
+    result = values.add(op, "gather", [source, *indices], **attributes | {"axes": axes})
+    values.replace(op, result, (*range(first), *rest))
+    return True
+
+
+_RULES: dict[type[Operation], Callable[[PermutedValues, Any], bool]] = {
+    array.MapOp: _elementwise,
+    array.CastOp: _elementwise,
+    array.BitcastOp: _elementwise,
+    array.BroadcastOp: _broadcast,
+    array.ReduceOp: _reduce,
+    array.PadOp: _each_dim,
+    array.SliceOp: _each_dim,
+    array.WindowReduceOp: _each_dim,
+    array.ReverseOp: _reverse,
+    array.ConcatOp: _concat,
+    array.TransposeOp: _transpose,
+    array.ReshapeOp: _reshape,
+    array.GatherOp: _gather,
+}
