@@ -31,6 +31,8 @@ from tilewright.api.lifting import (
     promoted,
     reshape,
 )
+from tilewright.api.transposed_conv import conv_transpose
+from tilewright.api.window_geometry import padding_pairs, per_axis
 from tilewright.errors import ArgumentError, DTypeError, ShapeError
 from tilewright.primitives import Shape
 
@@ -38,6 +40,7 @@ __all__ = [
     "attention",
     "avg_pool",
     "conv",
+    "conv_transpose",
     "elu",
     "embedding",
     "gelu",
@@ -246,15 +249,6 @@ def embedding(table: ArrayLike, ids: ArrayLike, /) -> Array:
 # ---- windows --------------------------------------------------------------------------------------------------------
 
 
-def _per_axis(what: str, value: int | Sequence[int], rank: int, least: int) -> tuple[int, ...]:
-    values = tuple(value) if isinstance(value, Sequence) else (value,) * rank
-    checked = tuple(integer(v, f"the {what}") for v in values)
-    if len(checked) != rank or any(v < least for v in checked):
-        message = f"the {what} is {value}, for {rank} spatial axes"
-        raise located(ArgumentError(message, help=f"give an integer of at least {least}, or one per axis"))
-    return checked
-
-
 def _padding(
     padding: Any, sizes: Sequence[int], window: Sequence[int], strides: Sequence[int], dilation: Sequence[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -268,13 +262,7 @@ def _padding(
         return tuple(t // 2 for t in totals), tuple(t - t // 2 for t in totals)
     if isinstance(padding, str):
         raise located(ArgumentError(f"there is no padding {padding!r}", help='use "same", "valid" or numbers'))
-    per_axis: list[Any] = [*padding] if isinstance(padding, Sequence) else [padding] * rank
-    given = [tuple(p) if isinstance(p, Sequence) else (p, p) for p in per_axis]
-    pairs = [tuple(integer(n, "the padding") for n in pair) for pair in given]
-    if len(pairs) != rank or any(len(p) != 2 or min(p) < 0 for p in pairs):
-        message = f"the padding is {padding}, for {rank} spatial axes"
-        raise located(ArgumentError(message, help="give a number, or a number or a pair (before, after) per axis"))
-    return tuple(p[0] for p in pairs), tuple(p[1] for p in pairs)
+    return padding_pairs(padding, rank)
 
 
 def conv(
@@ -300,8 +288,8 @@ def conv(
     if rank < 1 or rank > 3 or kernel.ndim != image.ndim:
         message = f"`conv` takes (N, C, *spatial) and (O, C/groups, *window), got {image.shape} and {kernel.shape}"
         raise located(ShapeError(message, help="use 1 to 3 spatial axes in both"))
-    strides = _per_axis("stride", stride, rank, 1)
-    spread = _per_axis("dilation", dilation, rank, 1)
+    strides = per_axis("stride", stride, rank, 1)
+    spread = per_axis("dilation", dilation, rank, 1)
     low, high = _padding(padding, image.shape[2:], kernel.shape[2:], strides, spread)
     count = integer(groups, "the number of groups")
     return emit("convolve", image, kernel, strides=strides, low=low, high=high, dilation=spread, groups=count)
@@ -314,8 +302,8 @@ def _pooled(
         message = f"pooling with window {window} over an array of shape {x.shape}"
         raise located(ShapeError(message, help="give (N, C, *spatial), or one window size per pooled axis"))
     rank = len(window) if isinstance(window, Sequence) else x.ndim - 2
-    sizes = _per_axis("window", window, rank, 1)
-    strides = sizes if stride is None else _per_axis("stride", stride, rank, 1)
+    sizes = per_axis("window", window, rank, 1)
+    strides = sizes if stride is None else per_axis("stride", stride, rank, 1)
     low, high = _padding(padding, x.shape[x.ndim - rank :], sizes, strides, (1,) * rank)
     lead = x.ndim - rank
     geometry = {

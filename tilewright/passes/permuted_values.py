@@ -6,6 +6,7 @@ in the other order of dims are, and are followed by a transpose in their turn. T
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +15,7 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
-from tilewright.passes.fusion import is_splat, is_unit_reshape
+from tilewright.passes.fusion import is_splat
 
 Permutation = tuple[int, ...]
 
@@ -145,16 +146,41 @@ def _transpose(values: PermutedValues, op: Any) -> bool:
 
 
 def _reshape(values: PermutedValues, op: Any) -> bool:
-    """Only dims of size 1 come and go, and the others are not in another order."""
+    """Dims that are split or merged move as one: the source has each group's dims side by side, and the groups in the
+    order of their first dims there."""
     source, permutation = values.known[op.operands[0]]
-    sizes = array_type(source).shape
-    moved = [p for p in permutation if sizes[p] != 1]
-    if not is_unit_reshape(op) or moved != sorted(moved):
+    before, after = (array_type(value).shape for value in (op.operands[0], op.results[0]))
+    groups = reshaped_groups(before, after)
+    if groups is None:
         return False
-    shape = array_type(op.results[0]).shape
-    result = values.add(op, "reshape", [source], shape=shape)
-    values.replace(op, result, tuple(range(len(shape))))
+    wide = [g for g in groups if any(before[d] != 1 for d in g[0])]
+    thin = [g for g in groups if g not in wide]
+    ordered = [*sorted(wide, key=lambda g: min(permutation[d] for d in g[0] if before[d] != 1)), *thin]
+    dims = [d for g in ordered for d in g[0]]
+    moved = values.transposed(op, op.operands[0], tuple(dims))
+    results = [d for g in ordered for d in g[1]]
+    result = values.add(op, "reshape", [moved], shape=tuple(after[d] for d in results))
+    values.replace(op, result, inverse(tuple(results)))
     return True
+
+
+def reshaped_groups(
+    before: Sequence[int], after: Sequence[int]
+) -> list[tuple[tuple[int, ...], tuple[int, ...]]] | None:
+    """Runs of dims of a shape, each with the run that it becomes by a reshape: one of them of one dim. None where the
+    reshape takes dims apart and puts them together otherwise."""
+    groups: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+    first = second = 0
+    while first < len(before) or second < len(after):
+        ends = [min(first + 1, len(before)), min(second + 1, len(after))]
+        while (left := math.prod(before[first : ends[0]])) != (right := math.prod(after[second : ends[1]])):
+            side = 0 if left < right else 1
+            if ends[side] == len((before, after)[side]):
+                return None
+            ends[side] += 1
+        groups.append((tuple(range(first, ends[0])), tuple(range(second, ends[1]))))
+        first, second = ends
+    return groups if all(1 in map(len, g) or not all(g) for g in groups) else None
 
 
 def _gather(values: PermutedValues, op: Any) -> bool:

@@ -363,6 +363,9 @@ class NestMemory:
         pointer = self._pointer(found, [self._first_lane(found, i) for i in range(len(found.type.shape))])
         shape = load_form(dtype, self.plan.lanes)
         self._ask_ahead(found, pointer)
+        if guard is not None and not isinstance(guard.type, ir.VectorType):
+            # Where nothing is read, a page that is not there would still cost a trap in the processor.
+            pointer = self.builder.select(guard, pointer, self.context.pointers[found.ref])
         mask = self._both(guard, self.position.mask)
         if mask is None:
             return widen(self.builder, self.builder.load(pointer, align=dtype.itemsize, typ=shape), dtype)

@@ -108,20 +108,14 @@ def conv_transpose(node: Node, x: Array, w: Array, bias: Array | None = None) ->
     spans = [(n - 1) * d + 1 for n, d in zip(window, dilations, strict=True)]
     extra = node.get("output_padding", (0,) * rank)
     low, high = _transposed_pads(node, x.shape[2:], strides, spans, extra)
-    apart = tuple(s - 1 for s in strides)
-    spread = emit("pad", x, full((), 0, x.dtype), low=(0,) * x.ndim, high=(0,) * x.ndim, interior=(0, 0, *apart))
-    reversed_ = tw.flip(w, axis=tuple(range(2, w.ndim)))
-    inputs, outputs = w.shape[0] // groups, w.shape[1]
-    kernel = tw.reshape(reversed_, (groups, inputs, outputs, *window))
-    kernel = tw.reshape(tw.moveaxis(kernel, 2, 1), (groups * outputs, inputs, *window))
-    geometry = Geometry(
-        window,
-        (1,) * rank,
-        tuple(dilations),
-        tuple(s - 1 - p for s, p in zip(spans, low, strict=True)),
-        tuple(s - 1 - p + e for s, p, e in zip(spans, high, extra, strict=True)),
+    # Negative amounts add places.
+    pads = [(max(a, 0), max(b, 0)) for a, b in zip(low, high, strict=True)]
+    ends = [e + max(-b, 0) for e, b in zip(extra, high, strict=True)]
+    y = tw.nn.conv_transpose(
+        x, w, stride=strides, padding=pads, output_padding=ends, dilation=dilations, groups=groups
     )
-    return _with_bias(_convolved(spread, kernel, geometry, groups), bias)
+    before = [(max(-a, 0), 0) for a in low]
+    return _with_bias(tw.pad(y, ((0, 0), (0, 0), *before)), bias)
 
 
 def _transposed_pads(
