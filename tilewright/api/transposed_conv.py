@@ -39,7 +39,8 @@ def conv_transpose(
     image, kernel = promoted(x, w)
     rank = image.ndim - 2
     if rank < 1 or rank > 3 or kernel.ndim != image.ndim:
-        message = f"`conv_transpose` takes (N, C, *spatial) and (C, O/groups, *window), got {image.shape}, {kernel.shape}"
+        wanted = "(N, C, *spatial) and (C, O/groups, *window)"
+        message = f"`conv_transpose` takes {wanted}, got {image.shape} and {kernel.shape}"
         raise located(ShapeError(message, help="use 1 to 3 spatial axes in both"))
     strides, spread = per_axis("stride", stride, rank, 1), per_axis("dilation", dilation, rank, 1)
     extra = per_axis("output padding", output_padding, rank, 0)

@@ -7,25 +7,25 @@ What follows is computed with channels last too, until something needs the order
 done where it is predicted to be faster than a product for each row of the result, channels first.
 
 Before:
-    func.func @main(%x: tensor<1x32x12x12xf32>, %w: tensor<64x32x3x3xf32>) -> tensor<1x64x10x10xf32> {
+    func.func @main(%x: tensor<1x8x12x11xf32>, %w: tensor<16x8x1x2xf32>) -> tensor<1x16x12x10xf32> {
       %y = array.convolve(%x, %w) {strides = array<i64: 1, 1>, low = array<i64: 0, 0>, high = array<i64: 0, 0>,
-        dilation = array<i64: 1, 1>, groups = 1 : i64} : tensor<1x64x10x10xf32>
-      %z = array.map(%y) {fn = "exp"} : tensor<1x64x10x10xf32>
-      func.return %z : tensor<1x64x10x10xf32>
+        dilation = array<i64: 1, 1>, groups = 1 : i64} : tensor<1x16x12x10xf32>
+      %z = array.map(%y) {fn = "exp"} : tensor<1x16x12x10xf32>
+      func.return %z : tensor<1x16x12x10xf32>
     }
 After:
-    func.func @main(%x: tensor<1x32x12x12xf32>, %w: tensor<64x32x3x3xf32>) -> tensor<1x64x10x10xf32> {
-      %0 = array.transpose(%x) {permutation = array<i64: 0, 2, 3, 1>} : tensor<1x12x12x32xf32>
-      %1 = array.reshape(%0) : tensor<1x4608xf32>
-      %2 = array.unfold(%1) {axis = 1 : index, sizes = array<i64: 10, 10, 3, 96>, steps = array<i64: 384, 32, 384, 1>} :
-        tensor<1x10x10x3x96xf32>
-      %3 = array.transpose(%w) {permutation = array<i64: 2, 3, 1, 0>} : tensor<3x3x32x64xf32>
-      %4 = array.reshape(%3) : tensor<3x96x64xf32>
-      %5 = array.contract(%2, %4) {left_batch = array<i64>, right_batch = array<i64>, left_contract = array<i64: 3, 4>,
-        right_contract = array<i64: 0, 1>} : tensor<1x10x10x64xf32>
-      %6 = array.map(%5) {fn = "exp"} : tensor<1x10x10x64xf32>
-      %7 = array.transpose(%6) {permutation = array<i64: 0, 3, 1, 2>} : tensor<1x64x10x10xf32>
-      func.return %7 : tensor<1x64x10x10xf32>
+    func.func @main(%x: tensor<1x8x12x11xf32>, %w: tensor<16x8x1x2xf32>) -> tensor<1x16x12x10xf32> {
+      %0 = array.transpose(%x) {permutation = array<i64: 0, 2, 3, 1>} : tensor<1x12x11x8xf32>
+      %1 = array.transpose(%w) {permutation = array<i64: 2, 3, 1, 0>} : tensor<1x2x8x16xf32>
+      %2 = array.reshape(%1) : tensor<1x16x16xf32>
+      %3 = array.reshape(%0) : tensor<1x1056xf32>
+      %4 = array.unfold(%3) {axis = 1 : index, sizes = array<i64: 12, 10, 1, 16>, steps = array<i64: 88, 8, 88, 1>} :
+        tensor<1x12x10x1x16xf32>
+      %5 = array.contract(%4, %2) {left_batch = array<i64>, right_batch = array<i64>, left_contract = array<i64: 3, 4>,
+        right_contract = array<i64: 0, 1>} : tensor<1x12x10x16xf32>
+      %6 = array.map(%5) {fn = "exp"} : tensor<1x12x10x16xf32>
+      %z = array.transpose(%6) {permutation = array<i64: 0, 3, 1, 2>} : tensor<1x16x12x10xf32>
+      func.return %z : tensor<1x16x12x10xf32>
     }
 """
 
@@ -38,7 +38,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from xdsl.ir import Block, SSAValue
+from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.cost.convolutions import Convolution
 from tilewright.dialects import array
@@ -46,6 +46,7 @@ from tilewright.dialects.base import array_type
 from tilewright.passes.array_simplify import captured, constant_value, drop_unused
 from tilewright.passes.base import Remark, Unit, blocks_of, microseconds, where
 from tilewright.passes.contract_facts import accumulator_of
+from tilewright.passes.fusion import users
 from tilewright.passes.permuted_values import PermutedValues
 
 
@@ -57,26 +58,39 @@ class ArrayConvolveChannelsLastPass:
         if unit.machine.has_warps or unit.machine.grid is not None:
             return
         for block in blocks_of(unit.main):
-            values = PermutedValues(block)
+            values, followed = PermutedValues(block), _before_others(block)
             for op in list(block.ops):
                 if isinstance(op, array.ConvolveOp):
-                    self._decide(unit, values, op)
+                    self._decide(unit, values, op, op in followed)
                 else:
                     values.sink(op)
             if values.known:
                 drop_unused(block)
 
-    def _decide(self, unit: Unit, values: PermutedValues, op: array.ConvolveOp) -> None:
-        sizes = _sizes_of(op)
+    def _decide(self, unit: Unit, values: PermutedValues, op: array.ConvolveOp, is_followed: bool) -> None:
+        sizes, machine = _sizes_of(op), unit.machine
         if 0 in (*sizes.positions, *sizes.window, sizes.batch, sizes.channels, sizes.results):
             return
-        last = sizes.channels_last_seconds(unit.machine, unit.threads, moves=op.operands[0] not in values.known)
-        first = sizes.channels_first_seconds(unit.machine, unit.threads)
+        image_s = sizes.moved_seconds(machine, sizes.image, sizes.channels)
+        result_s = sizes.moved_seconds(machine, sizes.positions, sizes.results)
+        last, first = sizes.channels_last_seconds(machine), sizes.channels_first_seconds(machine)
+        # The image comes as the convolution before has left it, and the next one will have channels last.
+        last += (op.operands[0] not in values.known) * image_s + (not is_followed) * result_s
+        first += (op.operands[0] in values.known) * image_s + is_followed * result_s
         decision = "channels last" if last <= first else "channels first"
         why = f"{microseconds(last)}, channels first {microseconds(first)}"
         unit.remarks.append(Remark(self.name, f"convolve at {where(op)}", decision, why))
         if last <= first:
             _Writer(unit, values, op, sizes).write()
+
+
+def _before_others(block: Block) -> set[Operation]:
+    """The operations of a block whose results a convolution is computed from."""
+    found: set[Operation] = set()
+    for op in reversed(list(block.ops)):
+        if any(isinstance(u, array.ConvolveOp) or u in found for r in op.results for u in users(r)):
+            found.add(op)
+    return found
 
 
 def _sizes_of(op: array.ConvolveOp) -> Convolution:
@@ -93,9 +107,7 @@ def _sizes_of(op: array.ConvolveOp) -> Convolution:
         strides=a["strides"],
         dilation=a["dilation"],
         dtype=accumulator_of(result.dtype),
-        operand_bytes=image.dtype.itemsize,
         is_known=isinstance(op.operands[1].owner, array.ConstantOp),
-        is_padded=any((*a["low"], *a["high"])),
     )
 
 
@@ -121,18 +133,13 @@ class _Writer:
         return value if array_type(value).shape == shape else self._add("reshape", [value], shape=shape)
 
     def _padded(self, image: SSAValue) -> SSAValue:
-        """The image with zeros around it, without what lies outside where padding is negative."""
+        """The image with zeros around it."""
         a, type = self.op.attributes_of(), array_type(image)
         low, high = (0, *a["low"], 0), (0, *a["high"], 0)
-        if min(*low, *high) < 0:
-            starts = tuple(max(0, -n) for n in low)
-            limits = tuple(size - max(0, -n) for size, n in zip(type.shape, high, strict=True))
-            image = self._add("slice", [image], starts=starts, limits=limits, strides=(1,) * type.rank)
-        if max(*low, *high) <= 0:
+        if not any((*low, *high)):
             return image
         zero = self._add("constant", [], value=0, resource="", shape=(), dtype=type.dtype.name)
-        before, after = (tuple(max(0, n) for n in amounts) for amounts in (low, high))
-        return self._add("pad", [image, zero], low=before, high=after, interior=(0,) * type.rank)
+        return self._add("pad", [image, zero], low=low, high=high, interior=(0,) * type.rank)
 
     def _ordered(self, permutation: Sequence[int], split: tuple[int, ...], shape: tuple[int, ...]) -> SSAValue:
         """The weights, with dims of `split` sizes, in another order and shape; known ones are laid out now."""
@@ -213,7 +220,8 @@ class _Writer:
         sizes, rank = self.sizes, len(self.sizes.window)
         result = array_type(self.op.results[0]).dtype
         taps = math.prod(sizes.window)
-        weights = self._ordered((*range(2, 2 + rank), 1, 0), array_type(self.op.operands[1]).shape, (taps, sizes.results))
+        order = (*range(2, 2 + rank), 1, 0)
+        weights = self._ordered(order, array_type(self.op.operands[1]).shape, (taps, sizes.results))
         total: SSAValue | None = None
         for tap, place in enumerate(itertools.product(*map(range, sizes.window))):
             factors = self._add("slice", [weights], starts=(tap, 0), limits=(tap + 1, sizes.results), strides=(1, 1))

@@ -258,9 +258,15 @@ def _has_more(group: array.FusedOp, op: array.ContractOp | array.ConvolveOp) -> 
 def _lies_along(value: SSAValue, dim: int) -> bool:
     """Whether a value is an array of the group, seen through transposes, whose neighbours in memory are those along a
     dim: such a left operand is read where it lies."""
-    while isinstance(value.owner, array.TransposeOp):
-        dim = value.owner.attributes_of()["permutation"][dim]
-        value = value.owner.operands[0]
+    while isinstance(value.owner, array.TransposeOp | array.UnfoldOp):
+        a, (inner,) = value.owner.attributes_of(), value.owner.operands
+        if isinstance(value.owner, array.TransposeOp):
+            dim = a["permutation"][dim]
+        elif array_type(inner).rank - 1 != a["axis"] or dim < a["axis"] or a["steps"][dim - a["axis"]] != 1:
+            return False
+        else:
+            dim = a["axis"]
+        value = inner
     return isinstance(value, BlockArgument) and dim == array_type(value).rank - 1
 
 

@@ -63,7 +63,7 @@ class PermutedValues:
         if joined == tuple(range(len(joined))):
             return source
         shape = tuple(type.shape[p] for p in joined)
-        if isinstance(source.owner, Operation) and is_splat(source.owner):
+        if isinstance(source.owner, array.ConstantOp) and is_splat(source.owner):
             return self.add(op, "constant", [], **source.owner.attributes_of() | {"shape": shape})
         if [p for p in joined if type.shape[p] != 1] == [p for p in range(type.rank) if type.shape[p] != 1]:
             return self.add(op, "reshape", [source], shape=shape)
@@ -72,7 +72,11 @@ class PermutedValues:
     def sink(self, op: Operation) -> bool:
         """Compute an operation of what its operands are transposes of, if that can be done."""
         rule = _RULES.get(type(op))
-        if rule is None or not any(operand in self.known for operand in op.operands):
+        if (
+            rule is None
+            or not isinstance(op, array.ArrayOp)
+            or not any(operand in self.known for operand in op.operands)
+        ):
             return False
         return rule(self, op)
 
@@ -82,7 +86,7 @@ def inverse(permutation: Permutation) -> Permutation:
     return tuple(permutation.index(d) for d in range(len(permutation)))
 
 
-def _elementwise(values: PermutedValues, op: Any) -> bool:
+def _elementwise(values: PermutedValues, op: array.ArrayOp) -> bool:
     permuted = [values.known[operand] for operand in op.operands if operand in values.known]
     _, permutation = max(permuted, key=lambda each: array_type(each[0]).size)
     undo = inverse(permutation)
@@ -91,7 +95,7 @@ def _elementwise(values: PermutedValues, op: Any) -> bool:
     return True
 
 
-def _broadcast(values: PermutedValues, op: Any) -> bool:
+def _broadcast(values: PermutedValues, op: array.ArrayOp) -> bool:
     attributes, shape = op.attributes_of(), array_type(op.results[0]).shape
     source, permutation = values.known[op.operands[0]]
     if attributes["axes"] != tuple(range(len(shape))):
@@ -101,17 +105,18 @@ def _broadcast(values: PermutedValues, op: Any) -> bool:
     return True
 
 
-def _reduce(values: PermutedValues, op: Any) -> bool:
+def _reduce(values: PermutedValues, op: array.ArrayOp) -> bool:
     attributes = op.attributes_of()
     source, permutation = values.known[op.operands[0]]
-    axes = tuple(sorted(permutation[a] for a in attributes["axes"]))
+    reduced: tuple[int, ...] = attributes["axes"]
+    axes = tuple(sorted(permutation[a] for a in reduced))
     kept = [d for d in range(len(permutation)) if d not in axes]
-    order = tuple(kept.index(p) for d, p in enumerate(permutation) if d not in attributes["axes"])
+    order = tuple(kept.index(p) for d, p in enumerate(permutation) if d not in reduced)
     values.replace(op, values.add(op, "reduce", [source], **attributes | {"axes": axes}), order)
     return True
 
 
-def _each_dim(values: PermutedValues, op: Any) -> bool:
+def _each_dim(values: PermutedValues, op: array.ArrayOp) -> bool:
     attributes = op.attributes_of()
     if op.operands[0] not in values.known:
         return False
@@ -123,32 +128,34 @@ def _each_dim(values: PermutedValues, op: Any) -> bool:
     return True
 
 
-def _reverse(values: PermutedValues, op: Any) -> bool:
+def _reverse(values: PermutedValues, op: array.ArrayOp) -> bool:
     source, permutation = values.known[op.operands[0]]
-    axes = tuple(sorted(permutation[a] for a in op.attributes_of()["axes"]))
+    reversed_axes: tuple[int, ...] = op.attributes_of()["axes"]
+    axes = tuple(sorted(permutation[a] for a in reversed_axes))
     values.replace(op, values.add(op, "reverse", [source], axes=axes), permutation)
     return True
 
 
-def _concat(values: PermutedValues, op: Any) -> bool:
+def _concat(values: PermutedValues, op: array.ArrayOp) -> bool:
     permutation = next(values.known[operand] for operand in op.operands if operand in values.known)[1]
     undo = inverse(permutation)
     operands = [values.transposed(op, operand, undo) for operand in op.operands]
-    axis = permutation[op.attributes_of()["axis"]]
-    values.replace(op, values.add(op, "concat", operands, axis=axis), permutation)
+    axis: int = op.attributes_of()["axis"]
+    values.replace(op, values.add(op, "concat", operands, axis=permutation[axis]), permutation)
     return True
 
 
-def _transpose(values: PermutedValues, op: Any) -> bool:
+def _transpose(values: PermutedValues, op: array.ArrayOp) -> bool:
     source, inner = values.known[op.operands[0]]
-    values.replace(op, source, tuple(inner[p] for p in op.attributes_of()["permutation"]))
+    outer: Permutation = op.attributes_of()["permutation"]
+    values.replace(op, source, tuple(inner[p] for p in outer))
     return True
 
 
-def _reshape(values: PermutedValues, op: Any) -> bool:
+def _reshape(values: PermutedValues, op: array.ArrayOp) -> bool:
     """Dims that are split or merged move as one: the source has each group's dims side by side, and the groups in the
     order of their first dims there."""
-    source, permutation = values.known[op.operands[0]]
+    permutation = values.known[op.operands[0]][1]
     before, after = (array_type(value).shape for value in (op.operands[0], op.results[0]))
     groups = reshaped_groups(before, after)
     if groups is None:
@@ -183,23 +190,24 @@ def reshaped_groups(
     return groups if all(1 in map(len, g) or not all(g) for g in groups) else None
 
 
-def _gather(values: PermutedValues, op: Any) -> bool:
+def _gather(values: PermutedValues, op: array.ArrayOp) -> bool:
     """Dims of the index arrays first, then the dims that are left, in the order of the source."""
     operand, *indices = op.operands
     if operand not in values.known:
         return False
     source, permutation = values.known[operand]
     attributes = op.attributes_of()
-    axes = tuple(permutation[a] for a in attributes["axes"])
+    indexed: tuple[int, ...] = attributes["axes"]
+    axes = tuple(permutation[a] for a in indexed)
     kept = [d for d in range(len(permutation)) if d not in axes]
     first = array_type(indices[0]).rank
-    rest = (first + kept.index(p) for d, p in enumerate(permutation) if d not in attributes["axes"])
+    rest = (first + kept.index(p) for d, p in enumerate(permutation) if d not in indexed)
     result = values.add(op, "gather", [source, *indices], **attributes | {"axes": axes})
     values.replace(op, result, (*range(first), *rest))
     return True
 
 
-_RULES: dict[type[Operation], Callable[[PermutedValues, Any], bool]] = {
+_RULES: dict[type[Operation], Callable[[PermutedValues, array.ArrayOp], bool]] = {
     array.MapOp: _elementwise,
     array.CastOp: _elementwise,
     array.BitcastOp: _elementwise,

@@ -146,9 +146,31 @@ def _window(
     map = load.map.data
     symbols = [AffineExpr.symbol(i) for i in range(map.num_symbols)]
     results = tuple(e.replace_dims_and_symbols(inverse, symbols) for e in map.results)
+    if depth_dim == 1 and _is_overlapping(load, results, array_type(value).shape):
+        return load, AffineMap(2, map.num_symbols, results)
     if not _is_window(results, 1 - depth_dim, multiple) or not _stays_inside(load, results, depth_dim, depth, bound):
         return None
     return load, AffineMap(2, map.num_symbols, results)
+
+
+def _is_overlapping(load: tile.LoadOp, results: Sequence[AffineExpr], shape: Sequence[int]) -> bool:
+    """Whether the rows of a window are runs of one dim of an array, which may overlap, all of it inside."""
+    spans: list[tuple[int, int]] = []
+    runs: list[tuple[tuple[int, int], ...]] = []
+    for expression in results:
+        form = linear_form(expression, (Index(0), Index(1)))
+        if form is None or any(coefficient < 1 for _, coefficient in form.dims):
+            return False
+        terms = [(load.symbols[position], coefficient) for position, coefficient in form.symbols]
+        low, high = _span(form.constant, terms)
+        spans.append((low, high + sum(coefficient * (shape[dim] - 1) for dim, coefficient in form.dims)))
+        runs += [form.dims] if form.dims else []
+    inside = zip(spans, tile.ref_type(load.source).shape, strict=True)
+    return (
+        [tuple(dim for dim, _ in run) for run in runs] == [(0, 1)]
+        and dict(runs[0])[1] == 1
+        and all(low >= 0 and high < size for (low, high), size in inside)
+    )
 
 
 def _stays_inside(

@@ -44,7 +44,7 @@ class NativeProgram:
         self._plan: MemoryPlan = plan_memory(unit)
         self._emitted: NativeModule | None = None
         self._program: Program | None = None
-        self._clocked: NativeProgram | None = None
+        self._clocked: tuple[NativeProgram, Clocks] | None = None
 
     @property
     def _module(self) -> NativeModule:
@@ -80,9 +80,11 @@ class NativeProgram:
 
     def profile(self, arrays: Sequence[Tensor], repeat: int) -> list[KernelTime]:
         """How long each kernel takes; the program is compiled once more, with clocks."""
-        self._clocked = self._clocked or NativeProgram(self._unit, {}, Clocks())
-        clocked, work = self._clocked, self._clocked._module.work
-        measured = clocked._clocks.measured(lambda: clocked(*arrays), repeat)
+        if self._clocked is None:
+            clocks = Clocks()
+            self._clocked = (NativeProgram(self._unit, {}, clocks), clocks)
+        clocked, clocks = self._clocked
+        measured, work = clocks.measured(lambda: clocked(*arrays), repeat), clocked._module.work
         times = [
             KernelTime(name, calls, seconds, *(calls * n for n in self._predicted(work[name])))
             for name, (calls, seconds) in measured.items()
@@ -101,7 +103,8 @@ class NativeProgram:
                 def submit(name: str, text: str) -> int:
                     return numbers.setdefault(name, pool.submit(name, text))
 
-                self._emitted = emit_program(self._unit, self._plan, triple_of(self._unit.machine), submit, self._clocks)
+                triple = triple_of(self._unit.machine)
+                self._emitted = emit_program(self._unit, self._plan, triple, submit, self._clocks)
             else:
                 numbers = {name: pool.submit(name, text) for name, text in self._emitted.texts.items()}
             compiled = pool.finish()

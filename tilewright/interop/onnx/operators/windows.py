@@ -11,7 +11,7 @@ import numpy as np
 
 from tilewright import api as tw
 from tilewright.api.array import Array
-from tilewright.api.lifting import emit, full
+from tilewright.api.lifting import emit
 from tilewright.interop.onnx.operators.elementwise import wide
 from tilewright.interop.onnx.registry import Node, lifted, operator
 
@@ -111,9 +111,7 @@ def conv_transpose(node: Node, x: Array, w: Array, bias: Array | None = None) ->
     # Negative amounts add places.
     pads = [(max(a, 0), max(b, 0)) for a, b in zip(low, high, strict=True)]
     ends = [e + max(-b, 0) for e, b in zip(extra, high, strict=True)]
-    y = tw.nn.conv_transpose(
-        x, w, stride=strides, padding=pads, output_padding=ends, dilation=dilations, groups=groups
-    )
+    y = tw.nn.conv_transpose(x, w, stride=strides, padding=pads, output_padding=ends, dilation=dilations, groups=groups)
     before = [(max(-a, 0), 0) for a in low]
     return _with_bias(tw.pad(y, ((0, 0), (0, 0), *before)), bias)
 
