@@ -323,7 +323,7 @@ def _show(console: Console, document: dict[str, Any], peers: tuple[str, ...]) ->
     if any("figures" in case for case in document["cases"]):
         _show_compiler(console, document)
         return
-    compared = any("speedup" in case for case in document["cases"])
+    compared, timed = (any(name in case for case in document["cases"]) for name in ("speedup", "compile_s"))
     columns = [
         "case",
         "ours",
@@ -333,8 +333,11 @@ def _show(console: Console, document: dict[str, Any], peers: tuple[str, ...]) ->
         "peak",
         "difference",
         *(["against base"] if compared else []),
+        *(["compile"] if timed else []),
     ]
-    console.print(make_table(_title(document), columns, [_row(case, peers, compared) for case in document["cases"]]))
+    console.print(
+        make_table(_title(document), columns, [_row(case, peers, compared, timed) for case in document["cases"]])
+    )
     reasons = {(peer, reason) for case in document["cases"] for peer, reason in case["absent"].items()}
     for peer, reason in sorted(reasons):
         console.print(f"{peer}: {reason}", markup=False, soft_wrap=True)
@@ -383,7 +386,7 @@ def _show_failures(console: Console, document: dict[str, Any]) -> None:
             console.print(text, markup=False, soft_wrap=True)
 
 
-def _row(case: dict[str, Any], peers: tuple[str, ...], compared: bool) -> list[str]:
+def _row(case: dict[str, Any], peers: tuple[str, ...], compared: bool, timed: bool) -> list[str]:
     if "error" in case:
         return [case["case"], "failed"]
     ratio = "-" if case["ratio"] is None else f"{case['ratio']:.2f}"
@@ -393,4 +396,6 @@ def _row(case: dict[str, Any], peers: tuple[str, ...], compared: bool) -> list[s
     row += [ratio, f"{case['gflops']:.1f}", f"{case['peak_fraction']:.0%} {case['bound']}", difference]
     if compared:
         row.append(f"{case['speedup']:.2f}x" if "speedup" in case else "-")
+    if timed:
+        row.append(seconds_text(case.get("compile_s")))
     return row

@@ -148,11 +148,11 @@ def _onnxruntime(function: Callable[..., Any], inputs: tuple[Array, ...], thread
     settings.inter_op_num_threads = 1
     settings.log_severity_level = 3
     session = onnxruntime.InferenceSession(model, settings, providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
+    names, taken = ([each.name for each in ends] for ends in (session.get_outputs(), session.get_inputs()))
     if any(array.dtype.name == "bfloat16" for array in inputs):
-        values = {f"x{n}": _ort_value(onnxruntime, array) for n, array in enumerate(inputs)}
+        values = {name: _ort_value(onnxruntime, array) for name, array in zip(taken, inputs, strict=True)}
         return Runner(lambda: session.run_with_ort_values(names, values), lambda result: _from_ort_value(result[0]))
-    feed = {f"x{n}": array for n, array in enumerate(inputs)}
+    feed = dict(zip(taken, inputs, strict=True))
     return Runner(lambda: session.run(names, feed), lambda result: np.asarray(first(result)))
 
 

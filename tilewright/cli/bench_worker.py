@@ -133,7 +133,8 @@ def measure(case: Case, request: Request) -> dict[str, Any]:
         times = alternate(calls, request)
     copy_bandwidth = copy.nbytes / times.pop(COPY)
     peak = fma_peak("f64" if case.dtype == "f64" else "f32", request.threads)
-    return describe(case, request, times, differences, absent, peak, copy_bandwidth)
+    described = describe(case, request, times, differences, absent, peak, copy_bandwidth)
+    return described if case.compile_s is None else described | {"compile_s": case.compile_s(inputs)}
 
 
 def measure_compiler(case: CompilerCase, request: Request) -> dict[str, Any]:

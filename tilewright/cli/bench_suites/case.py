@@ -37,6 +37,7 @@ class Case:
     `flops` and `bytes` (arrays read and written once) are those of one call. `reference` is a function of `numpy` and
     the inputs, floats widened to f64; without it, NumPy's own is called with those. `tolerance` bounds the largest
     difference from its result over its largest element; `dtype` is the type that every library's result has.
+    `compile_s`, where it is to be shown, measures how long our compiler takes for the inputs.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Case:
     dtype: str = "f32"
     unsupported: Mapping[str, str] = field(default_factory=dict[str, str])
     reference: Callable[..., Any] | None = None
+    compile_s: Callable[[tuple[Array, ...]], float] | None = None
 
     def expected(self, inputs: tuple[Array, ...]) -> Array:
         """The result of the reference on inputs widened to f64."""

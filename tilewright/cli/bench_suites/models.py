@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tilewright.cli.bench_suites import decoder
+from tilewright.cli.bench_suites import decoder, imported
 from tilewright.cli.bench_suites.case import Array, Case, onnx_model
 from tilewright.cli.bench_suites.model_support import OnnxGraph, Weights, load_example
 from tilewright.cli.bench_suites.ops import numpy_gelu
@@ -27,7 +28,9 @@ def cases(quick: bool) -> tuple[Case, ...]:
     weights = _random_weights() if quick else example.load_weights(example.model_files())
     encode = example.make_encoder(weights)
     shapes = [(1, 16)] if quick else _SHAPES
-    return (*(_case(encode, weights, batch, length) for batch, length in shapes), *decoder.cases(quick))
+    ours = (*(_case(encode, weights, batch, length) for batch, length in shapes), *decoder.cases(quick))
+    # Those of others are fetched, or exported: nothing for a quick look.
+    return ours if quick else (*ours, *imported.cases(), *(_exported(weights, *shape) for shape in shapes))
 
 
 def _random_weights() -> Weights:
@@ -55,6 +58,17 @@ def _random_weights() -> Weights:
     for norm in norms:
         weights[f"{norm}.weight"], weights[f"{norm}.bias"] = 1 + draw(_WIDTH), draw(_WIDTH)
     return weights
+
+
+def _exported(weights: Weights, batch: int, length: int) -> Case:
+    """The same model as a module of torch, exported by torch."""
+    case = _case(lambda *inputs: None, weights, batch, length)
+    inputs = case.make_inputs(np.random.default_rng(0))
+
+    def path() -> Path:
+        return imported.exported_encoder(_torch_encoder(weights), inputs)
+
+    return imported.onnx_case(f"MiniLM exported from torch {batch}x{length}", path, case.make_inputs, case.flops)
 
 
 def _case(encode: Callable[..., Any], weights: Weights, batch: int, length: int) -> Case:
