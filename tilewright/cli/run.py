@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from tilewright.cli import run_model
 from tilewright.cli.flags import Flags
 from tilewright.cli.loading import find_file, random_array
 from tilewright.cli.report import Report, bytes_text, seconds_text, show_pairs
@@ -35,19 +36,21 @@ def run(
     *arguments: Annotated[str, Parameter(allow_leading_hyphen=True)],
     input: tuple[Path, ...] = (),
     repeat: int = 20,
+    compare: str | None = None,
     flags: Flags | None = None,
 ) -> Report:
     """Run a Python file, a saved program (`.twp`), or an ONNX model, with the options given as flags.
 
     A Python file runs as `__main__` with the arguments in `sys.argv`; where it defines `main()` and has no
     `if __name__ == "__main__"` block, that is called. A saved program, or a model, runs on random inputs, or on `.npy`
-    files, and is timed.
+    files, and is timed; of a model the slowest kernels are shown, and another library's time beside. Exits with 1 where
+    results are not the other library's.
 
     For example:
 
         tilewright run examples/01_sentence_embeddings.py "a cat" "a kitten"
         tilewright run model.twp --input x.npy --threads 2
-        tilewright run model.onnx --input x.npy
+        tilewright run model.onnx --input x.npy --compare onnxruntime
 
     Parameters
     ----------
@@ -59,14 +62,20 @@ def run(
         For a saved program or a model: one `.npy` file per input, in order.
     repeat
         For a saved program or a model: timed calls.
+    compare
+        For a model: the library to run it by, too: onnxruntime.
     """
     find_file(file)
+    if compare is not None:
+        if file.suffix != ".onnx":
+            raise ArgumentError("`--compare` is for models", help="give an ONNX file")
+        run_model.check_library(compare)
     if file.suffix in (".twp", ".onnx"):
         if arguments:
             raise ArgumentError(
                 "a saved program, or a model, takes no arguments", help="give arrays with --input x.npy"
             )
-        return (_run_program if file.suffix == ".twp" else _run_model)(file, input, repeat)
+        return _run_program(file, input, repeat) if file.suffix == ".twp" else _run_model(file, input, repeat, compare)
     if input:
         what = "`--input` is for saved programs and models"
         raise ArgumentError(what, help="give a Python file its arguments after its name")
@@ -149,19 +158,41 @@ def _run_program(file: Path, inputs: Sequence[Path], repeat: int) -> Report:
     return _describe(file, program, manifest.inputs, manifest.outputs, result, times)
 
 
-def _run_model(file: Path, inputs: Sequence[Path], repeat: int) -> Report:
+def _run_model(file: Path, inputs: Sequence[Path], repeat: int, compare: str | None) -> Report:
     from tilewright.api.importers import from_onnx
 
     model = from_onnx(file)
     arrays = _inputs([_model_input(spec, given=bool(inputs)) for spec in model.inputs], inputs)
-    result, times = _timed(model, arrays, repeat)
-    program = getattr(model.lower(*arrays).compile().executable, "program", None)
+    start = time.perf_counter()
+    compiled = model.lower(*arrays).compile()
+    compile_s = time.perf_counter() - start
+    program = getattr(compiled.executable, "program", None)
     if program is None:
         raise ArgumentError("this target makes no programs to describe", help="use --target cpu")
+    result, times = _timed(model, arrays, repeat)
     inputs_found = [_found(spec, array) for spec, array in zip(model.inputs, arrays, strict=True)]
     results: list[Any] = [result] if len(model.outputs) == 1 else [*result]
     outputs_found = [_found(spec, array) for spec, array in zip(model.outputs, results, strict=True)]
-    return _describe(file, program, inputs_found, outputs_found, result, times)
+    described = _describe(file, program, inputs_found, outputs_found, result, times)
+    threads = described.document["threads"]
+    document: dict[str, Any] = {**described.document, "compile_s": compile_s}
+    document["cache"] = getattr(compiled.executable, "cache_state", "off")
+    if hasattr(compiled.executable, "profile"):
+        dynamic = model.dynamic(*arrays)
+        document["kernels"] = run_model.kernel_documents(compiled.profile(*dynamic, repeat=repeat), threads)
+    found = None if compare is None else run_model.compare(file, model, arrays, results, repeat, threads)
+    if found is not None:
+        document["compared"] = found.document()
+
+    def show(console: Console) -> None:
+        if described.show is not None:
+            described.show(console)
+        pairs: dict[str, object] = {"compiled in": f"{seconds_text(compile_s)}, cache {document['cache']}"}
+        show_pairs(console, pairs if found is None else pairs | {found.library: found.text()})
+        if "kernels" in document:
+            run_model.show_kernels(console, document["kernels"])
+
+    return Report(document, show, 0 if found is None or found.agrees else 1)
 
 
 def _found(spec: TensorSpec, array: Any) -> ArraySpec:

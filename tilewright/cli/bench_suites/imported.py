@@ -189,7 +189,9 @@ def exported_encoder(encode: Callable[..., Any], inputs: tuple[Array, ...]) -> P
             return encode(torch, ids, mask)
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    exported = torch.onnx.export(Encoder().eval(), tuple(map(torch.from_numpy, inputs)), dynamo=True, verbose=False)
+    exported = torch.onnx.export(
+        Encoder().eval(), tuple(torch.from_numpy(array) for array in inputs), dynamo=True, verbose=False
+    )
     partial_path = path.with_suffix(".partial.onnx")
     exported.save(str(partial_path), external_data=False)
     partial_path.rename(path)

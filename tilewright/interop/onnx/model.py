@@ -120,6 +120,10 @@ class OnnxModel:
             except StaticInputsNeeded as needed:
                 self._static |= needed.names
 
+    def dynamic(self, *args: Any, **kwargs: Any) -> list[Any]:
+        """The arguments of the program that `lower` gives for these: those that are not bound by value."""
+        return self._program(self._bound(args, kwargs))[1]
+
     def __repr__(self) -> str:
         return f"OnnxModel({', '.join(map(str, self.inputs))} -> {', '.join(map(str, self.outputs))})"
 
