@@ -5,6 +5,8 @@ firmware's own, which include a kernel: one for a thread that moves data, three 
 pack). The compiler is clang of the wheel `ziglang`. It is asked for LLVM IR only: the assembler would not know the
 instructions of the tensor units, and zig needs no C library then, which takes it minutes to build.
 
+The standard library is most of the text of a translation unit, and none of it is the vendor's: it is read once.
+
 The vector unit's own header, sfpi.h, is not in the wheel, and an empty one stands for it. Where a kernel uses the
 vector unit, errors inside the headers are therefore not counted on math and pack; those in the kernel are everywhere.
 """
@@ -35,10 +37,23 @@ _KEPT = (
     "ttnn/tt_metal/hostdevcommon/",
     "ttnn/tt_metal/api/",
 )
+_COMPILER = (sys.executable, "-m", "ziglang", "c++", "-target", "riscv32-linux-musl", "-std=c++20", "-w")
 _COMPUTE_PARTS = ("unpack", "math", "pack")
 # Numbers of the formats in the headers' `DataFormat`.
 _FORMAT_NUMBERS = {"f32": 0, "f16": 1, "bf16": 5, "bfp8": 6, "i32": 8, "u32": 24}
 _QUEUES = {"wormhole": 32, "blackhole": 64}
+_STANDARD = (
+    "algorithm",
+    "array",
+    "cstddef",
+    "cstdint",
+    "limits",
+    "optional",
+    "tuple",
+    "type_traits",
+    "utility",
+    "variant",
+)
 _LLTT = """\
 #pragma once
 namespace lltt {
@@ -146,20 +161,20 @@ def _compute_flags(number: int, part: str) -> list[str]:
     ]
 
 
+@cache
+def _standard() -> tempfile.TemporaryDirectory[str]:
+    """A folder with the headers of the standard library, compiled, that this process removes when it ends."""
+    folder = tempfile.TemporaryDirectory()
+    (Path(folder.name) / "standard.hpp").write_text("".join(f"#include <{name}>\n" for name in _STANDARD))
+    command = [*_COMPILER, "-x", "c++-header", "standard.hpp", "-o", "standard.pch"]
+    subprocess.run(command, cwd=folder.name, check=True, capture_output=True)
+    return folder
+
+
 def _compile(folder: Path, machine: str, flags: Sequence[str], unit: str, lacks_vector: bool) -> list[str]:
     root = headers()
-    command = [
-        sys.executable,
-        "-m",
-        "ziglang",
-        "c++",
-        "-target",
-        "riscv32-linux-musl",
-        "-std=c++20",
-        "-include",
-        "cstddef",
-    ]
-    command += ["-w", "-Wno-missing-template-arg-list-after-template-kw", "-ferror-limit=0"]
+    command = [*_COMPILER, "-include-pch", f"{_standard().name}/standard.pch"]
+    command += ["-Wno-missing-template-arg-list-after-template-kw", "-ferror-limit=0"]
     command += [f"-I{path}" for path in (folder, *_include_folders(root, machine))]
     command += [*_defines(machine), *flags, "-S", "-emit-llvm", "-o", str(folder / "kernel.ll")]
     command.append(str(root / "tt_metal/hw/firmware/src/tt-1xx" / unit))

@@ -69,8 +69,18 @@ def multiplied(program: CudaProgram, case: Case, arrays: tuple[Tensor, Tensor], 
         case.check(by_definition(program.unit, arrays, seed)[0], *arrays)
 
 
-@pytest.mark.parametrize("shape", [(64, 64, 64, 1, 2), (128, 64, 32, 2, 3)], ids=str)
-@pytest.mark.parametrize("name", ["padded", "dilated", "volume", "points with strides", "strides"])
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("padded", (64, 64, 64, 1, 2)),
+        ("dilated", (128, 64, 32, 2, 3)),
+        ("volume", (64, 64, 64, 1, 2)),
+        ("points with strides", (128, 64, 32, 2, 3)),
+        ("strides", (64, 64, 64, 1, 2)),
+        ("strides", (128, 64, 32, 2, 3)),
+    ],
+    ids=str,
+)
 def test_warpgroups_multiply(
     always: None, name: str, shape: tuple[int, int, int, int, int], by_warpgroups: Callable[..., CudaProgram]
 ) -> None:

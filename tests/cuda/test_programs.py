@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.cuda.chips import KINDS, by_definition, emulated
+from tests.cuda.test_runtime import LONG
 from tests.numerics.test_phases import close, expected_of
 from tests.programs import PROGRAMS
 from tilewright.errors import UnsupportedOnTargetError
@@ -21,7 +22,13 @@ SUPPORTED = [make for make in PROGRAMS if make.__name__ not in UNSUPPORTED]
 
 # Shared by all chips is how; what differs are numbers, and so tiles and layouts.
 ON_ALL_KINDS = ("softmax_columns", "layer_norm", "moved")
-CASES = [(make, chip) for make in SUPPORTED for chip in KINDS if chip == "sm_90a" or make.__name__ in ON_ALL_KINDS]
+# The long ones run on the same emulator in `test_runtime`.
+CASES = [
+    (make, chip)
+    for make in SUPPORTED
+    for chip in KINDS
+    if (chip == "sm_90a" and make.__name__ not in LONG) or make.__name__ in ON_ALL_KINDS
+]
 
 
 @pytest.mark.parametrize(("make", "chip"), CASES, ids=lambda each: getattr(each, "__name__", each))

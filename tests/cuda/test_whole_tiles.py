@@ -1,9 +1,11 @@
-"""A few of the products of `python -m tests.cuda.whole_tiles`, one of each kind of instruction."""
+"""A few of the products of `python -m tests.cuda.whole_tiles`, one of each kind of instruction, and a quarter as deep:
+tiles, stages and layouts are the same, and every stage is filled several times."""
 
 from __future__ import annotations
 
 import pytest
 
+import tilewright as tw
 from tests.cuda.whole_tiles import check, products
 
 FEW = [("gemm bf16", "sm_80"), ("gemm bf16", "sm_90a"), ("gemm bf16, gelu", "sm_100a"), ("gemm i8, b.T", "sm_120a")]
@@ -11,5 +13,11 @@ FEW = [("gemm bf16", "sm_80"), ("gemm bf16", "sm_90a"), ("gemm bf16, gelu", "sm_
 
 @pytest.mark.parametrize(("name", "chip"), FEW)
 def test_the_first_block_of_a_product_of_4096(name: str, chip: str) -> None:
-    ((function, types),) = ((f, t) for known, f, t in products() if known == name)
+    ((function, (left, right, *others)),) = ((f, t) for known, f, t in products() if known == name)
+    assert left.shape == right.shape == (4096, 4096)
+    types = [
+        tw.ShapeDtype((4096, 1024), left.dtype),
+        tw.ShapeDtype((4096, 1024) if "b.T" in name else (1024, 4096), right.dtype),
+        *others,
+    ]
     assert check(name, function, types, chip) >= 64 * 64

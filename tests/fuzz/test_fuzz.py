@@ -16,7 +16,7 @@ from tests.fuzz.seeds import first_seed
 from tests.fuzz.shrink import shrink
 from tilewright import dtypes
 
-CHUNKS, PROGRAMS_PER_CHUNK = 8, 25
+CHUNKS, PROGRAMS_PER_CHUNK = 5, 25
 FIRST_SEED = first_seed()
 
 

@@ -104,14 +104,15 @@ def scan(shape: tuple[int, ...], dtype: DType, fn: str, axis: int, reverse: bool
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize(("shape", "axis"), SHAPES, ids=str)
-def test_sums_and_maxima_of_any_shape(shape, axis, reverse, machine):
+def test_sums_and_maxima_of_any_shape(shape, axis, machine):
+    """Of each shape, the sums go one way and the maxima the other, and on another machine the other way round."""
+    reverse = (SHAPES.index((shape, axis)) + MACHINES.index(machine)) % 2 == 1
     x = np.random.default_rng(0).uniform(0.5, 1.5, shape).astype(np.float32)
     (sums,) = native(scan(shape, dtypes.f32, "add", axis, reverse), x, machine=machine)
     np.testing.assert_allclose(sums, scanned(x, "add", axis, reverse), rtol=2e-6)
-    (maxima,) = native(scan(shape, dtypes.f32, "maximum", axis, reverse), x, machine=machine)
-    np.testing.assert_array_equal(maxima, scanned(x, "maximum", axis, reverse))
+    (maxima,) = native(scan(shape, dtypes.f32, "maximum", axis, not reverse), x, machine=machine)
+    np.testing.assert_array_equal(maxima, scanned(x, "maximum", axis, not reverse))
 
 
 LONG = [
@@ -126,10 +127,16 @@ LONG = [
 ]
 
 
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("dtype", [dtypes.f32, dtypes.f64, dtypes.bf16, dtypes.i16, dtypes.u8], ids=repr)
-@pytest.mark.parametrize(("shape", "axis"), LONG, ids=str)
-def test_long_scans_in_parts_with_any_number_of_threads(shape, axis, dtype, reverse):
+@pytest.mark.parametrize(
+    ("dtype", "shape", "axis", "reverse"),
+    [
+        (dtype, *line, (row + column) % 2 == 1)
+        for row, dtype in enumerate((dtypes.f32, dtypes.f64, dtypes.bf16, dtypes.i16, dtypes.u8))
+        for column, line in enumerate(LONG)
+    ],
+    ids=str,
+)
+def test_long_scans_in_parts_with_any_number_of_threads(dtype, shape, axis, reverse):
     """More threads than the host has cores wait for each other's totals too."""
     shape = (shape,) if isinstance(shape, int) else shape
     x = np.random.default_rng(0).uniform(-8, 8, shape).astype(dtype.numpy)
@@ -154,12 +161,13 @@ def test_long_scans_of_other_functions_from_unaligned_memory(fn):
         np.testing.assert_array_equal(found, scanned(x, fn, 0, reverse))
 
 
-@pytest.mark.parametrize(("shape", "reverse"), [((1 << 20,), False), ((8192, 96), True)], ids=str)
 @every_type
-def test_long_scans_of_every_type(dtype, shape, reverse, machine):
-    for fn in SCANS:
+def test_long_scans_of_every_type(dtype, machine):
+    """Every function along a line and, of another type, down columns."""
+    for number, fn in enumerate(SCANS, TYPES.index((dtype, machine))):
         if dtype.kind not in ops.FUNCTIONS[fn].kinds:
             continue
+        shape, reverse = ((8192, 96), True) if number % 2 else ((1 << 20,), False)
         x = numbers(shape, dtype)
         if dtype.is_float and fn == "multiply":
             x = np.where(x > 0, dtype.numpy.type(1), dtype.numpy.type(-1)).astype(dtype.numpy)
@@ -239,17 +247,17 @@ def test_scans_of_every_type(dtype, fn, axis, machine):
     if dtype.kind not in ops.FUNCTIONS[fn].kinds:
         return
     shape = (21, 45) if axis == 0 else (3, 130)
+    reverse = (TYPES.index((dtype, machine)) + SCANS.index(fn) + axis) % 2 == 1
     x = numbers(shape, dtype)
-    for reverse in (False, True):
-        (found,) = native(scan(shape, dtype, fn, axis, reverse), x, machine=machine)
-        expected = scanned(x, fn, axis, reverse)
-        assert found.dtype == x.dtype
-        if dtype.is_float:
-            rounded = expected.astype(dtype.numpy).astype(np.float64)
-            tolerance = {"rtol": 20 * dtype.compute.epsilon + dtype.epsilon, "atol": 2.0**-24}
-            np.testing.assert_allclose(found.astype(np.float64), rounded, **tolerance)
-        else:
-            np.testing.assert_array_equal(found, expected.astype(x.dtype))
+    (found,) = native(scan(shape, dtype, fn, axis, reverse), x, machine=machine)
+    expected = scanned(x, fn, axis, reverse)
+    assert found.dtype == x.dtype
+    if dtype.is_float:
+        rounded = expected.astype(dtype.numpy).astype(np.float64)
+        tolerance = {"rtol": 20 * dtype.compute.epsilon + dtype.epsilon, "atol": 2.0**-24}
+        np.testing.assert_allclose(found.astype(np.float64), rounded, **tolerance)
+    else:
+        np.testing.assert_array_equal(found, expected.astype(x.dtype))
 
 
 @pytest.mark.parametrize("axis", [0, 1])
@@ -524,20 +532,21 @@ def check_sort(x: Tensor, axis: int, descending: bool, machine: str = "cpu") -> 
     np.testing.assert_array_equal(others, np.take_along_axis(other, order, axis))
 
 
-@pytest.mark.parametrize("descending", [False, True])
 @every_type
-def test_sorts_of_every_type(dtype, descending, machine):
-    for make in (numbers, special):
-        check_sort(make((3, 100), dtype), 1, descending, machine)
-        check_sort(make((300,), dtype), 0, descending, machine)
-        check_sort(make((70, 5), dtype), 0, descending, machine)
+def test_sorts_of_every_type(dtype, machine):
+    """Every type goes up and down, and so does every shape."""
+    for number, (shape, axis) in enumerate((((3, 100), 1), ((300,), 0), ((70, 5), 0))):
+        descending = (TYPES.index((dtype, machine)) + number) % 2 == 1
+        for make in (numbers, special):
+            check_sort(make(shape, dtype), axis, descending, machine)
 
 
-@pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize("n", [1, 2, 7, 9, 16, 17, 33, 63, 65, 128, 129, 257, 1000, 5000])
-def test_sorts_of_any_size(n, machine):
+@pytest.mark.parametrize(("place", "n"), enumerate([1, 2, 7, 9, 16, 17, 33, 63, 65, 128, 129, 257, 1000, 5000]))
+def test_sorts_of_any_size(place, n):
+    """Each type of every size on one machine, and of the next size on the other."""
     generator = np.random.default_rng(n)
-    for dtype, descending in ((np.float32, False), (np.float64, True)):
+    for number, (dtype, descending) in enumerate(((np.float32, False), (np.float64, True))):
+        machine = MACHINES[(place + number) % len(MACHINES)]
         check_sort(generator.standard_normal((2, n)).astype(dtype), 1, descending, machine)
         check_sort(generator.integers(0, 4, (2, n)).astype(dtype), 1, descending, machine)
 
