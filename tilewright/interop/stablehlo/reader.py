@@ -432,7 +432,10 @@ def unsupported_operations(counts: Mapping[str, int]) -> UnsupportedOperatorErro
 
 def _labels(attributes: Any, count: int) -> tuple[str, ...]:
     """What exporters call the results, by the attributes of each."""
-    found: list[Mapping[str, Any]] = [*attributes] if isinstance(attributes, tuple) else []
-    if len(found) != count or not all(isinstance(a, Mapping) for a in found):
-        return ("",) * count
-    return tuple(str(a.get("jax.result_info", "")) for a in found)
+    found: list[Any] = [*attributes] if isinstance(attributes, tuple) else []
+    return tuple(map(_label, found)) if len(found) == count else ("",) * count
+
+
+def _label(attributes: Any) -> str:
+    found: Mapping[str, Any] = attributes if isinstance(attributes, Mapping) else {}
+    return str(found.get("jax.result_info", ""))

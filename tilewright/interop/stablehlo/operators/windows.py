@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tilewright import api as tw
-from tilewright import dtypes
+from tilewright import dtypes, ops
 from tilewright.api import lifting
 from tilewright.api.array import Array
 from tilewright.api.lifting import broadcast, cast, emit, full
@@ -70,8 +70,9 @@ def reduce_window(node: Node, *operands: Array) -> Any:
     if running is not None and is_identity(fn, start):
         return running
     low, high = geometry.low, geometry.high
-    if not is_identity(fn, start) or min((*low, *high), default=0) < 0 or max(geometry.base, default=1) > 1:
-        x = padded(x, start, low, high, tuple(n - 1 for n in geometry.base))
+    if min((*low, *high), default=0) < 0 or max(geometry.base, default=1) > 1:
+        # What is added counts for nothing, as XLA has it, whatever the first element.
+        x = padded(x, _identity(fn, x), low, high, tuple(n - 1 for n in geometry.base))
         low = high = (0,) * x.ndim
     if x.ndim == 0:
         return with_start(fn, x, start)
@@ -86,6 +87,12 @@ def reduce_window(node: Node, *operands: Array) -> Any:
         dilation=geometry.dilation,
     )
     return with_start(fn, result, start)
+
+
+def _identity(fn: str, x: Array) -> Array:
+    identity = ops.FUNCTIONS[fn].identity
+    assert identity is not None, "regions are recognised as functions that reduce"
+    return full((), identity(x.dtype), x.dtype)
 
 
 def _running(x: Array, fn: str, geometry: Geometry) -> Array | None:
@@ -127,9 +134,21 @@ def _place_by_place(node: Node, inputs: Sequence[Array], starts: Sequence[Array]
     found = [broadcast(start, sizes) for start in starts]
     if math.prod(sizes) == 0:
         return tuple(found)
+    inside = None
+    if any((*geometry.low, *geometry.high, *interior)):
+        inside = _true(inputs[0].shape, geometry.low, geometry.high, interior)
     for place in places:
-        found = combined(node, region, found, [_under(x, place, geometry, sizes) for x in arrays])
+        made = combined(node, region, found, [_under(x, place, geometry, sizes) for x in arrays])
+        if inside is not None:  # what is added counts for nothing, as XLA has it
+            known = _under(inside, place, geometry, sizes)
+            made = [tw.where(known, m, f) for m, f in zip(made, found, strict=True)]
+        found = made
     return tuple(found)
+
+
+def _true(shape: Shape, low: Shape, high: Shape, interior: Shape) -> Array:
+    """True for the elements of an array, False for what is added to it."""
+    return padded(full(shape, True, dtypes.bool_), full((), False, dtypes.bool_), low, high, interior)
 
 
 # ---- the gradient of pooling ----------------------------------------------------------------------------------------
@@ -148,7 +167,7 @@ def select_and_scatter(node: Node, x: Array, source: Array, start: Array) -> Arr
     low, high = geometry.low, geometry.high
     none = (0,) * x.ndim
     values = padded(x, full((), 0, x.dtype), low, high, none)
-    inside = padded(full(x.shape, True, dtypes.bool_), full((), False, dtypes.bool_), low, high, none)
+    inside = _true(x.shape, low, high, none)
     is_padded = any((*low, *high))
     total = full(values.shape, 0, x.dtype)
     for place, mark in _chosen(node, values, inside if is_padded else None, geometry, source.shape):
