@@ -24,10 +24,46 @@ _MAX_TEXT = 6000
 _MAX_BYTES_TO_RUN = 1 << 26
 _TOKEN = re.compile(r'\s+|"[^"\n]*"|%[\w#]+|[#@^!]?[\w.]+|.', re.DOTALL)
 _NUMBER = re.compile(r"-?\d+")
-_NUMBERS = ("0", "-1", "1", "2", "7", "63", "64", "65", "127", "4096", "99999999999", "-99999999999", "9" * 30, "1.5", "?")
-_TYPES = ("f32", "f64", "i1", "i32", "ui8", "bf16", "i4", "f8E4M3FN", "complex<f32>", "f33", "index", "!stablehlo.token")
+_NUMBERS = (
+    "0",
+    "-1",
+    "1",
+    "2",
+    "7",
+    "63",
+    "64",
+    "65",
+    "127",
+    "4096",
+    "99999999999",
+    "-99999999999",
+    "9" * 30,
+    "1.5",
+    "?",
+)
+_TYPES = (
+    "f32",
+    "f64",
+    "i1",
+    "i32",
+    "ui8",
+    "bf16",
+    "i4",
+    "f8E4M3FN",
+    "complex<f32>",
+    "f33",
+    "index",
+    "!stablehlo.token",
+)
 _TENSOR = re.compile(r"tensor<[^>]*>")
-_TENSORS = ("tensor<f32>", "tensor<0xf32>", "tensor<2x3xi32>", "tensor<99999999999x99999999999xf32>", "tensor<1000000x100000xf32>", "tensor<?xf32>")
+_TENSORS = (
+    "tensor<f32>",
+    "tensor<0xf32>",
+    "tensor<2x3xi32>",
+    "tensor<99999999999x99999999999xf32>",
+    "tensor<1000000x100000xf32>",
+    "tensor<?xf32>",
+)
 _NESTED = ("(", "[", "{", "<", "({", '"', "dense<[", "tuple<", "loc(", "array<i64: ")
 
 
