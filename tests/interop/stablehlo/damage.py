@@ -64,6 +64,9 @@ _TENSORS = (
     "tensor<1000000x100000xf32>",
     "tensor<?xf32>",
 )
+_OPERATIONS = tuple(
+    f"stablehlo.{name}" for name in ("add", "reduce", "gather", "scatter", "nothing", "while", "convolution", "return")
+)
 _NESTED = ("(", "[", "{", "<", "({", '"', "dense<[", "tuple<", "loc(", "array<i64: ")
 
 
@@ -142,12 +145,12 @@ _CHANGES = (
     _replaced(_NUMBER, _NUMBERS),
     _replaced(re.compile(r"\b(?:f32|i32|i1|i64|f16|bf16|ui8|ui32)\b"), _TYPES),
     _replaced(_TENSOR, _TENSORS),
-    _replaced(re.compile(r"(?:stablehlo|chlo)\.\w+"), ("stablehlo.add", "stablehlo.reduce", "stablehlo.gather", "stablehlo.nothing", "stablehlo.while", "stablehlo.convolution", "stablehlo.slice", "stablehlo.return")),
+    _replaced(re.compile(r"(?:stablehlo|chlo)\.\w+"), _OPERATIONS),
     _lines,
     _cut,
     _deep,
     _splat,
-)  # fmt: skip
+)
 
 
 def outcome(text: str | bytes) -> str:

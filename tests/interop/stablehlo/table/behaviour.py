@@ -15,7 +15,7 @@ from jax import lax
 from tests.interop.stablehlo.cases import Case
 from tests.interop.stablehlo.table.numbers import F32, normal, special, whole
 
-# ---- order ------------------------------------------------------------------------------------------------------------
+# ---- order ----------------------------------------------------------------------------------------------------------
 
 
 def orders() -> Iterator[Case]:
@@ -59,7 +59,7 @@ def orders() -> Iterator[Case]:
     yield Case("unique", lambda x: jnp.unique(x, size=5), (whole(9, low=0, high=4),))
 
 
-# ---- control ----------------------------------------------------------------------------------------------------------
+# ---- control --------------------------------------------------------------------------------------------------------
 
 
 def control() -> Iterator[Case]:
@@ -153,8 +153,9 @@ def random() -> Iterator[Case]:
 def various() -> Iterator[Case]:
     x = normal(3, 4)
     for name in ["relu", "gelu", "silu", "elu", "selu", "softplus", "log_sigmoid", "hard_tanh", "glu", "swish", "mish"]:
-        yield Case(f"nn-{name}", getattr(jax.nn, name), (x,), 64.0)
-        yield Case(f"nn-{name}-gradient", jax.grad(lambda x, f=getattr(jax.nn, name): f(x).sum()), (x,), 64.0)
+        function = getattr(jax.nn, name)
+        yield Case(f"nn-{name}", function, (x,), 64.0)
+        yield Case(f"nn-{name}-gradient", jax.grad(lambda x, f=function: f(x).sum()), (x,), 64.0)
     yield Case("gelu-exact", functools.partial(jax.nn.gelu, approximate=False), (x,), 64.0)
     yield Case(
         "gelu-exact-bf16", functools.partial(jax.nn.gelu, approximate=False), (normal(3, 4, dtype=ml_dtypes.bfloat16),)
