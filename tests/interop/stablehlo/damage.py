@@ -71,7 +71,9 @@ _NESTED = ("(", "[", "{", "<", "({", '"', "dense<[", "tuple<", "loc(", "array<i6
 
 
 def damaged(text: str, source: random.Random) -> str | bytes:
-    """The text with one to three changes."""
+    """The text with one to three changes, or with one in a number that is no name and no size."""
+    if source.random() < 0.4:
+        return _attribute(text, source)
     for _ in range(source.randint(1, 3)):
         text = source.choice(_CHANGES)(text, source)
     if source.random() < 0.1:
@@ -109,6 +111,9 @@ def _replaced(pattern: re.Pattern[str], choices: Sequence[str]) -> Callable[[str
         return text[: place.start()] + source.choice(choices) + text[place.end() :]
 
     return change
+
+
+_attribute = _replaced(re.compile(r"(?<![\w%#.-])-?\d+(?![\w.])"), tuple(map(str, range(-3, 12))))
 
 
 def _lines(text: str, source: random.Random) -> str:

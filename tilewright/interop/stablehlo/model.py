@@ -18,7 +18,7 @@ from tilewright.interop.stablehlo.ir import Function, Module, TensorType
 from tilewright.interop.stablehlo.pretty import FORMS
 from tilewright.interop.stablehlo.reader import Reader
 from tilewright.interop.stablehlo.registry import find
-from tilewright.interop.stablehlo.walk import Walk, check_program
+from tilewright.interop.stablehlo.walk import RETURNS, Walk, check_program
 
 _BYTECODE = b"ML\xefR"
 
@@ -98,10 +98,14 @@ def from_stablehlo(source: Any, *, target: str | None = None) -> StableHloModel:
         ModelFileError: the text is malformed; the message says where.
         UnsupportedOperatorError: it uses operations or types that are not supported; the message lists all of them.
     """
-    module = Reader(_text(source), FORMS, lambda name: find(name) is not None).module()
+    module = Reader(_text(source), FORMS, _is_known).module()
     main = _main(module)
     check_program(module, main)
     return StableHloModel(module, main, target)
+
+
+def _is_known(name: str) -> bool:
+    return find(name) is not None or name in RETURNS
 
 
 def _main(module: Module) -> Function:

@@ -23,7 +23,9 @@ _PLAIN = """
 """
 _PLAIN_CHLO = """
     acos acosh asin asinh atan atanh cosh digamma erf erf_inv erfc is_inf is_neg_inf is_pos_inf lgamma next_after sinh
-    square tan
+    square tan broadcast_add broadcast_and broadcast_atan2 broadcast_divide broadcast_maximum broadcast_minimum
+    broadcast_multiply broadcast_or broadcast_power broadcast_remainder broadcast_shift_left
+    broadcast_shift_right_arithmetic broadcast_shift_right_logical broadcast_subtract broadcast_xor
 """
 
 

@@ -20,7 +20,7 @@ _RESULT = re.compile(r"(%[\w.$-]+)(?::(\d{1,6}))?")
 _OPERATION = re.compile(r"[a-zA-Z_][\w$]*(?:\.[\w$]+)*")
 _BLOCK = re.compile(r"\^[\w.$-]+")
 _ALIAS = re.compile(r"#[\w.$-]+")
-_QUOTED_NAME = re.compile(r'(?:stablehlo|chlo|mhlo)\.[a-z_]\w*(?=[\s("])')
+_ANY_NAME = re.compile(r'(?:^\s*|= |")((?:stablehlo|chlo|mhlo)\.[a-z_]\w*)(?=[\s("])', re.MULTILINE)
 _MODULE = re.compile(r"module\b")
 _FUNCTION = re.compile(r"func\.func\b")
 _VISIBILITY = re.compile(r"(?:public|private|nested)\b")
@@ -414,7 +414,10 @@ class Reader(AttributeReader):
         names in the text."""
         if not re.search(r"\.", name):
             return self.error(f"`{name}` is no operation", start)
-        counts = Counter(word for word in _QUOTED_NAME.findall(self.text) if not self._known(word))
+        if self._known(name):
+            message = f"the way in which `{name}` is written here is not read"
+            return self.error(message, start, help="print the program in the generic form of MLIR")
+        counts = Counter(word for word in _ANY_NAME.findall(self.text) if not self._known(word))
         counts.setdefault(name, 1)
         return unsupported_operations(counts)
 

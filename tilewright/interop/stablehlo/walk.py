@@ -20,7 +20,7 @@ _MALFORMED = (ArithmeticError, AttributeError, LookupError, MemoryError, TypeErr
 # Operations of a program whose calls are written out: more take minutes to trace, whatever they compute.
 _MAX_OPERATIONS = 500_000
 _MAX_DEPTH = 64
-_RETURNS = frozenset({"stablehlo.return", "func.return"})
+RETURNS = frozenset({"stablehlo.return", "func.return"})
 # An array, or its bit patterns where no array has its type.
 Value = Any
 Scope = dict[str, Value]
@@ -160,7 +160,7 @@ def check_program(module: Module, main: Function) -> None:
     for function in module.functions.values():
         for block_operation in function.body.operations:
             for operation in block_operation.walk():
-                if operation.name not in _RETURNS and find(operation.name) is None:
+                if operation.name not in RETURNS and find(operation.name) is None:
                     missing[operation.name] += 1
     if missing:
         raise unsupported_operations(missing)

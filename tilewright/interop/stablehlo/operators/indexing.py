@@ -117,6 +117,8 @@ def gather(node: Node, x: Array, indices: Array) -> Array:
     kept = tuple(n for d, n in enumerate(sizes) if d not in hidden)
     made = _one_window(x, windows) if math.prod(windows.batch) == 1 else _many_windows(x, windows)
     made = lifting.reshape(made, (*windows.batch, *kept))
+    if len(offsets) != len(kept) or any(not 0 <= d < made.ndim for d in offsets) or len(set(offsets)) < len(offsets):
+        raise node.malformed(f"axes {offsets} of the result for windows of {len(kept)} axes")
     # The axes of the windows go to `offsets`, those of the batch to the rest.
     order = [0] * made.ndim
     rest = iter(range(len(windows.batch)))
