@@ -135,8 +135,9 @@ tensor<0x2xf32>, tensor<2xui8>"""
 
 
 def test_operations_that_exporters_other_than_jax_write() -> None:
-    body = """  %0 = "stablehlo.batch_norm_inference"(%x, %s, %s, %s, %v) \
-<{epsilon = 0.5 : f32, feature_index = 1 : i64}> : (tensor<2x3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>) -> tensor<2x3xf32>
+    body = """
+  %0 = "stablehlo.batch_norm_inference"(%x, %s, %s, %s, %v) <{epsilon = 0.5 : f32, feature_index = 1 : i64}> : \
+(tensor<2x3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>) -> tensor<2x3xf32>
   %1:3 = "stablehlo.batch_norm_training"(%x, %s, %v) {epsilon = 0.5 : f32, feature_index = 1 : i64} : \
 (tensor<2x3xf32>, tensor<3xf32>, tensor<3xf32>) -> (tensor<2x3xf32>, tensor<3xf32>, tensor<3xf32>)
   %2 = stablehlo.dot %x, %v : (tensor<2x3xf32>, tensor<3xf32>) -> tensor<2xf32>
