@@ -82,7 +82,7 @@ def _plain(leaf: Any, dtype: Any) -> Any:
     found = getattr(leaf, "dtype", None)
     if found is None:
         return leaf
-    if jax().dtypes.issubdtype(found, jax().dtypes.prng_key):
+    if _is_key(found):
         return jax().random.key_data(leaf)
     narrow = str(getattr(dtype, "numpy", dtype))
     is_wide = str(found) in ("float64", "int64", "uint64") and narrow == str(found).replace("64", "32")
@@ -90,12 +90,14 @@ def _plain(leaf: Any, dtype: Any) -> Any:
 
 
 def _as_key(words: Any, dtype: Any) -> Any:
-    return jax().random.wrap_key_data(jax().numpy.asarray(words), impl=jax().random.key_impl(_example(dtype)))
+    found = jax().numpy.asarray(words)
+    implementations = ("threefry2x32", "rbg", "unsafe_rbg")
+    keys = [jax().random.wrap_key_data(found, impl=name) for name in implementations if _fits(found, name)]
+    return next(key for key in keys if key.dtype == dtype)
 
 
-def _example(dtype: Any) -> Any:
-    """A key of a type, as what names the implementation."""
-    return jax().ShapeDtypeStruct((), dtype)
+def _fits(words: Any, implementation: str) -> bool:
+    return words.shape[-1] == (2 if implementation == "threefry2x32" else 4)
 
 
 def from_jax(fn: Any, *args: Any, target: str | None = None, **kwargs: Any) -> JaxFunction:
@@ -159,4 +161,9 @@ def _from_exported(exported: Any, target: str | None) -> JaxFunction:
 def _keys(results: Sequence[Any]) -> list[Any]:
     """For results that are keys of random numbers their types, else None."""
     found = [getattr(result, "dtype", None) for result in results]
-    return [d if d is not None and jax().dtypes.issubdtype(d, jax().dtypes.prng_key) else None for d in found]
+    return [d if _is_key(d) else None for d in found]
+
+
+def _is_key(dtype: Any) -> bool:
+    """Whether it is the type of keys, which JAX alone has; types of other libraries it does not know."""
+    return str(dtype).startswith("key<") and bool(jax().dtypes.issubdtype(dtype, jax().dtypes.prng_key))

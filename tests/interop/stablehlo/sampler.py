@@ -24,8 +24,8 @@ from tests.interop.stablehlo.cases import Case, Outcome, run_case
 _MAX_ELEMENTS = 600
 _MAX_AXES = 4
 _STEPS = """
-    unary unary binary binary reduce shape shape pad slice dot gather scatter dynamic window sort scan select concatenate
-    loop convolution branch
+    unary unary binary binary reduce shape shape pad slice dot gather scatter dynamic window sort scan select
+    concatenate loop convolution branch
 """
 _ON_INTEGERS = (lax.neg, lax.abs, lax.sign, lambda x: x & 7, lambda x: x >> 1, lambda x: x * 3 % 11)
 _ON_FLOATS = (

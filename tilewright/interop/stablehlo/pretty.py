@@ -16,8 +16,9 @@ _DECIMAL = re.compile(r"-?\d{1,19}")
 # Operands, and their types.
 _PLAIN = """
     abs add and atan2 bitcast_convert cbrt ceil clamp complex convert cosine count_leading_zeros divide
-    dynamic_update_slice erf exponential exponential_minus_one floor imag is_finite log log_plus_one logistic maximum
-    minimum multiply negate not optimization_barrier or partition_id popcnt power real remainder replica_id reshape
+    dynamic_reshape dynamic_update_slice erf exponential exponential_minus_one floor imag is_finite log log_plus_one
+    logistic maximum minimum multiply negate not optimization_barrier or partition_id popcnt power real remainder
+    replica_id reshape
     round_nearest_afz round_nearest_even rsqrt shift_left shift_right_arithmetic shift_right_logical sign sine sqrt
     subtract tan tanh xor
 """
@@ -363,10 +364,12 @@ FORMS: dict[str, Form] = {
     **{f"stablehlo.{op}": _plain for op in _PLAIN.split()},
     **{f"chlo.{op}": _plain for op in _PLAIN_CHLO.split()},
     "stablehlo.broadcast_in_dim": _dimension("broadcast_dimensions", "dims", _ints),
+    "stablehlo.dynamic_broadcast_in_dim": _dimension("broadcast_dimensions", "dims", _ints),
     "stablehlo.transpose": _dimension("permutation", "dims", _ints),
     "stablehlo.reverse": _dimension("dimensions", "dims", _ints),
     "stablehlo.broadcast": _dimension("broadcast_sizes", "sizes", _ints),
     "stablehlo.iota": _dimension("iota_dimension", "dim", _decimal),
+    "stablehlo.dynamic_iota": _dimension("iota_dimension", "dim", _decimal),
     "stablehlo.concatenate": _dimension("dimension", "dim", _decimal),
     "stablehlo.get_dimension_size": _dimension("dimension", "dim", _decimal),
     "stablehlo.dynamic_slice": _dimension("slice_sizes", "sizes", _ints),

@@ -440,5 +440,4 @@ def _labels(attributes: Any, count: int) -> tuple[str, ...]:
 
 
 def _label(attributes: Any) -> str:
-    found: Mapping[str, Any] = attributes if isinstance(attributes, Mapping) else {}
-    return str(found.get("jax.result_info", ""))
+    return str(attributes.get("jax.result_info", "")) if hasattr(attributes, "get") else ""

@@ -12,6 +12,7 @@ from tilewright.api.lifting import broadcast
 from tilewright.errors import ModelFileError, ShapeError, TilewrightError, UnsupportedOperatorError
 from tilewright.interop.narrow import Coded
 from tilewright.interop.stablehlo.ir import Block, Function, Module, Operation, Symbol, TensorType
+from tilewright.interop.stablehlo.operators.calls import TARGETS
 from tilewright.interop.stablehlo.reader import unsupported_operations
 from tilewright.interop.stablehlo.registry import Entry, Node, find
 
@@ -160,11 +161,20 @@ def check_program(module: Module, main: Function) -> None:
     for function in module.functions.values():
         for block_operation in function.body.operations:
             for operation in block_operation.walk():
-                if operation.name not in RETURNS and find(operation.name) is None:
-                    missing[operation.name] += 1
+                name = _unsupported(operation)
+                if name:
+                    missing[name] += 1
     if missing:
         raise unsupported_operations(missing)
     _count(module, main, {}, 0)
+
+
+def _unsupported(operation: Operation) -> str:
+    """What the text needs that has no rule; nothing where it has."""
+    if operation.name == "stablehlo.custom_call":
+        target = operation.attributes.get("call_target_name")
+        return "" if target in TARGETS else f"custom call `{target}`"
+    return "" if operation.name in RETURNS or find(operation.name) is not None else operation.name
 
 
 def _count(module: Module, function: Function, known: dict[str, int | None], depth: int) -> int:

@@ -12,6 +12,8 @@ from tilewright.interop.stablehlo.registry import Node, operation
 _IDENTITIES = frozenset(
     {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annotate_device_placement", "LayoutConstraint"}
 )
+# Targets of custom calls that are known.
+TARGETS = _IDENTITIES | {"mhlo.erf", "mhlo.topk"}
 _COLLECTIVES = (
     "stablehlo.all_gather",
     "stablehlo.all_reduce",

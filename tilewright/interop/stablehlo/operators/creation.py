@@ -19,8 +19,8 @@ def constant(node: Node) -> Any:
     return lifted(value)
 
 
-@operation("stablehlo.iota")
-def iota(node: Node) -> Array:
+@operation("stablehlo.iota", "stablehlo.dynamic_iota")
+def iota(node: Node, *shape: Array) -> Array:
     """Positions along an axis."""
     if node.type.is_narrow:
         raise node.unsupported(f"`iota` of {node.type.storage.name}")

@@ -68,6 +68,7 @@ def _register_same(name: str, fn: str) -> None:
     def rule(node: Node, *operands: Array) -> Array:
         return mapped(fn, *operands)
 
+    rule.__doc__ = f"`{fn}` of each element."
     operation(f"stablehlo.{name}", elementwise=True)(rule)
 
 
@@ -79,6 +80,7 @@ def _register_on_bools(name: str, fn: str) -> None:
     def rule(node: Node, a: Array, b: Array) -> Array:
         return mapped(fn if a.dtype.is_bool else name, a, b)
 
+    rule.__doc__ = f"`{name}` of each element; of bools `{fn}`."
     operation(f"stablehlo.{name}", elementwise=True)(rule)
 
 

@@ -19,6 +19,12 @@ def reshape(node: Node, x: Array) -> Array:
     return lifting.reshape(x, node.type.shape)
 
 
+@operation("stablehlo.dynamic_reshape", moves=True)
+def dynamic_reshape(node: Node, x: Array, shape: Array) -> Array:
+    """A reshape to the shape that the text says that the operand has."""
+    return lifting.reshape(x, node.type.shape)
+
+
 @operation("stablehlo.transpose", moves=True)
 def transpose(node: Node, x: Array) -> Array:
     """Axes in another order."""
@@ -35,6 +41,12 @@ def broadcast_in_dim(node: Node, x: Array) -> Array:
     order = sorted(range(len(axes)), key=lambda d: axes[d])
     moved = lifting.transpose(x, order)
     return x if moved.shape == shape and not axes else _broadcast(moved, shape, [axes[d] for d in order])
+
+
+@operation("stablehlo.dynamic_broadcast_in_dim", moves=True)
+def dynamic_broadcast_in_dim(node: Node, x: Array, shape: Array) -> Array:
+    """As `broadcast_in_dim`, to the shape that the text says that the operand has."""
+    return broadcast_in_dim(node, x)
 
 
 def _broadcast(x: Array, shape: tuple[int, ...], axes: list[int]) -> Array:

@@ -67,6 +67,7 @@ def _register_same(name: str, fn: str) -> None:
     def rule(node: Node, x: Array) -> Array:
         return mapped(fn, x)
 
+    rule.__doc__ = f"`{fn}` of each element."
     operation(f"chlo.{name}", elementwise=True)(rule)
 
 
@@ -81,6 +82,7 @@ def _register_broadcasting(name: str) -> None:
         assert entry is not None, "the operation that is broadcast has a rule"
         return entry.rule(node, broadcast(a, shape), broadcast(b, shape))
 
+    rule.__doc__ = f"`{name}` of operands that broadcast."
     operation(f"chlo.broadcast_{name}")(rule)
 
 
@@ -119,13 +121,14 @@ def next_after(node: Node, x: Array, towards: Array) -> Array:
     return tw.nextafter(x, towards)
 
 
-def _in_single(function: Callable[[Array], Array]) -> Callable[[Node, Array], Array]:
-    """A rule that computes 16-bit floats in f32."""
+def _in_single(name: str, what: str, function: Callable[[Array], Array]) -> None:
+    """Register a function that computes 16-bit floats in f32."""
 
     def rule(node: Node, x: Array) -> Array:
         return cast(function(cast(x, x.dtype.compute)), x.dtype)
 
-    return rule
+    rule.__doc__ = what
+    operation(f"chlo.{name}", elementwise=True)(rule)
 
 
 def _polynomial(x: Array, coefficients: Sequence[float]) -> Array:
@@ -162,7 +165,7 @@ def _refined_erf_inv(y: Array, x: Array) -> Array:
     return tw.where(tw.greater_equal(rest, like(y, 0.0)), inner, like(y, math.nan))
 
 
-operation("chlo.erf_inv", elementwise=True)(_in_single(_erf_inv))
+_in_single("erf_inv", "The inverse of the error function.", _erf_inv)
 
 
 def _lanczos(z: Array) -> tuple[Array, Array]:
@@ -191,7 +194,7 @@ def _log_gamma(x: Array) -> Array:
     return tw.where(tw.isinf(x), like(x, math.inf), tw.where(is_low, low, high))
 
 
-operation("chlo.lgamma", elementwise=True)(_in_single(_log_gamma))
+_in_single("lgamma", "The logarithm of the magnitude of the gamma function.", _log_gamma)
 
 
 def _digamma(x: Array) -> Array:
@@ -208,4 +211,4 @@ def _digamma(x: Array) -> Array:
     return tw.where(is_pole, like(x, math.nan), tw.where(is_low, low, high))
 
 
-operation("chlo.digamma", elementwise=True)(_in_single(_digamma))
+_in_single("digamma", "The derivative of that logarithm.", _digamma)
