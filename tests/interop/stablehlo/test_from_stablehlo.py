@@ -212,6 +212,81 @@ func.func @main(%x: tensor<5x3xf64>, %s: tensor<3xf64>, %m: tensor<3xf64>, %v: t
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-8)
 
 
+def _sorted_by(comparator: str, x: Any) -> Any:
+    text = f"""
+func.func @main(%x: tensor<7xf32>) -> tensor<7xf32> {{
+  %0 = "stablehlo.sort"(%x) <{{dimension = 0 : i64, is_stable = true}}> ({{
+  ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+{comparator}
+    stablehlo.return %r : tensor<i1>
+  }}) : (tensor<7xf32>) -> tensor<7xf32>
+  return %0 : tensor<7xf32>
+}}
+"""
+    return tw.from_stablehlo(text)(x)
+
+
+def test_sorts_by_regions_of_other_kinds() -> None:
+    x = np.array([3, -1, 2, -2, 1, -3, 0.5], np.float32)
+    compare = "stablehlo.compare {}, {}, {} : (tensor<f32>, tensor<f32>) -> tensor<i1>"
+    # No comparison of keys: not (a >= b).
+    inverted = f"    %g = {compare.format('GE', '%a', '%b')}\n    %r = stablehlo.not %g : tensor<i1>"
+    np.testing.assert_array_equal(_sorted_by(inverted, x), np.sort(x))
+    magnitudes = "    %m = stablehlo.abs %a : tensor<f32>\n    %n = stablehlo.abs %b : tensor<f32>\n"
+    by_magnitude = magnitudes + f"    %r = {compare.format('LT', '%m', '%n')}"
+    np.testing.assert_array_equal(_sorted_by(by_magnitude, x), x[np.argsort(np.abs(x), kind="stable")])
+    swapped = magnitudes + f"    %r = {compare.format('LT', '%n', '%m')}"
+    np.testing.assert_array_equal(_sorted_by(swapped, x), x[np.argsort(-np.abs(x), kind="stable")])
+
+
+@pytest.mark.parametrize("unique", [True, False])
+def test_scatters_of_several_arrays_by_one_region(unique: bool) -> None:
+    text = f"""
+func.func @main(%x: tensor<6xf32>, %y: tensor<6xf32>, %i: tensor<4x1xi32>, %u: tensor<4xf32>, %v: tensor<4xf32>) \
+-> (tensor<6xf32>, tensor<6xf32>) {{
+  %0:2 = "stablehlo.scatter"(%x, %y, %i, %u, %v) <{{scatter_dimension_numbers = #stablehlo.scatter<
+      inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 1>,
+      unique_indices = {str(unique).lower()}}}> ({{
+  ^bb0(%a: tensor<f32>, %b: tensor<f32>, %c: tensor<f32>, %d: tensor<f32>):
+    %p = stablehlo.multiply %a, %d : tensor<f32>
+    %q = stablehlo.add %b, %c : tensor<f32>
+    stablehlo.return %p, %q : tensor<f32>, tensor<f32>
+  }}) : (tensor<6xf32>, tensor<6xf32>, tensor<4x1xi32>, tensor<4xf32>, tensor<4xf32>) -> (tensor<6xf32>, tensor<6xf32>)
+  return %0#0, %0#1 : tensor<6xf32>, tensor<6xf32>
+}}
+"""
+    random = np.random.default_rng(3)
+    x, y, u, v = (random.standard_normal(n).astype(np.float32) for n in (6, 6, 4, 4))
+    places = [1, 4, 9, 0] if unique else [1, 1, 9, -1]
+    found = tw.from_stablehlo(text)(x, y, np.array(places, np.int32)[:, None], u, v)
+    expected = x.copy(), y.copy()
+    for n, place in enumerate(places):
+        if 0 <= place < 6:
+            expected[0][place], expected[1][place] = expected[0][place] * v[n], expected[1][place] + u[n]
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
+def test_operations_that_take_shapes_as_values_have_them_in_their_types() -> None:
+    body = """
+  %s = stablehlo.constant dense<[3, 2]> : tensor<2xi32>
+  %0 = stablehlo.dynamic_reshape %x, %s : (tensor<2x3xf32>, tensor<2xi32>) -> tensor<3x2xf32>
+  %t = stablehlo.constant dense<[4, 2, 3]> : tensor<3xi32>
+  %1 = stablehlo.dynamic_broadcast_in_dim %x, %t, dims = [1, 2] : (tensor<2x3xf32>, tensor<3xi32>) -> tensor<4x2x3xf32>
+  %2 = stablehlo.dynamic_iota %s, dim = 1 : (tensor<2xi32>) -> tensor<3x2xi32>
+  %3 = stablehlo.get_dimension_size %x, dim = 1 : (tensor<2x3xf32>) -> tensor<i32>
+  %4:2 = stablehlo.custom_call @mhlo.topk(%x) {mhlo.attributes = {k = 2 : i64, largest = true}} : \
+(tensor<2x3xf32>) -> (tensor<2x2xf32>, tensor<2x2xi32>)
+  return %0, %1, %2, %3, %4#0, %4#1 : tensor<3x2xf32>, tensor<4x2x3xf32>, tensor<3x2xi32>, tensor<i32>, \
+tensor<2x2xf32>, tensor<2x2xi32>"""
+    types = ("3x2xf32", "4x2x3xf32", "3x2xi32", "i32", "2x2xf32", "2x2xi32")
+    found = tw.from_stablehlo(_main(body, results=f"({', '.join(f'tensor<{t}>' for t in types)})"))(_X)
+    iota = np.broadcast_to(np.arange(2), (3, 2))
+    expected = [_X.reshape(3, 2), np.broadcast_to(_X, (4, 2, 3)), iota, 3, _X[:, :0:-1], [[2, 1], [2, 1]]]
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
 # ---- errors ---------------------------------------------------------------------------------------------------------
 
 

@@ -23,6 +23,7 @@ _NUMBER = re.compile(r"-?(?:0x[0-9a-fA-F]+|\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)")
 _KEY = re.compile(r'[\w.$-]+|"[^"\n]*"')
 _SYMBOL = re.compile(r'@(?:([\w.$-]+)|"([^"\n]*)")(?:::@[\w.$-]+)*')
 _ENUMERATION = re.compile(r"#(?:stablehlo|chlo|mhlo)<\w+ (\w+)>")
+_WORD_OF_ENUMERATION = re.compile(r"#(?:stablehlo|chlo|mhlo)\.\w+<(\w+)>")
 _STRUCT = re.compile(r"#(?:stablehlo|chlo|mhlo)\.(\w+)<")
 _ALIAS = re.compile(r"#[\w.$-]+")
 _BARE = re.compile(r"-?[\w.$-]+")
@@ -272,7 +273,7 @@ class AttributeReader(Cursor):
     # ---- attributes of dialects -------------------------------------------------------------------------------------
 
     def _dialect_attribute(self) -> Any:
-        word = self.match(_ENUMERATION)
+        word = self.match(_ENUMERATION) or self.match(_WORD_OF_ENUMERATION)
         if word is not None:
             return word.group(1)
         struct = self.match(_STRUCT)

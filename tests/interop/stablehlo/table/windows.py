@@ -164,6 +164,16 @@ def windows() -> Iterator[Case]:
     yield window("start", 2, lax.add, (1, 2, 3), (1, 1, 1), "SAME")
     yield window("negative", 0, lax.add, (1, 2, 2), (1, 1, 1), ((0, 0), (-1, 0), (0, -2)))
     yield window("general", 1, lambda a, b: a * b + a + b, (1, 2, 2), (1, 1, 2), "VALID")
+
+    def pairs(a: Any, b: Any) -> Any:
+        return a[0] + b[0], a[1] * b[1]
+
+    for padding in ("VALID", "SAME"):
+        yield Case(
+            f"reduce_window-variadic-{padding}",
+            lambda x, y, p=padding: lax.reduce_window((x, y), (F32(0), F32(1)), pairs, (1, 2, 2), (1, 2, 1), p),
+            (x, normal(3, 6, 7)),
+        )
     running = (jnp.cumsum, jnp.cumprod, lax.cummax, lax.cummin, lax.cumlogsumexp)
     for axis in (0, 1, 2):
         yield Case(f"cumulative-{axis}", lambda x, axis=axis: [f(x, axis) for f in running], (x,), 64.0)
