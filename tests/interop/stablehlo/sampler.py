@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -74,7 +75,22 @@ class Maker:
                 values.append(step(values))
             return values[first:]
 
-        return Case("random", program, self.arguments, steps=2048.0)
+        return self._transformed(program)
+
+    def _transformed(self, program: Callable[..., list[Any]]) -> Case:
+        """The program as it is, over a batch, or its gradient."""
+        choice = self.random.random()
+        if choice < 0.25:
+            stacked = tuple(np.stack([a, a[::-1] if a.ndim else a + a]) for a in self.arguments)
+            return Case("random-vmap", jax.vmap(program), stacked, steps=2048.0)
+        floats = tuple(n for n, a in enumerate(self.arguments) if a.dtype == np.float32)
+        if choice > 0.6 or not floats:
+            return Case("random", program, self.arguments, steps=2048.0)
+
+        def loss(*arguments: Any) -> Any:
+            return sum(jnp.tanh(v).sum() for v in program(*arguments) if v.dtype == np.float32)
+
+        return Case("random-gradient", jax.grad(lambda *a: loss(*a) + 0.0, floats), self.arguments, steps=2.0**15)
 
     # ---- choices ----------------------------------------------------------------------------------------------------
 

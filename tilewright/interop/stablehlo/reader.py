@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from tilewright.api.array import located
@@ -31,20 +32,14 @@ _DECLARATIONS = ("sdy.mesh",)
 Form = Callable[["Reader", str], "Parsed"]
 
 
+@dataclass(frozen=True, slots=True)
 class Parsed:
     """What the text says about one operation behind its name."""
 
-    def __init__(
-        self,
-        operands: Sequence[str],
-        types: Sequence[TensorType],
-        attributes: Mapping[str, Any] | None = None,
-        regions: Sequence[Block] = (),
-    ) -> None:
-        self.operands = tuple(operands)
-        self.types = tuple(types)
-        self.attributes = attributes or {}
-        self.regions = tuple(regions)
+    operands: Sequence[str]
+    types: Sequence[TensorType]
+    attributes: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    regions: Sequence[Block] = ()
 
 
 class Reader(AttributeReader):
@@ -351,9 +346,8 @@ class Reader(AttributeReader):
         for result, type in zip(names, parsed.types, strict=False):
             self.define(result, type)
         full_name = name if "." in name else f"func.{name}"
-        return Operation(
-            full_name, parsed.operands, names, parsed.types, parsed.attributes, parsed.regions, self.line(start)
-        )
+        operands, types, regions = tuple(parsed.operands), tuple(parsed.types), tuple(parsed.regions)
+        return Operation(full_name, operands, names, types, parsed.attributes, regions, self.line(start))
 
     def _result_names(self) -> tuple[str, ...]:
         if not self.sees("%"):

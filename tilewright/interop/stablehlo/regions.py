@@ -55,15 +55,19 @@ class Expressions:
             self.keys.append(key)
         return found
 
-    def results(self, block: Block, arguments: Sequence[int]) -> tuple[int, ...] | None:
-        """What a region gives for arguments; None where it uses regions, or values from outside."""
+    def values(self, block: Block, arguments: Sequence[int]) -> dict[str, int] | None:
+        """What each name in a region stands for; None where it uses regions, or values from outside."""
         scope = dict(zip(block.arguments, arguments, strict=True))
         for operation in block.operations[:-1]:
             if operation.regions or len(operation.results) != 1 or any(o not in scope for o in operation.operands):
                 return None
             scope[operation.results[0]] = self.number(_key(operation), *(scope[o] for o in operation.operands))
-        last = block.operations[-1].operands
-        return tuple(scope[o] for o in last) if all(o in scope for o in last) else None
+        return scope if all(o in scope for o in block.operations[-1].operands) else None
+
+    def results(self, block: Block, arguments: Sequence[int]) -> tuple[int, ...] | None:
+        """What a region gives for arguments; None where `values` is."""
+        scope = self.values(block, arguments)
+        return None if scope is None else tuple(scope[o] for o in block.operations[-1].operands)
 
     # ---- what is looked for -----------------------------------------------------------------------------------------
 

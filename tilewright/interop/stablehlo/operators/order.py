@@ -63,16 +63,16 @@ class _Comparator:
         self._region = region
         self._expressions = Expressions()
         self._arguments = [self._expressions.number("argument", n) for n in range(len(region.arguments))]
-        self._results = self._expressions.results(region, self._arguments)
+        self._values = self._expressions.values(region, self._arguments) or {}
 
     def keys(self) -> list[Key] | None:
         """The keys, the most important one first; None where the order is of another kind."""
-        return self._keys(self._results[0]) if self._results is not None and len(self._results) == 1 else None
+        verdict = self._region.operations[-1].operands
+        return self._keys(self._values[verdict[0]]) if self._values and len(verdict) == 1 else None
 
     def contents(self, node: Node, key: Key, operands: Sequence[Array]) -> Array:
         """What is compared, for all elements."""
-        names = self._names()
-        name = names[key.expression]
+        name = next(name for name, number in self._values.items() if number == key.expression)
         if name in self._region.arguments:
             key_array = operands[self._region.arguments.index(name) // 2]
         else:
@@ -84,21 +84,6 @@ class _Comparator:
             (made,) = node.lift(block, *(x for x in operands for _ in range(2)))
             key_array = broadcast(made, operands[0].shape)
         return total_order(key_array) if key.is_total and key_array.dtype.is_float else key_array
-
-    def _names(self) -> dict[int, str]:
-        scope = dict(zip(self._region.arguments, self._arguments, strict=True))
-        for operation_ in self._region.operations[:-1]:
-            made = self._expressions.results(
-                Block(
-                    tuple(scope),
-                    (),
-                    (operation_, Operation("stablehlo.return", operation_.results, (), (), {}, (), 0)),
-                ),
-                list(scope.values()),
-            )
-            if made is not None:
-                scope[operation_.results[0]] = made[0]
-        return {number: name for name, number in reversed(scope.items())}
 
     def _canonical(self, expression: int) -> int | None:
         """The operand of which this is the form in which JAX compares floats: one zero, one NaN, above all. The
