@@ -28,6 +28,7 @@ _MODULES = (
     "mathematics",
     "normalisation",
     "order",
+    "pooling",
     "random",
     "reduction",
     "windows",

@@ -37,7 +37,7 @@ class Geometry:
     high: Shape
 
 
-def _geometry(node: Node, rank: int) -> Geometry:
+def geometry_of(node: Node, rank: int) -> Geometry:
     ones = (1,) * rank
     pads = node.pairs("padding", rank)
     geometry = Geometry(
@@ -58,7 +58,7 @@ def _geometry(node: Node, rank: int) -> Geometry:
 def reduce_window(node: Node, *operands: Array) -> Any:
     """Elements under each place of a window, and a first one, combined by a region."""
     inputs, starts = halves(node, operands)
-    geometry = _geometry(node, inputs[0].ndim)
+    geometry = geometry_of(node, inputs[0].ndim)
     (region,) = node.regions
     fn = combiner(region, inputs[0].dtype) if len(inputs) == 1 else None
     if fn is None:
@@ -110,14 +110,14 @@ def _running(x: Array, fn: str, geometry: Geometry) -> Array | None:
     return emit("scan", x, fn=fn, axis=axis, reverse=geometry.high == one_sided)
 
 
-def _places(node: Node, window: Shape) -> list[Shape]:
+def places_of(node: Node, window: Shape) -> list[Shape]:
     """The places in a window, in order."""
     if math.prod(window) > _MAX_PLACES:
         raise node.unsupported(f"a window of {window} with such a region")
     return list(itertools.product(*(range(n) for n in window)))
 
 
-def _under(x: Array, place: Shape, geometry: Geometry, sizes: Shape) -> Array:
+def under(x: Array, place: Shape, geometry: Geometry, sizes: Shape) -> Array:
     """The elements of a padded array that one place of the window sees."""
     starts = tuple(p * d for p, d in zip(place, geometry.dilation, strict=True))
     spans = zip(starts, sizes, geometry.strides, strict=True)
@@ -128,7 +128,7 @@ def _under(x: Array, place: Shape, geometry: Geometry, sizes: Shape) -> Array:
 def _place_by_place(node: Node, inputs: Sequence[Array], starts: Sequence[Array], geometry: Geometry) -> Any:
     (region,) = node.regions
     sizes = node.types[0].shape
-    places = _places(node, geometry.window)
+    places = places_of(node, geometry.window)
     interior = tuple(n - 1 for n in geometry.base)
     arrays = [padded(x, s, geometry.low, geometry.high, interior) for x, s in zip(inputs, starts, strict=True)]
     found = [broadcast(start, sizes) for start in starts]
@@ -136,80 +136,19 @@ def _place_by_place(node: Node, inputs: Sequence[Array], starts: Sequence[Array]
         return tuple(found)
     inside = None
     if any((*geometry.low, *geometry.high, *interior)):
-        inside = _true(inputs[0].shape, geometry.low, geometry.high, interior)
+        inside = inside_of(inputs[0].shape, geometry.low, geometry.high, interior)
     for place in places:
-        made = combined(node, region, found, [_under(x, place, geometry, sizes) for x in arrays])
+        made = combined(node, region, found, [under(x, place, geometry, sizes) for x in arrays])
         if inside is not None:  # what is added counts for nothing, as XLA has it
-            known = _under(inside, place, geometry, sizes)
+            known = under(inside, place, geometry, sizes)
             made = [tw.where(known, m, f) for m, f in zip(made, found, strict=True)]
         found = made
     return tuple(found)
 
 
-def _true(shape: Shape, low: Shape, high: Shape, interior: Shape) -> Array:
+def inside_of(shape: Shape, low: Shape, high: Shape, interior: Shape) -> Array:
     """True for the elements of an array, False for what is added to it."""
     return padded(full(shape, True, dtypes.bool_), full((), False, dtypes.bool_), low, high, interior)
-
-
-# ---- the gradient of pooling ----------------------------------------------------------------------------------------
-
-
-@operation("stablehlo.select_and_scatter")
-def select_and_scatter(node: Node, x: Array, source: Array, start: Array) -> Array:
-    """For each place of a window, the element of `source` goes to where a region chose an element of `x`; what meets
-    there is added."""
-    scatter = node.regions[1]
-    if combiner(scatter, x.dtype) != "add":
-        raise node.unsupported("`select_and_scatter` that combines by something else than addition")
-    geometry = _geometry(node, x.ndim)
-    if source.size == 0 or x.size == 0:
-        return broadcast(start, x.shape)
-    low, high = geometry.low, geometry.high
-    none = (0,) * x.ndim
-    values = padded(x, full((), 0, x.dtype), low, high, none)
-    inside = _true(x.shape, low, high, none)
-    is_padded = any((*low, *high))
-    total = full(values.shape, 0, x.dtype)
-    for place, mark in _chosen(node, values, inside if is_padded else None, geometry, source.shape):
-        share = tw.where(mark, source, full(source.shape, 0, source.dtype))
-        total = total + _spread(share, place, geometry, values.shape)
-    back = padded(total, full((), 0, x.dtype), [-n for n in low], [-n for n in high], none)
-    return with_start("add", back, start)
-
-
-def _chosen(
-    node: Node, values: Array, inside: Array | None, geometry: Geometry, sizes: Shape
-) -> list[tuple[Shape, Array]]:
-    """For each place in a window, where it holds the element that is chosen."""
-    select = node.regions[0]
-    places = _places(node, geometry.window)
-    best = _under(values, places[0], geometry, sizes)
-    chosen = full(sizes, 0, dtypes.i32)
-    valid = None if inside is None else _under(inside, places[0], geometry, sizes)
-    for number, place in enumerate(places[1:], 1):
-        candidate = _under(values, place, geometry, sizes)
-        (keeps,) = node.lift(select, best, candidate)
-        takes = tw.logical_not(broadcast(keeps, sizes))
-        if inside is not None and valid is not None:
-            known = _under(inside, place, geometry, sizes)
-            takes = tw.logical_and(known, tw.logical_or(takes, tw.logical_not(valid)))
-            valid = tw.logical_or(valid, known)
-        best = tw.where(takes, candidate, best)
-        chosen = tw.where(takes, full(sizes, number, dtypes.i32), chosen)
-    marks: list[tuple[Shape, Array]] = []
-    for number, place in enumerate(places):
-        mark = tw.equal(chosen, full(sizes, number, dtypes.i32))
-        marks.append((place, mark if valid is None else tw.logical_and(mark, valid)))
-    return marks
-
-
-def _spread(share: Array, place: Shape, geometry: Geometry, shape: Shape) -> Array:
-    """Elements of the result of a window put back to where one place of it sees them."""
-    starts = tuple(p * d for p, d in zip(place, geometry.dilation, strict=True))
-    interior = tuple(s - 1 for s in geometry.strides)
-    spans = tuple((n - 1) * s + 1 for n, s in zip(share.shape, geometry.strides, strict=True))
-    high = tuple(n - start - span for n, start, span in zip(shape, starts, spans, strict=True))
-    return padded(share, full((), 0, share.dtype), starts, high, interior)
 
 
 # ---- convolutions ---------------------------------------------------------------------------------------------------
