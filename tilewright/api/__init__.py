@@ -162,7 +162,7 @@ from tilewright.api.functions_statistics import (
     sum,
     var,
 )
-from tilewright.api.importers import from_onnx
+from tilewright.api.importers import from_jax, from_onnx, from_stablehlo
 from tilewright.api.indexing import dynamic_slice, dynamic_update_slice, take, take_along_axis
 from tilewright.api.jit import jit
 from tilewright.api.kernel import CompiledKernel, Kernel, LoweredKernel, kernel
@@ -295,7 +295,9 @@ __all__ = [
     "floor_divide",
     "fori_loop",
     "from_dlpack",
+    "from_jax",
     "from_onnx",
+    "from_stablehlo",
     "full",
     "full_like",
     "greater",

@@ -1,4 +1,5 @@
-"""`tilewright run`: a Python file with the options of the command line, a saved program, or an ONNX model."""
+"""`tilewright run`: a Python file with the options of the command line, a saved program, or a model of ONNX or
+StableHLO."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from tilewright.errors import ArgumentError, TilewrightError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tilewright.interop.onnx import TensorSpec
+    from tilewright.interop.arguments import TensorSpec
     from tilewright.runtime.manifest import ArraySpec
     from tilewright.runtime.program import AnyProgram
 
@@ -39,7 +40,7 @@ def run(
     compare: str | None = None,
     flags: Flags | None = None,
 ) -> Report:
-    """Run a Python file, a saved program (`.twp`), or an ONNX model, with the options given as flags.
+    """Run a Python file, a saved program (`.twp`), or a model of ONNX or StableHLO, with the options given as flags.
 
     A Python file runs as `__main__` with the arguments in `sys.argv`; where it defines `main()` and has no
     `if __name__ == "__main__"` block, that is called. A saved program, or a model, runs on random inputs, or on `.npy`
@@ -55,7 +56,7 @@ def run(
     Parameters
     ----------
     file
-        A `.py`, `.twp` or `.onnx` file.
+        A `.py`, `.twp`, `.onnx` or `.mlir` file.
     arguments
         What the Python file finds in `sys.argv`. Write `--` before flags that are for it.
     input
@@ -68,9 +69,9 @@ def run(
     find_file(file)
     if compare is not None:
         if file.suffix != ".onnx":
-            raise ArgumentError("`--compare` is for models", help="give an ONNX file")
+            raise ArgumentError("`--compare` is for ONNX models", help="give an ONNX file")
         run_model.check_library(compare)
-    if file.suffix in (".twp", ".onnx"):
+    if file.suffix in (".twp", ".onnx", ".mlir"):
         if arguments:
             raise ArgumentError(
                 "a saved program, or a model, takes no arguments", help="give arrays with --input x.npy"
@@ -159,9 +160,9 @@ def _run_program(file: Path, inputs: Sequence[Path], repeat: int) -> Report:
 
 
 def _run_model(file: Path, inputs: Sequence[Path], repeat: int, compare: str | None) -> Report:
-    from tilewright.api.importers import from_onnx
+    from tilewright.api.importers import from_onnx, from_stablehlo
 
-    model = from_onnx(file)
+    model = from_onnx(file) if file.suffix == ".onnx" else from_stablehlo(file)
     arrays = _inputs([_model_input(spec, given=bool(inputs)) for spec in model.inputs], inputs)
     start = time.perf_counter()
     compiled = model.lower(*arrays).compile()

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from tilewright.interop.onnx import OnnxModel
+    from tilewright.interop.stablehlo.model import StableHloModel
     from tilewright.targets.base import KernelTime
 
 LIBRARIES = ("onnxruntime",)
@@ -79,7 +80,12 @@ def check_library(name: str) -> None:
 
 
 def compare(
-    file: Path, model: OnnxModel, arrays: Sequence[Any], results: Sequence[Any], repeat: int, threads: int
+    file: Path,
+    model: OnnxModel | StableHloModel,
+    arrays: Sequence[Any],
+    results: Sequence[Any],
+    repeat: int,
+    threads: int,
 ) -> Compared:
     """Run a model by ONNX Runtime, on the CPU and with as many threads, in turns with ours."""
     onnxruntime: Any = importlib.import_module("onnxruntime")

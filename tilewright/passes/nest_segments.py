@@ -120,21 +120,27 @@ class Segment:
 
     def stage(self, value: SSAValue) -> int:
         """The earliest nest round of the segment in which a value can be computed."""
+        return self._stage(value, {})
+
+    def _stage(self, value: SSAValue, known: dict[SSAValue, int]) -> int:
+        """`known` are stages that were found on the way: values may be reached along very many paths."""
+        found = known.get(value)
+        if found is None:
+            found = known[value] = self._new_stage(value, known)
+        return found
+
+    def _new_stage(self, value: SSAValue, known: dict[SSAValue, int]) -> int:
         if value in self.written:
             owner = value.owner
             crosses = isinstance(owner, tile.ReduceOp | tile.LoadOp)
             return self.written[value] + 1 if crosses else self.written[value]
         op = value.owner
-        if value in self.places.buffers or not isinstance(op, Operation) or op not in self.ops:
-            return 0 if not isinstance(op, Operation) or value in self.places.buffers else self._outer_stage(op)
-        stages = [self.stage(o) for o in op.operands if not is_place(o)]
-        if isinstance(op, tile.ReshapeOp | tile.ConcatOp) and not is_unit_reshape(op):
-            stages = [s + 1 for s in stages]
-        return max(stages, default=0)
-
-    def _outer_stage(self, op: Operation) -> int:
-        """A value computed before this segment may still read what the segment wrote (it is recomputed here)."""
-        return max((self.stage(o) for o in op.operands if not is_place(o)), default=0)
+        if value in self.places.buffers or not isinstance(op, Operation):
+            return 0
+        # A value computed before this segment may still read what the segment wrote (it is recomputed here).
+        stages = [self._stage(o, known) for o in op.operands if not is_place(o)]
+        moves = isinstance(op, tile.ReshapeOp | tile.ConcatOp) and not is_unit_reshape(op)
+        return max(stages, default=0) + (1 if moves and stages and op in self.ops else 0)
 
     def flush(self, new: Block) -> None:
         """Append the nests of the segment."""

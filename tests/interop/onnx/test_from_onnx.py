@@ -210,7 +210,7 @@ def test_narrow_types_go_in_and_out() -> None:
 def test_casts_to_narrow_floats_round_as_ml_dtypes(name: str, saturate: bool) -> None:
     import ml_dtypes
 
-    from tilewright.interop.onnx.narrow import encoded, from_codes
+    from tilewright.interop.narrow import encoded, from_codes
 
     storage = np.dtype(getattr(ml_dtypes, name))
     x = np.arange(1 << 16, dtype=np.uint16).view(np.float16)

@@ -12,9 +12,9 @@ import numpy as np
 
 from tilewright.api.array import Array, located
 from tilewright.errors import ModelFileError, TilewrightError, UnsupportedOperatorError
+from tilewright.interop.narrow import Coded, is_sequence
 from tilewright.interop.onnx.folding import Folder, StaticInputsNeeded
 from tilewright.interop.onnx.loading import LoadedModel, attribute_value, attributes_of, standard_domain, text
-from tilewright.interop.onnx.narrow import Coded, is_sequence
 from tilewright.interop.onnx.protobuf import Proto, definitions, onnx
 from tilewright.interop.onnx.registry import Node, Rule, find_rule, lifted, takes_narrow
 from tilewright.interop.onnx.tensors import STORAGE, Tensor, decode

@@ -8,7 +8,6 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,17 +15,16 @@ import numpy as np
 from tilewright import dtypes
 from tilewright.api.array import Array, located
 from tilewright.api.jit import JitFunction
-from tilewright.api.lifting import lift
 from tilewright.api.stages import Lowered
-from tilewright.dtypes import DType
-from tilewright.errors import ArgumentError, DataDependentShapeError, DTypeError, ShapeError
+from tilewright.errors import ArgumentError, DataDependentShapeError
 from tilewright.frontend import tracing
 from tilewright.frontend.trace import Value
+from tilewright.interop.arguments import TensorSpec, as_numpy, checked, strong
 from tilewright.interop.dlpack import to_numpy
+from tilewright.interop.narrow import STORAGES, is_sequence
 from tilewright.interop.onnx.folding import Folder, StaticInputsNeeded
 from tilewright.interop.onnx.graph import Walk, check_operators
 from tilewright.interop.onnx.loading import LoadedModel, load_model, text
-from tilewright.interop.onnx.narrow import STORAGES, Coded, from_codes, is_sequence, to_codes
 from tilewright.interop.onnx.protobuf import Proto
 from tilewright.interop.onnx.registry import lifted
 from tilewright.interop.onnx.tensors import storage_of
@@ -34,23 +32,6 @@ from tilewright.primitives import ArrayType
 
 # How many bindings of inputs by value keep their programs.
 _MAX_BINDINGS = 64
-
-
-@dataclass(frozen=True)
-class TensorSpec:
-    """An input or output of a model. Sizes are integers, names that a call binds, or None where anything goes; `shape`
-    is None where not even the number of axes is known. `dtype` is None for sequences and optionals, and that of
-    `ml_dtypes` where arrays here have no such type."""
-
-    name: str
-    dtype: DType | np.dtype[Any] | None
-    shape: tuple[int | str | None, ...] | None
-
-    def __str__(self) -> str:
-        if self.dtype is None:
-            return f"{self.name}: not an array"
-        shape = "..." if self.shape is None else ", ".join("?" if n is None else str(n) for n in self.shape)
-        return f"{self.name}: {self.dtype}[{shape}]"
 
 
 class OnnxModel:
@@ -84,11 +65,11 @@ class OnnxModel:
         given = self._bound(args, kwargs)
         if tracing.is_tracing():
             # What an outer program is called with cannot be bound by value here.
-            return self._trace({name: _strong(value) for name, value in given.items()}, {})
+            return self._trace({name: strong(value) for name, value in given.items()}, {})
         while True:
             program, rest = self._program(given)
             try:
-                return _as_numpy(program(*rest))
+                return as_numpy(program(*rest))
             except StaticInputsNeeded as needed:
                 self._static |= needed.names
 
@@ -145,7 +126,7 @@ class OnnxModel:
         if missing:
             raise located(ArgumentError(f"the input {missing[0]} is missing", help="give every input of the model"))
         sizes: dict[str, int] = {}
-        return {s.name: _checked(s, given[s.name], sizes) for s in self._order if s.name in given}
+        return {s.name: checked(s, given[s.name], sizes) for s in self._order if s.name in given}
 
     def _program(self, given: Mapping[str, Any]) -> tuple[JitFunction, list[Any]]:
         """The function for what is bound by value, and the arguments that are left for it."""
@@ -172,7 +153,7 @@ class OnnxModel:
 
     def _function(self, names: tuple[str, ...], static: Mapping[str, np.ndarray[Any, Any]]) -> JitFunction:
         def traced(*arrays: Any) -> Any:
-            values = {name: _strong(array) for name, array in zip(names, arrays, strict=True)}
+            values = {name: strong(array) for name, array in zip(names, arrays, strict=True)}
             roots: dict[Value, str] = {}
             for name, value in values.items():
                 for leaf in value if is_sequence(value) else [value]:
@@ -201,25 +182,6 @@ def _signature(names: Sequence[str]) -> inspect.Signature:
     return inspect.Signature([inspect.Parameter(name, kind) for name in taken])
 
 
-def _as_numpy(results: Any) -> Any:
-    """Results with the types of `ml_dtypes` where they are bit patterns."""
-    if isinstance(results, Coded):
-        return from_codes(results)
-    if not is_sequence(results):
-        return results
-    converted = [_as_numpy(result) for result in results]
-    return converted if isinstance(results, list) else tuple(converted)
-
-
-def _strong(value: Any) -> Any:
-    """Arrays of the program as the model declares them: Python numbers among the arguments take no other type."""
-    if is_sequence(value):
-        return [_strong(item) for item in value]
-    if isinstance(value, Coded):
-        return Coded(lift(value.codes), value.storage)
-    return None if value is None else Array(lift(value).value, tracing.current_graph())
-
-
 def _spec(info: Proto) -> TensorSpec:
     name = text(info.name)
     if not info.type.HasField("tensor_type"):
@@ -237,34 +199,6 @@ def _size(dim: Proto) -> int | str | None:
         return int(dim.dim_value) if dim.dim_value >= 0 else None
     # Exporters write "?" for sizes that have nothing to do with each other.
     return None if dim.dim_param in ("", "?") else text(dim.dim_param)
-
-
-def _checked(spec: TensorSpec, value: Any, sizes: dict[str, int]) -> Any:
-    """An argument that fits its input; `sizes` binds the names of sizes."""
-    if spec.dtype is None:
-        return value
-    storage = spec.dtype.numpy if isinstance(spec.dtype, DType) else spec.dtype
-    if isinstance(value, bool | int | float):
-        value = np.asarray(value, storage)
-    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
-    if shape is None or dtype is None:
-        raise located(ArgumentError(f"the input {spec.name!r} is a {type(value).__name__}", help=f"it takes {spec}"))
-    if str(dtype).removeprefix("torch.") not in (spec.dtype.name, storage.name):
-        raise located(DTypeError(f"the input {spec.name!r} is of {dtype}, not {spec.dtype}", help="cast it"))
-    if storage in STORAGES:
-        value = to_codes(value)
-    if spec.shape is None:
-        return value
-    found = tuple(int(n) for n in shape)
-    fits = len(found) == len(spec.shape) and all(
-        wanted is None or size == (wanted if isinstance(wanted, int) else sizes.setdefault(wanted, size))
-        for wanted, size in zip(spec.shape, found, strict=True)
-    )
-    if not fits:
-        bound = ", ".join(f"{name} = {size}" for name, size in sizes.items() if name in spec.shape)
-        message = f"the input {spec.name!r} has shape {found}, not that of {spec}" + (f" with {bound}" if bound else "")
-        raise located(ShapeError(message, help="reshape it, or check which axis is which"))
-    return value
 
 
 def from_onnx(source: Any, *, target: str | None = None) -> OnnxModel:

@@ -18,7 +18,7 @@ import numpy as np
 from tilewright.api.array import Array, located
 from tilewright.api.lifting import constant
 from tilewright.errors import ModelFileError, UnsupportedOperatorError
-from tilewright.interop.onnx.narrow import STORAGES, Coded, to_codes
+from tilewright.interop.narrow import STORAGES, Coded, to_codes
 
 Tensor = np.ndarray[Any, Any]
 Rule = Callable[..., Any]

@@ -13,7 +13,7 @@ from tilewright import api as tw
 from tilewright import dtypes
 from tilewright.api.array import Array
 from tilewright.dtypes import DType
-from tilewright.interop.onnx.narrow import STORAGES, Coded, decoded, encoded
+from tilewright.interop.narrow import STORAGES, Coded, decoded, encoded
 from tilewright.interop.onnx.registry import Node, operator
 from tilewright.interop.onnx.tensors import storage_of
 

@@ -9,7 +9,7 @@ from tilewright import api as tw
 from tilewright.api.array import Array
 from tilewright.api.lifting import axis_of
 from tilewright.dtypes import DType
-from tilewright.interop.onnx.narrow import Coded, decoded, is_integer, limits
+from tilewright.interop.narrow import Coded, decoded, is_integer, limits
 from tilewright.interop.onnx.operators.elementwise import (
     ElementType,
     convert,

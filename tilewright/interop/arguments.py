@@ -1,0 +1,79 @@
+"""Arguments and results of imported models: what an input takes, and bit patterns in and out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.api.array import Array, located
+from tilewright.api.lifting import lift
+from tilewright.dtypes import DType
+from tilewright.errors import ArgumentError, DTypeError, ShapeError
+from tilewright.frontend import tracing
+from tilewright.interop.narrow import STORAGES, Coded, from_codes, is_sequence, to_codes
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """An input or output of a model. Sizes are integers, names that a call binds, or None where anything goes; `shape`
+    is None where not even the number of axes is known. `dtype` is None for sequences and optionals, and that of
+    `ml_dtypes` where arrays here have no such type."""
+
+    name: str
+    dtype: DType | np.dtype[Any] | None
+    shape: tuple[int | str | None, ...] | None
+
+    def __str__(self) -> str:
+        if self.dtype is None:
+            return f"{self.name}: not an array"
+        shape = "..." if self.shape is None else ", ".join("?" if n is None else str(n) for n in self.shape)
+        return f"{self.name}: {self.dtype}[{shape}]"
+
+
+def as_numpy(results: Any) -> Any:
+    """Results with the types of `ml_dtypes` where they are bit patterns."""
+    if isinstance(results, Coded):
+        return from_codes(results)
+    if not is_sequence(results):
+        return results
+    converted = [as_numpy(result) for result in results]
+    return converted if isinstance(results, list) else tuple(converted)
+
+
+def strong(value: Any) -> Any:
+    """Arrays of the program as the model declares them: Python numbers among the arguments take no other type."""
+    if is_sequence(value):
+        return [strong(item) for item in value]
+    if isinstance(value, Coded):
+        return Coded(lift(value.codes), value.storage)
+    return None if value is None else Array(lift(value).value, tracing.current_graph())
+
+
+def checked(spec: TensorSpec, value: Any, sizes: dict[str, int]) -> Any:
+    """An argument that fits its input; `sizes` binds the names of sizes."""
+    if spec.dtype is None:
+        return value
+    storage = spec.dtype.numpy if isinstance(spec.dtype, DType) else spec.dtype
+    if isinstance(value, bool | int | float):
+        value = np.asarray(value, storage)
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    if shape is None or dtype is None:
+        raise located(ArgumentError(f"the input {spec.name!r} is a {type(value).__name__}", help=f"it takes {spec}"))
+    if str(dtype).removeprefix("torch.") not in (spec.dtype.name, storage.name):
+        raise located(DTypeError(f"the input {spec.name!r} is of {dtype}, not {spec.dtype}", help="cast it"))
+    if storage in STORAGES:
+        value = to_codes(value)
+    if spec.shape is None:
+        return value
+    found = tuple(int(n) for n in shape)
+    fits = len(found) == len(spec.shape) and all(
+        wanted is None or size == (wanted if isinstance(wanted, int) else sizes.setdefault(wanted, size))
+        for wanted, size in zip(spec.shape, found, strict=True)
+    )
+    if not fits:
+        bound = ", ".join(f"{name} = {size}" for name, size in sizes.items() if name in spec.shape)
+        message = f"the input {spec.name!r} has shape {found}, not that of {spec}" + (f" with {bound}" if bound else "")
+        raise located(ShapeError(message, help="reshape it, or check which axis is which"))
+    return value

@@ -1,0 +1,120 @@
+"""What a text of StableHLO says: functions of operations on values that have names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tilewright import dtypes
+from tilewright.dtypes import DType
+from tilewright.interop.narrow import STORAGES
+
+Tensor = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """The type of an array: its shape, and what stores its elements, a type of NumPy or of `ml_dtypes`."""
+
+    shape: tuple[int, ...]
+    storage: np.dtype[Any]
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether no array here has such elements, so that it is held as bit patterns."""
+        return self.storage in STORAGES
+
+    @property
+    def dtype(self) -> DType:
+        """The element type; that of the bit patterns where no array has it."""
+        return dtypes.u8 if self.is_narrow else dtypes.from_numpy(self.storage)
+
+    def __str__(self) -> str:
+        name = self.storage.name if self.is_narrow else self.dtype.name
+        return f"{name}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Dense:
+    """A constant: all elements, or one that all are equal to."""
+
+    type: TensorType
+    elements: Tensor = field(compare=False)
+
+    def full(self) -> Tensor:
+        """All elements. Only of what is known to be small."""
+        return np.broadcast_to(self.elements, self.type.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """A reference to a function or mesh by its name."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Opaque:
+    """An attribute that nothing here reads."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionType:
+    """Types of arguments and results."""
+
+    arguments: tuple[Any, ...]
+    results: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Operations after each other; the last one gives the results."""
+
+    arguments: tuple[str, ...]
+    types: tuple[TensorType, ...]
+    operations: tuple[Operation, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Operation:
+    """One operation. Values are names; `regions` hold a block each."""
+
+    name: str
+    operands: tuple[str, ...]
+    results: tuple[str, ...]
+    types: tuple[TensorType, ...]
+    attributes: Mapping[str, Any]
+    regions: tuple[Block, ...]
+    line: int
+
+    def walk(self) -> Iterator[Operation]:
+        """This operation and those in its regions."""
+        yield self
+        for block in self.regions:
+            for operation in block.operations:
+                yield from operation.walk()
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function. `labels` is what exporters call its results."""
+
+    name: str
+    is_public: bool
+    body: Block
+    results: tuple[TensorType, ...]
+    labels: tuple[str, ...]
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """The functions of a text by name."""
+
+    name: str
+    functions: Mapping[str, Function]

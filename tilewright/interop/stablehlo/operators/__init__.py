@@ -1,0 +1,1 @@
+"""The rules of operations, by what they do."""

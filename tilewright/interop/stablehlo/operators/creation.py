@@ -1,0 +1,33 @@
+"""Constants and counters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilewright.api.array import Array
+from tilewright.api.lifting import emit, full
+from tilewright.interop.stablehlo.ir import Dense
+from tilewright.interop.stablehlo.registry import Node, lifted, operation
+
+
+@operation("stablehlo.constant", elementwise=True)
+def constant(node: Node) -> Any:
+    """The elements that the text has."""
+    value = node.get("value")
+    if not isinstance(value, Dense):
+        raise node.malformed("the value is no `dense<...>`")
+    return lifted(value)
+
+
+@operation("stablehlo.iota", "stablehlo.dynamic_iota")
+def iota(node: Node, *shape: Array) -> Array:
+    """Positions along an axis."""
+    if node.type.is_narrow:
+        raise node.unsupported(f"`iota` of {node.type.storage.name}")
+    return emit("iota", axis=node.integer("iota_dimension"), shape=node.type.shape, dtype=node.type.dtype.name)
+
+
+@operation("stablehlo.partition_id", "stablehlo.replica_id")
+def single(node: Node) -> Array:
+    """The only device has the number 0."""
+    return full(node.type.shape, 0, node.type.dtype)
