@@ -32,8 +32,8 @@ class Step:
 
 
 def training_step(case: Case, model: nn.Module, run: Callable[..., Tensor], x: Any) -> Step:
-    """One step of AdamW on `model`, whose forward pass is `run`."""
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    """One step of gradient descent on `model`, whose forward pass is `run`."""
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     loss = case.loss(run(x))
     loss.backward()
     gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}

@@ -1,4 +1,4 @@
-"""Five kinds of networks with random weights: a perceptron, a residual network, and transformers for images and text."""
+"""Networks with random weights: a perceptron, a residual network, and transformers for images and text."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ CASES = (
         lambda batch, is_real: torch.randn(batch, 784 if is_real else 20),
         (5, 10),
     ),
-    Case("resnet", lambda: ResNet(8, 1, 5), lambda: ResNet(64, 2, 1000), _images, (5, 1000)),
+    Case("resnet", lambda: ResNet(4, 1, 5), lambda: ResNet(64, 2, 1000), _images, (5, 1000)),
     Case("vit", lambda: ViT(32, 8, 32, 2, 1, 5), lambda: ViT(224, 16, 768, 12, 12, 1000), _images, (5, 1000)),
     Case(
         "gpt",

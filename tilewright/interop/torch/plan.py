@@ -8,7 +8,6 @@ what it reads.
 from __future__ import annotations
 
 import inspect
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -245,7 +244,7 @@ class Plan:
     ) -> list[Step]:
         """The program of one level, and the views of what it gives and takes."""
         outside = set(self._places)
-        asked = [n for n in nodes if n in wanted and n.target is not operator.getitem or n in wanted]
+        asked = [n for n in nodes if n in wanted]
         views = [n for n in asked if _is_view_of(n, outside, asked)]
         outputs = [n for n in asked if n not in views]
         steps: list[Step] = []

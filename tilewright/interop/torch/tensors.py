@@ -68,7 +68,7 @@ def _number_type(number: Scalar) -> Any:
 
 
 def _met(higher: Any, lower: Any) -> Any:
-    """The type of operands of which `higher` have more say, as torch combines tensors with axes, without, and numbers."""
+    """The type of operands of which those of `higher` have more say."""
     if higher is None or lower is None:
         return lower if higher is None else higher
     if higher.is_floating_point:
@@ -78,12 +78,19 @@ def _met(higher: Any, lower: Any) -> Any:
     return higher
 
 
+def _ranked(operand: Any) -> tuple[int, Any]:
+    """The group of an operand, 0 to 2 from the one with the most say, and its type."""
+    if is_scalar(operand):
+        return 2, _number_type(operand)
+    array: Array = operand
+    return (0 if array.ndim else 1), torch_dtype(array.dtype)
+
+
 def result_type(operands: Sequence[Any]) -> DType:
     """The type that operands promote to in torch: arrays with axes before scalars, and those before Python numbers."""
     groups: list[Any] = [None, None, None]
     for operand in operands:
-        rank = 2 if is_scalar(operand) else 0 if operand.ndim else 1
-        theirs = _number_type(operand) if is_scalar(operand) else torch_dtype(operand.dtype)
+        rank, theirs = _ranked(operand)
         groups[rank] = theirs if groups[rank] is None else torch.promote_types(groups[rank], theirs)
     return dtype_of(_met(groups[0], _met(groups[1], groups[2])))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tilewright.api.array import Array, located
@@ -37,9 +37,12 @@ def value_of(node: FxNode) -> Any:
 
 def tensors_in(value: Any) -> list[Any]:
     """The tensors of a value that is a tensor, or a sequence of them."""
-    if is_tensor(value):
-        return [value]
-    return [part for part in value if is_tensor(part)] if isinstance(value, list | tuple) else []  # pyright: ignore[reportUnknownVariableType]  anything
+    return [value] if is_tensor(value) else [part for part in parts_of(value) if is_tensor(part)]
+
+
+def parts_of(value: Any) -> Sequence[Any]:
+    """The parts of a sequence; none of anything else."""
+    return [*value] if isinstance(value, list | tuple) else []  # pyright: ignore[reportUnknownVariableType]  anything
 
 
 def attribute_of(module: GraphModule, path: str) -> Any:
@@ -162,14 +165,17 @@ class Support:
 
 def _form(node: FxNode) -> Any:
     """What tracing a node depends on, as a key."""
-    args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: _described(value_of(n)))
-    return node.target, repr((args, kwargs)), _described(value_of(node))
+    args, kwargs = fx.map_arg((node.args, node.kwargs), _described_node)
+    return node.target, repr((args, kwargs)), _described_node(node)
+
+
+def _described_node(node: FxNode) -> Any:
+    return _described(value_of(node))
 
 
 def _described(value: Any) -> Any:
     if isinstance(value, list | tuple):
-        parts: Sequence[Any] = value  # pyright: ignore[reportUnknownVariableType]  anything
-        return tuple(_described(part) for part in parts)
+        return tuple(_described(part) for part in parts_of(value))
     if not is_tensor(value):
         return value
     return tuple(value.shape), value.dtype, value.layout, value.device
@@ -223,9 +229,11 @@ def _dtype_name(tensor: Any) -> DType:
 
 def unsupported_operators(reasons: Mapping[FxNode, str]) -> list[tuple[str, int, str]]:
     """Each operator among nodes that cannot be traced, how often it occurs, and the first reason."""
-    counts = Counter(name_of(node.target) for node in reasons)
+    # What takes an element of a result goes where the operator goes.
+    listed = {node: reason for node, reason in reasons.items() if node.target is not operator.getitem}
+    counts = Counter(name_of(node.target) for node in listed)
     first: dict[str, str] = {}
-    for node, reason in reasons.items():
+    for node, reason in listed.items():
         first.setdefault(name_of(node.target), reason)
     return [(name, count, first[name]) for name, count in sorted(counts.items())]
 

@@ -16,13 +16,19 @@ def _refuse_dropout(dropout_p: float) -> None:
         raise UnsupportedOperatorError("attention with dropout", help="leave dropout out, or use `is_causal` alone")
 
 
+def _folded(x: Array, heads: int) -> Array:
+    """(batch, query heads, queries, n) with the query heads that share one of `heads` key heads as more queries."""
+    return tw.reshape(x, (x.shape[0], heads, -1, x.shape[-1]))
+
+
 def _logits(q: Array, k: Array, causal: bool, mask: Array | None, scale: float) -> Array:
-    logits = tw.matmul(q, tw.matrix_transpose(k), dtype=q.dtype.compute) * scale
+    """Logits before the softmax, (batch, query heads, queries, keys)."""
+    product = tw.matmul(_folded(q, k.shape[1]), tw.matrix_transpose(k), dtype=q.dtype.compute)
+    logits = tw.reshape(product, (*q.shape[:-1], k.shape[-2])) * scale
     if mask is not None:
         logits = tw.where(mask, logits, -math.inf) if mask.dtype.is_bool else logits + widened(mask)
     if causal:
-        rows, columns = q.shape[-2], k.shape[-2]
-        logits = tw.where(tw.iota((1, columns), 1) <= tw.iota((rows, 1)), logits, -math.inf)
+        logits = tw.where(_causal_mask(q, k), logits, -math.inf)
     return logits
 
 
@@ -74,8 +80,11 @@ def flash_attention_backward(
     logits = _logits(query, key, is_causal, attn_mask, factor)
     sums = tw.reshape(tw.astype(logsumexp, wide), (*logits.shape[:-1], 1))
     weights = tw.exp(logits - sums)
-    grad_value = tw.matmul(tw.matrix_transpose(tw.astype(weights, kind)), grad_out)
-    grad_weights = tw.matmul(grad_out, tw.matrix_transpose(value), dtype=wide)
+    heads = key.shape[1]
+    grad_value = tw.matmul(tw.matrix_transpose(_folded(tw.astype(weights, kind), heads)), _folded(grad_out, heads))
+    grad_weights = tw.matmul(_folded(grad_out, heads), tw.matrix_transpose(value), dtype=wide)
+    grad_weights = tw.reshape(grad_weights, weights.shape)
     inner = tw.sum(widened(grad_out) * widened(out), -1, keepdims=True)
-    grad_logits = tw.astype(weights * (grad_weights - inner) * factor, kind)
-    return tw.matmul(grad_logits, key), tw.matmul(tw.matrix_transpose(grad_logits), query), grad_value
+    grad_logits = _folded(tw.astype(weights * (grad_weights - inner) * factor, kind), heads)
+    grad_query = tw.reshape(tw.matmul(grad_logits, key), query.shape)
+    return grad_query, tw.matmul(tw.matrix_transpose(grad_logits), _folded(query, heads)), grad_value

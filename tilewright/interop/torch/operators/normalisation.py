@@ -10,8 +10,6 @@ from tilewright.api.array import Array
 from tilewright.interop.torch.registry import operator
 from tilewright.interop.torch.tensors import widened
 
-Moments = tuple[Array, Array]
-
 
 def _moments(x: Array, axes: Sequence[int]) -> tuple[Array, Array, Array]:
     """Distances from the mean, the mean and the variance over axes, which are kept."""
@@ -58,7 +56,8 @@ def group_norm(
     y = tw.reshape(_affine(normal, weight, bias, (channels, 1)), x.shape)
     kept = x.dtype if weight is None else weight.dtype
     flat = (batch, groups)
-    return tw.astype(y, x.dtype), *(tw.astype(tw.reshape(s, flat), kept) for s in (mean, inverse))
+    mean, inverse = tw.reshape(mean, flat), tw.reshape(inverse, flat)
+    return tw.astype(y, x.dtype), tw.astype(mean, kept), tw.astype(inverse, kept)
 
 
 def _channel_shape(x: Array) -> tuple[int, ...]:
@@ -108,7 +107,7 @@ def _trained(x: Array, weight: Array | None, bias: Array | None, eps: float) -> 
     inverse = tw.rsqrt(variance + eps)
     y = _affine(centred * inverse, weight, bias, _channel_shape(x))
     flat = (x.shape[1],)
-    return tw.astype(y, x.dtype), *(tw.reshape(s, flat) for s in (mean, inverse, variance))
+    return tw.astype(y, x.dtype), tw.reshape(mean, flat), tw.reshape(inverse, flat), tw.reshape(variance, flat)
 
 
 @operator("_native_batch_norm_legit.no_stats")

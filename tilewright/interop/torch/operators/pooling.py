@@ -71,7 +71,7 @@ class Windows:
         )
         return tuple((c - 1) * s + (w - 1) * d + 1 - n - p for n, w, s, p, d, c in parts)
 
-    def keys(self) -> Iterator[tuple[Sizes, tuple[Any, ...]]]:
+    def elements(self) -> Iterator[tuple[Sizes, tuple[Any, ...]]]:
         """For each element of a window, in order, its place in the window and where all windows have it in the padded
         array."""
         for place in itertools.product(*map(range, self.window)):
@@ -111,7 +111,7 @@ def _max_pool(x: Array, windows: Windows) -> tuple[Array, Array]:
     source = windows.padded(x, x.dtype.lowest)
     best: Array | None = None
     where: Array | None = None
-    for place, key in windows.keys():
+    for place, key in windows.elements():
         seen, at = source[key], constant(windows.flat_places(place))
         if best is None or where is None:
             best, where = seen, tw.broadcast_to(at, seen.shape)
