@@ -162,7 +162,7 @@ from tilewright.api.functions_statistics import (
     sum,
     var,
 )
-from tilewright.api.importers import from_onnx
+from tilewright.api.importers import from_onnx, from_torch, torch_op
 from tilewright.api.indexing import dynamic_slice, dynamic_update_slice, take, take_along_axis
 from tilewright.api.jit import jit
 from tilewright.api.kernel import CompiledKernel, Kernel, LoweredKernel, kernel
@@ -296,6 +296,7 @@ __all__ = [
     "fori_loop",
     "from_dlpack",
     "from_onnx",
+    "from_torch",
     "full",
     "full_like",
     "greater",
@@ -402,6 +403,7 @@ __all__ = [
     "tensordot",
     "tile",
     "top_k",
+    "torch_op",
     "transpose",
     "tril",
     "triu",

@@ -147,6 +147,12 @@ class Support:
             self._known[key] = self._try(node)
         return self._known[key]
 
+    def has_no_rule(self, node: FxNode) -> bool:
+        """Whether no form of a node's operator can be traced; operators on numbers alone are none of ours."""
+        return (
+            node.target is not operator.getitem and bool(tensors_in(value_of(node))) and find_rule(node.target) is None
+        )
+
     def _try(self, node: FxNode) -> str | None:
         inputs = [value_of(n) for n in node.all_input_nodes]
         results = tensors_in(value_of(node))
