@@ -11,7 +11,7 @@ from typing import Any
 from tilewright import events
 from tilewright.api.array import located
 from tilewright.errors import OptionError
-from tilewright.interop.torch.packages import GraphModule
+from tilewright.interop.torch.packages import GraphModule, torch
 from tilewright.interop.torch.plan import Plan
 from tilewright.interop.torch.registry import find_rule
 from tilewright.interop.torch.specialise import Specialised, has_symbols
@@ -76,10 +76,29 @@ def backend(
     return aot(graph_module, example_inputs)
 
 
+# Operators of the core of ATen, and some beyond it, that torch can take apart further.
+_FURTHER = (
+    "adaptive_max_pool2d",
+    "adaptive_max_pool3d",
+    "batch_norm_backward",
+    "dist",
+    "grid_sampler_2d",
+    "ldexp",
+    "narrow_copy",
+    "native_batch_norm",
+    "upsample_bicubic2d",
+    "upsample_bilinear2d",
+    "upsample_trilinear3d",
+)
+
+
 @functools.cache
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """How AOTAutograd takes operators apart: to the core of ATen, except those that have a rule here."""
-    table = importlib.import_module("torch._decomp").core_aten_decompositions()
+    decomp = importlib.import_module("torch._decomp")
+    table = decomp.core_aten_decompositions()
+    names = [getattr(torch.ops.aten, name) for name in _FURTHER]
+    table.update(decomp.get_decompositions(names))
     return {target: body for target, body in table.items() if find_rule(target) is None}
 
 

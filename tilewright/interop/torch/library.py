@@ -38,7 +38,7 @@ def torch_op(name: str, function: Kernel | JitFunction, *, outputs: int = 1) -> 
         raise located(ArgumentError(f"{name!r} is no name of an operator", help='use "namespace::name"'))
     if isinstance(function, Kernel):
         tensors, static, count = _of_kernel(function)
-    elif isinstance(function, JitFunction):
+    elif isinstance(function, JitFunction):  # pyright: ignore[reportUnnecessaryIsInstance]  users pass anything
         tensors, static = _of_jitted(function)
         count = outputs
     else:
@@ -85,7 +85,7 @@ def _parameters(tensors: Sequence[str], static: dict[str, Any]) -> str:
     """The parameters as torch's schemas have them. Defaults say of what type a compile-time parameter is."""
     parts = [f"Tensor {name}" for name in tensors]
     for name, default in static.items():
-        kind = _SCHEMA_TYPES.get(type(default))
+        kind = next((text for known, text in _SCHEMA_TYPES.items() if type(default) is known), None)
         if kind is None:
             what = "has no default" if default is _REQUIRED else f"is a {type(default).__name__}"
             message = f"the compile-time parameter `{name}` {what}, which says nothing of its type to torch"

@@ -16,8 +16,10 @@ Registered = TypeVar("Registered", bound=Rule)
 
 _MODULES = (
     "attention",
+    "convolution",
     "creation",
     "elementwise",
+    "foreach",
     "indexing",
     "linalg",
     "manipulation",
@@ -26,7 +28,6 @@ _MODULES = (
     "pooling",
     "reduction",
     "scattering",
-    "convolution",
 )
 _RULES: dict[str, Rule] = {}
 

@@ -130,8 +130,11 @@ def convolution_backward(
     window = weight.shape[2:]
     grad_x = grad_w = grad_bias = None
     if output_mask[0]:
-        back = correlated(grad, weight, geometry) if is_transposed else transposed(grad, weight, geometry, x.shape[2:])
-        grad_x = back
+        if is_transposed:
+            # What `output_padding` added belongs to no element.
+            grad_x = correlated(grad, weight, geometry)[(..., *(slice(0, n) for n in x.shape[2:]))]
+        else:
+            grad_x = transposed(grad, weight, geometry, x.shape[2:])
     if output_mask[1]:
         image, seen = (grad, x) if is_transposed else (x, grad)
         grad_w = weight_gradient(image, seen, geometry, window)

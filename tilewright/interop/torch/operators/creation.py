@@ -106,9 +106,3 @@ def arange(*bounds: float, dtype: Any = None, **where: Any) -> Array:
 def eye(rows: int, columns: int | None = None, *, dtype: Any = None, **where: Any) -> Array:
     """Ones on the diagonal."""
     return tw.eye(rows, columns, dtype=default_float() if dtype is None else dtype_of(dtype))
-
-
-@operator("linspace")
-def linspace(start: float, end: float, steps: int, *, dtype: Any = None, **where: Any) -> Array:
-    """Numbers evenly from a start to an end, both of which are given."""
-    return tw.linspace(start, end, steps, dtype=default_float() if dtype is None else dtype_of(dtype))

@@ -228,6 +228,20 @@ def power(x: Operand, y: Operand) -> Array:
     return tw.pow(a, b)
 
 
+@operator("fmax")
+def fmax(x: Array, y: Array) -> Array:
+    """The larger of both, or the one that is a number."""
+    a, b = unified(x, y)
+    return tw.where(tw.isnan(a), b, tw.where(tw.isnan(b), a, tw.maximum(a, b)))
+
+
+@operator("fmin")
+def fmin(x: Array, y: Array) -> Array:
+    """The smaller of both, or the one that is a number."""
+    a, b = unified(x, y)
+    return tw.where(tw.isnan(a), b, tw.where(tw.isnan(b), a, tw.minimum(a, b)))
+
+
 @operator("atan2")
 def atan2(x: Operand, y: Operand) -> Array:
     """The angle of the point (`y`, `x`)."""

@@ -68,7 +68,7 @@ def _batch_axes(x: Array) -> tuple[int, ...]:
     return (0, *range(2, x.ndim))
 
 
-@operator("_native_batch_norm_legit_functional", "_batch_norm_with_update_functional")
+@operator("_native_batch_norm_legit_functional")
 def batch_norm_functional(
     x: Array,
     weight: Array | None,

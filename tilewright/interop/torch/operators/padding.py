@@ -10,6 +10,7 @@ from tilewright import api as tw
 from tilewright.api.array import Array
 from tilewright.api.lifting import constant, emit, full
 from tilewright.interop.torch.registry import operator
+from tilewright.interop.torch.tensors import widened
 
 
 def padded(
@@ -49,6 +50,18 @@ def reflection_pad(x: Array, padding: Sequence[int]) -> Array:
 def replication_pad(x: Array, padding: Sequence[int]) -> Array:
     """The nearest element."""
     return _looked_up(x, padding, "edge")
+
+
+@operator("replication_pad1d_backward", "replication_pad2d_backward", "replication_pad3d_backward")
+def replication_pad_backward(grad: Array, x: Array, padding: Sequence[int]) -> Array:
+    """The gradients of all places that showed an element, added up."""
+    total = widened(grad)
+    for axis, (before, after) in enumerate(zip(*_sides(x, padding), strict=True)):
+        if before or after:
+            shape = (*total.shape[:axis], x.shape[axis], *total.shape[axis + 1 :])
+            at = (*(slice(None),) * axis, constant(_map(x.shape[axis], before, after, "edge")))
+            total = tw.zeros(shape, dtype=total.dtype).at[at].add(total)
+    return tw.astype(total, x.dtype)
 
 
 def _looked_up(x: Array, padding: Sequence[int], mode: str) -> Array:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from tilewright import api as tw
 from tilewright.api.array import Array
+from tilewright.api.lifting import emit
 from tilewright.errors import UnsupportedOperatorError
 from tilewright.interop.torch.registry import operator
 from tilewright.interop.torch.tensors import dtype_of, widened
@@ -188,6 +190,30 @@ def cumprod(x: Array, dim: int, *, dtype: Any = None) -> Array:
     return tw.cumprod(x, axis=dim, dtype=kind) if x.ndim else tw.astype(x, kind)
 
 
+def _running_extreme(x: Array, dim: int, fn: str) -> tuple[Array, Array]:
+    if not x.ndim:
+        return x, tw.full((), 0, dtype=tw.i64)
+    axis = dim % x.ndim
+    values = emit("scan", x, fn=fn, axis=axis, reverse=False)
+    is_new = x == values
+    if x.dtype.is_float:
+        is_new = tw.logical_or(is_new, tw.isnan(x))
+    seen = tw.where(is_new, tw.iota(x.shape, axis), 0)
+    return values, emit("scan", seen, fn="maximum", axis=axis, reverse=False)
+
+
+@operator("cummax")
+def cummax(x: Array, dim: int) -> tuple[Array, Array]:
+    """The largest elements so far along an axis, and the place of the last of them."""
+    return _running_extreme(x, dim, "maximum")
+
+
+@operator("cummin")
+def cummin(x: Array, dim: int) -> tuple[Array, Array]:
+    """The smallest elements so far along an axis, and the place of the last of them."""
+    return _running_extreme(x, dim, "minimum")
+
+
 # ---- order ----------------------------------------------------------------------------------------------------------
 
 
@@ -212,6 +238,35 @@ def top_k(x: Array, k: int, dim: int = -1, largest: bool = True, sorted: bool = 
         return tw.top_k(x, k, axis=dim)
     values, places = sort(x, dim)
     return _first(values, k, dim), _first(places, k, dim)
+
+
+@operator("kthvalue")
+def kth_value(x: Array, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Array, Array]:
+    """The `k`-th smallest element along an axis, counted from 1, and its place."""
+    if not x.ndim:
+        return x, tw.full((), 0, dtype=tw.i64)
+    at = (*(slice(None),) * (dim % x.ndim), slice(k - 1, k))
+    values, places = (part[at] for part in sort(x, dim))
+    return (values, places) if keepdim else (tw.squeeze(values, dim), tw.squeeze(places, dim))
+
+
+@operator("median.dim")
+def median_dim(x: Array, dim: int, keepdim: bool = False) -> tuple[Array, Array]:
+    """The lower median along an axis and its place; the first that is not a number, if there is one."""
+    if not x.ndim:
+        return x, tw.full((), 0, dtype=tw.i64)
+    values, places = kth_value(x, (x.shape[dim] + 1) // 2, dim, True)
+    if x.dtype.is_float:
+        unordered = tw.any(tw.isnan(x), dim, keepdims=True)
+        first = tw.argmax(x, axis=dim, keepdims=True)
+        values, places = tw.where(unordered, math.nan, values), tw.where(unordered, first, places)
+    return (values, places) if keepdim else (tw.squeeze(values, dim), tw.squeeze(places, dim))
+
+
+@operator("median")
+def median(x: Array) -> Array:
+    """The lower median of all elements."""
+    return median_dim(tw.reshape(x, (x.size,)), 0)[0]
 
 
 def _first(x: Array, count: int, axis: int) -> Array:

@@ -9,7 +9,7 @@ import numpy as np
 
 from tilewright import api as tw
 from tilewright.api.array import Array
-from tilewright.api.lifting import constant, is_scalar
+from tilewright.api.lifting import broadcast_shapes, constant, is_scalar
 from tilewright.errors import UnsupportedOperatorError
 from tilewright.interop.torch.operators.indexing import Indices, key_of, places
 from tilewright.interop.torch.registry import operator
@@ -108,6 +108,18 @@ def index_add(x: Array, dim: int, index: Array, source: Array, *, alpha: float =
     return x.at[(*(slice(None),) * (dim % x.ndim), at)].add(tw.reshape(scaled, _with_size(x, dim, at.size)))
 
 
+@operator("index_reduce")
+def index_reduce(x: Array, dim: int, index: Array, source: Array, reduce: str, *, include_self: bool = True) -> Array:
+    """A copy with slices of `source` combined with slices of an axis, or with each other alone."""
+    flat = x if x.ndim else tw.reshape(x, (1,))
+    axis = dim % flat.ndim
+    values = tw.reshape(source, _with_size(flat, axis, index.size))
+    lead = tw.reshape(index, (*(1,) * axis, index.size, *(1,) * (flat.ndim - axis - 1)))
+    spread = tw.broadcast_to(lead, values.shape)
+    found = scatter_reduce(flat, axis, spread, values, reduce, include_self=include_self)
+    return tw.reshape(found, x.shape)
+
+
 @operator("index_copy")
 def index_copy(x: Array, dim: int, index: Array, source: Array) -> Array:
     """A copy with slices of an axis replaced."""
@@ -134,7 +146,8 @@ def _with_size(x: Array, dim: int, size: int) -> tuple[int, ...]:
 @operator("masked_scatter")
 def masked_scatter(x: Array, mask: Array, source: Array) -> Array:
     """A copy with the elements where the mask holds taken, in order, from `source`."""
-    spread = tw.broadcast_to(mask, x.shape)
+    shape = broadcast_shapes(x.shape, mask.shape)
+    x, spread = tw.broadcast_to(x, shape), tw.broadcast_to(mask, shape)
     if x.size == 0 or source.size == 0:
         return x
     order = tw.cumsum(tw.astype(tw.reshape(spread, (x.size,)), tw.i64), axis=0) - 1
