@@ -24,7 +24,7 @@ from tilewright.interop.torch.backend import decompositions
 from tilewright.interop.torch.packages import FxNode, GraphModule, fake_tensors, torch
 from tilewright.interop.torch.specialise import MAX_SPECIALISATIONS, specialise
 from tilewright.interop.torch.tensors import dtype_of, torch_dtype
-from tilewright.interop.torch.walk import Support, is_tensor, strong, trace_nodes, unsupported_error, value_of
+from tilewright.interop.torch.walk import Support, is_tensor, parts_of, strong, trace_nodes, unsupported_error, value_of
 from tilewright.primitives import ArrayType
 
 
@@ -78,7 +78,7 @@ class TorchModel:
             return self._rebuilt(self._trace([leaf if is_scalar(leaf) else strong(leaf) for leaf in leaves]))
         function, arrays = self._function(leaves)
         results = function(*arrays)
-        return self._rebuilt(list(results) if isinstance(results, tuple) else [results])
+        return self._rebuilt(parts_of(results) if isinstance(results, tuple) else [results])
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """The traced program for arguments, which may be `ShapeDtype`s.
@@ -96,7 +96,8 @@ class TorchModel:
 
     def _leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """The tensors and numbers of a call, in the order of the inputs, checked against what was exported."""
-        leaves, structure = self._pytree.tree_flatten((args, kwargs))
+        flattened: tuple[list[Any], Any] = self._pytree.tree_flatten((args, kwargs))
+        leaves, structure = flattened
         wanted = self._program.call_spec.in_spec
         if structure != wanted and len(leaves) != len(self.inputs):
             message = f"the program takes {len(self.inputs)} inputs, got {len(leaves)}"

@@ -21,6 +21,9 @@ from tilewright.primitives import ArrayType
 # What a form that a rule does not know makes of plain Python in it.
 _UNKNOWN_FORM = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
+_SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+_NO_TENSOR = "a result that is no tensor"
+
 # What a node computes: an array, a tuple of arrays and None, or a number.
 Traced = Any
 
@@ -157,7 +160,9 @@ class Support:
         inputs = [value_of(n) for n in node.all_input_nodes]
         results = tensors_in(value_of(node))
         if not results:
-            return "a result that is no tensor"
+            return _NO_TENSOR
+        if any(isinstance(value, _SYMBOLS) for value in inputs):
+            return "a number that depends on data"
         for tensor in (*(t for value in inputs for t in tensors_in(value)), *results):
             reason = why_not_array(tensor)
             if reason is not None:
@@ -183,8 +188,8 @@ def _described(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return tuple(_described(part) for part in parts_of(value))
     if not is_tensor(value):
-        return value
-    return tuple(value.shape), value.dtype, value.layout, value.device
+        return str(value)
+    return str(tuple(value.shape)), value.dtype, value.layout, value.device
 
 
 def _trial(node: FxNode) -> Traced:
@@ -235,8 +240,9 @@ def _dtype_name(tensor: Any) -> DType:
 
 def unsupported_operators(reasons: Mapping[FxNode, str]) -> list[tuple[str, int, str]]:
     """Each operator among nodes that cannot be traced, how often it occurs, and the first reason."""
-    # What takes an element of a result goes where the operator goes.
-    listed = {node: reason for node, reason in reasons.items() if node.target is not operator.getitem}
+    # What takes an element of a result goes where the operator goes, and numbers are none of ours.
+    hidden = [n for n, reason in reasons.items() if n.target is operator.getitem or reason == _NO_TENSOR]
+    listed = {node: reason for node, reason in reasons.items() if node not in hidden}
     counts = Counter(name_of(node.target) for node in listed)
     first: dict[str, str] = {}
     for node, reason in listed.items():
