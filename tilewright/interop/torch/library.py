@@ -11,13 +11,13 @@ from tilewright.api.array import located
 from tilewright.api.jit import JitFunction
 from tilewright.api.kernel import Kernel
 from tilewright.api.stages import ShapeDtype
+from tilewright.dtypes import DType
 from tilewright.errors import ArgumentError
 from tilewright.frontend.pyast_signature import INOUT
 from tilewright.interop.torch.packages import TorchTensor, torch
 from tilewright.interop.torch.registry import add_rule
 from tilewright.interop.torch.tensors import dtype_of, torch_dtype
 from tilewright.interop.torch.walk import is_tensor
-from tilewright.primitives import ArrayType
 
 _NAME = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*")
 _SCHEMA_TYPES: dict[type, str] = {bool: "bool", int: "int", float: "float", str: "str"}
@@ -104,35 +104,38 @@ def _fake(function: Kernel | JitFunction, tensors: Sequence[str], names: Iterabl
 
     def fake(*given: Any, **named: Any) -> Any:
         args, static = given[: len(tensors)], dict(zip(names, given[len(tensors) :], strict=False)) | named
-        # Sizes that are symbols become those of this call: a function under `tw.jit` may look at them.
-        types = [ShapeDtype(tuple(int(n) for n in t.shape), dtype_of(t.dtype)) for t in args]
-        found = _result_types(function, types, static)
-        shapes = _symbolic_shapes(function, args) if isinstance(function, Kernel) else [t.shape for t in found]
-        made = [
-            args[0].new_empty(shape, dtype=torch_dtype(type.dtype)) for shape, type in zip(shapes, found, strict=True)
-        ]
+        if isinstance(function, Kernel):
+            found = _results_of_kernel(function, args)
+        else:
+            found = _results_of_jitted(function, args, static)
+        made = [args[0].new_empty(shape, dtype=torch_dtype(dtype)) for shape, dtype in found]
         return made[0] if len(made) == 1 else tuple(made)
 
     return fake
 
 
-def _result_types(
-    function: Kernel | JitFunction, types: Sequence[ArrayType], static: dict[str, Any]
-) -> Sequence[ArrayType]:
-    if isinstance(function, Kernel):
-        return function.lower(*types, **static).specialisation.results
-    return [value.type for value in function.lower(*types, **static).graph.outputs]
-
-
-def _symbolic_shapes(kernel: Kernel, args: Sequence[TorchTensor]) -> list[tuple[Any, ...]]:
-    """Shapes of the Out arrays from the sizes that the In arrays bind, which may be symbols."""
+def _results_of_kernel(kernel: Kernel, args: Sequence[TorchTensor]) -> list[tuple[tuple[Any, ...], DType]]:
+    """Shapes and types of the Out arrays: sizes that the In arrays bind may be symbols."""
     signature = kernel.kernel_signature
     bound: dict[str, Any] = {}
     for parameter, tensor in zip(signature.inputs, args, strict=True):
-        bound |= {
-            n: size for n, size in zip(parameter.annotation.sizes, tensor.shape, strict=True) if isinstance(n, str)
-        }
+        for name, size in zip(parameter.annotation.sizes, tensor.shape, strict=True):
+            torch._check(size == bound.setdefault(name, size) if isinstance(name, str) else size == name)
+    inputs = [dtype_of(tensor.dtype) for tensor in args]
+    any_size = dict.fromkeys(bound, 1)
     return [
-        tuple(bound[n] if isinstance(n, str) else n for n in parameter.annotation.sizes)
+        (
+            tuple(bound[n] if isinstance(n, str) else n for n in parameter.annotation.sizes),
+            signature.output_type(parameter, any_size, inputs).dtype,
+        )
         for parameter in signature.outputs
     ]
+
+
+def _results_of_jitted(
+    function: JitFunction, args: Sequence[TorchTensor], static: dict[str, Any]
+) -> list[tuple[tuple[Any, ...], DType]]:
+    """Shapes and types of the results. Sizes that are symbols become those of this call, for the function may look at
+    them."""
+    types = [ShapeDtype(tuple(int(n) for n in t.shape), dtype_of(t.dtype)) for t in args]
+    return [(value.shape, value.dtype) for value in function.lower(*types, **static).graph.outputs]
