@@ -14,7 +14,7 @@ from functorch.compile import aot_function
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
 
-from tilewright.interop.torch.backend import BackendOptions, build_plan, decompositions
+from tilewright.interop.torch.dynamo import BackendOptions, build_plan, decompositions
 from tilewright.interop.torch.plan import Plan
 from tilewright.interop.torch.walk import unsupported_operators
 

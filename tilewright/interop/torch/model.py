@@ -20,7 +20,7 @@ from tilewright.dtypes import DType
 from tilewright.errors import ArgumentError, DTypeError, ShapeError, UnsupportedOperatorError
 from tilewright.frontend import tracing
 from tilewright.interop.dlpack import to_numpy
-from tilewright.interop.torch.backend import decompositions
+from tilewright.interop.torch.dynamo import decompositions
 from tilewright.interop.torch.packages import FxNode, GraphModule, fake_tensors, torch
 from tilewright.interop.torch.specialise import MAX_SPECIALISATIONS, specialise
 from tilewright.interop.torch.tensors import dtype_of, torch_dtype

@@ -165,7 +165,7 @@ class Step:
 
 class Plan:
     """A graph as a function of a list of tensors and numbers, which it empties. Sizes are those that the graph was
-    traced for."""
+    traced for. `refused` says why torch runs a node, `parts` how many programs there are."""
 
     def __init__(self, module: GraphModule, target: str | None) -> None:
         # Of the instance, because Dynamo's wrapper copies what is in its dict alone.
@@ -174,6 +174,7 @@ class Plan:
         nodes = [n for n in module.graph.nodes if n.op not in ("placeholder", "output")]
         reasons = {n: support.reason_against(n) for n in nodes}
         self.refused = {n: reason for n, reason in reasons.items() if reason is not None}
+        self.parts = 0
         self._places: dict[FxNode, int] = {}
         for node in module.graph.nodes:
             if node.op == "placeholder":
@@ -185,19 +186,20 @@ class Plan:
         """Run; torch's gradients are not recorded."""
         values = [*args, *self._empty]
         args.clear()
-        with torch.no_grad():
-            for step in self._steps:
-                results = step.run(*[values[n] for n in step.reads])
-                for place, result in zip(step.writes, results, strict=True):
-                    values[place] = result
-                for place in step.frees:
-                    values[place] = None
+        if self._records and torch.is_grad_enabled():
+            with torch.no_grad():
+                self._run(values)
+        else:
+            self._run(values)
         return [values[item] if is_place else item for is_place, item in self._results]
 
-    @property
-    def parts(self) -> int:
-        """How many programs the graph became."""
-        return sum(isinstance(step.run, _Program) for step in self._steps)
+    def _run(self, values: list[Any]) -> None:
+        for step in self._steps:
+            results = step.run(*[values[n] for n in step.reads])
+            for place, result in zip(step.writes, results, strict=True):
+                values[place] = result
+            for place in step.frees:
+                values[place] = None
 
     # ---- building ---------------------------------------------------------------------------------------------------
 
@@ -215,6 +217,8 @@ class Plan:
         self._results = [self._result(item) for item in output.args[0]]
         kept = {place for is_place, place in self._results if is_place}
         self._steps = _with_frees(steps, kept)
+        # Programs record no gradients by themselves.
+        self._records = self.parts < len(self._steps)
         self._empty = [None] * (len(self._places) - self._count)
 
     def _result(self, item: Any) -> tuple[bool, Any]:
@@ -255,22 +259,13 @@ class Plan:
             numbers = [n for n in inputs if not is_tensor(value_of(n))]
             assert not numbers, numbers
             part = Part(module, tuple(ordered), tuple(inputs), tuple(outputs))
-            run = _Program(part.function(target))
+            run = part.function(target)
+            self.parts += 1
             steps.append(Step(run, tuple(self._places[n] for n in inputs), tuple(self._place(n) for n in outputs)))
         for node in views:
             chain = _view_chain(node, self._places)
             steps += [self._single(module, view) for view in chain]
         return steps
-
-
-class _Program:
-    """A compiled part, told apart from what runs in torch."""
-
-    def __init__(self, run: Callable[..., list[Any]]) -> None:
-        self.run = run
-
-    def __call__(self, *tensors: Any) -> list[Any]:
-        return self.run(*tensors)
 
 
 def _wanted(module: GraphModule, levels: Mapping[FxNode, int]) -> set[FxNode]:

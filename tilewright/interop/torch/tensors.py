@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -133,15 +134,11 @@ def numpy_reader(theirs: Any) -> Callable[[TorchTensor], Tensor]:
     """A function that gives the NumPy array on the memory of a tensor of this type on the CPU."""
     extension = EXTENSIONS.get(str(theirs).removeprefix("torch."))
     if extension is None:
-        return _plain_reader
+        # `force` reads tensors that record gradients, and those that hold what they negate.
+        return operator.methodcaller("numpy", force=True)
     bits = getattr(torch, f"int{extension.bits}")
     storage = extension.numpy
     return lambda tensor: tensor.detach().view(bits).numpy().view(storage)
-
-
-def _plain_reader(tensor: TorchTensor) -> Tensor:
-    # `force` reads tensors that record gradients, and those that hold what they negate.
-    return tensor.numpy(force=True)
 
 
 def tensor_maker(ours: DType) -> Callable[[Tensor], TorchTensor]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,6 +13,8 @@ from tilewright.interop.torch.operators.padding import padded
 from tilewright.interop.torch.registry import operator
 
 Sizes = tuple[int, ...]
+# Elements of a window for which the gradient of the weight is a product each.
+_MAX_PRODUCTS = 64
 
 
 @dataclass(frozen=True)
@@ -63,8 +67,24 @@ def transposed(x: Array, w: Array, geometry: Geometry, sizes: Sequence[int]) -> 
 
 
 def weight_gradient(x: Array, grad: Array, geometry: Geometry, window: Sequence[int]) -> Array:
-    """The gradient of `w` in a correlation of `x` with `w` that gave `grad`'s place: batch and channels change roles,
-    as do stride and dilation."""
+    """The gradient of `w` in a correlation of `x` with `w` (O, C / groups, *window), whose result has the gradient
+    `grad`: for each element of the window a product of matrices over the batch and all places."""
+    if math.prod(window) > _MAX_PRODUCTS:
+        return _correlated_gradient(x, grad, geometry, window)
+    groups, batch, counts = geometry.groups, x.shape[0], grad.shape[2:]
+    grown = padded(x, (0, 0, *geometry.padding), (0, 0, *geometry.padding))
+    rows = tw.reshape(grad, (batch, groups, grad.shape[1] // groups, math.prod(counts)))
+    found: list[Array] = []
+    for place in itertools.product(*map(range, window)):
+        along = zip(place, geometry.dilation, counts, geometry.stride, strict=True)
+        seen = grown[(..., *(slice(at * d, at * d + (n - 1) * s + 1, s) for at, d, n, s in along))]
+        columns = tw.reshape(seen, (batch, groups, x.shape[1] // groups, math.prod(counts)))
+        found.append(tw.einsum("bgop,bgcp->goc", rows, columns))
+    return tw.reshape(tw.stack(found, axis=-1), (grad.shape[1], x.shape[1] // groups, *window))
+
+
+def _correlated_gradient(x: Array, grad: Array, geometry: Geometry, window: Sequence[int]) -> Array:
+    """`weight_gradient` as one correlation: batch and channels change roles, as do stride and dilation."""
     groups, batch = geometry.groups, x.shape[0]
     spatial = x.shape[2:]
     channels = x.shape[1] // groups
