@@ -48,7 +48,7 @@ def main() -> None:
     if not given.match and not given.dtype:
         from tests.interop.torch.page import page
 
-        _PAGE.write_text(page(found))
+        _PAGE.write_text(page(found, given.samples))
         print(f"wrote {_PAGE}")
 
 

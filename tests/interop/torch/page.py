@@ -18,7 +18,7 @@ of torch. Each of those below is traced as array functions by a rule; what has n
 know, runs in torch (`torch.compile`) or is refused (`tw.from_torch`).
 
 `python -m tests.interop.torch.opinfo` runs the operators of torch's OpInfo database ({version}) on `cpu`, forward and
-backward, compares them with eager torch, and writes this page.
+backward, compares them with eager torch, and writes this page; at most {samples} samples of each operator were run.
 
 ## OpInfo
 
@@ -48,12 +48,16 @@ apart. The others are {core_missing}.
 """
 
 
-def page(found: Mapping[str, Sequence[Outcome]]) -> str:
-    """The text of `docs/reference/torch.md`. Outcomes are by element type."""
+def page(found: Mapping[str, Sequence[Outcome]], samples: int) -> str:
+    """The text of `docs/reference/torch.md`. Outcomes are by element type, of `samples` samples at most."""
     counts = "\n".join(_count_row(dtype, outcomes) for dtype, outcomes in found.items())
     every = [outcome for outcomes in found.values() for outcome in outcomes]
     return _HEAD.format(
-        version=torch.__version__.partition("+")[0], counts=counts, in_torch=_in_torch_rows(every), **rules_and_core()
+        samples=samples,
+        version=torch.__version__.partition("+")[0],
+        counts=counts,
+        in_torch=_in_torch_rows(every),
+        **rules_and_core(),
     )
 
 

@@ -206,6 +206,35 @@ def test_inputs_that_are_written() -> None:
     torch.testing.assert_close(caches[0], caches[1])
 
 
+def test_a_cache_is_written_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(cache: Any, at: Any, x: Any) -> Any:
+        cache.index_copy_(1, at, x)
+        return cache.sum(1)
+
+    cache, at, x = torch.zeros(2, 5, 3), torch.tensor([2]), torch.randn(2, 1, 3)
+    run = compiled(write)
+    run(cache, at, x)
+    copied: list[Any] = []
+    monkeypatch.setattr(torch.Tensor, "copy_", lambda *args: copied.append(args))
+    torch.testing.assert_close(run(cache, at, 2 * x), 2 * x.sum(1))
+    torch.testing.assert_close(cache[:, 2:3], 2 * x)
+    assert not copied
+
+
+def test_results_are_not_the_memory_of_a_written_input() -> None:
+    def write(state: Any) -> Any:
+        fresh = torch.sin(state) + 1
+        state.copy_(fresh)
+        return fresh, state[1:] * 1
+
+    state = torch.randn(3, 4)
+    wanted = torch.sin(state) + 1
+    fresh, part = compiled(write)(state)
+    torch.testing.assert_close((fresh, part, state), (wanted, wanted[1:], wanted))
+    state.zero_()
+    torch.testing.assert_close((fresh, part), (wanted, wanted[1:]))
+
+
 # ---- types ----------------------------------------------------------------------------------------------------------
 
 

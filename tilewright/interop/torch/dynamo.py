@@ -15,7 +15,7 @@ from tilewright.interop.torch.packages import GraphModule, torch
 from tilewright.interop.torch.plan import Plan
 from tilewright.interop.torch.registry import find_rule
 from tilewright.interop.torch.specialise import Specialised, has_symbols
-from tilewright.interop.torch.walk import unsupported_error, unsupported_operators
+from tilewright.interop.torch.walk import WRITTEN, unsupported_error, unsupported_operators
 
 Compiled = Callable[[list[Any]], Any]
 
@@ -71,6 +71,7 @@ def backend(
         bw_compiler=compile_graph,
         inference_compiler=compile_graph,
         decompositions=decompositions(),
+        keep_inference_input_mutations=True,
         partition_fn=partitioners.min_cut_rematerialization_partition,
     )
     return aot(graph_module, example_inputs)
@@ -114,10 +115,11 @@ def build_plan(module: GraphModule, *, options: BackendOptions) -> Compiled:
         UnsupportedOperatorError: the options ask for it where operators have no rule.
     """
     plan = Plan(module, options.target)
-    if plan.refused:
+    refused = {node: reason for node, reason in plan.refused.items() if reason != WRITTEN}
+    if refused:
         if options.fallback == "error":
-            raise unsupported_error(plan.refused, 'leave the option `fallback` at "torch" to run them there')
-        listed = unsupported_operators(plan.refused)
+            raise unsupported_error(refused, 'leave the option `fallback` at "torch" to run them there')
+        listed = unsupported_operators(refused)
         text = "\n".join(f"    {name} ({count} times): {reason}" for name, count, reason in listed)
         operators = {name: count for name, count, _ in listed}
         events.emit("torch.fallback", operators=operators, parts=plan.parts, text=text)

@@ -1,9 +1,4 @@
-"""How a graph runs: compiled parts, what torch runs between them, and views.
-
-Nodes that can be traced and nodes that cannot have levels, which alternate: all nodes of an even level become one
-program, those of an odd level run in torch one after the other. A node's level is the least that is not below those of
-what it reads.
-"""
+"""How a graph runs: compiled parts, what torch runs between them, and views."""
 
 from __future__ import annotations
 
@@ -17,65 +12,11 @@ import numpy as np
 from tilewright.api.array import Array
 from tilewright.api.jit import JitFunction
 from tilewright.api.lifting import transpose
-from tilewright.interop.torch.packages import FxNode, GraphModule, fx, torch
+from tilewright.interop.torch.levels import donations_of, is_view, levels_of, wanted_outside
+from tilewright.interop.torch.packages import FxNode, GraphModule, TorchTensor, fx, torch
 from tilewright.interop.torch.registry import name_of
 from tilewright.interop.torch.tensors import dtype_of, numpy_reader, tensor_maker
 from tilewright.interop.torch.walk import Support, attribute_of, is_tensor, trace_nodes, value_of, why_not_array
-
-# Operators that give another view of memory: where a result of a part is one, torch makes it without a copy.
-_VIEWS = frozenset(
-    f"aten.{name}"
-    for name in (
-        "alias.default",
-        "detach.default",
-        "diagonal.default",
-        "expand.default",
-        "permute.default",
-        "select.int",
-        "slice.Tensor",
-        "squeeze.default",
-        "squeeze.dim",
-        "squeeze.dims",
-        "t.default",
-        "transpose.int",
-        "unsqueeze.default",
-        "view.default",
-    )
-)
-
-
-def levels_of(module: GraphModule, refused: Mapping[FxNode, str]) -> dict[FxNode, int]:
-    """The level of each node that computes something: even where it is traced, odd where torch runs it."""
-    levels: dict[FxNode, int] = {}
-    least = {True: 0, False: 0}  # what later nodes start from, by whether torch runs them
-    highest = 0
-    for node in module.graph.nodes:
-        if node.op in ("placeholder", "output"):
-            continue
-        in_torch = node in refused
-        level = max([least[in_torch], *(levels.get(n, 0) for n in node.all_input_nodes)])
-        if level % 2 != in_torch:
-            level += 1
-        if _writes(node):
-            # What it writes may be read by any node, so that none may pass it.
-            level = max(level, highest + (highest + 1) % 2)
-            least = {True: level, False: level + 1}
-        elif in_torch and _draws(node):
-            # Random numbers are drawn in the order of the graph.
-            least[True] = level
-        levels[node] = level
-        highest = max(highest, level)
-    return levels
-
-
-def _writes(node: FxNode) -> bool:
-    schema = getattr(node.target, "_schema", None)
-    return schema is not None and schema.is_mutable
-
-
-def _draws(node: FxNode) -> bool:
-    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
-
 
 # ---- compiled parts -------------------------------------------------------------------------------------------------
 
@@ -96,18 +37,19 @@ def _inverse(order: Sequence[int]) -> tuple[int, ...]:
 @dataclass(frozen=True)
 class Part:
     """Nodes of a graph as one program. Tensors whose axes are in another order in memory go in and come out as they
-    are there."""
+    are there. The first outputs take the memory of the inputs `donated`."""
 
     module: GraphModule = field(repr=False)
     nodes: tuple[FxNode, ...]
     inputs: tuple[FxNode, ...]
     outputs: tuple[FxNode, ...]
+    donated: tuple[FxNode, ...] = ()
 
     def function(self, target: str | None) -> Callable[..., list[Any]]:
         """The part as a function of its inputs; it gives its outputs in a list."""
         orders = [_memory_order(value_of(n)) for n in self.inputs]
         returned = [_memory_order(value_of(n)) for n in self.outputs]
-        program = JitFunction(self._traced(orders, returned), target, (), ())
+        program = JitFunction(self._traced(orders, returned), target, (), tuple(map(str, self.donated)))
         reads = [_reader(value_of(n).dtype, order) for n, order in zip(self.inputs, orders, strict=True)]
         makes = [_maker(value_of(n).dtype, order) for n, order in zip(self.outputs, returned, strict=True)]
         if len(makes) == 1:
@@ -209,11 +151,14 @@ class Plan:
     def _build(self, module: GraphModule, target: str | None) -> None:
         output = next(n for n in module.graph.nodes if n.op == "output")
         levels = levels_of(module, self.refused)
-        wanted = _wanted(module, levels)
+        wanted = wanted_outside(module, levels)
+        donated = donations_of(module, levels, wanted)
         steps: list[Step] = []
         for level in range(max(levels.values(), default=-1) + 1):
             nodes = [n for n, at in levels.items() if at == level]
-            steps += self._in_torch(module, nodes) if level % 2 else self._compiled(module, nodes, wanted, target)
+            steps += (
+                self._in_torch(module, nodes) if level % 2 else self._compiled(module, nodes, wanted, donated, target)
+            )
         self._results = [self._result(item) for item in output.args[0]]
         kept = {place for is_place, place in self._results if is_place}
         self._steps = _with_frees(steps, kept)
@@ -233,6 +178,8 @@ class Plan:
             attribute = attribute_of(module, node.target)
             return Step(lambda: (attribute,), (), (self._place(node),))
         sources = tuple(node.all_input_nodes)
+        if name_of(node.target) == "aten.copy_.default":
+            return Step(_copy, tuple(self._places[n] for n in node.args[:2]), ())
         # A view in the graph may be one of memory in another order than was traced.
         target = torch.ops.aten.reshape.default if name_of(node.target) == "aten.view.default" else node.target
 
@@ -244,21 +191,28 @@ class Plan:
         return Step(run, tuple(self._places[n] for n in sources), (self._place(node),))
 
     def _compiled(
-        self, module: GraphModule, nodes: Sequence[FxNode], wanted: set[FxNode], target: str | None
+        self,
+        module: GraphModule,
+        nodes: Sequence[FxNode],
+        wanted: set[FxNode],
+        donated: Mapping[FxNode, FxNode],
+        target: str | None,
     ) -> list[Step]:
         """The program of one level, and the views of what it gives and takes."""
         outside = set(self._places)
         asked = [n for n in nodes if n in wanted]
         views = [n for n in asked if _is_view_of(n, outside, asked)]
-        outputs = [n for n in asked if n not in views]
+        taking = [n for n in asked if n in donated]
+        outputs = [*taking, *(n for n in asked if n not in views and n not in donated)]
         steps: list[Step] = []
         if outputs:
             inside = _needed(outputs, set(nodes))
             ordered = [n for n in nodes if n in inside]
             inputs = list(dict.fromkeys(s for n in ordered for s in n.all_input_nodes if s not in inside))
-            numbers = [n for n in inputs if not is_tensor(value_of(n))]
-            assert not numbers, numbers
-            part = Part(module, tuple(ordered), tuple(inputs), tuple(outputs))
+            # The order of inputs decides which output takes whose memory.
+            given = [donated[n] for n in taking]
+            inputs = [*given, *(n for n in inputs if n not in given)]
+            part = Part(module, tuple(ordered), tuple(inputs), tuple(outputs), tuple(given))
             run = part.function(target)
             self.parts += 1
             steps.append(Step(run, tuple(self._places[n] for n in inputs), tuple(self._place(n) for n in outputs)))
@@ -268,14 +222,11 @@ class Plan:
         return steps
 
 
-def _wanted(module: GraphModule, levels: Mapping[FxNode, int]) -> set[FxNode]:
-    """Nodes that are read at another level, or returned."""
-    found: set[FxNode] = set()
-    for node in module.graph.nodes:
-        for source in node.all_input_nodes:
-            if source in levels and (node.op == "output" or levels[node] != levels[source]):
-                found.add(source)
-    return found
+def _copy(target: TorchTensor, source: TorchTensor) -> tuple[()]:
+    """Write to an input, unless a program has done so."""
+    if target.data_ptr() != source.data_ptr() or target.stride() != source.stride():
+        target.copy_(source)
+    return ()
 
 
 def _needed(outputs: Sequence[FxNode], among: set[FxNode]) -> set[FxNode]:
@@ -292,7 +243,7 @@ def _needed(outputs: Sequence[FxNode], among: set[FxNode]) -> set[FxNode]:
 
 def _is_view_of(node: FxNode, outside: set[FxNode], asked: Sequence[FxNode]) -> bool:
     """Whether a node only looks at memory that is there anyhow: of the part's inputs or of its other outputs."""
-    if name_of(node.target) not in _VIEWS:
+    if not is_view(node):
         return False
     source = node.args[0]
     if source in outside:

@@ -22,6 +22,8 @@ from tilewright.primitives import ArrayType
 _UNKNOWN_FORM = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+# What writes to an input at the end of a graph is no fallback.
+WRITTEN = "an input is written"
 _NO_TENSOR = "a result that is no tensor"
 
 # What a node computes: an array, a tuple of arrays and None, or a number.
@@ -143,6 +145,8 @@ class Support:
         if node.target is operator.getitem:
             # An element of what another node gives goes where that node goes.
             return self.reason_against(node.args[0]) if isinstance(node.args[0], fx.Node) else "an element of a list"
+        if name_of(node.target) == "aten.copy_.default":
+            return WRITTEN
         if find_rule(node.target) is None:
             return "no rule"
         key = _form(node)

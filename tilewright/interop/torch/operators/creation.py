@@ -92,7 +92,13 @@ def arange(*bounds: float, dtype: Any = None, **where: Any) -> Array:
         kind = dtype_of(dtype)
     else:
         kind = default_float() if any(isinstance(n, float) for n in bounds) else tw.i64
-    count = max(0, math.ceil((end - start) / step))
+    if kind.is_integer:
+        # torch cuts the start and the step off, but counts with what was given, unless elements are i64.
+        end = int(end) if kind == tw.i64 else end
+        count = max(0, math.ceil((end - (int(start) if kind == tw.i64 else start)) / step))
+        start, step = int(start), int(step)
+    else:
+        count = max(0, math.ceil((end - start) / step))
     whole = all(float(n).is_integer() for n in (start, step))
     if not whole and count <= _MAX_TABLE:
         return constant((start + np.arange(count) * step).astype(kind.numpy))
