@@ -48,21 +48,21 @@ class Residual(nn.Module):
 
 
 class ResNet(nn.Module):
-    """Four stages of residual blocks, as ResNet-18."""
+    """Stages of residual blocks, as the four of ResNet-18 behind windows of 7 x 7."""
 
-    def __init__(self, width: int, blocks: int, classes: int) -> None:
+    def __init__(self, width: int, stages: int, blocks: int, classes: int, stem: int) -> None:
         super().__init__()
-        self.stem = nn.Conv2d(3, width, 7, 2, 3, bias=False)
+        self.stem = nn.Conv2d(3, width, stem, 2, stem // 2, bias=False)
         self.norm = nn.BatchNorm2d(width)
         self.pool = nn.MaxPool2d(3, 2, 1)
-        sizes = [width, width, 2 * width, 4 * width, 8 * width]
-        stages: list[nn.Module] = []
-        for n in range(4):
+        sizes = [width, *(width << n for n in range(stages))]
+        residuals: list[nn.Module] = []
+        for n in range(stages):
             for block in range(blocks):
                 stride = 2 if n and not block else 1
-                stages.append(Residual(sizes[n] if not block else sizes[n + 1], sizes[n + 1], stride))
-        self.stages = nn.Sequential(*stages)
-        self.head = nn.Linear(8 * width, classes)
+                residuals.append(Residual(sizes[n] if not block else sizes[n + 1], sizes[n + 1], stride))
+        self.stages = nn.Sequential(*residuals)
+        self.head = nn.Linear(sizes[-1], classes)
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.stages(self.pool(F.relu(self.norm(self.stem(x)))))
@@ -235,7 +235,7 @@ CASES = (
         lambda batch, is_real: torch.randn(batch, 784 if is_real else 20),
         (5, 10),
     ),
-    Case("resnet", lambda: ResNet(4, 1, 5), lambda: ResNet(64, 2, 1000), _images, (5, 1000)),
+    Case("resnet", lambda: ResNet(4, 2, 1, 5, 3), lambda: ResNet(64, 4, 2, 1000, 7), _images, (5, 1000)),
     Case("vit", lambda: ViT(32, 8, 32, 2, 1, 5), lambda: ViT(224, 16, 768, 12, 12, 1000), _images, (5, 1000)),
     Case(
         "gpt",

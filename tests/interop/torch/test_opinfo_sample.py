@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 torch: Any = pytest.importorskip("torch")
-pytest.importorskip("expecttest")
 
 from tests.interop.torch.samples import operators, run  # noqa: E402
 from tilewright.interop.torch import BackendOptions  # noqa: E402

@@ -13,8 +13,8 @@ from tilewright.interop.torch.operators.padding import padded
 from tilewright.interop.torch.registry import operator
 
 Sizes = tuple[int, ...]
-# Elements of a window for which the gradient of the weight is a product each.
-_MAX_PRODUCTS = 64
+# Elements of a window for which the gradient of the weight is a product each: more take long to compile.
+_MAX_PRODUCTS = 25
 
 
 @dataclass(frozen=True)
