@@ -20,6 +20,8 @@ from tilewright.interop.torch.walk import unsupported_operators
 
 # Results of sampled sizes beyond this say nothing more, and take long.
 _MAX_ELEMENTS = 1 << 16
+# Operators that give places of elements by their order.
+_ORDERS = ("argsort", "kthvalue", "median", "sort", "topk")
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ def operators() -> dict[str, Any]:
 
 def is_unsettled(op: Any, kind: torch.dtype) -> bool:
     """Whether an operator gives what memory happened to hold, or the places of equal elements in no order."""
-    has_ties = not kind.is_floating_point and op.name in ("argsort", "sort", "topk")
+    has_ties = not kind.is_floating_point and op.name in _ORDERS
     return has_ties or op.name.startswith(("empty", "new_empty"))
 
 

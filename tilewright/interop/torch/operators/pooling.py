@@ -21,6 +21,9 @@ from tilewright.interop.torch.tensors import widened
 Sizes = tuple[int, ...]
 # Windows are looked at one element after the other, all places at once.
 _MAX_WINDOW = 512
+# Elements of a window whose places are found: each is one more comparison in the same kernel.
+_MAX_COMPARED = 25
+_SMALLER = "use smaller windows"
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ class Windows:
             tuple(p) * rank if len(p) == 1 else tuple(p) for p in (window, stride or window, padding, dilation)
         )
         if math.prod(sizes) > _MAX_WINDOW:
-            raise UnsupportedOperatorError(f"windows of {math.prod(sizes)} elements", help="use smaller windows")
+            raise UnsupportedOperatorError(f"windows of {math.prod(sizes)} elements", help=_SMALLER)
         parts = zip(shape[-rank:], sizes, gaps, around, apart, strict=True)
         counts = tuple(_count(*part, ceil_mode) for part in parts)
         return Windows(shape, sizes, gaps, around, apart, counts)
@@ -107,7 +110,13 @@ def _count(size: int, window: int, stride: int, padding: int, dilation: int, cei
 
 
 def _max_pool(x: Array, windows: Windows) -> tuple[Array, Array]:
-    """The largest element under each window, and its place in the flattened spatial axes."""
+    """The largest element under each window, and its place in the flattened spatial axes.
+
+    Raises:
+        UnsupportedOperatorError: the window has more elements than one program compares in reasonable compile time.
+    """
+    if math.prod(windows.window) > _MAX_COMPARED:
+        raise UnsupportedOperatorError(f"places in windows of {math.prod(windows.window)} elements", help=_SMALLER)
     source = windows.padded(x, x.dtype.lowest)
     best: Array | None = None
     where: Array | None = None
