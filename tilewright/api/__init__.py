@@ -162,7 +162,7 @@ from tilewright.api.functions_statistics import (
     sum,
     var,
 )
-from tilewright.api.importers import from_jax, from_onnx, from_stablehlo
+from tilewright.api.importers import from_jax, from_onnx, from_stablehlo, from_torch, torch_op
 from tilewright.api.indexing import dynamic_slice, dynamic_update_slice, take, take_along_axis
 from tilewright.api.jit import jit
 from tilewright.api.kernel import CompiledKernel, Kernel, LoweredKernel, kernel
@@ -298,6 +298,7 @@ __all__ = [
     "from_jax",
     "from_onnx",
     "from_stablehlo",
+    "from_torch",
     "full",
     "full_like",
     "greater",
@@ -404,6 +405,7 @@ __all__ = [
     "tensordot",
     "tile",
     "top_k",
+    "torch_op",
     "transpose",
     "tril",
     "triu",

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from tilewright.interop.jax import JaxFunction
     from tilewright.interop.onnx import OnnxModel
     from tilewright.interop.stablehlo import StableHloModel
+    from tilewright.interop.torch import TorchModel
 
 
 def from_onnx(source: Any, *, target: str | None = None) -> OnnxModel:
@@ -58,3 +59,37 @@ def from_jax(fn: Any, *args: Any, target: str | None = None, **kwargs: Any) -> J
     from tilewright.interop.jax import from_jax
 
     return from_jax(fn, *args, target=target, **kwargs)
+
+
+def from_torch(source: Any, *example_args: Any, target: str | None = None, **example_kwargs: Any) -> TorchModel:
+    """A function of a PyTorch program, compiled for the shapes that it is called with.
+
+    `source` is a `torch.export.ExportedProgram`, or a module and the arguments to export it with. The result takes the
+    module's arguments, with arrays of NumPy, torch or other libraries for tensors, and gives its results. Parameters
+    and buffers become constants. `target` is as `tw.jit` has it. Needs the package `torch`.
+
+    Raises:
+        ArgumentError: the source is neither.
+        UnsupportedOperatorError: the program uses operators that are not supported, all of which the message lists, or
+            writes to its inputs or buffers.
+        ResourceUnavailable: the package `torch` is not installed.
+    """
+    from tilewright.interop.torch import from_torch
+
+    return from_torch(source, *example_args, target=target, **example_kwargs)
+
+
+def torch_op(name: str, function: Any, **options: Any) -> Any:
+    """A `tw.kernel` or a function under `tw.jit` as an operator of PyTorch, called "mylib::softmax".
+
+    It takes tensors in the order of the parameters, and compile-time values by name. It has a fake implementation, so
+    that `torch.compile` keeps it in its graphs; our own backend traces it into the program. `outputs` is how many
+    results a function under `tw.jit` gives (1). Needs the package `torch`.
+
+    Raises:
+        ArgumentError: the name is none of an operator, or the function is neither.
+        ResourceUnavailable: the package `torch` is not installed.
+    """
+    from tilewright.interop.torch import torch_op
+
+    return torch_op(name, function, **options)

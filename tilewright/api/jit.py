@@ -71,6 +71,11 @@ class JitFunction:
         self._latest = _Latest(None, _never, 0, LEAF)
         self._lock = threading.RLock()
 
+    @property
+    def static_argnames(self) -> frozenset[str]:
+        """The names of the parameters that are compile-time values."""
+        return self._static
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function. Inside another traced function it is traced into that.
 

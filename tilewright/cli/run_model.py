@@ -119,7 +119,8 @@ def _difference(ours: Any, theirs: Any) -> float:
     a, b = (np.asarray(array, np.float64) for array in (ours, theirs))
     if a.shape != b.shape or not np.array_equal(np.isnan(a), np.isnan(b)):
         return float("inf")
-    apart = np.abs(np.where(a == b, 0, a - b))
+    with np.errstate(invalid="ignore"):  # of equal infinities
+        apart = np.abs(np.where(a == b, 0, a - b))
     return float(np.nanmax(apart, initial=0.0) / max(1.0, float(np.nanmax(np.abs(b), initial=0.0))))
 
 

@@ -266,6 +266,66 @@ def test_conv(case, dtype):
     np.testing.assert_allclose(actual.astype(np.float64), expected, atol=64 * dtypes.by_name(dtype).epsilon)
 
 
+def _transposed_convolution(x, w, stride, low, high, extra, dilation, groups):
+    """The definition: each element adds its multiple of the window to the results around it."""
+    (batch, channels), outputs = x.shape[:2], w.shape[1]
+    spans = [(n - 1) * d + 1 for n, d in zip(w.shape[2:], dilation, strict=True)]
+    sizes = [(n - 1) * s + span for n, s, span in zip(x.shape[2:], stride, spans, strict=True)]
+    result = np.zeros((batch, outputs * groups, *(n + e for n, e in zip(sizes, extra, strict=True))))
+    for place in np.ndindex(*x.shape[2:]):
+        each = zip(place, stride, spans, dilation, strict=True)
+        window = tuple(slice(p * s, p * s + span, d) for p, s, span, d in each)
+        for channel in range(channels):
+            first = channel // (channels // groups) * outputs
+            elements = x[(slice(None), channel, *place)].astype(np.float64)
+            scaled = np.multiply.outer(elements, w[channel].astype(np.float64))
+            result[(slice(None), slice(first, first + outputs), *window)] += scaled
+    ends = (n - b for n, b in zip(result.shape[2:], high, strict=True))
+    return result[(slice(None), slice(None), *(slice(a, e) for a, e in zip(low, ends, strict=True)))]
+
+
+TRANSPOSED = [
+    # spatial, window, stride, low, high, output padding, dilation, groups
+    ((5,), (3,), (1,), (0,), (0,), (0,), (1,), 1),
+    ((5,), (4,), (3,), (1,), (2,), (0,), (1,), 2),
+    ((4, 3), (2, 2), (2, 2), (0, 0), (0, 0), (0, 0), (1, 1), 1),
+    ((4, 3), (3, 3), (2, 2), (1, 1), (1, 1), (1, 1), (1, 1), 1),
+    ((4, 3), (3, 2), (2, 1), (1, 0), (0, 1), (0, 0), (1, 1), 4),
+    ((4, 3), (3, 2), (2, 1), (1, 0), (0, 1), (1, 0), (2, 3), 2),
+    ((4, 3), (1, 1), (3, 2), (0, 0), (0, 0), (2, 4), (1, 1), 1),
+    ((2, 3, 2), (2, 1, 3), (2, 3, 1), (1, 0, 1), (0, 0, 1), (0, 0, 0), (1, 1, 1), 1),
+    ((1, 1), (5, 2), (4, 4), (2, 0), (2, 1), (0, 0), (1, 1), 1),
+]
+
+
+@pytest.mark.parametrize("case", TRANSPOSED, ids=str)
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_conv_transpose(case, dtype):
+    spatial, window, stride, low, high, extra, dilation, groups = case
+    x, w = numbers((2, 4, *spatial), dtype, 1, -1, 1), numbers((4, 3, *window), dtype, 2, -1, 1)
+    expected = _transposed_convolution(x, w, stride, low, high, extra, dilation, groups)
+    geometry = {"stride": stride, "padding": list(zip(low, high, strict=True)), "output_padding": extra}
+    actual = run(lambda a, b: tw.nn.conv_transpose(a, b, **geometry, dilation=dilation, groups=groups), x, w)
+    assert (actual.shape, actual.dtype) == (expected.shape, x.dtype)
+    np.testing.assert_allclose(actual.astype(np.float64), expected, atol=64 * dtypes.by_name(dtype).epsilon)
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda x, w: tw.nn.conv_transpose(x[0], w), ShapeError),
+        (lambda x, w: tw.nn.conv_transpose(x, w[:3]), ShapeError),
+        (lambda x, w: tw.nn.conv_transpose(x, w, groups=3), ShapeError),
+        (lambda x, w: tw.nn.conv_transpose(x, w, padding=9), ArgumentError),
+        (lambda x, w: tw.nn.conv_transpose(x, w, stride=0), ArgumentError),
+        (lambda x, w: tw.nn.conv_transpose(x, w, output_padding=-1), ArgumentError),
+    ],
+)
+def test_conv_transpose_refuses(call, error):
+    with pytest.raises(error):
+        run(call, np.ones((2, 4, 5, 5), np.float32), np.ones((4, 3, 3, 3), np.float32))
+
+
 POOLS = [
     # window, stride, padding, low, high
     (2, None, 0, (0, 0), (0, 0)),

@@ -166,3 +166,49 @@ def test_model_with_open_sizes_needs_files(tilewright: CommandLine, model: Path)
     run = tilewright("run", model)
     assert run.exit_code != 0
     assert "x: f32[batch, 4]" in run.stderr
+
+
+def test_kernels_of_a_model_are_timed(tilewright: CommandLine, model: Path, tmp_path: Path):
+    np.save(tmp_path / "x.npy", np.ones((64, 4), np.float32))
+    command = ("run", model, "--input", tmp_path / "x.npy", "--repeat", "2")
+    document = tilewright(*command, "--json").document
+    (kernel,) = document["kernels"]
+    assert (kernel["calls"], kernel["share"]) == (1, 1)
+    assert 0 < kernel["seconds"] < document["median_s"] * 10
+    assert kernel["roofline"] > 0
+    assert document["compile_s"] > 0
+    assert "slowest of 1 kernels" in tilewright(*command).stdout
+
+
+def test_a_model_is_compared_with_another_library(tilewright: CommandLine, model: Path, tmp_path: Path):
+    pytest.importorskip("onnxruntime")
+    np.save(tmp_path / "x.npy", np.linspace(-1, 1, 256, dtype=np.float32).reshape(64, 4))
+    command = ("run", model, "--input", tmp_path / "x.npy", "--repeat", "2", "--compare", "onnxruntime")
+    compared = tilewright(*command, "--json").document["compared"]
+    assert (compared["library"], compared["agrees"], compared["max_difference"]) == ("onnxruntime", True, 0)
+    assert compared["ratio"] == pytest.approx(compared["median_s"] / compared["ours_s"])
+    assert "agrees" in tilewright(*command).stdout
+
+
+def test_results_that_differ_are_an_error(tilewright: CommandLine, model: Path, tmp_path: Path, monkeypatch):
+    pytest.importorskip("onnxruntime")
+    monkeypatch.setattr("tilewright.cli.run_model._difference", lambda ours, theirs: 0.5)
+    np.save(tmp_path / "x.npy", np.ones((2, 4), np.float32))
+    run = tilewright("run", model, "--input", tmp_path / "x.npy", "--repeat", "2", "--compare", "onnxruntime")
+    assert run.exit_code == 1
+    assert "DIFFERS" in run.stdout
+
+
+def test_only_known_libraries_and_models_are_compared(tilewright: CommandLine, model: Path, program: Path):
+    assert "models are not compared with 'numpy'" in tilewright("run", model, "--compare", "numpy").stderr
+    assert "`--compare` is for ONNX models" in tilewright("run", program, "--compare", "onnxruntime").stderr
+
+
+def test_a_difference_of_shape_or_nan_is_no_number():
+    from tilewright.cli.run_model import _difference
+
+    ones = np.ones(3)
+    assert _difference(ones, ones) == 0
+    assert _difference(ones, ones * 4) == 0.75
+    assert _difference(ones, np.ones(2)) == _difference(ones, np.array([1, np.nan, 1])) == np.inf
+    assert _difference(np.array([np.inf, np.nan]), np.array([np.inf, np.nan])) == 0

@@ -1,0 +1,105 @@
+"""The page that says which ATen operators have rules, and what became of the operators of torch's OpInfo database."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from tests.interop.torch.samples import Outcome
+from tilewright.interop.torch.dynamo import decompositions
+from tilewright.interop.torch.registry import known_operators
+
+_HEAD = """# PyTorch operators
+
+Graphs of `torch.compile` and exported programs are taken apart to ATen operators, by AOTAutograd and the decompositions
+of torch. Each of those below is traced as array functions by a rule; what has no rule, or a form that its rule does not
+know, runs in torch (`torch.compile`) or is refused (`tw.from_torch`).
+
+`python -m tests.interop.torch.opinfo` runs the operators of torch's OpInfo database ({version}) on `cpu`, forward and
+backward, compares them with eager torch, and writes this page; at most {samples} samples of each operator were run.
+
+## OpInfo
+
+| Elements | Operators | Right | Right, some forms in torch | Right, in torch | Wrong | No samples |
+|---|---:|---:|---:|---:|---:|---:|
+{counts}
+
+"Right" are operators whose samples all became compiled programs, within the tolerances of `torch.testing.assert_close`
+or as close to f64 as eager torch is. "In torch" are those for which an operator of a graph, of the backward pass too,
+has no rule. "No samples" are those of which torch makes no graph, has no samples of these elements, or leaves the
+results open. Where random numbers are drawn, results are not compared.
+
+## What runs in torch
+
+| Operator of a graph | Operators of OpInfo | Why |
+|---|---:|---|
+{in_torch}
+
+## Core ATen
+
+{core_known} of the {core_count} overloads that torch tags as its core have a rule, and {core_taken} more are taken
+apart. The others are {core_missing}.
+
+## Rules
+
+{rules}
+"""
+
+
+def page(found: Mapping[str, Sequence[Outcome]], samples: int) -> str:
+    """The text of `docs/reference/torch.md`. Outcomes are by element type, of `samples` samples at most."""
+    counts = "\n".join(_count_row(dtype, outcomes) for dtype, outcomes in found.items())
+    every = [outcome for outcomes in found.values() for outcome in outcomes]
+    return _HEAD.format(
+        samples=samples,
+        version=torch.__version__.partition("+")[0],
+        counts=counts,
+        in_torch=_in_torch_rows(every),
+        **rules_and_core(),
+    )
+
+
+def rules_and_core() -> dict[str, object]:
+    """The parts of the page that follow from the rules alone."""
+    names = known_operators()
+    taken = {str(target) for target in decompositions()}
+    core = core_operators()
+    missing = [name for name in core if name not in names and name not in taken]
+    return {
+        "core_known": sum(name in names for name in core),
+        "core_count": len(core),
+        "core_taken": sum(name in taken and name not in names for name in core),
+        "core_missing": ", ".join(f"`{name}`" for name in missing),
+        "rules": ", ".join(f"`{name.removeprefix('aten.')}`" for name in names if name.startswith("aten.")) + ".",
+    }
+
+
+def core_operators() -> list[str]:
+    """Names of the overloads that torch tags as core."""
+    found: list[str] = []
+    for name in dir(torch.ops.aten):
+        packet = getattr(torch.ops.aten, name)
+        for overload in packet.overloads() if hasattr(packet, "overloads") else ():
+            target = getattr(packet, overload)
+            if torch.Tag.core in target.tags:
+                found.append(str(target))
+    return sorted(found)
+
+
+def _count_row(dtype: str, outcomes: Sequence[Outcome]) -> str:
+    counts = collections.Counter(outcome.state for outcome in outcomes)
+    kinds = ("right", "partly", "falls back", "wrong", "untraced")
+    return f"| {dtype} | {len(outcomes)} | {' | '.join(str(counts[kind]) for kind in kinds)} |"
+
+
+def _in_torch_rows(outcomes: Sequence[Outcome]) -> str:
+    users: dict[str, set[str]] = collections.defaultdict(set)
+    reasons: dict[str, str] = {}
+    for outcome in outcomes:
+        for name, reason in outcome.in_torch:
+            users[name].add(outcome.name)
+            reasons.setdefault(name, reason)
+    ordered = sorted(users, key=lambda name: (-len(users[name]), name))
+    return "\n".join(f"| {n} | {len(users[n])} | {reasons[n][:100].replace('|', ',')} |" for n in ordered)

@@ -1,0 +1,111 @@
+"""`tw.from_torch`: exported programs as functions over arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch: Any = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+import tilewright as tw  # noqa: E402
+from tests.interop.torch.models import distance  # noqa: E402
+from tests.interop.torch.networks import CASES, Perceptron  # noqa: E402
+from tilewright.errors import ArgumentError, DTypeError, ShapeError, UnsupportedOperatorError  # noqa: E402
+
+LLAMA = next(case for case in CASES if case.name == "llama")
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+
+
+def exported(module: Any, *args: Any, **dynamic: Any) -> Any:
+    return torch.export.export(module.eval(), args, **dynamic)
+
+
+def test_a_decoder_with_batches_of_any_size() -> None:
+    model, ids = LLAMA.small().eval(), LLAMA.inputs(2, False)
+    program = exported(model, ids, dynamic_shapes=[{0: torch.export.Dim("batch", min=1, max=9)}])
+    run = tw.from_torch(program)
+    for batch in (2, 3):
+        ids = LLAMA.inputs(batch, False)
+        found = run(ids.numpy())
+        assert isinstance(found, np.ndarray)
+        assert distance(torch.from_numpy(found), model.double()(ids)) < 1e-6
+        model.float()
+    assert isinstance(run(ids), torch.Tensor)
+
+
+def test_a_module_inside_a_traced_function() -> None:
+    model = Perceptron(6, 8, 3).eval()
+    x = torch.randn(4, 6)
+    run = tw.from_torch(model, x)
+
+    @tw.jit
+    def twice(v: Any) -> Any:
+        return tw.nn.softmax(run(v)) * 2
+
+    np.testing.assert_allclose(twice(x.numpy()), 2 * model(x).softmax(-1).detach().numpy(), rtol=1e-5, atol=1e-6)
+    assert "tensor<4x6xf32>" in run.lower(tw.ShapeDtype((4, 6), tw.f32)).ir()
+
+
+class _Structured(nn.Module):
+    def forward(self, parts: dict[str, Any], scale: float, *, shift: Any) -> dict[str, Any]:
+        return {"sum": parts["a"] + parts["b"] * scale, "rest": (shift - 1, parts["a"].sum())}
+
+
+def test_structures_and_numbers() -> None:
+    a, b = torch.randn(3), torch.randn(3)
+    run = tw.from_torch(_Structured(), {"a": a, "b": b}, 2.0, shift=torch.tensor(5))
+    found = run({"a": a, "b": b}, 2.0, shift=torch.tensor(5))
+    torch.testing.assert_close(found["sum"], a + b * 2)
+    torch.testing.assert_close(found["rest"], (torch.tensor(4), a.sum()))
+    assert [str(spec) for spec in run.inputs][:2] == ["parts_a: f32[3]", "parts_b: f32[3]"]
+
+
+class _Unsupported(nn.Module):
+    def forward(self, x: Any) -> Any:
+        return torch.lgamma(x) + torch.lgamma(x * 2) + torch.special.i1(x)
+
+
+def test_all_unsupported_operators_are_named_at_once() -> None:
+    with pytest.raises(UnsupportedOperatorError) as caught:
+        tw.from_torch(_Unsupported(), torch.ones(3))
+    assert "aten.lgamma.default (2 times)" in str(caught.value)
+    assert "aten.special_i1.default (1 times)" in str(caught.value)
+
+
+class _Counting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x: Any) -> Any:
+        self.count += 1
+        return x + self.count
+
+
+def test_a_program_that_writes_is_refused() -> None:
+    with pytest.raises(UnsupportedOperatorError, match="writes to `count`"):
+        tw.from_torch(_Counting(), torch.ones(3))
+
+
+def test_arguments_that_do_not_fit() -> None:
+    run = tw.from_torch(Perceptron(6, 8, 3).eval(), torch.randn(4, 6))
+    with pytest.raises(ShapeError, match=r"\(5, 6\)"):
+        run(np.zeros((5, 6), np.float32))
+    with pytest.raises(DTypeError, match="float64"):
+        run(np.zeros((4, 6)))
+    with pytest.raises(ArgumentError, match="takes 1 inputs, got 2"):
+        run(np.zeros((4, 6), np.float32), 1)
+
+
+@pytest.mark.parametrize("source", [3, "model.pt2"])
+def test_sources_of_another_kind(source: Any) -> None:
+    with pytest.raises(ArgumentError, match="from_torch"):
+        tw.from_torch(source)

@@ -1,0 +1,267 @@
+"""`from_torch`: an exported program as a function over arrays, compiled for the shapes that it is called with."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.api.array import Array, located
+from tilewright.api.jit import JitFunction
+from tilewright.api.lifting import constant, is_scalar
+from tilewright.api.stages import Lowered
+from tilewright.dtypes import DType
+from tilewright.errors import ArgumentError, DTypeError, ShapeError, UnsupportedOperatorError
+from tilewright.frontend import tracing
+from tilewright.interop.dlpack import to_numpy
+from tilewright.interop.torch.dynamo import decompositions
+from tilewright.interop.torch.packages import FxNode, GraphModule, fake_tensors, torch
+from tilewright.interop.torch.specialise import MAX_SPECIALISATIONS, specialise
+from tilewright.interop.torch.tensors import dtype_of, torch_dtype
+from tilewright.interop.torch.walk import Support, is_tensor, parts_of, strong, trace_nodes, unsupported_error, value_of
+from tilewright.primitives import ArrayType
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """An input or output of a program. Sizes are integers, or names of those that a call binds. `dtype` is None for a
+    number that is part of the program."""
+
+    name: str
+    dtype: DType | None
+    shape: tuple[int | str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype or 'a number'}[{', '.join(map(str, self.shape))}]"
+
+
+class TorchModel:
+    """An exported program of PyTorch as a function.
+
+    Arguments are those of the module that was exported, in its structure, with arrays of any kind for tensors. Results
+    have the module's structure too, and are of the kind of the first array. Parameters and buffers are constants.
+    Each combination of shapes is compiled once; the 64 latest are kept.
+    """
+
+    def __init__(self, program: Any, target: str | None) -> None:
+        self._program = program.run_decompositions(decompositions())
+        self._target = target
+        self._module: GraphModule = self._program.graph_module
+        self._pytree = importlib.import_module("torch.utils._pytree")
+        signature = self._program.graph_signature
+        self._constants = _constants(self._program)
+        _refuse_mutation(signature)
+        given = {spec.arg.name for spec in signature.input_specs if spec.kind.name == "USER_INPUT"}
+        placeholders = [n for n in self._module.graph.nodes if n.op == "placeholder"]
+        self._order = [(n, n.name in given) for n in placeholders]
+        self.inputs = tuple(_spec(n) for n, is_given in self._order if is_given)
+        self.outputs = tuple(_spec(n) for n in _outputs(self._module) if hasattr(n, "op"))
+        self._functions: OrderedDict[Any, JitFunction] = OrderedDict()
+        self._lock = threading.Lock()
+        self._check_operators()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the program; inside a function that is traced, trace it into that.
+
+        Raises:
+            ArgumentError, ShapeError, DTypeError: the arguments are not those of the program.
+            TilewrightError: an operator cannot be compiled; the message names it.
+        """
+        leaves = self._leaves(args, kwargs)
+        if tracing.is_tracing():
+            return self._rebuilt(self._trace([leaf if is_scalar(leaf) else strong(leaf) for leaf in leaves]))
+        function, arrays = self._function(leaves)
+        results = function(*arrays)
+        return self._rebuilt(parts_of(results) if isinstance(results, tuple) else [results])
+
+    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+        """The traced program for arguments, which may be `ShapeDtype`s.
+
+        Raises:
+            TilewrightError: as a call does.
+        """
+        function, arrays = self._function(self._leaves(args, kwargs))
+        return function.lower(*arrays)
+
+    def __repr__(self) -> str:
+        return f"TorchModel({', '.join(map(str, self.inputs))} -> {', '.join(map(str, self.outputs))})"
+
+    # ---- arguments --------------------------------------------------------------------------------------------------
+
+    def _leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        """The tensors and numbers of a call, in the order of the inputs, checked against what was exported."""
+        flattened: tuple[list[Any], Any] = self._pytree.tree_flatten((args, kwargs))
+        leaves, structure = flattened
+        wanted = self._program.call_spec.in_spec
+        if structure != wanted and len(leaves) != len(self.inputs):
+            message = f"the program takes {len(self.inputs)} inputs, got {len(leaves)}"
+            raise located(ArgumentError(message, help=f"they are {', '.join(map(str, self.inputs))}"))
+        sizes: dict[str, int] = {}
+        return [_checked(spec, leaf, sizes) for spec, leaf in zip(self.inputs, leaves, strict=True)]
+
+    def _rebuilt(self, results: Sequence[Any]) -> Any:
+        given = iter(results)
+        leaves = [next(given) if hasattr(node, "op") else node for node in _outputs(self._module)]
+        return self._pytree.tree_unflatten(leaves, self._program.call_spec.out_spec)
+
+    def _function(self, leaves: Sequence[Any]) -> tuple[JitFunction, list[Any]]:
+        """The function for the numbers among the arguments, and the arrays for it."""
+        numbers = tuple((type(leaf), leaf) if is_scalar(leaf) else None for leaf in leaves)
+        with self._lock:
+            found = self._functions.get(numbers)
+            if found is None:
+                found = self._functions[numbers] = self._jitted(leaves)
+            self._functions.move_to_end(numbers)
+            while len(self._functions) > MAX_SPECIALISATIONS:
+                self._functions.popitem(last=False)
+        return found, [leaf for leaf in leaves if not is_scalar(leaf)]
+
+    def _jitted(self, leaves: Sequence[Any]) -> JitFunction:
+        numbers = [leaf if is_scalar(leaf) else None for leaf in leaves]
+
+        def traced(*arrays: Array) -> Any:
+            given = iter(arrays)
+            results = self._trace([strong(next(given)) if n is None else n for n in numbers])
+            return results[0] if len(results) == 1 else tuple(results)
+
+        names = [spec.name for spec, n in zip(self.inputs, numbers, strict=True) if n is None]
+        parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in names]
+        traced.__dict__["__signature__"] = inspect.Signature(parameters)
+        traced.__name__ = "model"
+        return JitFunction(traced, self._target, (), ())
+
+    # ---- tracing ----------------------------------------------------------------------------------------------------
+
+    def _trace(self, leaves: Sequence[Any]) -> list[Any]:
+        """Trace the program for arrays and numbers, for their sizes."""
+        given = iter(leaves)
+        values = [next(given) if is_given else self._constants[node.name] for node, is_given in self._order]
+        with fake_tensors.FakeTensorMode():
+            fakes = [_fake(value) for value in values]
+        module = specialise(self._module, fakes)
+        placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
+        known = {n: constant(v.detach()) if is_tensor(v) else v for n, v in zip(placeholders, values, strict=True)}
+        nodes = [n for n in module.graph.nodes if n.op not in ("placeholder", "output")]
+        self._check(module, nodes)
+        traced = trace_nodes(module, nodes, known)
+        return [traced[n] for n in _outputs(module) if hasattr(n, "op")]
+
+    def _check_operators(self) -> None:
+        """Refuse a program with operators that have no rule.
+
+        Raises:
+            UnsupportedOperatorError: there are some; the message lists all of them.
+        """
+        nodes = [n for n in self._module.graph.nodes if n.op == "call_function"]
+        support = Support(self._module)
+        without = {n: "no rule" for n in nodes if support.has_no_rule(n)}
+        if without:
+            raise unsupported_error(without, _HELP)
+
+    @staticmethod
+    def _check(module: GraphModule, nodes: Sequence[FxNode]) -> None:
+        support = Support(module)
+        reasons = {n: reason for n in nodes if (reason := support.reason_against(n)) is not None}
+        if reasons:
+            raise unsupported_error(reasons, _HELP)
+
+
+_HELP = 'rewrite these parts of the module, or use `torch.compile(backend="tilewright")`, which runs them in torch'
+
+
+def _outputs(module: GraphModule) -> Sequence[Any]:
+    return next(n for n in module.graph.nodes if n.op == "output").args[0]
+
+
+def _constants(program: Any) -> dict[str, Any]:
+    """Parameters, buffers and constants by the names of their placeholders."""
+    signature = program.graph_signature
+    found: dict[str, Any] = {}
+    for spec in signature.input_specs:
+        if spec.kind.name in ("PARAMETER", "BUFFER"):
+            held = program.state_dict if spec.target in program.state_dict else program.constants
+            found[spec.arg.name] = held[spec.target]
+        elif spec.kind.name == "CONSTANT_TENSOR":
+            found[spec.arg.name] = program.constants[spec.target]
+        elif spec.kind.name != "USER_INPUT":
+            message = f"the program takes a {spec.kind.name.lower().replace('_', ' ')}, {spec.arg.name}"
+            raise located(UnsupportedOperatorError(message, help="export a module that takes tensors and numbers"))
+    return found
+
+
+def _refuse_mutation(signature: Any) -> None:
+    """Refuse a program that writes to its inputs or buffers: a function of arrays gives values.
+
+    Raises:
+        UnsupportedOperatorError: it does.
+    """
+    written = [spec.target or spec.arg.name for spec in signature.output_specs if spec.kind.name.endswith("MUTATION")]
+    if written:
+        message = f"the program writes to {', '.join(f'`{name}`' for name in written)}, which a function cannot"
+        help = "export the module after `.eval()`, or return what is written and let the caller keep it"
+        raise located(UnsupportedOperatorError(message, help=help))
+
+
+def _spec(node: FxNode) -> TensorSpec:
+    value = value_of(node)
+    if not is_tensor(value):
+        return TensorSpec(node.name, None, ())
+    shape = tuple(n if isinstance(n, int) else str(n) for n in value.shape)
+    return TensorSpec(node.name, dtype_of(value.dtype), shape)
+
+
+def _checked(spec: TensorSpec, value: Any, sizes: dict[str, int]) -> Any:
+    """An argument that fits its input; `sizes` binds the names of sizes."""
+    if spec.dtype is None:
+        return value
+    if is_scalar(value):
+        value = np.asarray(value, spec.dtype.numpy)
+    if not isinstance(value, Array | ArrayType | np.ndarray):
+        to_numpy(value)
+    shape: tuple[int, ...] = tuple(map(int, value.shape))
+    names = (spec.dtype.name, spec.dtype.numpy.name)
+    if str(value.dtype).removeprefix("torch.") not in names:
+        raise located(DTypeError(f"the input {spec.name!r} is of {value.dtype}, not {spec.dtype}", help="cast it"))
+    fits = len(shape) == len(spec.shape) and all(
+        size == (wanted if isinstance(wanted, int) else sizes.setdefault(wanted, size))
+        for wanted, size in zip(spec.shape, shape, strict=True)
+    )
+    if not fits:
+        message = f"the input {spec.name!r} has shape {shape}, not that of {spec}"
+        raise located(ShapeError(message, help="export the module with `dynamic_shapes`, or reshape the array"))
+    return value
+
+
+def _fake(value: Any) -> Any:
+    """A tensor without contents for an array of the program or a tensor; numbers are themselves."""
+    if isinstance(value, Array):
+        return torch.empty(value.shape, dtype=torch_dtype(value.dtype))
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype) if is_tensor(value) else value
+
+
+def from_torch(source: Any, *example_args: Any, target: str | None = None, **example_kwargs: Any) -> TorchModel:
+    """A function of a PyTorch program: see `TorchModel`.
+
+    `source` is a `torch.export.ExportedProgram`, or a module and the arguments to export it with. `target` is as
+    `tw.jit` has it.
+
+    Raises:
+        ArgumentError: the source is neither.
+        UnsupportedOperatorError: the program uses operators that are not supported, all of which the message lists, or
+            writes to its inputs or buffers.
+    """
+    export = importlib.import_module("torch.export")
+    if isinstance(source, torch.nn.Module):
+        source = export.export(source, example_args, example_kwargs)
+    elif example_args or example_kwargs:
+        raise located(ArgumentError("an exported program takes no example arguments", help="leave them out"))
+    if not isinstance(source, export.ExportedProgram):
+        message = f"`from_torch` of a {type(source).__name__}"
+        raise located(ArgumentError(message, help="give an exported program, or a module and example arguments"))
+    return TorchModel(source, target)

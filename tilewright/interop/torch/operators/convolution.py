@@ -1,0 +1,163 @@
+"""Convolutions over (N, C, *spatial), their transposes and gradients: all are correlations of prepared operands."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tilewright import api as tw
+from tilewright.api.array import Array
+from tilewright.interop.torch.operators.padding import padded
+from tilewright.interop.torch.registry import operator
+
+Sizes = tuple[int, ...]
+# Elements of a window for which the gradient of the weight is a product each: more take long to compile.
+_MAX_PRODUCTS = 25
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """A window that slides over the spatial axes of an array with `padding` zeros on both sides."""
+
+    stride: Sizes
+    padding: Sizes
+    dilation: Sizes
+    groups: int
+
+    @staticmethod
+    def of(stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int, rank: int) -> Geometry:
+        """One number for all axes is repeated."""
+        parts = [tuple(p) * rank if len(p) == 1 else tuple(p) for p in (stride, padding, dilation)]
+        return Geometry(parts[0], parts[1], parts[2], groups)
+
+
+def correlated(x: Array, w: Array, geometry: Geometry) -> Array:
+    """`x` (N, C, *spatial) with windows `w` (O, C / groups, *window)."""
+    # An axis with one place under a window of one element carries no geometry, but costs as the innermost axis.
+    sizes = zip(x.shape[2:], w.shape[2:], geometry.padding, strict=True)
+    kept = [d for d, size in enumerate(sizes) if size != (1, 1, 0)] or [0]
+    y = tw.nn.conv(
+        tw.reshape(x, (*x.shape[:2], *(x.shape[2 + d] for d in kept))),
+        tw.reshape(w, (*w.shape[:2], *(w.shape[2 + d] for d in kept))),
+        stride=[geometry.stride[d] for d in kept],
+        padding=[geometry.padding[d] for d in kept],
+        dilation=[geometry.dilation[d] for d in kept],
+        groups=geometry.groups,
+    )
+    found = iter(y.shape[2:])
+    return tw.reshape(y, (*y.shape[:2], *(next(found) if d in kept else 1 for d in range(x.ndim - 2))))
+
+
+def transposed(x: Array, w: Array, geometry: Geometry, sizes: Sequence[int]) -> Array:
+    """What a correlation of an array (N, C, *sizes) with `w` (channels of x, C / groups, *window) passes back for `x`:
+    elements `stride` apart under reversed windows."""
+    groups, window = geometry.groups, w.shape[2:]
+    spans = [(n - 1) * d for n, d in zip(window, geometry.dilation, strict=True)]
+    spread = [(n - 1) * s + 1 if n else 0 for n, s in zip(x.shape[2:], geometry.stride, strict=True)]
+    low = [span - p for span, p in zip(spans, geometry.padding, strict=True)]
+    high = [size + span - n - before for size, span, n, before in zip(sizes, spans, spread, low, strict=True)]
+    grown = padded(x, (0, 0, *low), (0, 0, *high), interior=(0, 0, *(s - 1 for s in geometry.stride)))
+    flipped = tw.flip(w, axis=tuple(range(2, w.ndim)))
+    split = tw.reshape(flipped, (groups, w.shape[0] // groups, *w.shape[1:]))
+    kernel = tw.reshape(tw.moveaxis(split, 2, 1), (groups * w.shape[1], w.shape[0] // groups, *window))
+    none = (0,) * len(window)
+    return correlated(grown, kernel, Geometry((1,) * len(window), none, geometry.dilation, groups))
+
+
+def weight_gradient(x: Array, grad: Array, geometry: Geometry, window: Sequence[int]) -> Array:
+    """The gradient of `w` in a correlation of `x` with `w` (O, C / groups, *window), whose result has the gradient
+    `grad`: for each element of the window a product of matrices over the batch and all places."""
+    if math.prod(window) > _MAX_PRODUCTS:
+        return _correlated_gradient(x, grad, geometry, window)
+    groups, batch, counts = geometry.groups, x.shape[0], grad.shape[2:]
+    grown = padded(x, (0, 0, *geometry.padding), (0, 0, *geometry.padding))
+    rows = tw.reshape(grad, (batch, groups, grad.shape[1] // groups, math.prod(counts)))
+    found: list[Array] = []
+    for place in itertools.product(*map(range, window)):
+        along = zip(place, geometry.dilation, counts, geometry.stride, strict=True)
+        seen = grown[(..., *(slice(at * d, at * d + (n - 1) * s + 1, s) for at, d, n, s in along))]
+        columns = tw.reshape(seen, (batch, groups, x.shape[1] // groups, math.prod(counts)))
+        found.append(tw.einsum("bgop,bgcp->goc", rows, columns))
+    return tw.reshape(tw.stack(found, axis=-1), (grad.shape[1], x.shape[1] // groups, *window))
+
+
+def _correlated_gradient(x: Array, grad: Array, geometry: Geometry, window: Sequence[int]) -> Array:
+    """`weight_gradient` as one correlation: batch and channels change roles, as do stride and dilation."""
+    groups, batch = geometry.groups, x.shape[0]
+    spatial = x.shape[2:]
+    channels = x.shape[1] // groups
+    split = tw.reshape(x, (batch, groups, channels, *spatial))
+    image = tw.reshape(tw.moveaxis(split, 2, 0), (channels, batch, groups, *spatial))
+    image = tw.reshape(tw.moveaxis(image, 2, 1), (channels, groups * batch, *spatial))
+    kernel = tw.moveaxis(grad, 1, 0)
+    swapped = Geometry(geometry.dilation, geometry.padding, geometry.stride, groups)
+    found = correlated(image, kernel, swapped)
+    return tw.moveaxis(found[(slice(None), slice(None), *(slice(0, n) for n in window))], 0, 1)
+
+
+@operator("convolution", "_convolution")
+def convolution(
+    x: Array,
+    weight: Array,
+    bias: Array | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    is_transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+    *ignored: object,
+) -> Array:
+    """A correlation, or its transpose, plus a bias per channel."""
+    rank = weight.ndim - 2
+    geometry = Geometry.of(stride, padding, dilation, groups, rank)
+    image = x if x.ndim == weight.ndim else tw.expand_dims(x, 0)
+    if is_transposed:
+        extra = tuple(output_padding) * rank if len(output_padding) == 1 else output_padding
+        sizes = _transposed_sizes(image, weight, geometry, extra)
+        y = transposed(image, weight, geometry, sizes)
+    else:
+        y = correlated(image, weight, geometry)
+    if bias is not None:
+        y = y + tw.reshape(bias, (-1, *(1,) * rank))
+    return y if x.ndim == weight.ndim else tw.squeeze(y, 0)
+
+
+def _transposed_sizes(x: Array, w: Array, geometry: Geometry, extra: Sequence[int]) -> Sizes:
+    parts = zip(x.shape[2:], w.shape[2:], geometry.stride, geometry.padding, geometry.dilation, extra, strict=True)
+    return tuple((n - 1) * s - 2 * p + d * (k - 1) + e + 1 for n, k, s, p, d, e in parts)
+
+
+@operator("convolution_backward")
+def convolution_backward(
+    grad: Array,
+    x: Array,
+    weight: Array,
+    bias_sizes: Sequence[int] | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    is_transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+    output_mask: Sequence[bool],
+) -> tuple[Array | None, Array | None, Array | None]:
+    """Gradients of the operand, the weight and the bias of a convolution."""
+    rank = weight.ndim - 2
+    geometry = Geometry.of(stride, padding, dilation, groups, rank)
+    window = weight.shape[2:]
+    grad_x = grad_w = grad_bias = None
+    if output_mask[0]:
+        if is_transposed:
+            # What `output_padding` added belongs to no element.
+            grad_x = correlated(grad, weight, geometry)[(..., *(slice(0, n) for n in x.shape[2:]))]
+        else:
+            grad_x = transposed(grad, weight, geometry, x.shape[2:])
+    if output_mask[1]:
+        image, seen = (grad, x) if is_transposed else (x, grad)
+        grad_w = weight_gradient(image, seen, geometry, window)
+    if output_mask[2]:
+        grad_bias = tw.sum(grad, (0, *range(2, grad.ndim)))
+    return grad_x, grad_w, grad_bias

@@ -1,0 +1,114 @@
+"""Arrays from nothing and from numbers. What torch leaves undefined is zeros here: programs are functions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright import api as tw
+from tilewright.api.array import Array
+from tilewright.api.lifting import constant, scalar_type
+from tilewright.dtypes import DType
+from tilewright.interop.torch.registry import operator
+from tilewright.interop.torch.tensors import default_float, dtype_of
+
+# Numbers of a range that are tabulated while tracing, because they are not whole.
+_MAX_TABLE = 1 << 20
+
+
+def _type_of(number: Any, dtype: Any) -> DType:
+    if dtype is not None:
+        return dtype_of(dtype)
+    return default_float() if isinstance(number, float) else scalar_type(number)
+
+
+@operator("full", "new_full")
+def full(*args: Any, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None) -> Array:
+    """An array of one number; an array in front of the shape gives its type."""
+    *like, shape, value = args
+    kind = like[0].dtype if like and dtype is None else _type_of(value, dtype)
+    return tw.full(tuple(shape), value, dtype=kind)
+
+
+@operator("full_like")
+def full_like(x: Array, value: Any, *, dtype: Any = None, **where: Any) -> Array:
+    """An array of one number in the shape of another one."""
+    return tw.full(x.shape, value, dtype=x.dtype if dtype is None else dtype_of(dtype))
+
+
+@operator("zeros_like", "empty_like")
+def zeros_like(x: Array, *, dtype: Any = None, **where: Any) -> Array:
+    """Zeros in the shape of another array."""
+    return full_like(x, 0, dtype=dtype)
+
+
+@operator("ones_like")
+def ones_like(x: Array, *, dtype: Any = None, **where: Any) -> Array:
+    """Ones in the shape of another array."""
+    return full_like(x, 1, dtype=dtype)
+
+
+@operator("zeros", "empty.memory_format", "new_zeros", "new_empty")
+def zeros(*args: Any, dtype: Any = None, **where: Any) -> Array:
+    """An array of zeros; an array in front of the shape gives its type."""
+    *like, shape = args
+    return full(*like, shape, 0.0 if not like else 0, dtype=dtype)
+
+
+@operator("ones", "new_ones")
+def ones(*args: Any, dtype: Any = None, **where: Any) -> Array:
+    """An array of ones; an array in front of the shape gives its type."""
+    *like, shape = args
+    return full(*like, shape, 1.0 if not like else 1, dtype=dtype)
+
+
+@operator("empty_strided", "new_empty_strided")
+def empty_strided(*args: Any, dtype: Any = None, **where: Any) -> Array:
+    """An array of zeros; strides are not kept."""
+    *like, shape, _ = args
+    return zeros(*like, shape, dtype=dtype)
+
+
+@operator("empty_permuted")
+def empty_permuted(shape: Sequence[int], order: Sequence[int], *, dtype: Any = None, **where: Any) -> Array:
+    """An array of zeros; the order in memory is not kept."""
+    return zeros(shape, dtype=dtype)
+
+
+@operator("scalar_tensor")
+def scalar_tensor(value: Any, *, dtype: Any = None, **where: Any) -> Array:
+    """A number as an array without axes."""
+    return tw.full((), value, dtype=default_float() if dtype is None else dtype_of(dtype))
+
+
+@operator("arange.start_step", "arange.start", "arange")
+def arange(*bounds: float, dtype: Any = None, **where: Any) -> Array:
+    """Numbers from a start below an end, a step apart."""
+    start, end, step = (0, *bounds, 1) if len(bounds) == 1 else (*bounds, 1) if len(bounds) == 2 else bounds
+    if dtype is not None:
+        kind = dtype_of(dtype)
+    else:
+        kind = default_float() if any(isinstance(n, float) for n in bounds) else tw.i64
+    if kind.is_integer:
+        # torch cuts the start and the step off, but counts with what was given, unless elements are i64.
+        end = int(end) if kind == tw.i64 else end
+        count = max(0, math.ceil((end - (int(start) if kind == tw.i64 else start)) / step))
+        start, step = int(start), int(step)
+    else:
+        count = max(0, math.ceil((end - start) / step))
+    whole = all(float(n).is_integer() for n in (start, step))
+    if not whole and count <= _MAX_TABLE:
+        return constant((start + np.arange(count) * step).astype(kind.numpy))
+    wide = tw.i64 if whole else tw.f64
+    ramp = tw.iota((count,), dtype=wide)
+    number = int if whole else float
+    return tw.astype(ramp * number(step) + number(start), kind)
+
+
+@operator("eye", "eye.m")
+def eye(rows: int, columns: int | None = None, *, dtype: Any = None, **where: Any) -> Array:
+    """Ones on the diagonal."""
+    return tw.eye(rows, columns, dtype=default_float() if dtype is None else dtype_of(dtype))

@@ -1,0 +1,50 @@
+"""Matrix products."""
+
+from __future__ import annotations
+
+from tilewright import api as tw
+from tilewright.api.array import Array
+from tilewright.interop.torch.operators.reduction import vector_norm
+from tilewright.interop.torch.registry import operator
+from tilewright.interop.torch.tensors import widened
+
+
+@operator("mm", "bmm", "mv", "dot")
+def product(x: Array, y: Array) -> Array:
+    """A product of matrices, stacks of them, or vectors."""
+    return tw.matmul(x, y)
+
+
+@operator("addmm", "baddbmm", "addmv")
+def added_product(bias: Array, x: Array, y: Array, *, beta: float = 1, alpha: float = 1) -> Array:
+    """`beta * bias + alpha * (x @ y)`, rounded once."""
+    dtype = x.dtype
+    if not dtype.is_float:
+        alpha, beta = int(alpha), int(beta)
+    total = tw.matmul(x, y, dtype=dtype.compute)
+    if alpha != 1:
+        total = total * alpha
+    # A factor of 0 leaves out even what is not a number.
+    if beta != 0:
+        total = total + (widened(bias) if beta == 1 else widened(bias) * beta)
+    return tw.astype(total, dtype)
+
+
+@operator("addbmm")
+def added_product_of_stacks(bias: Array, x: Array, y: Array, *, beta: float = 1, alpha: float = 1) -> Array:
+    """`beta * bias + alpha * sum(x[i] @ y[i])`."""
+    rows = tw.reshape(tw.moveaxis(x, 0, 1), (x.shape[1], -1))
+    return added_product(bias, rows, tw.reshape(y, (-1, y.shape[-1])), beta=beta, alpha=alpha)
+
+
+@operator("_cdist_forward")
+def distances(x: Array, y: Array, p: float, compute_mode: int | None) -> Array:
+    """The norm of order `p` of the difference of all pairs of rows."""
+    pairs = tw.expand_dims(x, -2) - tw.expand_dims(y, -3)
+    return vector_norm(pairs, p, -1)
+
+
+@operator("outer")
+def outer(x: Array, y: Array) -> Array:
+    """All products of two vectors."""
+    return tw.outer(x, y)

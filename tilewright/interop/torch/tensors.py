@@ -1,0 +1,149 @@
+"""Element types of torch and ours, torch's type promotion, and tensors as NumPy arrays on the same memory."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright import api as tw
+from tilewright import dtypes
+from tilewright.api.array import Array, located
+from tilewright.api.lifting import Scalar, full, is_scalar
+from tilewright.dtypes import EXTENSIONS, DType
+from tilewright.errors import UnsupportedOperatorError
+from tilewright.interop.torch.packages import TorchTensor, torch
+
+Tensor = np.ndarray[Any, Any]
+
+
+@functools.cache
+def _types() -> dict[Any, DType]:
+    names = {d.numpy.name: d for d in dtypes.ALL}
+    return {getattr(torch, name): ours for name, ours in names.items() if hasattr(torch, name)}
+
+
+@functools.cache
+def _torch_types() -> dict[DType, Any]:
+    return {ours: theirs for theirs, ours in _types().items()}
+
+
+def dtype_of(theirs: Any) -> DType:
+    """Our element type for a `torch.dtype`.
+
+    Raises:
+        UnsupportedOperatorError: no element type of ours stores it.
+    """
+    found = _types().get(theirs)
+    if found is None:
+        message = f"no array here has elements of {theirs}"
+        raise located(UnsupportedOperatorError(message, help="use real numbers of 8 to 64 bits, or bools"))
+    return found
+
+
+def torch_dtype(ours: DType) -> Any:
+    """The `torch.dtype` of an element type."""
+    return _torch_types()[ours]
+
+
+def has_dtype(theirs: Any) -> bool:
+    """Whether an element type of ours stores a `torch.dtype`."""
+    return theirs in _types()
+
+
+# ---- promotion ------------------------------------------------------------------------------------------------------
+
+
+def default_float() -> DType:
+    """What integers become where a result is of floats."""
+    return dtype_of(torch.get_default_dtype())
+
+
+def _number_type(number: Scalar) -> Any:
+    if isinstance(number, bool):
+        return torch.bool
+    return torch.int64 if isinstance(number, int) else torch.get_default_dtype()
+
+
+def _met(higher: Any, lower: Any) -> Any:
+    """The type of operands of which those of `higher` have more say."""
+    if higher is None or lower is None:
+        return lower if higher is None else higher
+    if higher.is_floating_point:
+        return higher
+    if higher == torch.bool or lower.is_floating_point:
+        return torch.promote_types(higher, lower)
+    return higher
+
+
+def _ranked(operand: Any) -> tuple[int, Any]:
+    """The group of an operand, 0 to 2 from the one with the most say, and its type."""
+    if is_scalar(operand):
+        return 2, _number_type(operand)
+    array: Array = operand
+    return (0 if array.ndim else 1), torch_dtype(array.dtype)
+
+
+def result_type(operands: Sequence[Any]) -> DType:
+    """The type that operands promote to in torch: arrays with axes before scalars, and those before Python numbers."""
+    groups: list[Any] = [None, None, None]
+    for operand in operands:
+        rank, theirs = _ranked(operand)
+        groups[rank] = theirs if groups[rank] is None else torch.promote_types(groups[rank], theirs)
+    return dtype_of(_met(groups[0], _met(groups[1], groups[2])))
+
+
+def unified(*operands: Any, floats: bool = False) -> list[Any]:
+    """Operands in the type that torch promotes them to; with `floats`, integers and bools become floats.
+
+    Python numbers stay such, in the kind of the type, unless there is nothing else.
+    """
+    dtype = result_type(operands)
+    if floats and not dtype.is_float:
+        dtype = default_float()
+    if all(is_scalar(operand) for operand in operands):
+        return [full((), operand, dtype) for operand in operands]
+    return [_in_type(operand, dtype) for operand in operands]
+
+
+def _in_type(operand: Any, dtype: DType) -> Any:
+    if not is_scalar(operand):
+        return tw.astype(operand, dtype)
+    if dtype.is_float:
+        return float(operand)
+    return bool(operand) if dtype.is_bool else int(operand)
+
+
+def as_floats(x: Array) -> Array:
+    """An array of floats; others become torch's default type."""
+    return x if x.dtype.is_float else tw.astype(x, default_float())
+
+
+def widened(x: Array) -> Array:
+    """Floats in the type that arithmetic on them runs in."""
+    return tw.astype(x, x.dtype.compute)
+
+
+# ---- memory ---------------------------------------------------------------------------------------------------------
+
+
+def numpy_reader(theirs: Any) -> Callable[[TorchTensor], Tensor]:
+    """A function that gives the NumPy array on the memory of a tensor of this type on the CPU."""
+    extension = EXTENSIONS.get(str(theirs).removeprefix("torch."))
+    if extension is None:
+        # `force` reads tensors that record gradients, and those that hold what they negate.
+        return operator.methodcaller("numpy", force=True)
+    bits = getattr(torch, f"int{extension.bits}")
+    storage = extension.numpy
+    return lambda tensor: tensor.detach().view(bits).numpy().view(storage)
+
+
+def tensor_maker(ours: DType) -> Callable[[Tensor], TorchTensor]:
+    """A function that gives the tensor on the memory of a NumPy array of this type."""
+    if ours.numpy.name not in EXTENSIONS:
+        return torch.from_numpy
+    bits, theirs = f"i{ours.itemsize}", torch_dtype(ours)
+    return lambda array: torch.from_numpy(array.view(bits)).view(theirs)
