@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from pass_support import Make, Tensor, random_inputs, run, run_through
+from pass_support import Make, Tensor, random_inputs, remarks, run, run_through
 
 from tests.programs import Program
 from tilewright.dialects import array
@@ -68,6 +68,9 @@ CONVOLUTIONS = [
     single((2, 32, 9, 7), 32, (5, 2), groups=32, strides=2),
     single((2, 32, 19), 32, (3,), groups=32, dilation=3),
     single((2, 4, 6, 6), 8, (3, 3), groups=4),
+    single((64, 4, 30, 29), 64, (28, 28), low=1),
+    single((16, 3, 12, 11), 16, (6, 5), dilation=2, low=1, high=1),
+    single((16, 3, 9), 16, (7,), strides=2, low=1, high=1),
 ]
 
 
@@ -81,6 +84,14 @@ def test_a_convolution_becomes_a_product_of_a_view(make: Make) -> None:
     names = check(make)
     assert "contract" in names
     assert "convolve" not in names
+
+
+def test_a_window_as_large_as_the_image_is_summed_with_images_last() -> None:
+    """As in a gradient of weights, whose images are the channels: a product with a row for each image."""
+    make = single((64, 4, 30, 29), 64, (28, 28), low=1)
+    assert "contract" in check(make)
+    unit = run_through(make, ArrayConvolveChannelsLastPass)
+    assert [decision for decision, _ in remarks(unit, ArrayConvolveChannelsLastPass.name)] == ["images last"]
 
 
 def test_channels_with_weights_of_their_own_are_summed_over_the_window() -> None:
@@ -225,12 +236,12 @@ def test_runs_of_dims_that_a_reshape_splits_or_merges(before, after, groups) -> 
 @pytest.mark.parametrize("dtype", ["bf16", "f64", "i32"])
 def test_types_are_kept(dtype: str) -> None:
     def program(p: Program) -> list[Value]:
-        x = p.array(1, 64, 16, 16, dtype=by_name(dtype))
-        plain = p.array(64, 64, 3, 3, dtype=by_name(dtype))
-        own = p.array(64, 1, 3, 3, dtype=by_name(dtype))
+        x = p.array(1, 32, 16, 16, dtype=by_name(dtype))
+        plain = p.array(32, 32, 3, 3, dtype=by_name(dtype))
+        own = p.array(32, 1, 3, 3, dtype=by_name(dtype))
         flat = {name: (n, n) for name, n in (("strides", 1), ("low", 1), ("high", 1), ("dilation", 1))}
         y = p.add("convolve", [x, plain], **flat, groups=1)[0]
-        return [p.add("convolve", [y, own], **flat, groups=64)[0]]
+        return [p.add("convolve", [y, own], **flat, groups=32)[0]]
 
     before, after, names = results_of(program)
     assert "convolve" not in names

@@ -1,4 +1,4 @@
-"""How long a convolution takes on a machine with vectors, with channels last and with channels first.
+"""How long a convolution takes on a machine with vectors, with channels last, with images last and with channels first.
 
 With channels last it is a product of windows with weights for each row of the result, in steps whose depth is a row of
 the window, or, where each channel has weights of its own, as many multiplications and additions of vectors of channels
@@ -67,7 +67,28 @@ class Convolution:
         steps = taps // self.window[-1] if is_row else taps
         products = vectors * taps * (self.channels // self.groups) / machine.vector.fma_per_cycle
         cycles = (products + _STEP_CYCLES * steps * vectors) / _PRODUCT_SHARE
-        return (cycles + _MOVED_CYCLES * moved) / machine.clock_hertz
+        rows = 1 if taps * math.prod(self.strides) == 1 else self.batch * math.prod(self.positions[:-1])
+        return (cycles + _MOVED_CYCLES * moved) / machine.clock_hertz + self._weights_seconds(machine, rows)
+
+    def _weights_seconds(self, machine: Machine, times: int) -> float:
+        """To read the weights so many times, which the second-level cache may not hold."""
+        nbytes = self.results * self.channels // self.groups * math.prod(self.window) * self.dtype.itemsize
+        near = machine.memory("l2")
+        memory = near if nbytes <= near.bytes / 2 else machine.memory("l3")
+        return times * nbytes / memory.bytes_per_second
+
+    def images_last_seconds(self, machine: Machine) -> float:
+        """With images last, and a product for each position, whose rows are of one image each and are copied: of images
+        and weights that lie anyhow."""
+        if self.groups > 1 or math.prod(self.window) <= math.prod(self.positions):
+            return math.inf
+        columns = -(-self.results // machine.lanes(self.dtype))
+        rows, depth = math.prod(self.positions) * self.batch, math.prod(self.window) * self.channels
+        products = rows * columns * depth / machine.vector.fma_per_cycle
+        stepping = _STEP_CYCLES * rows * columns * depth / self.window[-1]
+        moved = self.channels * (self.batch * math.prod(self.image) + self.results * math.prod(self.window))
+        cycles = (products + stepping) / _PRODUCT_SHARE + rows * depth + _MOVED_CYCLES * moved
+        return cycles / machine.clock_hertz
 
     def channels_first_seconds(self, machine: Machine) -> float:
         """With channels first, of an image that lies so."""

@@ -3,8 +3,9 @@
 A convolution is a product of windows of the image with the weights, and both have the channels, and with them a row of
 the window, side by side: the windows are a view of the padded image, which the product reads where it lies. Where each
 channel has weights of its own, the channels fill the vectors, and the sum over the window's positions is written out.
-What follows is computed with channels last too, until something needs the order of dims that the program has. It is
-done where it is predicted to be faster than a product for each row of the result, channels first.
+What follows is computed with channels last too, until something needs the order of dims that the program has. Where the
+window is as large as the image, as in gradients of weights, images are last instead, and rows of a product. All of this
+is done where it is predicted to be faster than a product for each row of the result, channels first.
 
 Before:
     func.func @main(%x: tensor<1x8x12x11xf32>, %w: tensor<16x8x1x2xf32>) -> tensor<1x16x12x10xf32> {
@@ -74,6 +75,12 @@ class ArrayConvolveChannelsLastPass:
         image_s = sizes.moved_seconds(machine, sizes.image, sizes.channels)
         result_s = sizes.moved_seconds(machine, sizes.positions, sizes.results)
         last, first = sizes.channels_last_seconds(machine), sizes.channels_first_seconds(machine)
+        images = sizes.images_last_seconds(machine)
+        if images < min(last, first):
+            why = f"{microseconds(images)}, channels last {microseconds(last)}, channels first {microseconds(first)}"
+            unit.remarks.append(Remark(self.name, f"convolve at {where(op)}", "images last", why))
+            _Writer(unit, values, op, sizes).write_images_last()
+            return
         # The image comes as the convolution before has left it, and the next one will have channels last.
         last += (op.operands[0] not in values.known) * image_s + (not is_followed) * result_s
         first += (op.operands[0] in values.known) * image_s + is_followed * result_s
@@ -113,7 +120,7 @@ def _sizes_of(op: array.ConvolveOp) -> Convolution:
 
 @dataclass
 class _Writer:
-    """Writes one convolution."""
+    """Writes one convolution, with channels or with images last."""
 
     unit: Unit
     values: PermutedValues
@@ -125,6 +132,23 @@ class _Writer:
         image = self._padded(self.values.transposed(self.op, self.op.operands[0], (0, *range(2, rank), 1)))
         result = self._by_channel(image) if self.sizes.is_depthwise else self._product(image)
         self.values.replace(self.op, result, (0, rank - 1, *range(1, rank - 1)))
+
+    def write_images_last(self) -> None:
+        """A product for each of few positions, summed over a window as large as the image, and over channels: the rows
+        of its left operand are of one image each, as where a gradient of weights is computed, whose images are channels
+        and whose channels are images."""
+        sizes, rank = self.sizes, len(self.sizes.window)
+        order = (1, *range(2, 2 + rank), 0)
+        image = self._padded(self.values.transposed(self.op, self.op.operands[0], order))
+        weights = self.values.transposed(self.op, self.op.operands[1], order)
+        shape = array_type(image).shape
+        pitches = [math.prod(shape[d + 2 : -1]) for d in range(rank)]
+        steps = [n * p for gaps in (sizes.strides, sizes.dilation) for n, p in zip(gaps, pitches, strict=True)]
+        flat = self._reshaped(image, (shape[0], math.prod(shape[1:-1]), shape[-1]))
+        windows = self._add("unfold", [flat], axis=1, sizes=(*sizes.positions, *sizes.window), steps=tuple(steps))
+        summed = (0, *range(1 + rank, 1 + 2 * rank))
+        product = self._contract(windows, weights, summed, range(1 + rank))
+        self.values.replace(self.op, product, (rank, rank + 1, *range(rank)))
 
     def _add(self, primitive: str, operands: Sequence[SSAValue], **attributes: Any) -> SSAValue:
         return self.values.add(self.op, primitive, operands, **attributes)

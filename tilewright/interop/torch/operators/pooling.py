@@ -22,7 +22,7 @@ Sizes = tuple[int, ...]
 # Windows are looked at one element after the other, all places at once.
 _MAX_WINDOW = 512
 # Elements of a window whose places are found: each is one more comparison in the same kernel.
-_MAX_COMPARED = 25
+_MAX_COMPARED = 128
 _SMALLER = "use smaller windows"
 
 
