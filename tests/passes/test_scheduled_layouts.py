@@ -52,7 +52,7 @@ def test_blocks_and_nests_have_what_inference_found(make: Make) -> None:
         name = kernel.sym_name.data
         assert [dot.block.data for dot in dots(kernel)] == blocks[name]
         found = {nest.layout.data for nest in nests(kernel) if nest.layout is not None}
-        assert found
+        assert found or blocks[name]
         assert found <= dealt[name]
 
 
