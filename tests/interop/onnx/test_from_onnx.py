@@ -226,3 +226,9 @@ def test_casts_to_narrow_floats_round_as_ml_dtypes(name: str, saturate: bool) ->
 def test_importing_tilewright_does_not_import_onnx() -> None:
     code = "import sys, tilewright as tw; tw.jit; sys.exit('onnx' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_what_no_axes_mean_is_said_beside_axes_too() -> None:
+    node = helper.make_node("ReduceSum", ["x", "axes"], ["y"], keepdims=0, noop_with_empty_axes=1)
+    model = tw.from_onnx(_model([node], [_tensor("x", [2, 3])], [_tensor("y", None)], {"axes": np.array([1])}))
+    np.testing.assert_array_equal(model(np.ones((2, 3), np.float32)), [3, 3])

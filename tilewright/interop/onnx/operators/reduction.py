@@ -77,7 +77,8 @@ def _register(name: str, function: Reduction) -> None:
     @operator(name)
     def _(node: Node, x: Array, axes: Array | None = None) -> Array:
         given = node.get("axes") if axes is None else node.known_ints(axes, "axes")
-        if not given and node.get("noop_with_empty_axes", 0):
+        keeps_all = node.get("noop_with_empty_axes", 0)
+        if not given and keeps_all:
             # No axis is reduced; what is done to each element still is.
             return function(x, ())
         reduced = axes_of(tuple(given) if given else None, x.ndim)
