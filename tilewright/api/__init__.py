@@ -186,6 +186,7 @@ from tilewright.api.tile_functions import (
 from tilewright.dtypes import DType, bf16, f8e4m3fn, f8e5m2, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
 from tilewright.errors import TilewrightError
 from tilewright.frontend.pyast_signature import In, InOut, Out
+from tilewright.layout.dims import Dim
 from tilewright.runtime.cuda_stream import stream
 
 # The Array API's names of the element types.
@@ -203,6 +204,7 @@ __all__ = [
     "Compiled",
     "CompiledKernel",
     "DType",
+    "Dim",
     "In",
     "InOut",
     "Kernel",

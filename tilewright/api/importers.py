@@ -5,27 +5,32 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tilewright.interop.jax import JaxFunction
     from tilewright.interop.onnx import OnnxModel
     from tilewright.interop.stablehlo import StableHloModel
     from tilewright.interop.torch import TorchModel
+    from tilewright.layout.dims import Dim
 
 
-def from_onnx(source: Any, *, target: str | None = None) -> OnnxModel:
+def from_onnx(source: Any, *, target: str | None = None, dims: Mapping[str, Dim] | None = None) -> OnnxModel:
     """A function of an ONNX model, compiled for the shapes that it is called with.
 
     `source` is a path, the bytes of a model, or an `onnx.ModelProto`. The result takes arrays in the order of the
     model's inputs, or by name, and gives its outputs: one alone as it is, several as a tuple. `target` is as `tw.jit`
-    has it. Needs the package `onnx`.
+    has it. `dims` gives sizes that the model has names for a range, such as `{"sequence": tw.Dim(1, 512)}`: one program
+    then serves many sizes, as `tw.jit(dims=...)` has it. Needs the package `onnx`.
 
     Raises:
         ModelFileError: the model is malformed, or newer than what is read here.
         UnsupportedOperatorError: it uses operators that are not supported; the message lists all of them.
+        ArgumentError: `dims` names no size of the model's inputs.
         ResourceUnavailable: the package `onnx` is not installed.
     """
     from tilewright.interop.onnx import from_onnx
 
-    return from_onnx(source, target=target)
+    return from_onnx(source, target=target, dims=dims)
 
 
 def from_stablehlo(source: Any, *, target: str | None = None) -> StableHloModel:

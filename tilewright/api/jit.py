@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import re
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MethodType
 from typing import Any, NamedTuple, overload
 
@@ -15,11 +16,22 @@ import numpy as np
 from tilewright.api.array import Array, located
 from tilewright.api.lifting import lift
 from tilewright.api.pytree import LEAF, Structure, build, flatten
-from tilewright.api.stages import Call, Compiled, Lowered, argument_names, checked_target, leaf_type, read_call
+from tilewright.api.sizes import SizedProgram, SizedPrograms, checked_spec
+from tilewright.api.stages import (
+    Call,
+    Compiled,
+    Lowered,
+    Signature,
+    argument_names,
+    checked_target,
+    leaf_type,
+    read_call,
+)
 from tilewright.errors import ArgumentError, TilewrightError
 from tilewright.events import capturing
 from tilewright.frontend import tracing
 from tilewright.frontend.trace import Graph, Value
+from tilewright.layout.dims import Dim
 from tilewright.options import Options, current
 from tilewright.runtime.native import MISMATCH
 from tilewright.targets.base import Executable
@@ -57,7 +69,15 @@ class JitFunction:
     """A function that is traced and compiled once per structure, shapes, types and static values of its arguments, for
     each target and number of threads that the options name."""
 
-    def __init__(self, function: Callable[..., Any], target: str | None, static: Names, donate: Names) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        target: str | None,
+        static: Names,
+        donate: Names,
+        dims: Mapping[str, Sequence[int | Dim | None]] | None = None,
+        buckets: Mapping[Dim, Sequence[int]] | None = None,
+    ) -> None:
         functools.update_wrapper(self, function)
         self._function = function
         self._target = checked_target(target)
@@ -70,6 +90,13 @@ class JitFunction:
         self._by_arrays: dict[tuple[Any, ...], tuple[Executable, Structure]] = {}
         self._latest = _Latest(None, _never, 0, LEAF)
         self._lock = threading.RLock()
+        self._sizes = self._sized(dims, buckets) if dims else None
+
+    @property
+    def programs(self) -> list[SizedProgram]:
+        """What a function with `dims` was compiled to so far: one program for each bucket of sizes that was called, and
+        one for each size that no bucket serves, with the reason."""
+        return self._sizes.programs if self._sizes is not None else []
 
     @property
     def static_argnames(self) -> frozenset[str]:
@@ -134,6 +161,10 @@ class JitFunction:
         call.check_contents()
         call.check_place(setting.target)
         key = (call.signature, setting)
+        if self._sizes is not None:
+            names = argument_names(call.signature.structure, self._dynamic)
+            retraced = functools.partial(self._traced_at, call, args, kwargs)
+            return self._sizes.run(call, setting, names, retraced, setting.target)
         compiled = self._compiled.get(key)
         if compiled is None:
             with self._lock:
@@ -198,6 +229,18 @@ class JitFunction:
         donated = self._donations(graph, names)
         target = self._target or current().target
         return Lowered(graph, signature, structures[0], tuple(names), donated, target, self._read)
+
+    def _traced_at(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], signature: Signature) -> Lowered:
+        """The program for a call like this one with other sizes."""
+        return self._trace(dataclasses.replace(call, signature=signature), args, kwargs)
+
+    def _sized(
+        self, dims: Mapping[str, Sequence[int | Dim | None]], buckets: Mapping[Dim, Sequence[int]] | None
+    ) -> SizedPrograms:
+        if self._donate:
+            raise located(ArgumentError("`donate` and `dims` do not go together", help="leave one of them out"))
+        self._checked("dims", [_root(name) for name in dims])
+        return SizedPrograms({name: checked_spec(name, spec) for name, spec in dims.items()}, buckets or {})
 
     def _with_static(self, args: tuple[Any, ...], dynamic: Sequence[Any]) -> list[Any]:
         rest = iter(dynamic)
@@ -264,13 +307,27 @@ def _output(value: Any) -> Array:
 
 @overload
 def jit(
-    fn: Callable[..., Any], /, *, target: str | None = None, static_argnames: Names = (), donate: Names = ()
+    fn: Callable[..., Any],
+    /,
+    *,
+    target: str | None = None,
+    static_argnames: Names = (),
+    donate: Names = (),
+    dims: Mapping[str, Sequence[int | Dim | None]] | None = None,
+    buckets: Mapping[Dim, Sequence[int]] | None = None,
 ) -> JitFunction: ...
 
 
 @overload
 def jit(
-    fn: None = None, /, *, target: str | None = None, static_argnames: Names = (), donate: Names = ()
+    fn: None = None,
+    /,
+    *,
+    target: str | None = None,
+    static_argnames: Names = (),
+    donate: Names = (),
+    dims: Mapping[str, Sequence[int | Dim | None]] | None = None,
+    buckets: Mapping[Dim, Sequence[int]] | None = None,
 ) -> Callable[[Callable[..., Any]], JitFunction]: ...
 
 
@@ -281,6 +338,8 @@ def jit(
     target: str | None = None,
     static_argnames: Names = (),
     donate: Names = (),
+    dims: Mapping[str, Sequence[int | Dim | None]] | None = None,
+    buckets: Mapping[Dim, Sequence[int]] | None = None,
 ) -> Any:
     """Compile a function over arrays: `@tw.jit`, `@tw.jit(target="interp")` or `tw.jit(f)`.
 
@@ -289,12 +348,17 @@ def jit(
     first array. Parameters in `static_argnames` are compile-time values; the memory of those in `donate` may be reused
     for results.
 
+    `dims` says which sizes a call binds: for a parameter, or an array in it, one entry for each axis, an integer, a
+    `tw.Dim`, or None for sizes that are compiled for as they come. `dims={"x": (tw.Dim(1, 512, name="rows"), 384)}`
+    compiles one program for each bucket of rows that is called, which pads and masks; `buckets` gives the largest sizes
+    of the buckets of a `Dim`. What was compiled is in `.programs`.
+
     Raises:
-        ArgumentError: a name is no parameter.
+        ArgumentError: a name is no parameter, an entry of `dims` is nothing of these, or a bucket is out of range.
         TargetError: the target is no string.
     """
 
     def decorate(function: Callable[..., Any]) -> JitFunction:
-        return JitFunction(function, target, static_argnames, donate)
+        return JitFunction(function, target, static_argnames, donate, dims, buckets)
 
     return decorate if fn is None else decorate(fn)

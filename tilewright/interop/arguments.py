@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from tilewright.dtypes import DType
 from tilewright.errors import ArgumentError, DTypeError, ShapeError
 from tilewright.frontend import tracing
 from tilewright.interop.narrow import STORAGES, Coded, from_codes, is_sequence, to_codes
+from tilewright.layout.dims import Dim
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,38 @@ def strong(value: Any) -> Any:
     if isinstance(value, Coded):
         return Coded(lift(value.codes), value.storage)
     return None if value is None else Array(lift(value).value, tracing.current_graph())
+
+
+def check_dims(dims: Mapping[str, Any], inputs: Sequence[TensorSpec]) -> None:
+    """Refuse ranges of sizes that the inputs have no names for.
+
+    Raises:
+        ArgumentError: there is one, or something else than a `Dim`.
+    """
+    names = {n for spec in inputs for n in spec.shape or () if isinstance(n, str)}
+    for name, dim in dims.items():
+        if name not in names:
+            known = f"the sizes are {', '.join(sorted(names))}" if names else "no size of its inputs has a name"
+            raise located(ArgumentError(f"the model has no size {name!r}", help=known))
+        if not isinstance(dim, Dim):
+            raise located(ArgumentError(f"the size {name!r} is {dim!r}", help="give a range: tw.Dim(1, 512)"))
+
+
+def bound_dims(
+    dims: Mapping[str, Dim], shape: tuple[int | str | None, ...] | None
+) -> tuple[int | Dim | None, ...] | None:
+    """What `tw.jit(dims=...)` is to say of an input; None where no size of it has a range."""
+    if shape is None or not any(n in dims for n in shape if isinstance(n, str)):
+        return None
+    return tuple(_ranged(dims, n) if isinstance(n, str) else n for n in shape)
+
+
+def _ranged(dims: Mapping[str, Dim], name: str) -> Dim | None:
+    """The range of a size, under the name of it: equal ranges of two sizes are not the same size."""
+    dim = dims.get(name)
+    if dim is None or dim.name:
+        return dim
+    return replace(dim, name=re.sub(r"\W", "_", name) if name[:1].isalpha() else f"size_{sorted(dims).index(name)}")
 
 
 def checked(spec: TensorSpec, value: Any, sizes: dict[str, int]) -> Any:

@@ -15,11 +15,12 @@ import numpy as np
 from tilewright import dtypes
 from tilewright.api.array import Array, located
 from tilewright.api.jit import JitFunction
+from tilewright.api.sizes import SizedProgram
 from tilewright.api.stages import Lowered
 from tilewright.errors import ArgumentError, DataDependentShapeError
 from tilewright.frontend import tracing
 from tilewright.frontend.trace import Value
-from tilewright.interop.arguments import TensorSpec, as_numpy, checked, strong
+from tilewright.interop.arguments import TensorSpec, as_numpy, bound_dims, check_dims, checked, strong
 from tilewright.interop.dlpack import to_numpy
 from tilewright.interop.narrow import STORAGES, is_sequence
 from tilewright.interop.onnx.folding import Folder, StaticInputsNeeded
@@ -28,6 +29,7 @@ from tilewright.interop.onnx.loading import LoadedModel, load_model, text
 from tilewright.interop.onnx.protobuf import Proto
 from tilewright.interop.onnx.registry import lifted
 from tilewright.interop.onnx.tensors import storage_of
+from tilewright.layout.dims import Dim
 from tilewright.primitives import ArrayType
 
 # How many bindings of inputs by value keep their programs.
@@ -42,15 +44,17 @@ class OnnxModel:
     the target of a Reshape, are found when the model is first called and bound by value: other values compile again.
     """
 
-    def __init__(self, model: LoadedModel, target: str | None) -> None:
+    def __init__(self, model: LoadedModel, target: str | None, dims: Mapping[str, Dim] | None = None) -> None:
         self._model = model
         self._target = target
+        self._dims = dict(dims or {})
         graph = model.proto.graph
         defaults = {tensor.name for tensor in graph.initializer}
         specs = [_spec(info) for info in graph.input]
         self.inputs = tuple(spec for spec in specs if spec.name not in defaults)
         self.outputs = tuple(_spec(info) for info in graph.output)
         self._order = (*self.inputs, *(spec for spec in specs if spec.name in defaults))
+        check_dims(self._dims, self.inputs)
         self._static: frozenset[str] = frozenset()
         self._programs: OrderedDict[tuple[Any, ...], JitFunction] = OrderedDict()
         self._lock = threading.Lock()
@@ -72,6 +76,11 @@ class OnnxModel:
                 return as_numpy(program(*rest))
             except StaticInputsNeeded as needed:
                 self._static |= needed.names
+
+    @property
+    def programs(self) -> list[SizedProgram]:
+        """With `dims`, what the model was compiled to so far: see `JitFunction.programs`."""
+        return [program for function in self._programs.values() for program in function.programs]
 
     def run(self, names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Any]:
         """Run as ONNX Runtime's sessions do: outputs called `names`, or all, of inputs by name.
@@ -161,9 +170,13 @@ class OnnxModel:
                         roots[leaf.value] = name
             return self._trace(values | {name: lifted(array) for name, array in static.items()}, roots)
 
-        traced.__dict__["__signature__"] = _signature(names)
+        parameters = _parameter_names(names)
+        kind = inspect.Parameter.POSITIONAL_ONLY
+        traced.__dict__["__signature__"] = inspect.Signature([inspect.Parameter(name, kind) for name in parameters])
         traced.__name__ = text(self._model.proto.graph.name) or "model"
-        return JitFunction(traced, self._target, (), ())
+        shapes = {spec.name: spec.shape for spec in self._order}
+        dims = {p: bound_dims(self._dims, shapes[n]) for p, n in zip(parameters, names, strict=True)}
+        return JitFunction(traced, self._target, (), (), {name: spec for name, spec in dims.items() if spec})
 
     def _trace(self, values: Mapping[str, Any], roots: Mapping[Value, str]) -> Any:
         walk = Walk(self._model, Folder(roots), self._model.versions)
@@ -171,15 +184,14 @@ class OnnxModel:
         return results[0] if len(results) == 1 else tuple(results)
 
 
-def _signature(names: Sequence[str]) -> inspect.Signature:
+def _parameter_names(names: Sequence[str]) -> list[str]:
     """Parameters that are called as the inputs are, as far as Python's names go."""
     taken: list[str] = []
     for n, name in enumerate(names):
         plain = re.sub(r"\W", "_", name)
         is_free = plain.isidentifier() and not keyword.iskeyword(plain) and plain not in taken
         taken.append(plain if is_free else f"input_{n}")
-    kind = inspect.Parameter.POSITIONAL_ONLY
-    return inspect.Signature([inspect.Parameter(name, kind) for name in taken])
+    return taken
 
 
 def _spec(info: Proto) -> TensorSpec:
@@ -201,17 +213,19 @@ def _size(dim: Proto) -> int | str | None:
     return None if dim.dim_param in ("", "?") else text(dim.dim_param)
 
 
-def from_onnx(source: Any, *, target: str | None = None) -> OnnxModel:
+def from_onnx(source: Any, *, target: str | None = None, dims: Mapping[str, Dim] | None = None) -> OnnxModel:
     """A function of an ONNX model: see `OnnxModel`.
 
     `source` is a path, the bytes of a model, or an `onnx.ModelProto`. External data are read from the model's folder
-    alone. `target` is as `tw.jit` has it.
+    alone. `target` is as `tw.jit` has it. `dims` gives sizes that the model has names for, such as `sequence`, a range:
+    one program then serves many sizes, as `tw.jit(dims=...)` has it.
 
     Raises:
+        ArgumentError: `dims` names no size of the model's inputs.
         ModelFileError: the model is malformed, or newer than what is read here.
         UnsupportedOperatorError: it uses operators that are not supported; the message lists all of them.
         ResourceUnavailable: the package `onnx` is not installed.
     """
     model = load_model(source)
     check_operators(model)
-    return OnnxModel(model, target)
+    return OnnxModel(model, target, dims)
