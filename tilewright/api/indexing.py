@@ -21,6 +21,7 @@ from tilewright.api.array import Array, located
 from tilewright.api.functions_elementwise import add, multiply, where
 from tilewright.api.lifting import ArrayLike, broadcast, broadcast_shapes, emit, reshape, transpose
 from tilewright.errors import DataDependentShapeError, DTypeError, IndexError_
+from tilewright.frontend.tracing import keeps_views
 from tilewright.primitives import Shape
 
 
@@ -248,7 +249,8 @@ def _read_windows(x: Array, items: Sequence[_Item]) -> Array:
             strides[item.axis] = abs(item.step)
             if item.step < 0:
                 reversed_axes.append(item.axis)
-    if (tuple(starts), tuple(limits)) != ((0,) * x.ndim, x.shape) or any(s != 1 for s in strides):
+    cuts = (tuple(starts), tuple(limits)) != ((0,) * x.ndim, x.shape) or any(s != 1 for s in strides)
+    if cuts or keeps_views():
         x = emit("slice", x, starts=tuple(starts), limits=tuple(limits), strides=tuple(strides))
     return emit("reverse", x, axes=tuple(reversed_axes)) if reversed_axes else x
 

@@ -232,7 +232,8 @@ class JitFunction:
 
     def _traced_at(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], signature: Signature) -> Lowered:
         """The program for a call like this one with other sizes."""
-        return self._trace(dataclasses.replace(call, signature=signature), args, kwargs)
+        with tracing.keeping_views():
+            return self._trace(dataclasses.replace(call, signature=signature), args, kwargs)
 
     def _sized(
         self, dims: Mapping[str, Sequence[int | Dim | None]], buckets: Mapping[Dim, Sequence[int]] | None

@@ -18,7 +18,7 @@ from tilewright import dtypes, ops
 from tilewright.api.array import Array, located
 from tilewright.dtypes import DType
 from tilewright.errors import ArgumentError, DTypeError, IndexError_, ShapeError, TilewrightError
-from tilewright.frontend.tracing import current_graph
+from tilewright.frontend.tracing import current_graph, keeps_views
 from tilewright.primitives import ArrayType, Shape
 
 Scalar = bool | int | float
@@ -237,7 +237,7 @@ def broadcast_shapes(*shapes: Shape) -> Shape:
 
 def broadcast(x: Array, shape: Shape) -> Array:
     """The array repeated to `shape`, its axes aligned with the last ones."""
-    if x.shape == shape:
+    if x.shape == shape and not keeps_views():
         return x
     if broadcast_shapes(x.shape, shape) != shape:
         raise located(
@@ -248,7 +248,7 @@ def broadcast(x: Array, shape: Shape) -> Array:
 
 def reshape(x: Array, shape: Shape) -> Array:
     """Row-major reshape to a shape of equal size."""
-    return x if x.shape == shape else emit("reshape", x, shape=shape)
+    return x if x.shape == shape and not keeps_views() else emit("reshape", x, shape=shape)
 
 
 def transpose(x: Array, permutation: Sequence[int]) -> Array:

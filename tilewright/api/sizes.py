@@ -22,8 +22,8 @@ from tilewright.targets.base import Executable
 
 Spec = tuple["int | Dim | None", ...]
 
-# Sizes up to this one are powers of two; from there on there are four to an octave, multiples of it.
-_STEP = 16
+# The largest sizes of the first buckets; from there on there are four to an octave.
+_SMALL = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 # How many programs of one size alone are kept, how many sizes of programs for many, and what their arguments may take.
 _MAX_EXACT = 64
 _MAX_PLANS = 4096
@@ -33,15 +33,15 @@ _MAX_TRACES = 5
 
 
 def bucket_sizes(dim: Dim) -> tuple[int, ...]:
-    """The largest sizes of the buckets of a size: at most a quarter more than what is needed, from 64 on.
+    """The largest sizes of the buckets of a size: at most a quarter more than what is needed, from 32 on.
 
-    1, 2, 4, 8, 16, then multiples of 16 in four steps to an octave, rounded up to what the size is a multiple of; the
-    last is its maximum.
+    1, 2, 3, 4, 6, 8, 12, 16, 24, 32, then four to an octave, rounded up to what the size is a multiple of; the last is
+    its maximum.
     """
-    small = (1 << n for n in range(5))
-    large = (-(-((_STEP << n) * quarter) // (4 * _STEP)) * _STEP for n in itertools.count() for quarter in (5, 6, 7, 8))
+    octaves = (_SMALL[-1] << n for n in itertools.count())
+    large = (octave * quarters // 4 for octave in octaves for quarters in (5, 6, 7, 8))
     sizes: list[int] = []
-    for size in itertools.chain(small, large):
+    for size in itertools.chain(_SMALL, large):
         rounded = -(-size // dim.multiple_of) * dim.multiple_of
         if rounded >= dim.max:
             return (*sizes, dim.max)

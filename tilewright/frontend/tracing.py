@@ -23,6 +23,7 @@ class _Active(threading.local):
     """The graphs that this thread is tracing, outermost first."""
 
     graphs: tuple[Graph, ...] = ()
+    keeps_views: bool = False
 
 
 _active = _Active()
@@ -52,6 +53,23 @@ def current_graph() -> Graph:
             help="call it inside a function decorated with `@tw.jit`",
         )
     return graphs[-1]
+
+
+def keeps_views() -> bool:
+    """Whether slices, reshapes and broadcasts that change nothing are recorded too, so that a function has traces of
+    one form at all sizes."""
+    return _active.keeps_views
+
+
+@contextlib.contextmanager
+def keeping_views() -> Generator[None]:
+    """Record slices, reshapes and broadcasts that change nothing."""
+    before = _active.keeps_views
+    _active.keeps_views = True
+    try:
+        yield
+    finally:
+        _active.keeps_views = before
 
 
 @contextlib.contextmanager
