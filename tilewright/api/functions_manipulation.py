@@ -13,6 +13,7 @@ from tilewright.api import lifting
 from tilewright.api.array import Array, located
 from tilewright.api.lifting import ArrayLike, axes_of, axis_of, broadcast, emit, integer, lift, promoted, shape_of
 from tilewright.errors import ArgumentError, DataDependentShapeError, ShapeError
+from tilewright.frontend.tracing import keeps_views
 from tilewright.primitives import Shape
 
 broadcast_shapes = lifting.broadcast_shapes
@@ -302,7 +303,7 @@ def pad(
     widths = _widths(pad_width, array.ndim)
     if mode == "constant":
         low, high = tuple(before for before, _ in widths), tuple(after for _, after in widths)
-        if not any((*low, *high)):
+        if not any((*low, *high)) and not keeps_views():
             return array
         value = lifting.fitting(constant_values, array.dtype)
         return emit("pad", array, value, low=low, high=high, interior=(0,) * array.ndim)

@@ -203,27 +203,40 @@ class SizedPrograms:
         key = (largest, setting)
         bucket = self._buckets.get(key)
         if bucket is None:
-            bucket = self._buckets[key] = _Bucket(SizedProgram({_name(dim): r for dim, r in ranges.items()}))
+            bucket = _Bucket(SizedProgram({_name(dim): r for dim, r in ranges.items()}))
+            self._buckets[key] = bucket
             if all(low == top for low, top in ranges.values()):
                 bucket.why_not = "a bucket of one size"
             else:
                 other = self._at(names, signature, _other_sizes(ranges))
-                self._make(bucket, lambda: [trace(largest), trace(other)], target)
+                self._start(bucket, lambda: trace(largest), [lambda: trace(other), lambda: own], target)
         plan = self._plan(bucket, own, target)
         if isinstance(plan, CallPlan) and bucket.executable is not None:
             return _Runnable(bucket.executable, plan, own.result)
         return self._exactly(own, sizes, plan if isinstance(plan, str) else bucket.why_not, target)
 
-    def _make(self, bucket: _Bucket, traces: Callable[[], list[Lowered]], target: str) -> bool:
+    def _start(
+        self, bucket: _Bucket, largest: Callable[[], Lowered], others: Sequence[Callable[[], Lowered]], target: str
+    ) -> None:
+        """Make the program of a bucket from the trace of its largest sizes and one of the others."""
+        for other in others:
+            try:
+                traces = [largest(), other()]
+            except TilewrightError as error:
+                bucket.why_not = bucket.why_not or error.message
+                continue
+            if self._make(bucket, traces, target):
+                return
+
+    def _make(self, bucket: _Bucket, traces: list[Lowered], target: str) -> bool:
         """Make the program of a bucket (again); leave it as it is where that cannot be done."""
         try:
-            lowered = traces()
-            padded = PaddedProgram([each.graph for each in lowered])
-        except (NotUniform, TilewrightError) as error:
+            padded = PaddedProgram([each.graph for each in traces])
+        except NotUniform as error:
             bucket.why_not = bucket.why_not or str(error)
             return False
         bucket.executable = compile_graph(padded.graph, target)
-        bucket.traces, bucket.padded = lowered, padded
+        bucket.traces, bucket.padded = traces, padded
         events.emit("sizes.bucket", ranges={name: list(r) for name, r in bucket.info.sizes.items()})
         return True
 
@@ -235,7 +248,7 @@ class SizedPrograms:
             except NotUniform as error:
                 reason = str(error)
             more = [*bucket.traces, own]
-            if len(more) > _MAX_TRACES or not self._make(bucket, lambda more=more: more, target):
+            if len(more) > _MAX_TRACES or not self._make(bucket, more, target):
                 return reason
         return bucket.why_not
 

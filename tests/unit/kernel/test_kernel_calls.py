@@ -274,3 +274,11 @@ def test_unused_values_are_dropped() -> None:
     text = wasteful.lower(tw.ShapeDtype((8,), tw.f32)).ir()
     assert "tile.map" not in text
     assert text.count("tile.load") == 1
+
+
+def test_a_call_in_a_program_for_many_sizes_is_compiled_for_each() -> None:
+    """What a kernel does beyond the real elements of a padded array is not known."""
+    sized = tw.jit(lambda x: add(x, x) + 1, target="interp", dims={"x": (tw.Dim(1, 24),)})
+    x = np.arange(7, dtype=np.float32)
+    np.testing.assert_array_equal(sized(x), 2 * x + 1)
+    assert "`call`" in sized.programs[0].why_exact
