@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.fuzz import sized
 from tests.fuzz.bounds import apply, compare
 from tests.fuzz.check import check
 from tests.fuzz.generate import generate
@@ -123,3 +124,8 @@ PLANTED = ("reverse off by one", "half of the lanes dropped", "missing epilogue"
 @pytest.mark.parametrize("name", PLANTED)
 def test_planted_mistake_is_found(name: str) -> None:
     assert hunt(BY_NAME[name], range(40)) is not None
+
+
+def test_fresh_functions_over_sizes() -> None:
+    for seed in range(FIRST_SEED, FIRST_SEED + 30):
+        sized.check(seed)

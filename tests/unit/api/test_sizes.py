@@ -118,7 +118,15 @@ def _stacked(x):
 def _merged(x):
     flat = tw.reshape(x, (x.shape[0] * x.shape[1], WIDTH))
     doubled = tw.reshape(flat @ tw.ones((WIDTH, 4)), (x.shape[0], x.shape[1], 2, 2))
-    return flat, tw.sum(flat, axis=0), tw.max(flat, axis=0), tw.permute_dims(doubled, (0, 2, 1, 3)), flat.T @ flat
+    running = tw.cumulative_sum(flat, axis=0)
+    return (
+        flat,
+        running,
+        tw.sum(flat, axis=0),
+        tw.max(flat, axis=0),
+        tw.permute_dims(doubled, (0, 2, 1, 3)),
+        flat.T @ flat,
+    )
 
 
 @case

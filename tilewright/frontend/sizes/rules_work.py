@@ -54,6 +54,7 @@ def _arg_reduce(builder: Builder, step: Step) -> list[Padded]:
     """The first of equal ones wins, and padding comes last."""
     fn, along = step.fixed("fn"), step.axis()
     (number,) = step.operands
+    only_plain(step, builder.states[number].axes[along])  # positions in an axis that others were merged into differ
     if builder.states[number].axes[along] is not None:
         builder.masked(number, along, _identity(fn, step.node.operands[0].dtype))
     state = builder.states[number]
@@ -64,7 +65,9 @@ def _arg_reduce(builder: Builder, step: Step) -> list[Padded]:
 def _scan(builder: Builder, step: Step) -> list[Padded]:
     fn, along, is_reversed = step.fixed("fn"), step.axis(), step.fixed("reverse")
     number = step.operands[0]
-    if is_reversed:
+    factors = builder.states[number].axes[along]
+    # What is real comes first, unless the axis was merged from others or is read from its end.
+    if is_reversed or (factors is not None and len(factors) > 1):
         builder.masked(number, along, _identity(fn, step.node.operands[0].dtype))
     state, *initial = (builder.states[n] for n in step.operands)
     value = builder.emit("scan", state.value, *(i.value for i in initial), fn=fn, axis=along, reverse=is_reversed)
