@@ -66,22 +66,30 @@ def from_jax(fn: Any, *args: Any, target: str | None = None, **kwargs: Any) -> J
     return from_jax(fn, *args, target=target, **kwargs)
 
 
-def from_torch(source: Any, *example_args: Any, target: str | None = None, **example_kwargs: Any) -> TorchModel:
+def from_torch(
+    source: Any,
+    *example_args: Any,
+    target: str | None = None,
+    dims: Mapping[str, Dim] | None = None,
+    **example_kwargs: Any,
+) -> TorchModel:
     """A function of a PyTorch program, compiled for the shapes that it is called with.
 
     `source` is a `torch.export.ExportedProgram`, or a module and the arguments to export it with. The result takes the
     module's arguments, with arrays of NumPy, torch or other libraries for tensors, and gives its results. Parameters
-    and buffers become constants. `target` is as `tw.jit` has it. Needs the package `torch`.
+    and buffers become constants. `target` is as `tw.jit` has it. `dims` gives sizes of an exported program that a call
+    binds, by the names that `.inputs` shows, a range: one program then serves many sizes, as `tw.jit(dims=...)` has it.
+    Needs the package `torch`.
 
     Raises:
-        ArgumentError: the source is neither.
+        ArgumentError: the source is neither, or `dims` names no size of its inputs.
         UnsupportedOperatorError: the program uses operators that are not supported, all of which the message lists, or
             writes to its inputs or buffers.
         ResourceUnavailable: the package `torch` is not installed.
     """
     from tilewright.interop.torch import from_torch
 
-    return from_torch(source, *example_args, target=target, **example_kwargs)
+    return from_torch(source, *example_args, target=target, dims=dims, **example_kwargs)
 
 
 def torch_op(name: str, function: Any, **options: Any) -> Any:

@@ -54,13 +54,13 @@ def strong(value: Any) -> Any:
     return None if value is None else Array(lift(value).value, tracing.current_graph())
 
 
-def check_dims(dims: Mapping[str, Any], inputs: Sequence[TensorSpec]) -> None:
+def check_dims(dims: Mapping[str, Any], shapes: Sequence[tuple[int | str | None, ...] | None]) -> None:
     """Refuse ranges of sizes that the inputs have no names for.
 
     Raises:
         ArgumentError: there is one, or something else than a `Dim`.
     """
-    names = {n for spec in inputs for n in spec.shape or () if isinstance(n, str)}
+    names = {n for shape in shapes for n in shape or () if isinstance(n, str)}
     for name, dim in dims.items():
         if name not in names:
             known = f"the sizes are {', '.join(sorted(names))}" if names else "no size of its inputs has a name"

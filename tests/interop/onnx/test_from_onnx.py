@@ -23,6 +23,7 @@ from tilewright.errors import (
 onnx = pytest.importorskip("onnx")
 
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+from onnx.reference import ReferenceEvaluator  # noqa: E402
 
 
 def _model(nodes: list[Any], inputs: list[Any], outputs: list[Any], constants: dict[str, Any] | None = None) -> Any:
@@ -232,3 +233,43 @@ def test_what_no_axes_mean_is_said_beside_axes_too() -> None:
     node = helper.make_node("ReduceSum", ["x", "axes"], ["y"], keepdims=0, noop_with_empty_axes=1)
     model = tw.from_onnx(_model([node], [_tensor("x", [2, 3])], [_tensor("y", None)], {"axes": np.array([1])}))
     np.testing.assert_array_equal(model(np.ones((2, 3), np.float32)), [3, 3])
+
+
+def _pooling() -> Any:
+    """Batches of rows, each times a number of rows that the graph computes, and the mean of their softmax."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("Gather", ["shape", "one"], ["count"]),
+        helper.make_node("Cast", ["count"], ["number"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["x", "number"], ["scaled"]),
+        helper.make_node("Softmax", ["scaled"], ["weights"], axis=1),
+        helper.make_node("Slice", ["weights", "one", "end", "one"], ["rest"]),
+        helper.make_node("ReduceMean", ["rest", "one"], ["y"], keepdims=0),
+        helper.make_node("Reshape", ["scaled", "rows"], ["z"]),
+    ]
+    constants = {"one": [1], "end": [1 << 40], "rows": [-1, 3]}
+    return _model(
+        nodes,
+        [_tensor("x", ["batch", "rows", 3])],
+        [_tensor("y", ["batch", 3]), _tensor("z", ["all", 3])],
+        {name: np.array(value, np.int64) for name, value in constants.items()},
+    )
+
+
+def test_ranges_of_sizes_share_programs() -> None:
+    dims = {"batch": tw.Dim(1, 4), "rows": tw.Dim(2, 12)}
+    model = tw.from_onnx(_pooling(), target="interp", dims=dims)
+    reference = ReferenceEvaluator(_pooling())
+    generator = np.random.default_rng(0)
+    for batch, rows in ((2, 9), (2, 10), (2, 12), (4, 11)):
+        x = generator.standard_normal((batch, rows, 3)).astype(np.float32)
+        for got, wanted in zip(model(x), reference.run(None, {"x": x}), strict=True):
+            np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+    assert [program.sizes for program in model.programs] == [
+        {"batch": (2, 2), "rows": (9, 12)},
+        {"batch": (4, 4), "rows": (9, 12)},
+    ]
+    with pytest.raises(ArgumentError, match="no size 'length'"):
+        tw.from_onnx(_pooling(), dims={"length": tw.Dim(1, 4)})
+    with pytest.raises(ArgumentError, match="the size 'rows' is 12"):
+        tw.from_onnx(_pooling(), dims={"rows": 12})

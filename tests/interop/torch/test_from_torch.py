@@ -109,3 +109,16 @@ def test_arguments_that_do_not_fit() -> None:
 def test_sources_of_another_kind(source: Any) -> None:
     with pytest.raises(ArgumentError, match="from_torch"):
         tw.from_torch(source)
+
+
+def test_ranges_of_sizes_share_programs() -> None:
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, dropout=0.0).eval()
+    rows = torch.export.Dim("rows", min=2, max=64)
+    program = exported(layer, torch.randn(2, 10, 16), dynamic_shapes=[{1: rows}])
+    size = tw.from_torch(program).inputs[0].shape[1]
+    run = tw.from_torch(program, dims={size: tw.Dim(2, 64)})
+    for count in (10, 9, 12):
+        x = torch.randn(2, count, 16)
+        with torch.no_grad():
+            assert distance(run(x), layer(x)) < 1e-5
+    assert [list(program.sizes.values()) for program in run.programs] == [[(9, 12)]]

@@ -54,7 +54,7 @@ class OnnxModel:
         self.inputs = tuple(spec for spec in specs if spec.name not in defaults)
         self.outputs = tuple(_spec(info) for info in graph.output)
         self._order = (*self.inputs, *(spec for spec in specs if spec.name in defaults))
-        check_dims(self._dims, self.inputs)
+        check_dims(self._dims, [spec.shape for spec in self.inputs])
         self._static: frozenset[str] = frozenset()
         self._programs: OrderedDict[tuple[Any, ...], JitFunction] = OrderedDict()
         self._lock = threading.Lock()

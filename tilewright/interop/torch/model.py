@@ -6,7 +6,7 @@ import importlib
 import inspect
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,16 +15,19 @@ import numpy as np
 from tilewright.api.array import Array, located
 from tilewright.api.jit import JitFunction
 from tilewright.api.lifting import constant, is_scalar
+from tilewright.api.sizes import SizedProgram
 from tilewright.api.stages import Lowered
 from tilewright.dtypes import DType
 from tilewright.errors import ArgumentError, DTypeError, ShapeError, UnsupportedOperatorError
 from tilewright.frontend import tracing
+from tilewright.interop.arguments import bound_dims, check_dims
 from tilewright.interop.dlpack import to_numpy
 from tilewright.interop.torch.dynamo import decompositions
 from tilewright.interop.torch.packages import FxNode, GraphModule, fake_tensors, torch
 from tilewright.interop.torch.specialise import MAX_SPECIALISATIONS, specialise
 from tilewright.interop.torch.tensors import dtype_of, torch_dtype
 from tilewright.interop.torch.walk import Support, is_tensor, parts_of, strong, trace_nodes, unsupported_error, value_of
+from tilewright.layout.dims import Dim
 from tilewright.primitives import ArrayType
 
 
@@ -49,7 +52,7 @@ class TorchModel:
     Each combination of shapes is compiled once; the 64 latest are kept.
     """
 
-    def __init__(self, program: Any, target: str | None) -> None:
+    def __init__(self, program: Any, target: str | None, dims: Mapping[str, Dim] | None = None) -> None:
         self._program = program.run_decompositions(decompositions())
         self._target = target
         self._module: GraphModule = self._program.graph_module
@@ -62,6 +65,8 @@ class TorchModel:
         self._order = [(n, n.name in given) for n in placeholders]
         self.inputs = tuple(_spec(n) for n, is_given in self._order if is_given)
         self.outputs = tuple(_spec(n) for n in _outputs(self._module) if hasattr(n, "op"))
+        self._dims = dict(dims or {})
+        check_dims(self._dims, [spec.shape for spec in self.inputs])
         self._functions: OrderedDict[Any, JitFunction] = OrderedDict()
         self._lock = threading.Lock()
         self._check_operators()
@@ -88,6 +93,11 @@ class TorchModel:
         """
         function, arrays = self._function(self._leaves(args, kwargs))
         return function.lower(*arrays)
+
+    @property
+    def programs(self) -> list[SizedProgram]:
+        """With `dims`, what the program was compiled to so far: see `JitFunction.programs`."""
+        return [program for function in self._functions.values() for program in function.programs]
 
     def __repr__(self) -> str:
         return f"TorchModel({', '.join(map(str, self.inputs))} -> {', '.join(map(str, self.outputs))})"
@@ -130,11 +140,12 @@ class TorchModel:
             results = self._trace([strong(next(given)) if n is None else n for n in numbers])
             return results[0] if len(results) == 1 else tuple(results)
 
-        names = [spec.name for spec, n in zip(self.inputs, numbers, strict=True) if n is None]
-        parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in names]
+        specs = [spec for spec, n in zip(self.inputs, numbers, strict=True) if n is None]
+        parameters = [inspect.Parameter(spec.name, inspect.Parameter.POSITIONAL_ONLY) for spec in specs]
         traced.__dict__["__signature__"] = inspect.Signature(parameters)
         traced.__name__ = "model"
-        return JitFunction(traced, self._target, (), ())
+        dims = {spec.name: bound_dims(self._dims, spec.shape) for spec in specs}
+        return JitFunction(traced, self._target, (), (), {name: spec for name, spec in dims.items() if spec})
 
     # ---- tracing ----------------------------------------------------------------------------------------------------
 
@@ -245,14 +256,21 @@ def _fake(value: Any) -> Any:
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype) if is_tensor(value) else value
 
 
-def from_torch(source: Any, *example_args: Any, target: str | None = None, **example_kwargs: Any) -> TorchModel:
+def from_torch(
+    source: Any,
+    *example_args: Any,
+    target: str | None = None,
+    dims: Mapping[str, Dim] | None = None,
+    **example_kwargs: Any,
+) -> TorchModel:
     """A function of a PyTorch program: see `TorchModel`.
 
     `source` is a `torch.export.ExportedProgram`, or a module and the arguments to export it with. `target` is as
-    `tw.jit` has it.
+    `tw.jit` has it. `dims` gives sizes of an exported program that a call binds, by the names that `.inputs` shows, a
+    range: one program then serves many sizes, as `tw.jit(dims=...)` has it.
 
     Raises:
-        ArgumentError: the source is neither.
+        ArgumentError: the source is neither, or `dims` names no size of its inputs.
         UnsupportedOperatorError: the program uses operators that are not supported, all of which the message lists, or
             writes to its inputs or buffers.
     """
@@ -264,4 +282,4 @@ def from_torch(source: Any, *example_args: Any, target: str | None = None, **exa
     if not isinstance(source, export.ExportedProgram):
         message = f"`from_torch` of a {type(source).__name__}"
         raise located(ArgumentError(message, help="give an exported program, or a module and example arguments"))
-    return TorchModel(source, target)
+    return TorchModel(source, target, dims)
