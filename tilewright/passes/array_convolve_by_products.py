@@ -60,7 +60,7 @@ from tilewright.passes.array_simplify import captured, constant_value
 from tilewright.passes.base import Remark, Unit, blocks_of, microseconds, where
 from tilewright.passes.contract_facts import accumulator_of
 from tilewright.passes.fusion import is_splat, make_group
-from tilewright.passes.lower_contract_group import is_multiplied_by_warps, row_product
+from tilewright.passes.lower_convolve_group import is_multiplied_by_warps, row_product
 from tilewright.passes.position_rows import PositionRows
 
 # How much longer the convolution must take as it is: the prediction is no surer, and more kernels have to be compiled.

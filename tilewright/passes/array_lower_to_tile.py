@@ -52,10 +52,9 @@ from tilewright.passes.fusion import structural_key
 from tilewright.passes.lower_attention_group import lower_attention_group, plan_attention
 from tilewright.passes.lower_contract_group import (
     lower_contract_group,
-    lower_convolve_group,
     plan_contract,
-    plan_convolve,
 )
+from tilewright.passes.lower_convolve_group import lower_convolve_group, plan_convolve
 from tilewright.passes.lower_loop_group import lower_loop_group, plan_loop
 from tilewright.passes.lower_ordered_group import ordered_stages
 from tilewright.passes.lower_reshape_group import lower_reshape_group, plan_reshape
