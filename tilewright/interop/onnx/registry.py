@@ -27,6 +27,7 @@ _MODULES = (
     "control",
     "creation",
     "elementwise",
+    "fourier",
     "indexing",
     "linalg",
     "manipulation",
@@ -47,8 +48,9 @@ class Node:
     """One node of a model as a rule sees it.
 
     `version` is that of its operator set; `wanted` says which results are named; `contents` gives the elements of a
-    value that must be known while tracing, and `run` traces a graph among the attributes. `read` collects the
-    attributes that the rule has looked at.
+    value that must be known while tracing, and `run` traces a graph among the attributes. `leave`, where the node may
+    run on the host, makes the exception that says so and why. `read` collects the attributes that the rule has looked
+    at.
     """
 
     op: str
@@ -57,6 +59,7 @@ class Node:
     wanted: tuple[bool, ...]
     contents: Callable[[Array, str], Tensor]
     run: Callable[..., list[Any]] = field(repr=False)
+    leave: Callable[[str], Exception] | None = field(default=None, repr=False)
     read: set[str] = field(default_factory=set[str])
 
     def get(self, name: str, default: Any = None) -> Any:

@@ -20,7 +20,7 @@ from tilewright.primitives import MAX_RANK
 Tensor = np.ndarray[Any, Any]
 
 # TensorProto.DataType: what stores an element, NumPy's own and those of `ml_dtypes`.
-_STRING = 8
+STRING = 8
 STORAGE: dict[int, np.dtype[Any]] = {
     1: np.dtype(np.float32),
     2: np.dtype(np.uint8),
