@@ -115,7 +115,9 @@ def _in_turns(calls: Sequence[Callable[[], object]], repeat: int) -> list[float]
 
 
 def _difference(ours: Any, theirs: Any) -> float:
-    """Infinite where shapes, or NaNs, are not the same."""
+    """Infinite where shapes, NaNs or strings are not the same."""
+    if np.asarray(ours).dtype.kind in "OU":
+        return 0.0 if np.array_equal(ours, theirs) else float("inf")
     a, b = (np.asarray(array, np.float64) for array in (ours, theirs))
     if a.shape != b.shape or not np.array_equal(np.isnan(a), np.isnan(b)):
         return float("inf")

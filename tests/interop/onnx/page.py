@@ -17,8 +17,9 @@ from tilewright.interop.onnx.registry import find_rule
 _HEAD = """# ONNX operators
 
 `tw.from_onnx` reads opsets up to {opset}. Each operator is traced as array functions by a rule of its own, or by the
-function that ONNX defines it by; what no program can hold runs on the host, between programs. `python -m tests.interop.onnx.suite` runs the backend tests of the package `onnx`
-{version} on `cpu`, at their own tolerances, and writes this page.
+function that ONNX defines it by; what no program can hold runs on the host, between programs.
+`python -m tests.interop.onnx.suite` runs the backend tests of the package `onnx` {version} on `cpu`, at their own
+tolerances, and writes this page.
 
 ## Backend tests
 

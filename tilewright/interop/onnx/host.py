@@ -15,6 +15,7 @@ from tilewright.interop.onnx.fourier import transforms
 from tilewright.interop.onnx.loading import LoadedModel, attributes_of, standard_domain
 from tilewright.interop.onnx.protobuf import Proto, onnx
 from tilewright.interop.onnx.schemas import local_function, node_name
+from tilewright.interop.onnx.tensors import as_objects
 
 Tensor = np.ndarray[Any, Any]
 Values = Mapping[str, Any]
@@ -122,11 +123,3 @@ def _plain(value: Any) -> Any:
         return [_plain(item) for item in value]
     array = np.asarray(value)
     return as_objects(array) if array.dtype.kind in "USOT" else array
-
-
-def as_objects(array: Tensor) -> Tensor:
-    """Strings as Python objects; bytes are UTF-8."""
-    items: list[Any] = array.reshape(-1).tolist()
-    result: Tensor = np.empty(len(items), object)
-    result[:] = [item.decode(errors="replace") if isinstance(item, bytes) else item for item in items]
-    return result.reshape(array.shape)

@@ -89,8 +89,7 @@ class OnnxModel:
             except StaticInputsNeeded as needed:
                 self._static |= needed.names
             except HostNeeded as needed:
-                place = list(self._model.proto.graph.node).index(needed.node)
-                self._parts = Parts(self._model, {place: needed.reason}, self._part)
+                self._split_at(needed)
         return self._parts.run(given)
 
     def run(self, names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Any]:
@@ -122,6 +121,26 @@ class OnnxModel:
             except StaticInputsNeeded as needed:
                 self._static |= needed.names
 
+    def host_nodes_for(self, *args: Any, **kwargs: Any) -> tuple[str, ...]:
+        """The nodes that run on the host for such arguments, which are traced but not run, and why. Parts after the
+        first host node are not looked at.
+
+        Raises:
+            TilewrightError: as a call does.
+        """
+        given = self._bound(args, kwargs)
+        while self._parts is None:
+            program, rest = self._program(given, leaves=self._may_be_split)
+            try:
+                program.lower(*rest)
+            except StaticInputsNeeded as needed:
+                self._static |= needed.names
+            except HostNeeded as needed:
+                self._split_at(needed)
+            else:
+                return ()
+        return self.host_nodes
+
     def dynamic(self, *args: Any, **kwargs: Any) -> list[Any]:
         """The arguments of the program that `lower` gives for these: those that are not bound by value."""
         return self._program(self._bound(args, kwargs))[1]
@@ -148,6 +167,10 @@ class OnnxModel:
             raise located(ArgumentError(f"the input {missing[0]} is missing", help="give every input of the model"))
         sizes: dict[str, int] = {}
         return {s.name: checked(s, given[s.name], sizes) for s in self._order if s.name in given}
+
+    def _split_at(self, needed: HostNeeded) -> None:
+        place = list(self._model.proto.graph.node).index(needed.node)
+        self._parts = Parts(self._model, {place: needed.reason}, self._part)
 
     def _part(self, model: LoadedModel) -> OnnxModel:
         return OnnxModel(model, self._target)

@@ -17,10 +17,10 @@ from tilewright.errors import ModelFileError
 from tilewright.interop.arguments import TensorSpec
 from tilewright.interop.dlpack import to_numpy
 from tilewright.interop.narrow import STORAGES, Coded, from_codes, is_sequence, to_codes
-from tilewright.interop.onnx.host import HostNode, as_objects
+from tilewright.interop.onnx.host import HostNode
 from tilewright.interop.onnx.loading import LoadedModel
 from tilewright.interop.onnx.protobuf import Proto, onnx
-from tilewright.interop.onnx.tensors import STRING, decode
+from tilewright.interop.onnx.tensors import STRING, decode, decode_strings
 
 
 class CompiledPart(Protocol):
@@ -134,8 +134,7 @@ class Parts:
         if name in self._tensors and name not in self._constants:
             tensor = self._tensors[name]
             is_text = tensor.data_type == STRING
-            stored = onnx().numpy_helper.to_array(tensor) if is_text else decode(tensor, self._model.folder)
-            self._constants[name] = as_objects(stored) if is_text else stored
+            self._constants[name] = decode_strings(tensor) if is_text else decode(tensor, self._model.folder)
         return self._constants.get(name)
 
     def _border(self, stages: Sequence[_Stage], n: int, known: set[str]) -> tuple[list[str], list[str]]:
