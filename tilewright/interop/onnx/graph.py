@@ -17,7 +17,7 @@ from tilewright.interop.onnx.folding import Folder, HostNeeded, StaticInputsNeed
 from tilewright.interop.onnx.loading import LoadedModel, attribute_value, attributes_of, standard_domain
 from tilewright.interop.onnx.protobuf import Proto, onnx
 from tilewright.interop.onnx.registry import Node, Rule, find_rule, lifted, takes_narrow
-from tilewright.interop.onnx.schemas import local_function, node_name, qualified, schema_of
+from tilewright.interop.onnx.schemas import local_function, node_name, qualified, reads_of, schema_of
 from tilewright.interop.onnx.tensors import STORAGE, Tensor, decode
 
 # An array, its bit patterns where no array has its type, a list of them (a sequence), or None (an absent optional).
@@ -36,9 +36,11 @@ _MALFORMED = (ArithmeticError, AttributeError, LookupError, MemoryError, TypeErr
 
 @dataclass(frozen=True)
 class Scope:
-    """The values that a graph's nodes see by name, its own before those of the graphs around it."""
+    """The values that a graph's nodes see by name, its own before those of the graphs around it, and those of its nodes
+    that are traced."""
 
     values: dict[str, Value] = field(default_factory=dict)
+    nodes: list[Proto] = field(default_factory=list)
     outer: Scope | None = None
 
     def find(self, name: str) -> Value:
@@ -112,6 +114,7 @@ class Walk:
                 message = f"{_described(proto, inputs)}: {error or type(error).__name__}"
                 raise located(ModelFileError(message, help="the node is malformed: export the model again")) from error
             scope.values.update((name, value) for name, value in zip(proto.output, results, strict=False) if name)
+            scope.nodes.append(proto)
 
     def _read(self, scope: Scope, name: str) -> Value:
         value = scope.find(name)
@@ -131,7 +134,16 @@ class Walk:
         wanted = tuple(bool(name) for name in proto.output)
         version = self.versions.get(domain, 1)
         leave = functools.partial(HostNeeded, proto) if self.leaves else None
-        node = Node(proto.op_type, version, attributes, wanted, self.folder.contents, self._inner_runner(scope), leave)
+        node = Node(
+            op=proto.op_type,
+            version=version,
+            attributes=attributes,
+            wanted=wanted,
+            contents=self.folder.contents,
+            run=self._inner_runner(scope),
+            retrace=self._retracer(scope),
+            leave=leave,
+        )
         results = _applied(rule, node, inputs)
         _check_all_read(node, domain)
         return results if _is_tuple(results) else (results,)
@@ -143,6 +155,19 @@ class Walk:
             return inner.run_graph(graph, arguments, scope)
 
         return run
+
+    def _retracer(self, scope: Scope) -> Callable[[str, Mapping[str, Value]], Value]:
+        def retrace(name: str, values: Mapping[str, Value]) -> Value:
+            wanted, needed = {name}, list[Proto]()
+            for proto in reversed(scope.nodes):
+                if any(output in wanted and output not in values for output in proto.output):
+                    needed.append(proto)
+                    wanted.update(reads_of(proto))
+            inner = Scope(dict(values), outer=scope)
+            Walk(self.model, self.folder, self.versions, self.outer, self.depth + 1)._run_nodes(needed[::-1], inner)
+            return self._read(inner, name)
+
+        return retrace
 
     # ---- operators that are defined by other operators --------------------------------------------------------------
 

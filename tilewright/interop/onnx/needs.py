@@ -16,7 +16,7 @@ from tilewright.interop.onnx.graph import MAX_DEPTH
 from tilewright.interop.onnx.loading import LoadedModel, standard_domain, text
 from tilewright.interop.onnx.protobuf import Proto
 from tilewright.interop.onnx.registry import find_rule
-from tilewright.interop.onnx.schemas import local_function, qualified, schema_of
+from tilewright.interop.onnx.schemas import local_function, node_name, qualified, schema_of
 from tilewright.interop.onnx.tensors import STRING
 
 _STRINGS = "it has strings"
@@ -109,10 +109,16 @@ def host_nodes(model: LoadedModel) -> dict[int, str]:
 
     Raises:
         ModelFileError: graphs are nested too deep.
+        UnsupportedOperatorError: derivatives are wanted in a model with such nodes.
     """
     graph = model.proto.graph
     analysis = _Analysis(model, model.versions, _declared_strings(graph))
-    return {n: reason for n, node in enumerate(graph.node) if (reason := analysis.visit(node)) is not None}
+    found = {n: reason for n, node in enumerate(graph.node) if (reason := analysis.visit(node)) is not None}
+    if found and not may_be_split(model):
+        listed = "; ".join(f"{node_name(graph.node[n])}: {reason}" for n, reason in found.items())
+        message = f"derivatives (`Gradient`) in a model with nodes that run on the host: {listed}"
+        raise located(UnsupportedOperatorError(message, help="split the model"))
+    return found
 
 
 def may_be_split(model: LoadedModel) -> bool:

@@ -6,7 +6,7 @@ depends on constants alone belongs to each part that reads it, which may then co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -20,6 +20,7 @@ from tilewright.interop.narrow import STORAGES, Coded, from_codes, is_sequence, 
 from tilewright.interop.onnx.host import HostNode
 from tilewright.interop.onnx.loading import LoadedModel
 from tilewright.interop.onnx.protobuf import Proto, onnx
+from tilewright.interop.onnx.schemas import reads_of
 from tilewright.interop.onnx.tensors import STRING, decode, decode_strings
 
 
@@ -175,18 +176,6 @@ class _Values:
             elif (constant := self.constant(name)) is not None:
                 found[name] = constant
         return found
-
-
-def reads_of(node: Proto) -> Iterator[str]:
-    """The names of the values that a node reads, those that its bodies take from around it too."""
-    yield from (name for name in node.input if name)
-    for attribute in node.attribute:
-        for graph in (attribute.g, *attribute.graphs):
-            own = {info.name for info in (*graph.input, *graph.initializer)}
-            for inner in graph.node:
-                yield from (name for name in reads_of(inner) if name not in own)
-                own.update(inner.output)
-            yield from (info.name for info in graph.output if info.name not in own)
 
 
 def _stages(graph: Proto, hosts: Mapping[int, str], reads: Sequence[Sequence[str]]) -> list[_Stage]:

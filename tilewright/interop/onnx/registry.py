@@ -9,7 +9,7 @@ from __future__ import annotations
 import bisect
 import functools
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,6 +37,7 @@ _MODULES = (
     "reduction",
     "resampling",
     "sequences",
+    "training",
     "windows",
 )
 _RULES: dict[tuple[str, str], list[tuple[int, Rule]]] = {}
@@ -48,7 +49,8 @@ class Node:
     """One node of a model as a rule sees it.
 
     `version` is that of its operator set; `wanted` says which results are named; `contents` gives the elements of a
-    value that must be known while tracing, and `run` traces a graph among the attributes. `leave`, where the node may
+    value that must be known while tracing, and `run` traces a graph among the attributes. `retrace` gives the value of
+    a name as the nodes before this one make it of other values for some names. `leave`, where the node may
     run on the host, makes the exception that says so and why. `read` collects the attributes that the rule has looked
     at.
     """
@@ -59,6 +61,7 @@ class Node:
     wanted: tuple[bool, ...]
     contents: Callable[[Array, str], Tensor]
     run: Callable[..., list[Any]] = field(repr=False)
+    retrace: Callable[[str, Mapping[str, Any]], Any] = field(repr=False)
     leave: Callable[[str], Exception] | None = field(default=None, repr=False)
     read: set[str] = field(default_factory=set[str])
 

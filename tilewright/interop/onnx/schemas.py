@@ -1,7 +1,8 @@
-"""What defines an operator: a function of the model, or a schema of ONNX."""
+"""What is written about a node: what it reads, and what defines its operator."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from tilewright.interop.onnx.loading import standard_domain
@@ -36,3 +37,18 @@ def schema_of(domain: str, op: str, version: int) -> Any:
         return definitions().get_schema(op, version, domain)
     except definitions().SchemaError:
         return None
+
+
+def reads_of(node: Proto) -> Iterator[str]:
+    """The names of the values that a node reads, those that its bodies take from around it too."""
+    yield from (name for name in node.input if name)
+    if node.op_type == "Gradient":
+        # What it is the derivative of is named by an attribute.
+        yield from (attribute.s.decode(errors="replace") for attribute in node.attribute if attribute.name == "y")
+    for attribute in node.attribute:
+        for graph in (attribute.g, *attribute.graphs):
+            own = {info.name for info in (*graph.input, *graph.initializer)}
+            for inner in graph.node:
+                yield from (name for name in reads_of(inner) if name not in own)
+                own.update(inner.output)
+            yield from (info.name for info in graph.output if info.name not in own)
