@@ -243,3 +243,82 @@ def test_a_long_transform_stays_in_a_program_that_holds_it() -> None:
     inside = tw.jit(lambda x: model(x), target="interp")(x)
     np.testing.assert_allclose(inside, model(x), atol=1e-3)
     assert model.lower(x) is not None
+
+
+# ---- what is found to depend on data when it is traced ------------------------------------------------------------
+
+
+def _nonzero() -> Any:
+    """The places of what is positive after sums along an axis, whose number depends on data."""
+    nodes = [
+        helper.make_node("CumSum", ["x", "axis"], ["sums"]),
+        helper.make_node("Relu", ["sums"], ["positive"]),
+        helper.make_node("NonZero", ["positive"], ["places"], name="where"),
+        helper.make_node("Cast", ["places"], ["y"], to=_FLOAT),
+    ]
+    return _model(nodes, [_tensor("x", ["n", 300])], [_tensor("y", None)], {"axis": np.array(1)})
+
+
+def test_too_many_elements_to_compile_for_run_on_the_host() -> None:
+    model = tw.from_onnx(_nonzero(), target="interp")
+    x = np.random.default_rng(0).standard_normal((300, 300))
+    expected = np.stack(np.nonzero(np.maximum(np.cumsum(x, 1), 0)))
+    np.testing.assert_array_equal(model(x.astype(np.float32)), expected)
+    assert len(model.host_nodes) == 1
+    assert "node 'where' (NonZero)" in model.host_nodes[0]
+
+
+def test_sizes_that_a_loop_computes_run_on_the_host() -> None:
+    # The number of halvings until one is left, as the length of a range.
+    body = helper.make_graph(
+        [
+            helper.make_node("Div", ["n", "two"], ["half"]),
+            helper.make_node("Add", ["trips", "one"], ["more"]),
+            helper.make_node("Greater", ["half", "one"], ["goes_on"]),
+        ],
+        "body",
+        [_tensor("trip", [], _INT64), _tensor("go", [], TensorProto.BOOL)]
+        + [_tensor(name, [], _INT64) for name in ("n", "trips")],
+        [_tensor("goes_on", [], TensorProto.BOOL), _tensor("half", [], _INT64), _tensor("more", [], _INT64)],
+    )
+    nodes = [
+        helper.make_node("Loop", ["", "", "x", "zero"], ["last", "count"], body=body),
+        helper.make_node("Range", ["zero", "count", "one"], ["y"], name="steps"),
+    ]
+    constants = {"zero": np.array(0), "one": np.array(1), "two": np.array(2)}
+    model = tw.from_onnx(
+        _model(nodes, [_tensor("x", [], _INT64)], [_tensor("y", None, _INT64)], constants), target="interp"
+    )
+    for n, count in ((8, 3), (33, 5), (2, 1)):
+        np.testing.assert_array_equal(model(np.array(n)), np.arange(count))
+    assert "node 'steps' (Range)" in model.host_nodes[0]
+
+
+# ---- models of features -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("norm", ["MAX", "L1", "L2"])
+def test_rows_are_normalised_as_onnx_says(norm: str) -> None:
+    node = helper.make_node("Normalizer", ["x"], ["y"], norm=norm, domain="ai.onnx.ml")
+    model = tw.from_onnx(_model([node], [_tensor("x", [2, 3])], [_tensor("y", None)]), target="interp")
+    x = np.array([[1, -4, 2], [0, 0, 0]], np.float32)
+    size = {"MAX": 2, "L1": 7, "L2": 21**0.5}[norm]
+    np.testing.assert_allclose(model(x), x / size, rtol=1e-6)
+
+
+def test_labels_scales_and_sums() -> None:
+    nodes = [
+        helper.make_node("LabelEncoder", ["x"], ["n"], keys_strings=["a", "b"], values_floats=[1.0, 2.0]),
+        helper.make_node("Scaler", ["n"], ["s"], offset=[1.0, 0.0], scale=[2.0, 0.5]),
+        helper.make_node(
+            "LinearRegressor", ["s"], ["y"], coefficients=[1.0, 2.0, 3.0, 4.0], targets=2, intercepts=[1.0, 0]
+        ),
+        helper.make_node("Binarizer", ["y"], ["above"], threshold=4.5),
+    ]
+    for node in nodes:
+        node.domain = "ai.onnx.ml"
+    outputs = [_tensor("y", None), _tensor("above", None)]
+    model = tw.from_onnx(_model(nodes, [_tensor("x", ["n", 2], _STRING)], outputs), target="interp")
+    y, above = model(np.array([["a", "b"], ["b", "b"]]))
+    np.testing.assert_array_equal(y, [[3, 4], [5, 10]])
+    np.testing.assert_array_equal(above, [[0, 0], [1, 1]])

@@ -11,7 +11,7 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from tilewright.api.array import Array, located
-from tilewright.errors import ModelFileError, TilewrightError, UnsupportedOperatorError
+from tilewright.errors import DataDependentShapeError, ModelFileError, TilewrightError, UnsupportedOperatorError
 from tilewright.interop.narrow import Coded, is_sequence
 from tilewright.interop.onnx.folding import Folder, HostNeeded, StaticInputsNeeded
 from tilewright.interop.onnx.loading import LoadedModel, attribute_value, attributes_of, standard_domain
@@ -107,6 +107,8 @@ class Walk:
             except StaticInputsNeeded:
                 raise
             except TilewrightError as error:
+                if self.leaves and isinstance(error, DataDependentShapeError):
+                    raise HostNeeded(proto, error.message) from None
                 error.message = f"{_described(proto, inputs)}: {error.message}"
                 error.args = (error.message,)
                 raise

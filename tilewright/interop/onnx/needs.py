@@ -24,9 +24,8 @@ _SIZES = "the sizes of its results depend on data"
 _REFERENCE = "only the package `onnx` computes it"
 _ML = "ai.onnx.ml"
 _ML_OPERATORS = (
-    *("ArrayFeatureExtractor", "Binarizer", "FeatureVectorizer", "Imputer", "LabelEncoder", "LinearClassifier"),
-    *("LinearRegressor", "Normalizer", "OneHotEncoder", "SVMClassifier", "SVMRegressor", "Scaler", "TreeEnsemble"),
-    *("TreeEnsembleClassifier", "TreeEnsembleRegressor"),
+    *("FeatureVectorizer", "Imputer", "LabelEncoder", "LinearClassifier", "OneHotEncoder", "SVMClassifier"),
+    *("SVMRegressor", "TreeEnsemble", "TreeEnsembleClassifier", "TreeEnsembleRegressor"),
 )
 # Operators that always run on the host, and why.
 HOST_OPERATORS: dict[tuple[str, str], str] = {

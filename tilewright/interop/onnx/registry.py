@@ -24,6 +24,7 @@ Tensor = np.ndarray[Any, Any]
 Rule = Callable[..., Any]
 
 _MODULES = (
+    "classical",
     "control",
     "creation",
     "elementwise",
