@@ -161,6 +161,17 @@ def test_errors_on_the_host_name_the_node() -> None:
         model()
 
 
+def test_tensors_of_a_node_on_the_host_are_in_the_model() -> None:
+    keys = numpy_helper.from_array(np.array([1, 2]), "keys")
+    keys.data_location = TensorProto.EXTERNAL
+    entry = keys.external_data.add()
+    entry.key, entry.value = "location", "/etc/passwd"
+    node = helper.make_node("LabelEncoder", ["x"], ["y"], keys_tensor=keys, values_floats=[1.0], domain="ai.onnx.ml")
+    model = tw.from_onnx(_model([node], [_tensor("x", [1], _INT64)], [_tensor("y", None)]))
+    with pytest.raises(UnsupportedOperatorError, match="files of their own"):
+        model(np.array([1]))
+
+
 def test_arguments_stay_as_they_are() -> None:
     x = np.array([3.0, 1.0, 3.0], np.float32)
     model = tw.from_onnx(_model([helper.make_node("Unique", ["x"], ["y"])], [_tensor("x", [3])], [_tensor("y", None)]))

@@ -33,9 +33,14 @@ class HostNode:
         self._evaluate: Callable[[Values], Sequence[Any]] | None = None
 
     @property
-    def text(self) -> str:
+    def makes(self) -> tuple[str, ...]:
+        """The names of the results."""
+        return tuple(name for name in self.proto.output if name)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
         """The node, and why it is on the host."""
-        return f"{node_name(self.proto)}: {self.reason}"
+        return (f"{node_name(self.proto)}: {self.reason}",)
 
     def run(self, values: Values) -> dict[str, Any]:
         """The results by name, of values by name: NumPy arrays, lists of them, or None. Strings are objects.
@@ -52,8 +57,7 @@ class HostNode:
                 self._evaluate = self._prepared()
             with np.errstate(all="ignore"):
                 results = self._evaluate({name: _read_only(values[name]) for name in self.reads})
-            names = [name for name in self.proto.output if name]
-            return {name: _plain(result) for name, result in zip(names, results, strict=True)}
+            return {name: _plain(result) for name, result in zip(self.makes, results, strict=True)}
         except TilewrightError as error:
             error.message = f"{node_name(self.proto)}: {error.message}"
             error.args = (error.message,)

@@ -176,7 +176,7 @@ class OnnxModel:
         return OnnxModel(model, self._target)
 
     def _check_whole(self, what: str) -> None:
-        if self._hosts and self._parts is not None:
+        if self._hosts:
             listed = "; ".join(self.host_nodes)
             message = f"a model with nodes that run on the host cannot be {what}: {listed}"
             raise located(UnsupportedOperatorError(message, help="call it by itself, outside of `tw.jit`"))

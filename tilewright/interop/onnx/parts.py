@@ -68,6 +68,27 @@ class _Stage:
     hosts: list[int] = field(default_factory=list[int])
 
 
+@dataclass(frozen=True)
+class _PartStep:
+    """A compiled part and the values that it is given, by name. It has what a `HostNode` has."""
+
+    part: CompiledPart
+    reads: tuple[str, ...]
+
+    @property
+    def makes(self) -> tuple[str, ...]:
+        return tuple(spec.name for spec in self.part.outputs)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return self.part.host_nodes
+
+    def run(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        results = self.part(**{name: _as_argument(value) for name, value in values.items()})
+        results = [results] if len(self.makes) == 1 else results
+        return {name: _as_numpy(result) for name, result in zip(self.makes, results, strict=True)}
+
+
 class Parts:
     """The steps of a model in order. `hosts` are the places of the nodes that run on the host, and why; `compiled`
     makes a function of a part."""
@@ -80,31 +101,31 @@ class Parts:
         self._tensors = {tensor.name: tensor for tensor in self._graph.initializer}
         self._constants: dict[str, Any] = {}
         self._reads = [tuple(dict.fromkeys(reads_of(node))) for node in self._graph.node]
-        self._steps: list[HostNode | CompiledPart] = []
-        self._names: dict[CompiledPart, tuple[str, ...]] = {}
+        self._steps: list[HostNode | _PartStep] = []
         stages = _stages(self._graph, hosts, self._reads)
         known = {info.name for info in self._graph.input}
         for n, stage in enumerate(stages):
             given, wanted = self._border(stages, n, known)
             if wanted:
-                part = compiled(self._part(stage, given, wanted))
-                self._steps.append(part)
-                self._names[part] = tuple(given)
+                self._steps.append(_PartStep(compiled(self._part(stage, given, wanted)), tuple(given)))
             known.update(wanted)
             for place in stage.hosts:
                 node = self._graph.node[place]
                 self._steps.append(HostNode(node, self._reads[place], hosts[place], model))
                 known.update(node.output)
+        last = {name: n for n, step in enumerate(self._steps) for name in (*step.makes, *step.reads)}
+        kept = {info.name for info in self._graph.output}
+        self._done = [[name for name in last if last[name] == n and name not in kept] for n in range(len(self._steps))]
 
     @property
     def host_nodes(self) -> tuple[str, ...]:
         """What runs on the host, and why, in order."""
-        return tuple(text for step in self._steps for text in _described(step))
+        return tuple(text for step in self._steps for text in step.texts)
 
     @property
     def compiled_parts(self) -> int:
         """How many steps are compiled programs."""
-        return len(self._names)
+        return sum(isinstance(step, _PartStep) for step in self._steps)
 
     def run(self, given: Mapping[str, Any]) -> Any:
         """Results of inputs by name, as `OnnxModel` gives them; all arrays are NumPy's.
@@ -113,15 +134,10 @@ class Parts:
             TilewrightError: as a call of a model does, and where a node cannot be evaluated.
         """
         values = _Values({name: _as_numpy(value) for name, value in given.items()}, self._constant)
-        for step in self._steps:
-            if isinstance(step, HostNode):
-                values.known.update(step.run(values.of(step.reads)))
-                continue
-            arguments = values.of(self._names[step])
-            results = step(**{name: _as_argument(value) for name, value in arguments.items()})
-            results = [results] if len(step.outputs) == 1 else results
-            names = (spec.name for spec in step.outputs)
-            values.known.update((name, _as_numpy(result)) for name, result in zip(names, results, strict=True))
+        for step, done in zip(self._steps, self._done, strict=True):
+            values.known.update(step.run(values.of(step.reads)))
+            for name in done:
+                values.known.pop(name, None)
         names = [info.name for info in self._graph.output]
         found = values.of(names)
         for name in names:
@@ -227,10 +243,6 @@ def _makers_of(names: Iterable[str], makers: Mapping[str, int], reads: Sequence[
             found.add(place)
             pending.extend(reads[place])
     return found
-
-
-def _described(step: HostNode | CompiledPart) -> tuple[str, ...]:
-    return (step.text,) if isinstance(step, HostNode) else step.host_nodes
 
 
 def _as_numpy(value: Any) -> Any:
