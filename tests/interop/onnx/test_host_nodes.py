@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import locale
+import random
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,14 @@ import pytest
 
 import tilewright as tw
 from tilewright.errors import DTypeError, ModelFileError, ShapeError, UnsupportedOperatorError
+from tilewright.interop.onnx.loading import load_model
+from tilewright.interop.onnx.model import OnnxModel
 from tilewright.interop.onnx.parts import Parts
 
 onnx = pytest.importorskip("onnx")
 
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+from onnx.reference import ReferenceEvaluator  # noqa: E402
 
 _INT64, _STRING, _FLOAT = TensorProto.INT64, TensorProto.STRING, TensorProto.FLOAT
 
@@ -186,6 +190,55 @@ def test_an_initialiser_may_be_replaced_by_an_argument() -> None:
     x = np.array([3, 1, 3], np.float32)
     np.testing.assert_array_equal(model(x), [2, 6])
     np.testing.assert_array_equal(model(x, np.float32(5)), [5, 15])
+
+
+def _random_graph(random_: random.Random) -> tuple[Any, dict[int, str]]:
+    """A graph of sums and products of inputs, constants and what was made before, and nodes of it for the host."""
+    names, nodes = ["x", "y", "c", "d"], list[Any]()
+    for n in range(random_.randint(3, 14)):
+        op = random_.choice(["Add", "Mul", "Max", "Constant"])
+        if op == "Constant":
+            nodes.append(helper.make_node(op, [], [f"v{n}"], value_floats=[float(n), 1.0]))
+        else:
+            nodes.append(helper.make_node(op, random_.choices(names, k=2), [f"v{n}"]))
+        names.append(f"v{n}")
+    outputs = [_tensor(name, None) for name in random_.sample(names, 3)]
+    constants = {"c": np.array([0.5, -1], np.float32), "d": np.array([2, 3], np.float32)}
+    model = _model(nodes, [_tensor("x", [2]), _tensor("y", [2])], outputs, constants)
+    return model, {n: "to see" for n in range(len(nodes)) if random_.random() < 0.35}
+
+
+def _most_parts(graph: Any, hosts: dict[int, str]) -> int:
+    """The longest alternation of compiled nodes and host nodes on a way through the graph, in compiled nodes, where a
+    node that depends on constants alone counts for nothing."""
+    makers = {node.output[0]: n for n, node in enumerate(graph.node)}
+
+    def is_constant(n: int) -> bool:
+        return n not in hosts and all(
+            name in "cd" or (name in makers and is_constant(makers[name])) for name in graph.node[n].input
+        )
+
+    def parts(n: int) -> tuple[int, bool]:
+        before = [parts(makers[name]) for name in graph.node[n].input if name in makers]
+        most = max(before, default=(0, True))
+        if n in hosts or is_constant(n):
+            return most[0], n in hosts
+        return max((count + (on_host or count == 0) for count, on_host in before), default=1), False
+
+    return max((parts(n)[0] for n in range(len(graph.node))), default=0)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_graphs_in_parts_are_those_in_one(seed: int) -> None:
+    proto, hosts = _random_graph(random.Random(seed))
+    loaded = load_model(proto)
+    parts = Parts(loaded, hosts, lambda part: OnnxModel(part, "interp"))
+    x, y = np.array([1, 2], np.float32), np.array([-1, 0.25], np.float32)
+    expected = ReferenceEvaluator(proto).run(None, {"x": x, "y": y})
+    for found, wanted in zip(parts.run({"x": x, "y": y}), expected, strict=True):
+        np.testing.assert_array_equal(found, wanted)
+    # Constants alone, for a host node or as a result, make a part too.
+    assert parts.compiled_parts <= _most_parts(proto.graph, hosts) + 1
 
 
 # ---- Fourier transforms -------------------------------------------------------------------------------------------
