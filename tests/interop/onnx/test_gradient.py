@@ -239,6 +239,36 @@ def test_derivatives_may_be_taken_elsewhere_and_twice() -> None:
     np.testing.assert_array_equal(np.array(found), [30, 70, 50, 10])
 
 
+def test_second_derivatives_go_through_what_the_first_was_cut_at() -> None:
+    # With s = x x, h = s x and y = h s, the derivative of y by h is s: taken as a function of x, its slope is 2 x.
+    nodes = [
+        helper.make_node("Mul", ["x", "x"], ["s"]),
+        helper.make_node("Mul", ["s", "x"], ["h"]),
+        helper.make_node("Mul", ["h", "s"], ["y"]),
+        _gradient(["h"], ["by_h"], xs=["h"], y="y"),
+        _gradient(["x"], ["slope"], xs=["x"], y="by_h"),
+        _gradient(["x"], ["whole"], xs=["x"], y="y"),  # 5 x^4
+        _gradient(["x"], ["again"], xs=["x"], y="whole"),  # 20 x^3
+    ]
+    model = _model(nodes, {"x": []}, ["by_h", "slope", "whole", "again"], {})
+    np.testing.assert_array_equal(np.array(model(np.float32(3))), [9, 6, 405, 540])
+
+
+def test_derivatives_in_a_branch_go_back_into_the_graph_around() -> None:
+    def branch(name: str, at: str) -> Any:
+        outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None)]
+        return helper.make_graph([_gradient([at], [name], xs=["x"], y="y")], name, [], outputs)
+
+    nodes = [
+        helper.make_node("Mul", ["x", "x"], ["y"]),
+        helper.make_node("Greater", ["x", "other"], ["larger"]),
+        helper.make_node("If", ["larger"], ["d"], then_branch=branch("a", "x"), else_branch=branch("b", "other")),
+    ]
+    model = _model(nodes, {"x": [], "other": []}, ["d"], {})
+    assert model(np.float32(3), np.float32(2)) == 6
+    assert model(np.float32(3), np.float32(7)) == 14
+
+
 def test_malformed_gradients_are_refused() -> None:
     def refused(gradient: Any, error: type[Exception], match: str) -> None:
         nodes = [helper.make_node("Mul", ["x", "x"], ["y"]), helper.make_node("Unique", ["x"], ["u"])]

@@ -43,6 +43,11 @@ class Scope:
     nodes: list[Proto] = field(default_factory=list)
     outer: Scope | None = None
 
+    def traced(self) -> list[Proto]:
+        """The nodes that are traced, around and here, in order; those that are traced again stay where they were."""
+        around = [] if self.outer is None else self.outer.traced()
+        return list({id(proto): proto for proto in (*around, *self.nodes)}.values())
+
     def find(self, name: str) -> Value:
         """The value called `name`.
 
@@ -161,12 +166,13 @@ class Walk:
     def _retracer(self, scope: Scope) -> Callable[[str, Mapping[str, Value]], Value]:
         def retrace(name: str, values: Mapping[str, Value]) -> Value:
             wanted, needed = {name}, list[Proto]()
-            for proto in reversed(scope.nodes):
+            for proto in reversed(scope.traced()):
                 if any(output in wanted and output not in values for output in proto.output):
                     needed.append(proto)
                     wanted.update(reads_of(proto))
             inner = Scope(dict(values), outer=scope)
-            Walk(self.model, self.folder, self.versions, self.outer, self.depth + 1)._run_nodes(needed[::-1], inner)
+            walk = Walk(self.model, self.folder, self.versions, self.outer, self.depth + 1)
+            walk._run_nodes(needed[::-1], inner)
             return self._read(inner, name)
 
         return retrace
