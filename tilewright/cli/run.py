@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from tilewright.interop.arguments import TensorSpec
+    from tilewright.interop.onnx import OnnxModel
+    from tilewright.interop.stablehlo.model import StableHloModel
     from tilewright.runtime.manifest import ArraySpec
     from tilewright.runtime.program import AnyProgram
 
@@ -161,9 +163,12 @@ def _run_program(file: Path, inputs: Sequence[Path], repeat: int) -> Report:
 
 def _run_model(file: Path, inputs: Sequence[Path], repeat: int, compare: str | None) -> Report:
     from tilewright.api.importers import from_onnx, from_stablehlo
+    from tilewright.interop.onnx import OnnxModel
 
     model = from_onnx(file) if file.suffix == ".onnx" else from_stablehlo(file)
     arrays = _inputs([_model_input(spec, given=bool(inputs)) for spec in model.inputs], inputs)
+    if isinstance(model, OnnxModel) and model.host_nodes_for(*arrays):
+        return _run_in_parts(file, model, arrays, repeat, compare)
     start = time.perf_counter()
     compiled = model.lower(*arrays).compile()
     compile_s = time.perf_counter() - start
@@ -171,9 +176,7 @@ def _run_model(file: Path, inputs: Sequence[Path], repeat: int, compare: str | N
     if program is None:
         raise ArgumentError("this target makes no programs to describe", help="use --target cpu")
     result, times = _timed(model, arrays, repeat)
-    inputs_found = [_found(spec, array) for spec, array in zip(model.inputs, arrays, strict=True)]
-    results: list[Any] = [result] if len(model.outputs) == 1 else [*result]
-    outputs_found = [_found(spec, array) for spec, array in zip(model.outputs, results, strict=True)]
+    inputs_found, outputs_found, results = _all_found(model, arrays, result)
     described = _describe(file, program, inputs_found, outputs_found, result, times)
     threads = described.document["threads"]
     document: dict[str, Any] = {**described.document, "compile_s": compile_s}
@@ -196,13 +199,51 @@ def _run_model(file: Path, inputs: Sequence[Path], repeat: int, compare: str | N
     return Report(document, show, 0 if found is None or found.agrees else 1)
 
 
+def _run_in_parts(file: Path, model: OnnxModel, arrays: list[Any], repeat: int, compare: str | None) -> Report:
+    """A model with nodes on the host, which is no one program."""
+    from tilewright.options import current
+    from tilewright.runtime.cpu_features import default_threads
+
+    start = time.perf_counter()
+    model(*arrays)
+    first_call_s = time.perf_counter() - start
+    result, times = _timed(model, arrays, repeat)
+    inputs, outputs, results = _all_found(model, arrays, result)
+    threads = current().threads or default_threads()
+    document = _call_document(file, inputs, outputs, results, times, threads)
+    document |= {"first_call_s": first_call_s, "host_nodes": list(model.host_nodes)}
+    found = None if compare is None else run_model.compare(file, model, arrays, results, repeat, threads)
+    if found is not None:
+        document["compared"] = found.document()
+
+    def show(console: Console) -> None:
+        pairs: dict[str, object] = {"model": "in parts, with nodes that run on the host between programs"}
+        pairs |= {f"on the host {n}": text for n, text in enumerate(model.host_nodes, 1)}
+        pairs |= _array_pairs(document, inputs, outputs)
+        pairs["first call"] = seconds_text(first_call_s)
+        pairs["time"] = _time_text(document)
+        show_pairs(console, pairs if found is None else pairs | {found.library: found.text()})
+
+    return Report(document, show, 0 if found is None or found.agrees else 1)
+
+
+def _all_found(
+    model: OnnxModel | StableHloModel, arrays: Sequence[Any], result: Any
+) -> tuple[list[ArraySpec], list[ArraySpec], list[Any]]:
+    """What the inputs and outputs of a model were in a call, and the results as a list."""
+    inputs = [_found(spec, array) for spec, array in zip(model.inputs, arrays, strict=True)]
+    results: list[Any] = [result] if len(model.outputs) == 1 else [*result]
+    return inputs, [_found(spec, array) for spec, array in zip(model.outputs, results, strict=True)], results
+
+
 def _found(spec: TensorSpec, array: Any) -> ArraySpec:
     """What an input or output of a model was in a call."""
     from tilewright.dtypes import from_numpy
     from tilewright.runtime.manifest import ArraySpec
 
     try:
-        return ArraySpec(spec.name, array.shape, from_numpy(array.dtype).name)
+        is_text = array.dtype.kind in "OU"
+        return ArraySpec(spec.name, array.shape, "string" if is_text else from_numpy(array.dtype).name)
     except (AttributeError, KeyError):
         raise ArgumentError(f"{spec} is no array to describe", help="call the model with `tw.from_onnx`") from None
 
@@ -210,10 +251,13 @@ def _found(spec: TensorSpec, array: Any) -> ArraySpec:
 def _model_input(spec: TensorSpec, *, given: bool) -> ArraySpec:
     """An input of a model as one of a program; files bring the sizes that the model leaves open."""
     from tilewright.dtypes import DType
+    from tilewright.interop.arguments import STRINGS
     from tilewright.runtime.manifest import ArraySpec
 
     sizes = [n for n in spec.shape or () if isinstance(n, int)]
     is_open = spec.shape is None or len(sizes) < len(spec.shape)
+    if spec.dtype == STRINGS and given:
+        return ArraySpec(spec.name, tuple(sizes), "string")
     if not isinstance(spec.dtype, DType) or (is_open and not given):
         message = f"the input {spec} has sizes that the model leaves open, or elements of no array type"
         raise ArgumentError(message, help="give each input with --input x.npy")
@@ -269,24 +313,36 @@ def _describe(
     manifest = program.manifest
     threads = current().threads or default_threads()
     results: list[Any] = [*result] if isinstance(result, tuple) else [result]
-    described = [_array_document(s) | _summary(a) for s, a in zip(outputs, results, strict=True)]
     document: dict[str, Any] = {
-        "file": str(file),
         "name": manifest.name,
         "triple": manifest.triple,
         "cpu": manifest.cpu,
         "features": list(manifest.features),
-        "inputs": [_array_document(spec) for spec in inputs],
-        "outputs": described,
         "arena_bytes": manifest.memory_bytes(threads),
         "constants_bytes": sum(constant.nbytes for constant in manifest.constants),
         "estimated_s": manifest.estimated_seconds,
+    }
+    document = _call_document(file, inputs, outputs, results, times, threads) | document
+    return Report(document, lambda console: _show_program(console, document, program, inputs, outputs))
+
+
+def _call_document(
+    file: Path,
+    inputs: Sequence[ArraySpec],
+    outputs: Sequence[ArraySpec],
+    results: Sequence[Any],
+    times: Sequence[float],
+    threads: int,
+) -> dict[str, Any]:
+    return {
+        "file": str(file),
+        "inputs": [_array_document(spec) for spec in inputs],
+        "outputs": [_array_document(s) | _summary(a) for s, a in zip(outputs, results, strict=True)],
         "threads": threads,
         "calls": len(times),
         "median_s": times[len(times) // 2],
         "best_s": times[0],
     }
-    return Report(document, lambda console: _show_program(console, document, program, inputs, outputs))
 
 
 def _show_program(
@@ -299,14 +355,25 @@ def _show_program(
     manifest = program.manifest
     pairs: dict[str, object] = {"program": f"{manifest.name} for {manifest.cpu} ({manifest.triple})"}
     pairs["features"] = " ".join(manifest.features)
-    pairs |= {f"input {spec.name}": spec for spec in inputs}
+    pairs |= _array_pairs(document, inputs, outputs)
+    pairs["arena"] = f"{bytes_text(document['arena_bytes'])}, constants {bytes_text(document['constants_bytes'])}"
+    pairs["time"] = _time_text(document)
+    show_pairs(console, pairs)
+
+
+def _array_pairs(
+    document: dict[str, Any], inputs: Sequence[ArraySpec], outputs: Sequence[ArraySpec]
+) -> dict[str, object]:
+    pairs: dict[str, object] = {f"input {spec.name}": spec for spec in inputs}
     for spec, found in zip(outputs, document["outputs"], strict=True):
         values = "".join(f", {name} {found[name]:.6g}" for name in ("minimum", "maximum", "mean") if name in found)
         pairs[f"output {spec.name}"] = f"{spec}{values}"
-    pairs["arena"] = f"{bytes_text(document['arena_bytes'])}, constants {bytes_text(document['constants_bytes'])}"
+    return pairs
+
+
+def _time_text(document: dict[str, Any]) -> str:
     median, best = seconds_text(document["median_s"]), seconds_text(document["best_s"])
-    pairs["time"] = f"median {median}, best {best} of {document['calls']} calls, threads {document['threads']}"
-    show_pairs(console, pairs)
+    return f"median {median}, best {best} of {document['calls']} calls, threads {document['threads']}"
 
 
 def _array_document(spec: ArraySpec) -> dict[str, Any]:
@@ -314,10 +381,10 @@ def _array_document(spec: ArraySpec) -> dict[str, Any]:
 
 
 def _summary(array: Any) -> dict[str, float]:
-    """Smallest, largest and mean element; nothing of an empty array."""
+    """Smallest, largest and mean element; nothing of an empty array, or of strings."""
     import numpy as np
 
-    if not array.size:
+    if not array.size or array.dtype.kind in "OU":
         return {}
     wide = np.asarray(array, np.float64)
     return {"minimum": float(wide.min()), "maximum": float(wide.max()), "mean": float(wide.mean())}

@@ -87,15 +87,24 @@ def compare(
     repeat: int,
     threads: int,
 ) -> Compared:
-    """Run a model by ONNX Runtime, on the CPU and with as many threads, in turns with ours."""
+    """Run a model by ONNX Runtime, on the CPU and with as many threads, in turns with ours.
+
+    Raises:
+        ArgumentError: it does not run the model.
+    """
     onnxruntime: Any = importlib.import_module("onnxruntime")
     settings = onnxruntime.SessionOptions()
     settings.intra_op_num_threads = threads
     settings.inter_op_num_threads = 1
     settings.log_severity_level = 3
-    session = onnxruntime.InferenceSession(str(file), settings, providers=["CPUExecutionProvider"])
     feeds = {spec.name: array for spec, array in zip(model.inputs, arrays, strict=True)}
-    theirs = session.run([spec.name for spec in model.outputs], feeds)
+    try:
+        session = onnxruntime.InferenceSession(str(file), settings, providers=["CPUExecutionProvider"])
+        theirs = session.run([spec.name for spec in model.outputs], feeds)
+    except Exception as error:  # its classes have no ancestor of their own
+        reason = str(error).splitlines()[0][:500] if str(error) else type(error).__name__
+        message = f"onnxruntime does not run this model: {reason}"
+        raise ArgumentError(message, help="run it without `--compare`") from error
     ours_s, theirs_s = _in_turns([lambda: model(*arrays), lambda: session.run(None, feeds)], repeat)
     difference = max((_difference(a, b) for a, b in zip(results, theirs, strict=True)), default=0.0)
     return Compared("onnxruntime", onnxruntime.__version__, ours_s, theirs_s, difference)
@@ -115,7 +124,9 @@ def _in_turns(calls: Sequence[Callable[[], object]], repeat: int) -> list[float]
 
 
 def _difference(ours: Any, theirs: Any) -> float:
-    """Infinite where shapes, or NaNs, are not the same."""
+    """Infinite where shapes, NaNs or strings are not the same."""
+    if np.asarray(ours).dtype.kind in "OU":
+        return 0.0 if np.array_equal(ours, theirs) else float("inf")
     a, b = (np.asarray(array, np.float64) for array in (ours, theirs))
     if a.shape != b.shape or not np.array_equal(np.isnan(a), np.isnan(b)):
         return float("inf")

@@ -17,12 +17,15 @@ from tilewright.frontend import tracing
 from tilewright.interop.narrow import STORAGES, Coded, from_codes, is_sequence, to_codes
 from tilewright.layout.dims import Dim
 
+# The element type of tensors of strings.
+STRINGS: np.dtype[Any] = np.dtype(np.str_)
+
 
 @dataclass(frozen=True)
 class TensorSpec:
     """An input or output of a model. Sizes are integers, names that a call binds, or None where anything goes; `shape`
-    is None where not even the number of axes is known. `dtype` is None for sequences and optionals, and that of
-    `ml_dtypes` where arrays here have no such type."""
+    is None where not even the number of axes is known. `dtype` is None for sequences and optionals, that of `ml_dtypes`
+    where arrays here have no such type, and `STRINGS` for strings."""
 
     name: str
     dtype: DType | np.dtype[Any] | None
@@ -32,7 +35,7 @@ class TensorSpec:
         if self.dtype is None:
             return f"{self.name}: not an array"
         shape = "..." if self.shape is None else ", ".join("?" if n is None else str(n) for n in self.shape)
-        return f"{self.name}: {self.dtype}[{shape}]"
+        return f"{self.name}: {'string' if self.dtype == STRINGS else self.dtype}[{shape}]"
 
 
 def as_numpy(results: Any) -> Any:
@@ -90,6 +93,9 @@ def checked(spec: TensorSpec, value: Any, sizes: dict[str, int]) -> Any:
     """An argument that fits its input; `sizes` binds the names of sizes."""
     if spec.dtype is None:
         return value
+    if spec.dtype == STRINGS:
+        value = _strings(spec, value)
+        return _fitting(spec, value, value.shape, sizes)
     storage = spec.dtype.numpy if isinstance(spec.dtype, DType) else spec.dtype
     if isinstance(value, bool | int | float):
         value = np.asarray(value, storage)
@@ -100,6 +106,21 @@ def checked(spec: TensorSpec, value: Any, sizes: dict[str, int]) -> Any:
         raise located(DTypeError(f"the input {spec.name!r} is of {dtype}, not {spec.dtype}", help="cast it"))
     if storage in STORAGES:
         value = to_codes(value)
+    return _fitting(spec, value, shape, sizes)
+
+
+def _strings(spec: TensorSpec, value: Any) -> np.ndarray[Any, Any]:
+    """Strings as an array of objects."""
+    array = value if isinstance(value, np.ndarray) else np.asarray(value, object)
+    items: list[Any] = array.reshape(-1).tolist()
+    if array.dtype.kind not in "UOT" or not all(isinstance(item, str) for item in items):
+        message = f"the input {spec.name!r} is of {array.dtype}, not of strings alone"
+        raise located(DTypeError(message, help="give a NumPy array of strings"))
+    return array.astype(object)
+
+
+def _fitting(spec: TensorSpec, value: Any, shape: Any, sizes: dict[str, int]) -> Any:
+    """An argument whose shape fits its input."""
     if spec.shape is None:
         return value
     found = tuple(int(n) for n in shape)

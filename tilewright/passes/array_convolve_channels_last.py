@@ -32,6 +32,7 @@ After:
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Sequence
@@ -246,12 +247,11 @@ class _Writer:
         taps = math.prod(sizes.window)
         order = (*range(2, 2 + rank), 1, 0)
         weights = self._ordered(order, array_type(self.op.operands[1]).shape, (taps, sizes.results))
-        total: SSAValue | None = None
+        terms: list[SSAValue] = []
         for tap, place in enumerate(itertools.product(*map(range, sizes.window))):
             factors = self._add("slice", [weights], starts=(tap, 0), limits=(tap + 1, sizes.results), strides=(1, 1))
-            term = self._add("map", [self._seen(image, place), self._everywhere(factors)], fn="multiply")
-            total = term if total is None else self._add("map", [total, term], fn="add")
-        assert total is not None  # a window has at least one position
+            terms.append(self._add("map", [self._seen(image, place), self._everywhere(factors)], fn="multiply"))
+        total = functools.reduce(lambda sum, term: self._add("map", [sum, term], fn="add"), terms)
         return total if array_type(total).dtype == result else self._add("cast", [total], dtype=result.name)
 
     def _seen(self, image: SSAValue, place: tuple[int, ...]) -> SSAValue:

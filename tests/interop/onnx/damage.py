@@ -3,7 +3,7 @@
     python -m tests.interop.onnx.damage --count 1000 --seed 0
 
 Bytes of the file are changed, or fields of its messages. Each model is loaded and traced for its test's inputs, which
-finds what is malformed; it is not run.
+finds what is malformed; it is run only where nodes of it run on the host.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+from onnx import TensorProto, helper, numpy_helper
 
 import tilewright as tw
 from tests.interop.onnx.cases import cases
@@ -56,7 +57,7 @@ def _change(model: Any, random_: random.Random) -> None:
         node.input[random_.randrange(len(node.input))] = random_.choice(["", "nothing", *node.output, *node.input])
     elif choice == 4:
         node.op_type = random_.choice(
-            ["Add", "Reshape", "Conv", "Loop", "Concat", "Slice", "Nothing", "Resize", "LSTM"]
+            ["Add", "Reshape", "Conv", "Loop", "Concat", "Slice", "Nothing", "Resize", "LSTM", "Unique", "StringConcat"]
         )
     elif choice == 5 and model.graph.initializer:
         tensor = random_.choice(model.graph.initializer)
@@ -66,24 +67,54 @@ def _change(model: Any, random_: random.Random) -> None:
 
 
 def outcome(source: Any, inputs: list[Any]) -> str:
-    """The class of the error, or "traced"."""
+    """The class of the error, "traced", or "run"."""
     start = time.perf_counter()
     try:
-        tw.from_onnx(source).lower(*inputs)
+        model = tw.from_onnx(source, target="interp")
+        if model.host_nodes:
+            model(*inputs)
+        else:
+            model.lower(*inputs)
     except (CompilerBug, VerificationError):
         raise
     except TilewrightError as error:
         result = type(error).__name__
     else:
-        result = "traced"
+        result = "run" if model.host_nodes else "traced"
     took = time.perf_counter() - start
     return result if took < _SLOW_S else f"slow ({result})"
 
 
 def subjects() -> list[tuple[str, bytes, list[Any]]]:
-    """Small models of the backend tests with their inputs."""
+    """Small models of the backend tests with their inputs, and one in parts of every tenth."""
     found = [case for case in cases("node") if case.data_sets and len(case.model.SerializeToString()) < 4000]
-    return [(case.name, case.model.SerializeToString(), list(case.data_sets[0][0])) for case in found]
+    given = [(case.name, case.model.SerializeToString(), list(case.data_sets[0][0])) for case in found]
+    return given + [_in_parts()] * (len(given) // 10)
+
+
+def _in_parts() -> tuple[str, bytes, list[Any]]:
+    """A model of programs before and after nodes on the host."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["positive"]),
+        helper.make_node("Unique", ["positive"], ["values", "", "places"], sorted=1),
+        helper.make_node("Cast", ["places"], ["numbers"], to=TensorProto.FLOAT),
+        helper.make_node("Reshape", ["values", "column"], ["rows"]),
+        helper.make_node("Mul", ["rows", "numbers"], ["product"]),
+        helper.make_node("StringNormalizer", ["text"], ["loud"], case_change_action="UPPER", stopwords=["cat"]),
+        helper.make_node("Equal", ["loud", "known"], ["same"]),
+        helper.make_node("Where", ["same", "product", "numbers"], ["y"]),
+    ]
+    constants = [numpy_helper.from_array(np.array([-1, 1]), "column")]
+    constants.append(numpy_helper.from_array(np.array(["DOG"], object), "known"))
+    inputs = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n"]),
+        helper.make_tensor_value_info("text", TensorProto.STRING, ["m"]),
+    ]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+    graph = helper.make_graph(nodes, "parts", inputs, outputs, constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
+    arrays = [np.array([1, -2, 1, 3], np.float32), np.array(["cat", "dog"])]
+    return "parts", model.SerializeToString(), arrays
 
 
 def _stop(number: int, frame: Any) -> None:

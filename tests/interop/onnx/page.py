@@ -11,13 +11,15 @@ from onnx import defs
 
 from tests.interop.onnx.cases import Outcome
 from tilewright.interop.onnx.loading import NEWEST_OPSET
+from tilewright.interop.onnx.needs import HOST_OPERATORS
 from tilewright.interop.onnx.registry import find_rule
 
 _HEAD = """# ONNX operators
 
 `tw.from_onnx` reads opsets up to {opset}. Each operator is traced as array functions by a rule of its own, or by the
-function that ONNX defines it by. `python -m tests.interop.onnx.suite` runs the backend tests of the package `onnx`
-{version} on `cpu`, at their own tolerances, and writes this page.
+function that ONNX defines it by; what no program can hold runs on the host, between programs.
+`python -m tests.interop.onnx.suite` runs the backend tests of the package `onnx` {version} on `cpu`, at their own
+tolerances, and writes this page.
 
 ## Backend tests
 
@@ -29,7 +31,8 @@ function that ONNX defines it by. `python -m tests.interop.onnx.suite` runs the 
 
 ## Operators
 
-"Rule" is a rule of its own, "definition" the function of ONNX. Tests are those of one node that is this operator.
+"Rule" is a rule of its own, "definition" the function of ONNX, "host" the reference evaluator of the package `onnx`,
+which moves data for any other operator too where they are strings. Tests are those of one node that is this operator.
 
 | Operator | By | Tests passed | Why not all |
 |---|---|---:|---|
@@ -54,14 +57,16 @@ def _kind_row(kind: str, outcomes: Sequence[Outcome]) -> str:
 
 
 def _names() -> list[str]:
-    schemas = [s for s in defs.get_all_schemas() if not s.deprecated and "preview" not in s.domain]
+    schemas = [s for s in defs.get_all_schemas() if not s.deprecated]
     return sorted(f"{s.domain}.{s.name}" if s.domain else s.name for s in schemas)
 
 
 def _operator_row(name: str, outcomes: Sequence[Outcome]) -> str:
     domain, _, op = name.rpartition(".")
     schema = defs.get_schema(op, domain=domain)
-    if find_rule(domain, op, NEWEST_OPSET) is not None:
+    if (domain, op) in HOST_OPERATORS:
+        by = "host"
+    elif find_rule(domain, op, NEWEST_OPSET) is not None:
         by = "rule"
     elif schema.has_function or schema.has_context_dependent_function:
         by = "definition"

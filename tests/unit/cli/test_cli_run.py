@@ -180,6 +180,25 @@ def test_kernels_of_a_model_are_timed(tilewright: CommandLine, model: Path, tmp_
     assert "slowest of 1 kernels" in tilewright(*command).stdout
 
 
+def test_a_model_with_nodes_on_the_host_says_so(tilewright: CommandLine, tmp_path: Path):
+    helper = pytest.importorskip("onnx").helper
+    pytest.importorskip("onnxruntime")
+    nodes = [helper.make_node("Relu", ["x"], ["r"]), helper.make_node("Unique", ["r"], ["y"], name="each")]
+    inputs, outputs = ([helper.make_tensor_value_info(name, 1, [size])] for name, size in (("x", 4), ("y", None)))
+    graph = helper.make_graph(nodes, "g", inputs, outputs)
+    path = tmp_path / "unique.onnx"
+    path.write_bytes(
+        helper.make_model(graph, ir_version=9, opset_imports=[helper.make_opsetid("", 18)]).SerializeToString()
+    )
+    np.save(tmp_path / "x.npy", np.array([1, -1, 2, 2], np.float32))
+    command = ("run", path, "--input", tmp_path / "x.npy", "--repeat", "2", "--compare", "onnxruntime")
+    document = tilewright(*command, "--json").document
+    assert document["host_nodes"] == ["node 'each' (Unique): the sizes of its results depend on data"]
+    assert document["outputs"][0]["shape"] == [3]
+    assert document["compared"]["agrees"]
+    assert "on the host 1" in tilewright(*command).stdout
+
+
 def test_a_model_is_compared_with_another_library(tilewright: CommandLine, model: Path, tmp_path: Path):
     pytest.importorskip("onnxruntime")
     np.save(tmp_path / "x.npy", np.linspace(-1, 1, 256, dtype=np.float32).reshape(64, 4))

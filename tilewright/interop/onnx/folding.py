@@ -16,6 +16,7 @@ from tilewright.api.array import Array, located
 from tilewright.errors import DataDependentShapeError
 from tilewright.frontend.trace import Node, Value
 from tilewright.frontend.tracing import current_graph
+from tilewright.interop.onnx.protobuf import Proto
 
 Tensor = np.ndarray[Any, Any]
 
@@ -29,6 +30,15 @@ class StaticInputsNeeded(Exception):
     def __init__(self, names: frozenset[str]) -> None:
         super().__init__(", ".join(sorted(names)))
         self.names = names
+
+
+class HostNeeded(Exception):
+    """A node of the model's graph that should run on the host for the shapes that are traced."""
+
+    def __init__(self, node: Proto, reason: str) -> None:
+        super().__init__(reason)
+        self.node = node
+        self.reason = reason
 
 
 class Folder:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -11,12 +11,13 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from tilewright.api.array import Array, located
-from tilewright.errors import ModelFileError, TilewrightError, UnsupportedOperatorError
+from tilewright.errors import DataDependentShapeError, ModelFileError, TilewrightError, UnsupportedOperatorError
 from tilewright.interop.narrow import Coded, is_sequence
-from tilewright.interop.onnx.folding import Folder, StaticInputsNeeded
-from tilewright.interop.onnx.loading import LoadedModel, attribute_value, attributes_of, standard_domain, text
-from tilewright.interop.onnx.protobuf import Proto, definitions, onnx
+from tilewright.interop.onnx.folding import Folder, HostNeeded, StaticInputsNeeded
+from tilewright.interop.onnx.loading import LoadedModel, attribute_value, attributes_of, standard_domain
+from tilewright.interop.onnx.protobuf import Proto, onnx
 from tilewright.interop.onnx.registry import Node, Rule, find_rule, lifted, takes_narrow
+from tilewright.interop.onnx.schemas import local_function, node_name, qualified, reads_of, schema_of
 from tilewright.interop.onnx.tensors import STORAGE, Tensor, decode
 
 # An array, its bit patterns where no array has its type, a list of them (a sequence), or None (an absent optional).
@@ -26,7 +27,7 @@ _MOVES = frozenset(
     {"DepthToSpace", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "SpaceToDepth", "Squeeze", "Tile"}
     | {"Transpose", "Unsqueeze"}
 )
-_MAX_DEPTH = 40
+MAX_DEPTH = 40
 # Attributes that change no result: hints of old versions, and choices between forms that are equal here.
 _IRRELEVANT = frozenset({"consumed_inputs", "seed", "sorted", "stash_type"})
 # What malformed attributes and inputs make of plain Python in a rule.
@@ -35,10 +36,17 @@ _MALFORMED = (ArithmeticError, AttributeError, LookupError, MemoryError, TypeErr
 
 @dataclass(frozen=True)
 class Scope:
-    """The values that a graph's nodes see by name, its own before those of the graphs around it."""
+    """The values that a graph's nodes see by name, its own before those of the graphs around it, and those of its nodes
+    that are traced."""
 
     values: dict[str, Value] = field(default_factory=dict)
+    nodes: list[Proto] = field(default_factory=list)
     outer: Scope | None = None
+
+    def traced(self) -> list[Proto]:
+        """The nodes that are traced, around and here, in order; those that are traced again stay where they were."""
+        around = [] if self.outer is None else self.outer.traced()
+        return list({id(proto): proto for proto in (*around, *self.nodes)}.values())
 
     def find(self, name: str) -> Value:
         """The value called `name`.
@@ -57,13 +65,15 @@ class Scope:
 @dataclass(frozen=True)
 class Walk:
     """Traces graphs of one model. `versions` are those of the operator sets, `outer` the attributes of the function
-    whose body is walked, `depth` how many bodies and graphs are around."""
+    whose body is walked, `depth` how many bodies and graphs are around. `leaves` says whether a node of the model's
+    graph may be left to the host."""
 
     model: LoadedModel
     folder: Folder
     versions: Mapping[str, int]
     outer: Mapping[str, Any] | None = None
     depth: int = 0
+    leaves: bool = False
 
     def run_main(self, graph: Proto, values: Mapping[str, Value]) -> list[Value]:
         """Trace the model's graph for inputs by name, which go before its initialisers; as `run_graph`."""
@@ -92,8 +102,8 @@ class Walk:
         return [self._read(scope, output.name) for output in graph.output]
 
     def _run_nodes(self, nodes: Sequence[Proto], scope: Scope) -> None:
-        if self.depth > _MAX_DEPTH:
-            raise located(ModelFileError(f"graphs are nested more than {_MAX_DEPTH} deep", help="flatten the model"))
+        if self.depth > MAX_DEPTH:
+            raise located(ModelFileError(f"graphs are nested more than {MAX_DEPTH} deep", help="flatten the model"))
         for proto in nodes:
             inputs: list[Value] = []
             try:
@@ -102,6 +112,8 @@ class Walk:
             except StaticInputsNeeded:
                 raise
             except TilewrightError as error:
+                if self.leaves and isinstance(error, DataDependentShapeError):
+                    raise HostNeeded(proto, error.message) from None
                 error.message = f"{_described(proto, inputs)}: {error.message}"
                 error.args = (error.message,)
                 raise
@@ -109,6 +121,7 @@ class Walk:
                 message = f"{_described(proto, inputs)}: {error or type(error).__name__}"
                 raise located(ModelFileError(message, help="the node is malformed: export the model again")) from error
             scope.values.update((name, value) for name, value in zip(proto.output, results, strict=False) if name)
+            scope.nodes.append(proto)
 
     def _read(self, scope: Scope, name: str) -> Value:
         value = scope.find(name)
@@ -117,7 +130,7 @@ class Walk:
     def _run_node(self, proto: Proto, inputs: list[Value], scope: Scope) -> Sequence[Value]:
         domain = standard_domain(proto.domain)
         attributes = attributes_of(proto, self.model.folder, self.outer)
-        function = _local_function(self.model.proto, domain, proto.op_type)
+        function = local_function(self.model.proto, domain, proto.op_type)
         if function is not None:
             return self._run_function(function, inputs, attributes)
         rule = find_rule(domain, proto.op_type, self.versions.get(domain, 1))
@@ -127,7 +140,17 @@ class Walk:
             inputs.pop()
         wanted = tuple(bool(name) for name in proto.output)
         version = self.versions.get(domain, 1)
-        node = Node(proto.op_type, version, attributes, wanted, self.folder.contents, self._inner_runner(scope))
+        leave = functools.partial(HostNeeded, proto) if self.leaves else None
+        node = Node(
+            op=proto.op_type,
+            version=version,
+            attributes=attributes,
+            wanted=wanted,
+            contents=self.folder.contents,
+            run=self._inner_runner(scope),
+            retrace=self._retracer(scope),
+            leave=leave,
+        )
         results = _applied(rule, node, inputs)
         _check_all_read(node, domain)
         return results if _is_tuple(results) else (results,)
@@ -140,6 +163,20 @@ class Walk:
 
         return run
 
+    def _retracer(self, scope: Scope) -> Callable[[str, Mapping[str, Value]], Value]:
+        def retrace(name: str, values: Mapping[str, Value]) -> Value:
+            wanted, needed = {name}, list[Proto]()
+            for proto in reversed(scope.traced()):
+                if any(output in wanted and output not in values for output in proto.output):
+                    needed.append(proto)
+                    wanted.update(reads_of(proto))
+            inner = Scope(dict(values), outer=scope)
+            walk = Walk(self.model, self.folder, self.versions, self.outer, self.depth + 1)
+            walk._run_nodes(needed[::-1], inner)
+            return self._read(inner, name)
+
+        return retrace
+
     # ---- operators that are defined by other operators --------------------------------------------------------------
 
     def _body(self, proto: Proto, domain: str, inputs: Sequence[Value], attributes: Mapping[str, Any]) -> Proto:
@@ -149,7 +186,7 @@ class Walk:
             UnsupportedOperatorError: there is none.
         """
         version = self.versions.get(domain, 1)
-        schema = _schema(domain, proto.op_type, version)
+        schema = schema_of(domain, proto.op_type, version)
         if schema is not None and schema.has_function:
             return schema.function_body
         if schema is not None and schema.has_context_dependent_function:
@@ -160,7 +197,7 @@ class Walk:
                 function = onnx().FunctionProto()
                 function.ParseFromString(text)
                 return function
-        message = f"the operator {_qualified(domain, proto.op_type)} of version {version} is not supported"
+        message = f"the operator {qualified(domain, proto.op_type)} of version {version} is not supported"
         raise located(UnsupportedOperatorError(message, help="rewrite this node of the model with other operators"))
 
     def _run_function(self, function: Proto, inputs: Sequence[Value], attributes: Mapping[str, Any]) -> Sequence[Value]:
@@ -200,7 +237,7 @@ def _check_all_read(node: Node, domain: str) -> None:
         UnsupportedOperatorError: there is one.
     """
     unread = node.attributes.keys() - node.read - _IRRELEVANT
-    schema = _schema(domain, node.op, node.version) if unread else None
+    schema = schema_of(domain, node.op, node.version) if unread else None
     for name in sorted(unread):
         known = schema.attributes.get(name) if schema is not None else None
         if known is None or not known.default_value.name:
@@ -224,8 +261,7 @@ def _applied(rule: Rule, node: Node, inputs: Sequence[Value]) -> Any:
 
 
 def _described(proto: Proto, inputs: Sequence[Value]) -> str:
-    name = f" {proto.name!r}" if proto.name else ""
-    return f"node{name} ({_qualified(proto.domain, proto.op_type)}) of {', '.join(map(_text, inputs)) or 'no inputs'}"
+    return f"{node_name(proto)} of {', '.join(map(_text, inputs)) or 'no inputs'}"
 
 
 def _text(value: Value) -> str:
@@ -234,27 +270,6 @@ def _text(value: Value) -> str:
     if isinstance(value, Coded):
         return f"{value.storage.name}[{', '.join(map(str, value.shape))}]"
     return f"[{', '.join(map(_text, value))}]" if is_sequence(value) else "nothing"
-
-
-def _qualified(domain: str, op: str) -> str:
-    domain = standard_domain(domain)
-    return f"{domain}.{op}" if domain else op
-
-
-def _local_function(model: Proto, domain: str, op: str) -> Proto | None:
-    for function in model.functions:
-        if function.name == op and standard_domain(function.domain) == domain:
-            return function
-    return None
-
-
-def _schema(domain: str, op: str, version: int) -> Any:
-    if not definitions().has(op, domain):
-        return None
-    try:
-        return definitions().get_schema(op, version, domain)
-    except definitions().SchemaError:
-        return None
 
 
 _CODES = {dtype: code for code, dtype in STORAGE.items()}
@@ -289,44 +304,3 @@ def _storable(value: Any) -> Any:
         array: Tensor = value
         return onnx().numpy_helper.from_array(array)
     return value
-
-
-# ---- what a model needs -------------------------------------------------------------------------------------------
-
-
-def check_operators(model: LoadedModel) -> None:
-    """Refuse a model with operators that have neither a rule nor a definition by others.
-
-    Raises:
-        UnsupportedOperatorError: lists all of them with how often they occur.
-    """
-    missing = Counter(_missing(model, model.proto.graph.node, model.versions, 0))
-    if not missing:
-        return
-    listed = ", ".join(f"{name} ({count})" for name, count in sorted(missing.items()))
-    raise located(
-        UnsupportedOperatorError(
-            f"the model needs operators that are not supported: {listed}",
-            help="docs/reference/onnx.md lists those that are",
-        )
-    )
-
-
-def _missing(model: LoadedModel, nodes: Sequence[Proto], versions: Mapping[str, int], depth: int) -> Iterator[str]:
-    if depth > _MAX_DEPTH:
-        raise located(ModelFileError(f"graphs are nested more than {_MAX_DEPTH} deep", help="flatten the model"))
-    for node in nodes:
-        domain = standard_domain(node.domain)
-        text(node.op_type)
-        function = _local_function(model.proto, domain, node.op_type)
-        if function is None and find_rule(domain, node.op_type, versions.get(domain, 1)) is None:
-            schema = _schema(domain, node.op_type, versions.get(domain, 1))
-            if schema is None or not (schema.has_function or schema.has_context_dependent_function):
-                yield _qualified(domain, node.op_type)
-            function = schema.function_body if schema is not None and schema.has_function else None
-        if function is not None:
-            inner = {standard_domain(entry.domain): int(entry.version) for entry in function.opset_import}
-            yield from _missing(model, function.node, {**versions, **inner}, depth + 1)
-        for attribute in node.attribute:
-            for graph in (attribute.g, *attribute.graphs):
-                yield from _missing(model, graph.node, versions, depth + 1)

@@ -17,18 +17,20 @@ from tilewright.api.array import Array, located
 from tilewright.api.jit import JitFunction
 from tilewright.api.sizes import SizedProgram
 from tilewright.api.stages import Lowered
-from tilewright.errors import ArgumentError, DataDependentShapeError
+from tilewright.errors import ArgumentError, DataDependentShapeError, UnsupportedOperatorError
 from tilewright.frontend import tracing
 from tilewright.frontend.trace import Value
-from tilewright.interop.arguments import TensorSpec, as_numpy, bound_dims, check_dims, checked, strong
+from tilewright.interop.arguments import STRINGS, TensorSpec, as_numpy, bound_dims, check_dims, checked, strong
 from tilewright.interop.dlpack import to_numpy
 from tilewright.interop.narrow import STORAGES, is_sequence
-from tilewright.interop.onnx.folding import Folder, StaticInputsNeeded
-from tilewright.interop.onnx.graph import Walk, check_operators
+from tilewright.interop.onnx.folding import Folder, HostNeeded, StaticInputsNeeded
+from tilewright.interop.onnx.graph import Walk
 from tilewright.interop.onnx.loading import LoadedModel, load_model, text
+from tilewright.interop.onnx.needs import check_operators, host_nodes, may_be_split
+from tilewright.interop.onnx.parts import Parts
 from tilewright.interop.onnx.protobuf import Proto
 from tilewright.interop.onnx.registry import lifted
-from tilewright.interop.onnx.tensors import storage_of
+from tilewright.interop.onnx.tensors import STRING, storage_of
 from tilewright.layout.dims import Dim
 from tilewright.primitives import ArrayType
 
@@ -42,6 +44,10 @@ class OnnxModel:
     Arguments are arrays in the order of `inputs`, or by name. Results are in the order of `outputs`, one alone as it
     is; sequences are lists. Each combination of shapes is compiled once. Inputs whose contents decide a shape, such as
     the target of a Reshape, are found when the model is first called and bound by value: other values compile again.
+
+    Nodes that no program can hold run on the host, between programs: those with strings, those whose results have sizes
+    that depend on data, long Fourier transforms, and what only the package `onnx` computes. `host_nodes` names them.
+    All results of such a model are NumPy arrays, strings as objects.
     """
 
     def __init__(self, model: LoadedModel, target: str | None, dims: Mapping[str, Dim] | None = None) -> None:
@@ -58,6 +64,15 @@ class OnnxModel:
         self._static: frozenset[str] = frozenset()
         self._programs: OrderedDict[tuple[Any, ...], JitFunction] = OrderedDict()
         self._lock = threading.Lock()
+        # The nodes that run on the host for any shapes, and those that were found to for some.
+        self._hosts = host_nodes(model)
+        self._parts = Parts(model, self._hosts, self._part) if self._hosts else None
+        self._may_be_split = may_be_split(model)
+
+    @property
+    def host_nodes(self) -> tuple[str, ...]:
+        """The nodes that run on the host, as far as is known before the first call, and why."""
+        return () if self._parts is None else self._parts.host_nodes
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model; inside a function that is traced, trace it into that.
@@ -68,14 +83,18 @@ class OnnxModel:
         """
         given = self._bound(args, kwargs)
         if tracing.is_tracing():
+            self._check_whole("traced into another function")
             # What an outer program is called with cannot be bound by value here.
             return self._trace({name: strong(value) for name, value in given.items()}, {})
-        while True:
-            program, rest = self._program(given)
+        while self._parts is None:
+            program, rest = self._program(given, leaves=self._may_be_split)
             try:
                 return as_numpy(program(*rest))
             except StaticInputsNeeded as needed:
                 self._static |= needed.names
+            except HostNeeded as needed:
+                self._split_at(needed)
+        return self._parts.run(given)
 
     @property
     def programs(self) -> list[SizedProgram]:
@@ -102,6 +121,7 @@ class OnnxModel:
         Raises:
             TilewrightError: as a call does.
         """
+        self._check_whole("lowered to one program")
         given = self._bound(args, kwargs)
         while True:
             program, rest = self._program(given)
@@ -109,6 +129,26 @@ class OnnxModel:
                 return program.lower(*rest)
             except StaticInputsNeeded as needed:
                 self._static |= needed.names
+
+    def host_nodes_for(self, *args: Any, **kwargs: Any) -> tuple[str, ...]:
+        """The nodes that run on the host for such arguments, which are traced but not run, and why. Parts after the
+        first host node are not looked at.
+
+        Raises:
+            TilewrightError: as a call does.
+        """
+        given = self._bound(args, kwargs)
+        while self._parts is None:
+            program, rest = self._program(given, leaves=self._may_be_split)
+            try:
+                program.lower(*rest)
+            except StaticInputsNeeded as needed:
+                self._static |= needed.names
+            except HostNeeded as needed:
+                self._split_at(needed)
+            else:
+                return ()
+        return self.host_nodes
 
     def dynamic(self, *args: Any, **kwargs: Any) -> list[Any]:
         """The arguments of the program that `lower` gives for these: those that are not bound by value."""
@@ -137,15 +177,29 @@ class OnnxModel:
         sizes: dict[str, int] = {}
         return {s.name: checked(s, given[s.name], sizes) for s in self._order if s.name in given}
 
-    def _program(self, given: Mapping[str, Any]) -> tuple[JitFunction, list[Any]]:
-        """The function for what is bound by value, and the arguments that are left for it."""
+    def _split_at(self, needed: HostNeeded) -> None:
+        place = list(self._model.proto.graph.node).index(needed.node)
+        self._parts = Parts(self._model, {place: needed.reason}, self._part)
+
+    def _part(self, model: LoadedModel) -> OnnxModel:
+        return OnnxModel(model, self._target)
+
+    def _check_whole(self, what: str) -> None:
+        if self._hosts:
+            listed = "; ".join(self.host_nodes)
+            message = f"a model with nodes that run on the host cannot be {what}: {listed}"
+            raise located(UnsupportedOperatorError(message, help="call it by itself, outside of `tw.jit`"))
+
+    def _program(self, given: Mapping[str, Any], *, leaves: bool = False) -> tuple[JitFunction, list[Any]]:
+        """The function for what is bound by value, and the arguments that are left for it. `leaves`: nodes may be left
+        to the host."""
         static = {name: self._contents(name, given[name]) for name in given if name in self._static}
         dynamic = {name: value for name, value in given.items() if name not in static}
-        key = (tuple(given), tuple((n, a.dtype.str, a.shape, a.tobytes()) for n, a in static.items()))
+        key = (leaves, tuple(given), tuple((n, a.dtype.str, a.shape, a.tobytes()) for n, a in static.items()))
         with self._lock:
             found = self._programs.get(key)
             if found is None:
-                found = self._programs[key] = self._function(tuple(dynamic), static)
+                found = self._programs[key] = self._function(tuple(dynamic), static, leaves=leaves)
             self._programs.move_to_end(key)
             while len(self._programs) > _MAX_BINDINGS:
                 self._programs.popitem(last=False)
@@ -160,7 +214,9 @@ class OnnxModel:
 
     # ---- tracing ----------------------------------------------------------------------------------------------------
 
-    def _function(self, names: tuple[str, ...], static: Mapping[str, np.ndarray[Any, Any]]) -> JitFunction:
+    def _function(
+        self, names: tuple[str, ...], static: Mapping[str, np.ndarray[Any, Any]], *, leaves: bool
+    ) -> JitFunction:
         def traced(*arrays: Any) -> Any:
             values = {name: strong(array) for name, array in zip(names, arrays, strict=True)}
             roots: dict[Value, str] = {}
@@ -168,7 +224,8 @@ class OnnxModel:
                 for leaf in value if is_sequence(value) else [value]:
                     if isinstance(leaf, Array):
                         roots[leaf.value] = name
-            return self._trace(values | {name: lifted(array) for name, array in static.items()}, roots)
+            bound = {name: lifted(array) for name, array in static.items()}
+            return self._trace(values | bound, roots, leaves=leaves)
 
         parameters = _parameter_names(names)
         kind = inspect.Parameter.POSITIONAL_ONLY
@@ -178,8 +235,8 @@ class OnnxModel:
         dims = {p: bound_dims(self._dims, shapes[n]) for p, n in zip(parameters, names, strict=True)}
         return JitFunction(traced, self._target, (), (), {name: spec for name, spec in dims.items() if spec})
 
-    def _trace(self, values: Mapping[str, Any], roots: Mapping[Value, str]) -> Any:
-        walk = Walk(self._model, Folder(roots), self._model.versions)
+    def _trace(self, values: Mapping[str, Any], roots: Mapping[Value, str], *, leaves: bool = False) -> Any:
+        walk = Walk(self._model, Folder(roots), self._model.versions, leaves=leaves)
         results = walk.run_main(self._model.proto.graph, values)
         return results[0] if len(results) == 1 else tuple(results)
 
@@ -199,11 +256,17 @@ def _spec(info: Proto) -> TensorSpec:
     if not info.type.HasField("tensor_type"):
         return TensorSpec(name, None, None)
     tensor = info.type.tensor_type
-    storage = storage_of(tensor.elem_type, f"{name!r}") if tensor.elem_type else None
-    dtype = storage if storage is None or storage in STORAGES else dtypes.from_numpy(storage)
+    dtype = _element_type(tensor.elem_type, f"{name!r}")
     if not tensor.HasField("shape"):
         return TensorSpec(name, dtype, None)
     return TensorSpec(name, dtype, tuple(_size(dim) for dim in tensor.shape.dim))
+
+
+def _element_type(code: int, what: str) -> dtypes.DType | np.dtype[Any] | None:
+    if code in (0, STRING):
+        return STRINGS if code == STRING else None
+    storage = storage_of(code, what)
+    return storage if storage in STORAGES else dtypes.from_numpy(storage)
 
 
 def _size(dim: Proto) -> int | str | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import bisect
 import functools
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,9 +24,11 @@ Tensor = np.ndarray[Any, Any]
 Rule = Callable[..., Any]
 
 _MODULES = (
+    "classical",
     "control",
     "creation",
     "elementwise",
+    "fourier",
     "indexing",
     "linalg",
     "manipulation",
@@ -36,6 +38,7 @@ _MODULES = (
     "reduction",
     "resampling",
     "sequences",
+    "training",
     "windows",
 )
 _RULES: dict[tuple[str, str], list[tuple[int, Rule]]] = {}
@@ -47,8 +50,10 @@ class Node:
     """One node of a model as a rule sees it.
 
     `version` is that of its operator set; `wanted` says which results are named; `contents` gives the elements of a
-    value that must be known while tracing, and `run` traces a graph among the attributes. `read` collects the
-    attributes that the rule has looked at.
+    value that must be known while tracing, and `run` traces a graph among the attributes. `retrace` gives the value of
+    a name as the nodes before this one make it of other values for some names. `leave`, where the node may
+    run on the host, makes the exception that says so and why. `read` collects the attributes that the rule has looked
+    at.
     """
 
     op: str
@@ -57,6 +62,8 @@ class Node:
     wanted: tuple[bool, ...]
     contents: Callable[[Array, str], Tensor]
     run: Callable[..., list[Any]] = field(repr=False)
+    retrace: Callable[[str, Mapping[str, Any]], Any] = field(repr=False)
+    leave: Callable[[str], Exception] | None = field(default=None, repr=False)
     read: set[str] = field(default_factory=set[str])
 
     def get(self, name: str, default: Any = None) -> Any:

@@ -20,7 +20,7 @@ from tilewright.primitives import MAX_RANK
 Tensor = np.ndarray[Any, Any]
 
 # TensorProto.DataType: what stores an element, NumPy's own and those of `ml_dtypes`.
-_STRING = 8
+STRING = 8
 STORAGE: dict[int, np.dtype[Any]] = {
     1: np.dtype(np.float32),
     2: np.dtype(np.uint8),
@@ -75,11 +75,7 @@ def decode(tensor: Proto, folder: Path | None) -> Tensor:
     """
     what = f"the tensor {tensor.name!r}"
     dtype = storage_of(tensor.data_type, what)
-    shape = tuple(int(n) for n in tensor.dims)
-    if any(n < 0 for n in shape) or len(shape) > MAX_RANK:
-        raise ModelFileError(f"{what} has the shape {shape}", help="export the model again")
-    if tensor.HasField("segment"):
-        raise ModelFileError(f"{what} is stored in segments", help="store it whole")
+    shape = _shape(tensor, what)
     count = math.prod(shape)
     if tensor.data_location == tensor.EXTERNAL:
         return _from_bytes(_external(tensor, folder, what), tensor.data_type, dtype, shape, what)
@@ -87,6 +83,39 @@ def decode(tensor: Proto, folder: Path | None) -> Tensor:
         return _from_bytes(tensor.raw_data, tensor.data_type, dtype, shape, what)
     numbers: Any = getattr(tensor, _FIELDS.get(tensor.data_type, "int32_data"))
     return _from_field(numbers, tensor.data_type, dtype, count, what).reshape(shape)
+
+
+def decode_strings(tensor: Proto) -> Tensor:
+    """The contents of a `TensorProto` of strings, as objects.
+
+    Raises:
+        ModelFileError: sizes do not fit.
+    """
+    what = f"the tensor {tensor.name!r}"
+    shape = _shape(tensor, what)
+    stored: Tensor = np.empty(len(tensor.string_data), object)
+    if len(stored) != math.prod(shape):
+        message = f"{what} of shape {shape} holds {len(stored)} strings"
+        raise ModelFileError(message, help="export the model again")
+    stored[:] = list(tensor.string_data)
+    return as_objects(stored.reshape(shape))
+
+
+def as_objects(array: Tensor) -> Tensor:
+    """Strings as Python objects; bytes are UTF-8."""
+    items: list[Any] = array.reshape(-1).tolist()
+    result: Tensor = np.empty(len(items), object)
+    result[:] = [item.decode(errors="replace") if isinstance(item, bytes) else item for item in items]
+    return result.reshape(array.shape)
+
+
+def _shape(tensor: Proto, what: str) -> tuple[int, ...]:
+    shape = tuple(int(n) for n in tensor.dims)
+    if any(n < 0 for n in shape) or len(shape) > MAX_RANK:
+        raise ModelFileError(f"{what} has the shape {shape}", help="export the model again")
+    if tensor.HasField("segment"):
+        raise ModelFileError(f"{what} is stored in segments", help="store it whole")
+    return shape
 
 
 def _from_bytes(data: bytes, code: int, dtype: np.dtype[Any], shape: tuple[int, ...], what: str) -> Tensor:
