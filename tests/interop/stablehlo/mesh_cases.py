@@ -8,13 +8,14 @@ is fixed when JAX is first used.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -282,12 +283,25 @@ def write(folder: Path) -> None:
             module = lowered.compiler_ir("stablehlo").operation
             (folder / f"{name}.generic").write_text(module.get_asm(print_generic_op_form=True, enable_debug_info=False))
             (folder / f"{name}.pretty").write_text(lowered.as_text())
+            _check_call(lowered, case)
             arrays = {f"input{n:03d}": _bits(a) for n, a in enumerate(jax.tree.leaves(case.arguments))}
             results = jax.tree.leaves(lowered.compile()(*case.arguments))
             arrays |= {f"result{n:03d}": _bits(a) for n, a in enumerate(results)}
             np.savez(folder / f"{name}.npz", **arrays)
             names.append(name)
     (folder / "names.json").write_text(json.dumps(names))
+
+
+def _check_call(lowered: Any, case: Case) -> None:
+    """Call what JAX has lowered with arrays that are on several devices, where the case has such."""
+    import jax
+
+    import tilewright as tw
+
+    if not any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(case.arguments)):
+        return
+    found = tw.from_jax(lowered, target="interp")(*case.arguments)
+    np.testing.assert_allclose(np.asarray(found), np.asarray(case.function(*case.arguments)), rtol=1e-5)
 
 
 # Cases in the form of text that JAX had before Shardy, too.
@@ -318,17 +332,30 @@ def _bits(array: Any) -> Any:
     )
 
 
-def outcomes(match: str = "") -> Iterator[Outcome]:
-    """Run the cases whose names match on the interpreter, in both forms of text, and compare."""
+@contextlib.contextmanager
+def _written() -> Generator[tuple[Path, list[str]]]:
+    """A folder of the cases, and their names."""
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={_DEVICES}"
-    environment = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+    environment = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "2"}
     with tempfile.TemporaryDirectory() as directory:
         folder = Path(directory)
         command = [sys.executable, "-m", "tests.interop.stablehlo.mesh_cases", directory]
         subprocess.run(command, check=True, env=environment, cwd=_FOLDER)
-        for name in json.loads((folder / "names.json").read_text()):
+        yield folder, json.loads((folder / "names.json").read_text())
+
+
+def outcomes(match: str = "") -> Iterator[Outcome]:
+    """Run the cases whose names match on the interpreter, in both forms of text, and compare."""
+    with _written() as (folder, names):
+        for name in names:
             if re.search(match, name):
                 yield _outcome(folder, name)
+
+
+def texts() -> list[tuple[str, str]]:
+    """The names and texts of all, in both forms."""
+    with _written() as (folder, names):
+        return [(name, (folder / f"{name}.{form}").read_text()) for name in names for form in ("generic", "pretty")]
 
 
 def _outcome(folder: Path, name: str) -> Outcome:

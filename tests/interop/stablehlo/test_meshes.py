@@ -364,6 +364,13 @@ def test_too_many_devices_are_refused() -> None:
             tw.from_stablehlo(_program('"stablehlo.abs"(%x)', "2x3xf32", attribute))
 
 
+def test_arguments_of_several_replicas_are_those_of_each() -> None:
+    model = tw.from_stablehlo(_program('"stablehlo.abs"(%x)', "2x3xf32", _TWO_BY_FOUR), target="interp")
+    assert model.is_for_each_device
+    np.testing.assert_array_equal(model(-_X), _X)
+    assert not tw.from_stablehlo(_program('"stablehlo.abs"(%x)', "2x3xf32")).is_for_each_device
+
+
 def test_devices_that_do_not_meet_are_named() -> None:
     text = f"""module @m attributes {{mhlo.num_partitions = 8 : i32}} {{
 func.func @main(%x: tensor<2x3xf32>, %p: tensor<i1>) -> tensor<2x3xf32> {{

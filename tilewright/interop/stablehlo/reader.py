@@ -451,4 +451,6 @@ def unsupported_operations(counts: Mapping[str, int]) -> UnsupportedOperatorErro
 def _dictionaries(attributes: Any, count: int) -> tuple[Mapping[str, Any], ...]:
     """The attributes of each argument or result."""
     found: list[Mapping[str, Any]] = [*attributes] if isinstance(attributes, tuple) else []
-    return tuple(found) if len(found) == count and all(isinstance(f, dict) for f in found) else ({},) * count
+    if len(found) != count or not all(isinstance(own, dict) for own in found):
+        found = [{}] * count
+    return tuple(found)
