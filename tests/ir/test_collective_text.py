@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 from xdsl.parser import Parser
 from xdsl.traits import NoMemoryEffect, Pure
@@ -12,6 +13,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from tests.ir.test_round_trip import context
 from tests.programs import Program, build
+from tilewright import dtypes
 from tilewright.dialects import array
 from tilewright.errors import ArgumentError, DTypeError, IndexError_, ShapeError, TilewrightError
 from tilewright.frontend.build import build_module
@@ -20,6 +22,7 @@ from tilewright.machines.machine import load
 from tilewright.passes.array_fuse_loops import ArrayFuseLoopsPass
 from tilewright.passes.array_simplify import ArraySimplifyPass
 from tilewright.passes.base import Unit
+from tilewright.primitives import ArrayType
 
 ALL = {"devices": 4, "groups": (0, 1, 2, 3)}
 KINDS: dict[str, dict[str, Any]] = {
@@ -117,14 +120,19 @@ def test_equal_ones_are_one_and_unused_ones_go() -> None:
 
 
 def test_those_of_constants_are_not_computed_at_compile_time() -> None:
-    unit = _unit(lambda p: p.add("collective", [p.splat(1.0, (8, 4))], kind="all_gather", **ALL, **KINDS["all_gather"]))
+    def make(p: Program) -> Sequence[Value]:
+        x = np.arange(32, dtype=np.float32).reshape(8, 4)
+        captured = p.constant(x, ArrayType(x.shape, dtypes.f32))
+        return p.add("collective", [captured], kind="all_gather", **ALL, **KINDS["all_gather"])
+
+    unit = _unit(make)
     ArraySimplifyPass().apply(unit)
     assert len(_collectives(unit)) == 1
 
 
 def test_they_stay_in_their_region() -> None:
     def make(p: Program) -> Sequence[Value]:
-        x, condition = p.array(8, 4), p.array(dtype=array.primitives.dtypes.bool_)
+        x, condition = p.array(8, 4), p.array(dtype=dtypes.bool_)
         outside = p.add("collective", [x], kind="all_reduce", **ALL, **KINDS["all_reduce"])[0]
         then, otherwise = p.nested("then"), p.nested("otherwise")
         then.outputs = list(then.add("collective", [x], kind="all_reduce", **ALL, **KINDS["all_reduce"]))
