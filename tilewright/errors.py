@@ -177,6 +177,12 @@ class ResourceExhausted(TilewrightError):
     code = "TW0403"
 
 
+class MeshError(TilewrightError):
+    """Devices of a mesh wait for each other without end: not all of a group come to the same collective."""
+
+    code = "TW0404"
+
+
 class TargetError(TilewrightError):
     """A target string that names no target or machine."""
 

@@ -20,6 +20,7 @@ def array_to_tile() -> Sequence[Pass]:
     from tilewright.passes.array_convolve_by_products import ArrayConvolveByProductsPass
     from tilewright.passes.array_convolve_channels_last import ArrayConvolveChannelsLastPass
     from tilewright.passes.array_copy_reshapes import ArrayCopyReshapesPass
+    from tilewright.passes.array_drop_collectives import ArrayDropCollectivesPass
     from tilewright.passes.array_duplicate_views import ArrayDuplicateViewsPass
     from tilewright.passes.array_fuse_attention import ArrayFuseAttentionPass
     from tilewright.passes.array_fuse_contract import ArrayFuseContractPass
@@ -32,6 +33,7 @@ def array_to_tile() -> Sequence[Pass]:
     from tilewright.passes.array_update_in_place import ArrayUpdateInPlacePass
 
     return [
+        ArrayDropCollectivesPass(),  # first: what means nothing to one device, which all targets have, hides the rest
         ArraySimplifyPass(),  # fold, share and drop before anything is grouped
         ArrayConvolveChannelsLastPass(),  # and what follows, before anything is recognised by its order of dims
         ArrayCopyReshapesPass(),  # where arrays are in pages, before transposes go elsewhere

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright import dtypes, ops
+from tilewright import collectives, dtypes, ops
 from tilewright.dtypes import DType
 from tilewright.errors import ArgumentError, DTypeError, IndexError_, ShapeError
 
@@ -540,3 +540,43 @@ def _top_k(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
         raise ShapeError(f"`top_k` of {k} from an array of shape {operand.shape}")
     shape = (*operand.shape[:-1], k)
     return (ArrayType(shape, operand.dtype), ArrayType(shape, dtypes.i64))
+
+
+# ---- devices --------------------------------------------------------------------------------------------------------
+
+
+@_rule("device_index")
+def _device_index(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
+    """The number (i64) of the device that runs the program, of `devices`."""
+    collectives.check_devices(attributes["devices"])
+    return (ArrayType((), dtypes.i64),)
+
+
+@_rule("shard")
+def _shard(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
+    """The operand, of which `layout` says how the devices of a mesh are to hold it; dims in `open` may be divided
+    further. The `array` dialect checks the layout."""
+    (operand,) = operands
+    _check_axes("shard", attributes["open"], operand.rank)
+    return (operand,)
+
+
+@_rule("collective")
+def _collective(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
+    """What a device has of an exchange: see `collectives`."""
+    (operand,) = operands
+    collectives.check(attributes)
+    kind, size = attributes["kind"], attributes["group_size"]
+    shape = list(operand.shape)
+    if "fn" in collectives.KINDS[kind]:
+        _check_reducible(kind, attributes["fn"], operand.dtype)
+    for key, divided in (("split_axis", True), ("axis", kind == "reduce_scatter"), ("concat_axis", False)):
+        if key not in collectives.KINDS[kind]:
+            continue
+        axis = attributes[key]
+        _check_axis(kind, axis, operand.rank)
+        if divided and shape[axis] % size:
+            message = f"{size} devices do not divide axis {axis} of {operand}"
+            raise ShapeError(message, help="pad the axis to a multiple of the devices of a group")
+        shape[axis] = shape[axis] // size if divided else shape[axis] * size
+    return (ArrayType(tuple(shape), operand.dtype),)

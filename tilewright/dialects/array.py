@@ -7,6 +7,7 @@
              | reduce arg_reduce scan window_reduce
              | contract convolve
              | sort top_k
+             | shard collective device_index         devices of a mesh
              | while if                     regions may use values from outside
              | call                         a tile kernel
              | fused                        operations that become one kernel
@@ -32,12 +33,14 @@ from xdsl.irdl import (
     var_operand_def,
     var_result_def,
 )
-from xdsl.traits import IsolatedFromAbove, IsTerminator, Pure
+from xdsl.traits import IsolatedFromAbove, IsTerminator, NoMemoryEffect, Pure
 from xdsl.utils.exceptions import VerifyException
 
 from tilewright import primitives
 from tilewright.dialects.base import PlainOp, array_type, tensor
 from tilewright.errors import TilewrightError
+from tilewright.layout.axes import Kind, kind_of
+from tilewright.layout.text import parse_layout
 from tilewright.primitives import ArrayType
 
 # Attributes of a primitive that the result type already holds.
@@ -58,8 +61,6 @@ class ArrayOp(PlainOp):
 
     arguments = var_operand_def()
     outputs = var_result_def()
-
-    traits = traits_def(Pure())
 
     @property
     def primitive(self) -> str:
@@ -82,8 +83,14 @@ class ArrayOp(PlainOp):
             raise VerifyException(f"{self.name}: results are {actual}, expected {expected}")
 
 
+class PureOp(ArrayOp):
+    """A primitive that may be computed anywhere, once or often, or not at all."""
+
+    traits = traits_def(Pure())
+
+
 @irdl_op_definition
-class ConstantOp(ArrayOp):
+class ConstantOp(PureOp):
     """`np.full(shape, value)`, or the array called `resource` in the program's constants."""
 
     name = "array.constant"
@@ -92,7 +99,7 @@ class ConstantOp(ArrayOp):
 
 
 @irdl_op_definition
-class IotaOp(ArrayOp):
+class IotaOp(PureOp):
     """`np.arange(shape[axis])` along `axis`, broadcast to the shape."""
 
     name = "array.iota"
@@ -100,14 +107,14 @@ class IotaOp(ArrayOp):
 
 
 @irdl_op_definition
-class RandomBitsOp(ArrayOp):
+class RandomBitsOp(PureOp):
     """Philox4x32-10 of (key, linear index)."""
 
     name = "array.random_bits"
 
 
 @irdl_op_definition
-class MapOp(ArrayOp):
+class MapOp(PureOp):
     """`ops.FUNCTIONS[fn]` applied to each element."""
 
     name = "array.map"
@@ -115,28 +122,28 @@ class MapOp(ArrayOp):
 
 
 @irdl_op_definition
-class CastOp(ArrayOp):
+class CastOp(PureOp):
     """`ops.cast(x, dtype)`."""
 
     name = "array.cast"
 
 
 @irdl_op_definition
-class BitcastOp(ArrayOp):
+class BitcastOp(PureOp):
     """`x.view(dtype)` of the same width."""
 
     name = "array.bitcast"
 
 
 @irdl_op_definition
-class ReshapeOp(ArrayOp):
+class ReshapeOp(PureOp):
     """`x.reshape(shape)`, row-major."""
 
     name = "array.reshape"
 
 
 @irdl_op_definition
-class TransposeOp(ArrayOp):
+class TransposeOp(PureOp):
     """`x.transpose(permutation)`."""
 
     name = "array.transpose"
@@ -144,7 +151,7 @@ class TransposeOp(ArrayOp):
 
 
 @irdl_op_definition
-class BroadcastOp(ArrayOp):
+class BroadcastOp(PureOp):
     """Operand axis i becomes result axis `axes[i]`; size 1 repeats, missing axes repeat."""
 
     name = "array.broadcast"
@@ -152,7 +159,7 @@ class BroadcastOp(ArrayOp):
 
 
 @irdl_op_definition
-class SliceOp(ArrayOp):
+class SliceOp(PureOp):
     """`x[starts:limits:strides]` on every axis."""
 
     name = "array.slice"
@@ -162,7 +169,7 @@ class SliceOp(ArrayOp):
 
 
 @irdl_op_definition
-class UnfoldOp(ArrayOp):
+class UnfoldOp(PureOp):
     """`axis` becomes one axis of each of `sizes`: the element at k0, k1, ... is the one at the sum of k * step, for
     `steps`, which stays inside."""
 
@@ -173,7 +180,7 @@ class UnfoldOp(ArrayOp):
 
 
 @irdl_op_definition
-class DynamicSliceOp(ArrayOp):
+class DynamicSliceOp(PureOp):
     """A window of `sizes` at scalar starts, which are clamped so that it stays inside."""
 
     name = "array.dynamic_slice"
@@ -181,14 +188,14 @@ class DynamicSliceOp(ArrayOp):
 
 
 @irdl_op_definition
-class DynamicUpdateSliceOp(ArrayOp):
+class DynamicUpdateSliceOp(PureOp):
     """The operand with `update` written at (clamped) scalar starts."""
 
     name = "array.dynamic_update_slice"
 
 
 @irdl_op_definition
-class PadOp(ArrayOp):
+class PadOp(PureOp):
     """`value` around (`low`, `high`) and between (`interior`) the elements of each axis."""
 
     name = "array.pad"
@@ -198,7 +205,7 @@ class PadOp(ArrayOp):
 
 
 @irdl_op_definition
-class ConcatOp(ArrayOp):
+class ConcatOp(PureOp):
     """`np.concatenate(xs, axis)`."""
 
     name = "array.concat"
@@ -206,7 +213,7 @@ class ConcatOp(ArrayOp):
 
 
 @irdl_op_definition
-class ReverseOp(ArrayOp):
+class ReverseOp(PureOp):
     """`np.flip(x, axes)`."""
 
     name = "array.reverse"
@@ -214,7 +221,7 @@ class ReverseOp(ArrayOp):
 
 
 @irdl_op_definition
-class GatherOp(ArrayOp):
+class GatherOp(PureOp):
     """Elements of the first operand at index arrays over `axes` (clamped); index axes lead in the result."""
 
     name = "array.gather"
@@ -222,7 +229,7 @@ class GatherOp(ArrayOp):
 
 
 @irdl_op_definition
-class ScatterOp(ArrayOp):
+class ScatterOp(PureOp):
     """The operand with updates combined at index arrays over `axes`, in order; indices outside are dropped."""
 
     name = "array.scatter"
@@ -231,7 +238,7 @@ class ScatterOp(ArrayOp):
 
 
 @irdl_op_definition
-class ReduceOp(ArrayOp):
+class ReduceOp(PureOp):
     """`fn.reduce(x, axes)`; the axes disappear. Empty reductions give the identity."""
 
     name = "array.reduce"
@@ -240,7 +247,7 @@ class ReduceOp(ArrayOp):
 
 
 @irdl_op_definition
-class ArgReduceOp(ArrayOp):
+class ArgReduceOp(PureOp):
     """`np.argmax` / `np.argmin` along `axis`."""
 
     name = "array.arg_reduce"
@@ -249,7 +256,7 @@ class ArgReduceOp(ArrayOp):
 
 
 @irdl_op_definition
-class ScanOp(ArrayOp):
+class ScanOp(PureOp):
     """`fn.accumulate(x, axis)`, from the far end if `reverse`; a second operand is combined with all from the start.
     Which elements a total combines is defined, not in which order."""
 
@@ -260,7 +267,7 @@ class ScanOp(ArrayOp):
 
 
 @irdl_op_definition
-class WindowReduceOp(ArrayOp):
+class WindowReduceOp(PureOp):
     """Reduction over a sliding window; padding is the identity."""
 
     name = "array.window_reduce"
@@ -273,7 +280,7 @@ class WindowReduceOp(ArrayOp):
 
 
 @irdl_op_definition
-class ContractOp(ArrayOp):
+class ContractOp(PureOp):
     """General dot, accumulated in the result type; result axes are batch, left free, right free. `precision`: what f32
     operands are rounded to before they are multiplied. `part`: how much of the last contracted dim is summed together;
     the parts are one more axis of the result, the first."""
@@ -288,7 +295,7 @@ class ContractOp(ArrayOp):
 
 
 @irdl_op_definition
-class ConvolveOp(ArrayOp):
+class ConvolveOp(PureOp):
     """Correlation of (N, C, *spatial) with (O, C / groups, *window)."""
 
     name = "array.convolve"
@@ -300,7 +307,7 @@ class ConvolveOp(ArrayOp):
 
 
 @irdl_op_definition
-class SortOp(ArrayOp):
+class SortOp(PureOp):
     """Stable sort of the first operand along `axis`, the others carried along."""
 
     name = "array.sort"
@@ -309,11 +316,61 @@ class SortOp(ArrayOp):
 
 
 @irdl_op_definition
-class TopKOp(ArrayOp):
+class TopKOp(PureOp):
     """The `k` largest along the last axis and their indices."""
 
     name = "array.top_k"
     k = prop_def(IntegerAttr)
+
+
+@irdl_op_definition
+class DeviceIndexOp(PureOp):
+    """The number of the device that runs the program, from 0."""
+
+    name = "array.device_index"
+    devices = prop_def(IntegerAttr)
+
+
+@irdl_op_definition
+class ShardOp(PureOp):
+    """The operand, of which `layout` says how devices are to hold it: axes `device.*` and `mem`. Dims in `open` may be
+    divided further."""
+
+    name = "array.shard"
+    layout = prop_def(StringAttr)
+    open = prop_def(DenseArrayBase)
+
+    def verify_(self) -> None:
+        super().verify_()
+        try:
+            layout = parse_layout(self.layout.data)
+            kinds = {kind_of(axis) for axis in layout.axes}
+        except TilewrightError as error:
+            raise VerifyException(f"{self.name}: {error.message}") from error
+        if layout.shape != array_type(self.operands[0]).shape:
+            raise VerifyException(f"{self.name}: the layout is of the shape {layout.shape}")
+        if not kinds <= {Kind.DEVICE, Kind.MEMORY}:
+            raise VerifyException(f"{self.name}: the layout has axes of other kinds than devices and memory")
+
+
+@irdl_op_definition
+class CollectiveOp(ArrayOp):
+    """An exchange among the devices of each group: see `collectives`.
+
+    Equal ones in a row are one, and one that nothing uses goes, as all devices run one program. But it stays in its
+    region: whether a device comes there may depend on values that differ between devices, and those of a group must
+    come as often."""
+
+    name = "array.collective"
+    kind = prop_def(StringAttr)
+    devices = prop_def(IntegerAttr)
+    groups = prop_def(DenseArrayBase)
+    group_size = prop_def(IntegerAttr)
+    fn = opt_prop_def(StringAttr)
+    axis = opt_prop_def(IntegerAttr)
+    split_axis = opt_prop_def(IntegerAttr)
+    concat_axis = opt_prop_def(IntegerAttr)
+    traits = traits_def(NoMemoryEffect())
 
 
 @irdl_op_definition
@@ -431,6 +488,9 @@ _PRIMITIVES: tuple[type[ArrayOp], ...] = (
     ConvolveOp,
     SortOp,
     TopKOp,
+    DeviceIndexOp,
+    ShardOp,
+    CollectiveOp,
 )
 _STRUCTURE: tuple[type[IRDLOperation], ...] = (YieldOp, WhileOp, IfOp, CallOp, FusedOp)
 CLASSES: dict[str, type[ArrayOp]] = {cls.name.removeprefix("array."): cls for cls in _PRIMITIVES}

@@ -7,6 +7,8 @@ import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from tilewright.api.array import located
 from tilewright.api.stages import Lowered
 from tilewright.errors import ArgumentError, ResourceUnavailable
@@ -78,12 +80,15 @@ class JaxFunction:
 
 
 def _plain(leaf: Any, dtype: Any) -> Any:
-    """An argument as JAX takes it: keys as their words, 64-bit numbers in 32 bits where the program has these."""
+    """An argument as JAX takes it: keys as their words, 64-bit numbers in 32 bits where the program has these, and
+    arrays of several devices whole."""
     found = getattr(leaf, "dtype", None)
     if found is None:
         return leaf
     if _is_key(found):
         return jax().random.key_data(leaf)
+    if isinstance(leaf, jax().Array) and len(leaf.sharding.device_set) > 1:
+        leaf = np.asarray(leaf)
     narrow = str(getattr(dtype, "numpy", dtype))
     is_wide = str(found) in ("float64", "int64", "uint64") and narrow == str(found).replace("64", "32")
     return leaf.astype(narrow) if is_wide and hasattr(leaf, "astype") else leaf

@@ -157,7 +157,7 @@ def _empty(unit: Unit, op: array.ArrayOp) -> Sequence[SSAValue] | None:
 
 def _fold(unit: Unit, op: array.ArrayOp) -> Sequence[SSAValue] | None:
     """Compute what depends on constants alone."""
-    if not op.operands or isinstance(op, array.RandomBitsOp):
+    if not op.operands or isinstance(op, array.RandomBitsOp | array.ShardOp | array.CollectiveOp):
         return None
     owners = [o.owner for o in op.operands]
     if not all(isinstance(w, array.ConstantOp) for w in owners):

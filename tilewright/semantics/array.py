@@ -7,20 +7,22 @@ operation; reductions and contractions of 16-bit floats accumulate in f32 and ro
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Block, Operation, SSAValue
 
-from tilewright import dtypes, ops
+from tilewright import collectives, dtypes, ops
 from tilewright.dialects import array
 from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug
 
 Tensor = np.ndarray[Any, Any]
 Attributes = Mapping[str, Any]
+# What a device does: it gives collectives and what it brings to them, takes what it has of them, and ends with results.
+Steps = Generator[tuple[array.CollectiveOp, Tensor], Tensor, list[Tensor]]
 
 # ufuncs whose `reduce` and `accumulate` define the reductions.
 _UFUNCS: dict[str, np.ufunc] = {
@@ -287,6 +289,29 @@ def _top_k(operands: Sequence[Tensor], a: Attributes) -> tuple[Tensor, ...]:
     return np.take_along_axis(x, order, -1), order.astype(np.int64)
 
 
+def exchange(attributes: Attributes, brought: Mapping[int, Tensor]) -> dict[int, Tensor]:
+    """What each device of a meeting has of a collective, from what each brought, in the order of their group."""
+    kind, members = attributes["kind"], list(brought)
+    arrays = list(brought.values())
+    if kind == "permute":
+        received = {
+            target: brought[source] for source, target in collectives.groups_of(attributes) if source in brought
+        }
+        return {device: received.get(device, np.zeros_like(x)) for device, x in brought.items()}
+    if kind == "broadcast":
+        return dict.fromkeys(members, arrays[0])
+    if kind == "all_gather":
+        return dict.fromkeys(members, np.concatenate(arrays, attributes["axis"]))
+    if kind == "all_to_all":
+        parts = [np.split(x, len(members), attributes["split_axis"]) for x in arrays]
+        received = [np.concatenate(own, attributes["concat_axis"]) for own in zip(*parts, strict=True)]
+        return dict(zip(members, received, strict=True))
+    total = reduce(np.stack(arrays), attributes["fn"], (0,), dtypes.from_numpy(arrays[0].dtype))
+    if kind == "all_reduce":
+        return dict.fromkeys(members, total)
+    return dict(zip(members, np.split(total, len(members), attributes["axis"]), strict=True))
+
+
 PRIMITIVES: dict[str, Callable[[Sequence[Tensor], Attributes], Tensor | tuple[Tensor, ...]]] = {
     "constant": _constant,
     "iota": _iota,
@@ -314,6 +339,7 @@ PRIMITIVES: dict[str, Callable[[Sequence[Tensor], Attributes], Tensor | tuple[Te
     "convolve": _convolve,
     "sort": _sort,
     "top_k": _top_k,
+    "shard": lambda operands, a: operands[0],
 }
 
 
@@ -324,42 +350,62 @@ def apply(primitive: str, operands: Sequence[Tensor], attributes: Attributes) ->
 
 
 class Interpreter:
-    """Runs array functions on NumPy arrays. `call` runs a tile kernel: `call(callee, operands) -> results`."""
+    """Runs array functions on NumPy arrays, as one device of those that a program is for.
+
+    `call` runs a tile kernel: `call(callee, operands) -> results`.
+    """
 
     def __init__(
         self,
         constants: Mapping[str, Tensor],
         call: Callable[[str, Sequence[Tensor]], Sequence[Tensor]] | None = None,
+        device: int = 0,
     ) -> None:
         self._constants = constants
         self._call = call
+        self._device = device
 
-    def run(
-        self, block: Block, arguments: Sequence[Tensor], outer: Mapping[SSAValue, Tensor] | None = None
-    ) -> list[Tensor]:
-        """Run a block and give its terminator's operands."""
+    def run(self, block: Block, arguments: Sequence[Tensor]) -> list[Tensor]:
+        """Run a block of a program for one device, and give its terminator's operands."""
+        steps = self.steps(block, arguments)
+        try:
+            op, operand = next(steps)
+            while True:
+                op, operand = steps.send(exchange(op.attributes_of(), {self._device: operand})[self._device])
+        except StopIteration as end:
+            return end.value
+
+    def steps(self, block: Block, arguments: Sequence[Tensor], outer: Mapping[SSAValue, Tensor] | None = None) -> Steps:
+        """Run a block, from collective to collective; ends with its terminator's operands."""
         values: dict[SSAValue, Tensor] = dict(outer or {}) | dict(zip(block.args, arguments, strict=True))
         for op in block.ops:
             operands = [values[o] for o in op.operands]
             if isinstance(op, array.YieldOp | ReturnOp):
                 return operands
-            values.update(zip(op.results, self._run_op(op, operands, values), strict=True))
+            results = yield from self._run_op(op, operands, values)
+            values.update(zip(op.results, results, strict=True))
         raise CompilerBug("a block without a terminator")
 
-    def _run_op(self, op: Operation, operands: list[Tensor], values: Mapping[SSAValue, Tensor]) -> Sequence[Tensor]:
+    def _run_op(
+        self, op: Operation, operands: list[Tensor], values: Mapping[SSAValue, Tensor]
+    ) -> Generator[tuple[array.CollectiveOp, Tensor], Tensor, Sequence[Tensor]]:
         if isinstance(op, array.ConstantOp) and op.resource.data:
             return [self._constants[op.resource.data]]
+        if isinstance(op, array.CollectiveOp):
+            return [(yield op, operands[0])]
+        if isinstance(op, array.DeviceIndexOp):
+            return [np.asarray(self._device, np.int64)]
         if isinstance(op, array.ArrayOp):
             return apply(op.primitive, operands, op.attributes_of())
         if isinstance(op, array.WhileOp):
-            while self.run(op.condition.block, operands, values)[0]:
-                operands = self.run(op.body.block, operands, values)
+            while (yield from self.steps(op.condition.block, operands, values))[0]:
+                operands = yield from self.steps(op.body.block, operands, values)
             return operands
         if isinstance(op, array.IfOp):
             branch = op.then if operands[0] else op.otherwise
-            return self.run(branch.block, [], values)
+            return (yield from self.steps(branch.block, [], values))
         if isinstance(op, array.FusedOp):
-            return self.run(op.body.block, operands)
+            return (yield from self.steps(op.body.block, operands))
         if isinstance(op, array.CallOp) and self._call is not None:
             return self._call(op.callee.data, operands)
         raise CompilerBug(f"no semantics for {op.name}")

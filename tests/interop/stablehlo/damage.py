@@ -2,8 +2,9 @@
 
     python -m tests.interop.stablehlo.damage --count 1000 --seed 0
 
-Texts of the table of cases are changed by tokens, numbers, types, lines and bytes. Each is read, traced and compiled in
-a process of its own, with limits of time and memory; programs without loops run too.
+Texts of the table of cases, and of those on a mesh, are changed by tokens, numbers, types, lines and bytes. Each is
+read, traced and compiled in a process of its own, with limits of time and memory; programs without loops run too, those
+for several devices on the interpreter.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ _MEMORY_BYTES = 2 << 30
 _MAX_TEXT = 6000
 # Larger programs are read and traced, but neither compiled nor run.
 _MAX_BYTES_TO_RUN = 1 << 26
+_MAX_DEVICES_TO_RUN = 64
 _TOKEN = re.compile(r'\s+|"[^"\n]*"|%[\w#]+|[#@^!]?[\w.]+|.', re.DOTALL)
 _NUMBER = re.compile(r"-?\d+")
 _NUMBERS = (
@@ -183,9 +185,9 @@ def outcome(text: str | bytes) -> str:
         lowered = model.lower(*(tw.ShapeDtype(t.shape, t.dtype) for t in types))
         nodes = list(lowered.graph.walk())
         size = sum(value.type.nbytes for node in nodes for value in node.results) + sum(t.nbytes for t in types)
-        if size > _MAX_BYTES_TO_RUN:
+        if size * model.devices > _MAX_BYTES_TO_RUN:
             return "traced"
-        compiled = lowered.compile()
+        compiled = lowered.compile("interp" if 1 < model.devices <= _MAX_DEVICES_TO_RUN else None)
         if any(node.op == "while" for node in nodes):
             return "compiled"
         compiled(*(np.ones(t.shape, t.dtype.numpy) for t in types))
@@ -199,11 +201,12 @@ def outcome(text: str | bytes) -> str:
 
 
 def subjects() -> list[tuple[str, str]]:
-    """Small programs of the table, in both forms."""
+    """Small programs of the table, and those on a mesh, in both forms."""
+    from tests.interop.stablehlo import mesh_cases
     from tests.interop.stablehlo.cases import texts
     from tests.interop.stablehlo.table import all_cases
 
-    found: list[tuple[str, str]] = []
+    found = [(name, text) for name, text in mesh_cases.texts() if len(text) < _MAX_TEXT]
     for case in all_cases()[::9]:
         generic, pretty, _ = texts(case)
         found += [(case.name, text) for text in (generic, pretty) if len(text) < _MAX_TEXT]

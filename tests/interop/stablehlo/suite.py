@@ -1,4 +1,4 @@
-"""Run the whole table of cases, count, and write the page of operations.
+"""Run the whole table of cases, those on a mesh too, and count.
 
 python -m tests.interop.stablehlo.suite --match scatter --verbose
 """
@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import argparse
 import collections
+import itertools
 import re
 import time
 
 from tests.interop.stablehlo.cases import run_case
+from tests.interop.stablehlo.mesh_cases import outcomes
 from tests.interop.stablehlo.table import all_cases
 
 
@@ -20,10 +22,8 @@ def main() -> None:
     given = parser.parse_args()
     start = time.perf_counter()
     counts: collections.Counter[str] = collections.Counter()
-    for case in all_cases():
-        if not re.search(given.match, case.name):
-            continue
-        outcome = run_case(case)
+    table = (run_case(case) for case in all_cases() if re.search(given.match, case.name))
+    for outcome in itertools.chain(table, outcomes(given.match)):
         counts[outcome.state] += 1
         if outcome.state != "passed":
             print(f"{outcome.state}: {outcome.name}: {outcome.reason}", flush=True)

@@ -45,4 +45,4 @@ def test_the_samples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         else:
             _, *arguments = shlex.split(text)
             subprocess.run([sys.executable, "-m", "tilewright.cli", *arguments], check=True, capture_output=True)
-    assert shown == 3
+    assert shown == 4

@@ -13,15 +13,14 @@ import numpy as np
 
 from tilewright.errors import TilewrightError, UnsupportedOperatorError
 from tilewright.interop.stablehlo import elements
-from tilewright.interop.stablehlo.ir import Dense, FunctionType, Opaque, Symbol, TensorType
-from tilewright.interop.stablehlo.text import Cursor
+from tilewright.interop.stablehlo.ir import Dense, FunctionType, Opaque, TensorType
+from tilewright.interop.stablehlo.shardings import ShardingReader
 from tilewright.primitives import ArrayType, check_limits
 
 _TENSOR = re.compile(r"tensor<((?:\d+x)*)([a-zA-Z]\w*)>")
 _DIMENSIONS = re.compile(r"tensor<[\d?x]*\?")
 _NUMBER = re.compile(r"-?(?:0x[0-9a-fA-F]+|\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)")
 _KEY = re.compile(r'[\w.$-]+|"[^"\n]*"')
-_SYMBOL = re.compile(r'@(?:([\w.$-]+)|"([^"\n]*)")(?:::@[\w.$-]+)*')
 _ENUMERATION = re.compile(r"#(?:stablehlo|chlo|mhlo)<\w+ (\w+)>")
 _WORD_OF_ENUMERATION = re.compile(r"#(?:stablehlo|chlo|mhlo)\.\w+<(\w+)>")
 _STRUCT = re.compile(r"#(?:stablehlo|chlo|mhlo)\.(\w+)<")
@@ -35,7 +34,7 @@ _REFUSED = {"complex": "complex numbers", "!quant": "quantised types", "tuple": 
 _MAX_DIGITS = 19
 
 
-class AttributeReader(Cursor):
+class AttributeReader(ShardingReader):
     """A cursor that reads types and attributes. `aliases` are attributes that the text has given names."""
 
     def __init__(self, text: str) -> None:
@@ -234,11 +233,6 @@ class AttributeReader(Cursor):
             found[key] = self.attribute() if self.accept("=") else True
         return found
 
-    def symbol(self) -> Symbol:
-        """The name of a function or mesh."""
-        found = self.take(_SYMBOL, "a name such as `@main`")
-        return Symbol(found.group(1) or found.group(2) or "")
-
     def _array(self) -> tuple[Any, ...]:
         found = self.take(_ARRAY, "`array<type: numbers>`")
         storage = elements.STORAGE.get(found.group(1))
@@ -279,6 +273,9 @@ class AttributeReader(Cursor):
         struct = self.match(_STRUCT)
         if struct is not None:
             return self.convolution_numbers() if struct.group(1) == "conv" else self.fields(">")
+        sharding = self.sharding_attribute()
+        if sharding is not None:
+            return sharding
         alias = self.take(_ALIAS, "an attribute").group()
         if self.sees("<"):
             return Opaque(f"{alias}<{self.skip_balanced()}>")
@@ -299,7 +296,7 @@ class AttributeReader(Cursor):
 
     def value_or_word(self) -> Any:
         """An attribute, or a word that stands for itself."""
-        if self.sees("[") or self.sees("#") or self.sees('"'):
+        if any(map(self.sees, ("[", "#", '"', "@"))):
             return self.attribute()
         if self.accept("<"):
             with self.nested():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -57,6 +58,37 @@ class Symbol:
 
 
 @dataclass(frozen=True, slots=True)
+class Mesh:
+    """Devices in a grid with named axes. `order` is which of them is where, row-major; None where they are in order."""
+
+    axes: tuple[tuple[str, int], ...]
+    order: tuple[int, ...] | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of its axes."""
+        return tuple(name for name, _ in self.axes)
+
+    @property
+    def size(self) -> int:
+        """How many devices it has."""
+        return math.prod(size for _, size in self.axes)
+
+
+@dataclass(frozen=True, slots=True)
+class Sharding:
+    """Over which axes of a mesh each dim of an array is divided, outermost first. `open` are the dims that may be
+    divided further, `unreduced` the axes along which devices hold terms of a sum. `is_exact` unless parts of axes are
+    named, which are left out here."""
+
+    mesh: Symbol | Mesh
+    dims: tuple[tuple[str, ...], ...]
+    open: tuple[int, ...] = ()
+    unreduced: tuple[str, ...] = ()
+    is_exact: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Opaque:
     """An attribute that nothing here reads."""
 
@@ -102,19 +134,33 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function. `labels` is what exporters call its results."""
+    """A function. `attributes` are those of each argument, `result_attributes` those of each result."""
 
     name: str
     is_public: bool
     body: Block
     results: tuple[TensorType, ...]
-    labels: tuple[str, ...]
+    attributes: tuple[Mapping[str, Any], ...]
+    result_attributes: tuple[Mapping[str, Any], ...]
     line: int
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What exporters call its results."""
+        return tuple(str(found.get("jax.result_info", "")) for found in self.result_attributes)
 
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """The functions of a text by name."""
+    """The functions of a text by name, and the devices that it is for: so many partitions of so many replicas."""
 
     name: str
     functions: Mapping[str, Function]
+    meshes: Mapping[str, Mesh] = field(default_factory=dict[str, Mesh])
+    replicas: int = 1
+    partitions: int = 1
+
+    @property
+    def devices(self) -> int:
+        """How many devices the program is for; partitions of one replica have successive numbers."""
+        return self.replicas * self.partitions

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tilewright.api.array import located
+from tilewright.api.array import Array, located
 from tilewright.api.jit import JitFunction
+from tilewright.api.lifting import reshape
 from tilewright.api.stages import Lowered
 from tilewright.errors import ArgumentError, ModelFileError
 from tilewright.frontend import tracing
 from tilewright.interop.arguments import TensorSpec, as_numpy, checked, strong
 from tilewright.interop.stablehlo.ir import Function, Module, TensorType
+from tilewright.interop.stablehlo.placements import annotated, moved, one_for_each
 from tilewright.interop.stablehlo.pretty import FORMS
 from tilewright.interop.stablehlo.reader import Reader
 from tilewright.interop.stablehlo.registry import find
-from tilewright.interop.stablehlo.walk import RETURNS, Walk, check_program
+from tilewright.interop.stablehlo.walk import RETURNS, Walk, check_program, is_for_each_device
 
 _BYTECODE = b"ML\xefR"
 
@@ -28,15 +30,21 @@ class StableHloModel:
 
     Arguments are arrays in the order of `inputs`, the parameters of the function `main`; results are in the order of
     `outputs`, one alone as it is, several as a tuple.
+
+    `devices` is how many devices the program is for. Arrays are whole, and the program says which parts devices take;
+    or where it is written for each device (`is_for_each_device`), a first axis has the arrays of each.
     """
 
     def __init__(self, module: Module, main: Function, target: str | None) -> None:
+        self._module = module
         self._walk = Walk(module)
         self._main = main
+        self.devices = module.devices
+        self.is_for_each_device = is_for_each_device(module, main)
         names = [name.removeprefix("%") for name in main.body.arguments]
-        self.inputs = tuple(_spec(name, type) for name, type in zip(names, main.body.types, strict=True))
+        self.inputs = tuple(self._spec(name, type) for name, type in zip(names, main.body.types, strict=True))
         labels = [label or f"result{n}" for n, label in enumerate(main.labels)]
-        self.outputs = tuple(_spec(label, type) for label, type in zip(labels, main.results, strict=True))
+        self.outputs = tuple(self._spec(label, type) for label, type in zip(labels, main.results, strict=True))
         self._program = JitFunction(self._function(module.name), target, (), ())
 
     def __call__(self, *args: Any) -> Any:
@@ -83,13 +91,35 @@ class StableHloModel:
         traced.__name__ = re.sub(r"\W", "_", name) or "module"
         return traced
 
+    def _spec(self, name: str, type: TensorType) -> TensorSpec:
+        shape = (self.devices, *type.shape) if self.is_for_each_device else type.shape
+        return TensorSpec(name, type.storage if type.is_narrow else type.dtype, shape)
+
     def _trace(self, arguments: Sequence[Any]) -> Any:
-        results = self._walk.run(self._main, [strong(value) for value in arguments])
+        strict = [strong(value) for value in arguments]
+        main = self._main
+        if self.is_for_each_device:
+            own = self._walk.run(main, [moved(x, self._own) for x in strict])
+            results = [moved(x, self._of_all) for x in own]
+        else:
+            placed = zip(strict, main.attributes, strict=True)
+            found = self._walk.run(main, [annotated(self._module, x, _sharding(how)) for x, how in placed])
+            pairs = zip(found, main.result_attributes, strict=True)
+            results = [annotated(self._module, x, _sharding(how)) for x, how in pairs]
         return results[0] if len(results) == 1 else tuple(results)
 
+    def _own(self, x: Array) -> Array:
+        """What the device that runs the program has of an argument."""
+        return reshape(one_for_each(self.devices, x.ndim).part(x), x.shape[1:])
 
-def _spec(name: str, type: TensorType) -> TensorSpec:
-    return TensorSpec(name, type.storage if type.is_narrow else type.dtype, type.shape)
+    def _of_all(self, x: Array) -> Array:
+        """The results of all devices."""
+        return one_for_each(self.devices, x.ndim + 1).whole(reshape(x, (1, *x.shape)))
+
+
+def _sharding(attributes: Mapping[str, Any]) -> object:
+    """How an argument or a result is spread over devices."""
+    return attributes.get("sdy.sharding", attributes.get("mhlo.sharding"))
 
 
 def from_stablehlo(source: Any, *, target: str | None = None) -> StableHloModel:

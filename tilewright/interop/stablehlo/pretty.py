@@ -12,6 +12,7 @@ from tilewright.interop.stablehlo.registry import as_integers
 
 _WORD = re.compile(r"[A-Z_]\w*")
 _FORMAT = re.compile(r"e(\d{1,3})m(\d{1,3})")
+_SETTING = re.compile(r"\w+\s*=\s*\w+")
 _DECIMAL = re.compile(r"-?\d{1,19}")
 # Operands, and their types.
 _PLAIN = """
@@ -27,6 +28,11 @@ _PLAIN_CHLO = """
     square tan broadcast_add broadcast_and broadcast_atan2 broadcast_divide broadcast_maximum broadcast_minimum
     broadcast_multiply broadcast_or broadcast_power broadcast_remainder broadcast_shift_left
     broadcast_shift_right_arithmetic broadcast_shift_right_logical broadcast_subtract broadcast_xor
+"""
+# Those of Shardy that say how their result is to be held.
+_SHARDED = """
+    all_gather all_reduce all_slice all_to_all collective_permute reduce_scatter replicated_to_unreduced
+    sharded_to_unreduced
 """
 
 
@@ -352,8 +358,55 @@ def _top_k(reader: Reader, name: str) -> Parsed:
 def _sharding(reader: Reader, name: str) -> Parsed:
     at = reader.at
     operands = [reader.value()]
-    reader.skip_balanced()
-    return _typed(reader, operands, {}, at)
+    return _typed(reader, operands, {"sharding": reader.sharding()}, at)
+
+
+def _sharded(reader: Reader, name: str) -> Parsed:
+    """`op axes %a out_sharding=<...> : type`."""
+    at = reader.at
+    if not reader.sees("%"):
+        reader.skip_balanced()
+    operands = [reader.value()]
+    reader.expect("out_sharding")
+    reader.expect("=")
+    return _typed(reader, operands, {"out_sharding": reader.sharding()}, at)
+
+
+def _grouped(reader: Reader, name: str) -> Parsed:
+    """`op %a word=value : type`."""
+    at = reader.at
+    operands = [reader.value()]
+    reader.take(_SETTING, "`name=value`")
+    parsed = _typed(reader, operands, {}, at)
+    return Parsed(operands, []) if name.endswith("group") else parsed
+
+
+def _manual_computation(reader: Reader, name: str) -> Parsed:
+    at = reader.at
+    reader.expect("(")
+    operands = reader.values(")")
+    attributes: dict[str, Any] = {}
+    for label, read in (
+        ("in_shardings", reader.shardings),
+        ("out_shardings", reader.shardings),
+        ("manual_axes", reader.axes),
+    ):
+        reader.expect(label)
+        reader.expect("=")
+        attributes[label] = read()
+    names: list[str] = []
+    types: list[TensorType] = []
+    reader.expect("(")
+    while not reader.accept(")"):
+        if names:
+            reader.expect(",")
+        names.append(reader.new_name())
+        reader.expect(":")
+        types.append(reader.tensor_type())
+        reader.skip_location()
+    region = reader.region_of(names, types)
+    parsed = _typed_function(reader, operands, attributes, at)
+    return Parsed(operands, parsed.types, attributes, [region])
 
 
 def _word(reader: Reader) -> str:
@@ -389,7 +442,13 @@ FORMS: dict[str, Form] = {
     "stablehlo.return": _return,
     "stablehlo.reduce_precision": _reduce_precision,
     "chlo.top_k": _top_k,
+    "sdy.manual_computation": _manual_computation,
+    "sdy.return": _return,
     "sdy.sharding_constraint": _sharding,
+    "sdy.reshard": _sharding,
+    **{f"sdy.{op}": _sharded for op in _SHARDED.split()},
+    "sdy.propagation_barrier": _grouped,
+    "sdy.sharding_group": _grouped,
     "call": _call,
     "func.call": _call,
     "return": _return,

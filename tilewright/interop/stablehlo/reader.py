@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tilewright.api.array import located
+from tilewright.collectives import MAX_DEVICES
 from tilewright.errors import UnsupportedOperatorError
 from tilewright.interop.stablehlo.attributes import AttributeReader
-from tilewright.interop.stablehlo.ir import Block, Function, FunctionType, Module, Operation, TensorType
+from tilewright.interop.stablehlo.ir import Block, Function, FunctionType, Mesh, Module, Operation, TensorType
 
 _VALUE = re.compile(r"%[\w.$-]+(#\d+)?")
 _RESULT = re.compile(r"(%[\w.$-]+)(?::(\d{1,6}))?")
@@ -26,8 +27,7 @@ _MODULE = re.compile(r"module\b")
 _FUNCTION = re.compile(r"func\.func\b")
 _VISIBILITY = re.compile(r"(?:public|private|nested)\b")
 _MAX_RESULTS = 100_000
-# Operations around functions that say how a program is spread over devices.
-_DECLARATIONS = ("sdy.mesh",)
+_MESH = "sdy.mesh"
 
 Form = Callable[["Reader", str], "Parsed"]
 
@@ -53,6 +53,7 @@ class Reader(AttributeReader):
         self._scope: dict[str, TensorType] = {}
         self._defined: list[str] = []
         self._functions: dict[str, Function] = {}
+        self._meshes: dict[str, Mesh] = {}
 
     # ---- modules and functions --------------------------------------------------------------------------------------
 
@@ -64,15 +65,17 @@ class Reader(AttributeReader):
             UnsupportedOperatorError: it uses types, or ways of writing, that are not read.
         """
         name = "module"
+        attributes: dict[str, Any] = {}
         self._read_aliases()
         if self.match(_MODULE):
             if self.sees("@"):
                 name = self.symbol().name
             if self.accept("attributes"):
-                self.dictionary()
+                attributes = self.dictionary()
             self._top_level("{", "}")
         elif self.accept('"builtin.module"'):
-            name = self._generic_module()
+            attributes = self._generic_module()
+            name = str(attributes.get("sym_name", "module"))
         else:
             self._top_level("", "")
         self.skip_location()
@@ -81,7 +84,21 @@ class Reader(AttributeReader):
             self.at = len(self.text)
         if self.skip_blanks() < len(self.text):
             raise self.error("the module ends here")
-        return Module(name, self._functions)
+        replicas = self._count(attributes, "mhlo.num_replicas")
+        # JAX leaves the number out where a program is lowered for a mesh without devices.
+        partitions = max(
+            self._count(attributes, "mhlo.num_partitions"), *(mesh.size for mesh in self._meshes.values()), 1
+        )
+        if replicas * partitions > MAX_DEVICES:
+            raise self.error(f"a program for more than {MAX_DEVICES} devices", 0)
+        return Module(name, self._functions, self._meshes, replicas, partitions)
+
+    def _count(self, attributes: Mapping[str, Any], key: str) -> int:
+        """How many devices of a kind a module says that it is for."""
+        found = attributes.get(key, 1)
+        if not isinstance(found, int) or isinstance(found, bool) or found < 1:
+            raise self.error(f"`{key}` is no number of devices", 0)
+        return found
 
     def _read_aliases(self) -> None:
         while self.sees("#") or self.sees("!"):
@@ -103,7 +120,7 @@ class Reader(AttributeReader):
                 self._declaration()
             self.skip_location()
 
-    def _generic_module(self) -> str:
+    def _generic_module(self) -> dict[str, Any]:
         self.expect("(")
         self.expect(")")
         attributes = self.dictionary_between("<", ">") if self.accept("<") else {}
@@ -121,7 +138,7 @@ class Reader(AttributeReader):
         self.expect("->")
         self.expect("(")
         self.expect(")")
-        return str(attributes.get("sym_name", "module"))
+        return attributes
 
     def dictionary_between(self, opening: str, closing: str) -> dict[str, Any]:
         """A dictionary in further brackets, of which the first was read."""
@@ -132,11 +149,11 @@ class Reader(AttributeReader):
     def _declaration(self) -> None:
         start = self.at
         name = self.take(_OPERATION, "a function").group()
-        if name not in _DECLARATIONS:
+        if name != _MESH:
             raise self.error(f"`{name}` outside of functions", start)
-        self.symbol()
+        symbol = self.symbol().name
         self.expect("=")
-        self.skip_balanced()
+        self._meshes[symbol] = self.mesh()
         if self.sees("{"):
             self.dictionary()
 
@@ -147,8 +164,10 @@ class Reader(AttributeReader):
         self.expect(")")
         attributes = self.dictionary_between("<", ">") if self.accept("<") else {}
         if name != "func.func":
-            if name not in _DECLARATIONS:
+            mesh = attributes.get("mesh")
+            if name != _MESH or not isinstance(mesh, Mesh):
                 raise self.error(f"`{name}` outside of functions", start)
+            self._meshes[str(attributes.get("sym_name"))] = mesh
             if self.sees("{"):
                 self.dictionary()
             self._signature()
@@ -166,11 +185,12 @@ class Reader(AttributeReader):
         if not isinstance(function_name, str):
             raise self.error("a function without a name", start)
         is_public = attributes.get("sym_visibility", "public") == "public"
-        labels = _labels(attributes.get("res_attrs"), len(type.results))
+        own = _dictionaries(attributes.get("arg_attrs"), len(type.arguments))
+        others = _dictionaries(attributes.get("res_attrs"), len(type.results))
         if body is not None:
             if body.types != type.arguments:
                 raise self.error("the arguments of the function are not those of its type", start)
-            self._add(Function(function_name, is_public, body, type.results, labels, self.line(start)), start)
+            self._add(Function(function_name, is_public, body, type.results, own, others, self.line(start)), start)
 
     def _no_body(self) -> None:
         self.skip_balanced()
@@ -182,27 +202,27 @@ class Reader(AttributeReader):
         name = self.symbol().name
         self._scope, self._defined = {}, []
         self.expect("(")
-        arguments, types = self._arguments(")")
-        results, labels = self._results() if self.accept("->") else ((), ())
+        arguments, types, own = self._arguments(")")
+        results, others = self._results() if self.accept("->") else ((), ())
         if self.accept("attributes"):
             self.dictionary()
         if not self.accept("{"):
             return
         body = Block(arguments, types, self.operations("}"))
-        self._add(Function(name, is_public, body, results, labels, self.line(start)), start)
+        self._add(Function(name, is_public, body, results, own, others, self.line(start)), start)
 
-    def _results(self) -> tuple[tuple[TensorType, ...], tuple[str, ...]]:
+    def _results(self) -> tuple[tuple[TensorType, ...], tuple[Mapping[str, Any], ...]]:
         if not self.accept("("):
-            return (self.tensor_type(),), ("",)
+            return (self.tensor_type(),), ({},)
         types: list[TensorType] = []
-        attributes: list[Any] = []
+        attributes: list[Mapping[str, Any]] = []
         while not self.accept(")"):
             if types:
                 self.expect(",")
             types.append(self.tensor_type())
             attributes.append(self.dictionary() if self.sees("{") else {})
             self.skip_location()
-        return tuple(types), _labels(tuple(attributes), len(types))
+        return tuple(types), tuple(attributes)
 
     def _add(self, function: Function, at: int) -> None:
         if function.name in self._functions:
@@ -223,7 +243,7 @@ class Reader(AttributeReader):
         types: tuple[TensorType, ...] = ()
         if self.match(_BLOCK):
             if self.accept("("):
-                arguments, types = self._arguments(")")
+                arguments, types, _ = self._arguments(")")
             self.expect(":")
         with self.nested():
             block = Block(arguments, types, self.operations("}"))
@@ -241,20 +261,21 @@ class Reader(AttributeReader):
         self._forget(mark)
         return block
 
-    def _arguments(self, closing: str) -> tuple[tuple[str, ...], tuple[TensorType, ...]]:
+    def _arguments(self, closing: str) -> tuple[tuple[str, ...], tuple[TensorType, ...], tuple[Mapping[str, Any], ...]]:
+        """Names, types and attributes of arguments up to a bracket."""
         names: list[str] = []
         types: list[TensorType] = []
+        attributes: list[Mapping[str, Any]] = []
         while not self.accept(closing):
             if names:
                 self.expect(",")
             names.append(self.new_name())
             self.expect(":")
             types.append(self.tensor_type())
-            if self.sees("{"):
-                self.dictionary()
+            attributes.append(self.dictionary() if self.sees("{") else {})
             self.skip_location()
             self.define(names[-1], types[-1])
-        return tuple(names), tuple(types)
+        return tuple(names), tuple(types), tuple(attributes)
 
     def operations(self, closing: str) -> tuple[Operation, ...]:
         """Operations up to a bracket."""
@@ -427,11 +448,9 @@ def unsupported_operations(counts: Mapping[str, int]) -> UnsupportedOperatorErro
     return error
 
 
-def _labels(attributes: Any, count: int) -> tuple[str, ...]:
-    """What exporters call the results, by the attributes of each."""
-    found: list[Any] = [*attributes] if isinstance(attributes, tuple) else []
-    return tuple(map(_label, found)) if len(found) == count else ("",) * count
-
-
-def _label(attributes: Any) -> str:
-    return str(attributes.get("jax.result_info", "")) if hasattr(attributes, "get") else ""
+def _dictionaries(attributes: Any, count: int) -> tuple[Mapping[str, Any], ...]:
+    """The attributes of each argument or result."""
+    found: list[Mapping[str, Any]] = [*attributes] if isinstance(attributes, tuple) else []
+    if len(found) != count or not all(isinstance(own, dict) for own in found):
+        found = [{}] * count
+    return tuple(found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tilewright.dtypes import DType
@@ -24,6 +25,7 @@ _TYPED = frozenset({"stablehlo.convert", "stablehlo.bitcast_convert", "stablehlo
 
 def combiner(block: Block, dtype: DType) -> str | None:
     """The scalar function that a region of two arguments applies to them; None where it does something else."""
+    block = _without_placements(block)
     if len(block.operations) != 2 or len(block.arguments) != 2:
         return None
     operation, last = block.operations
@@ -31,6 +33,25 @@ def combiner(block: Block, dtype: DType) -> str | None:
     if fn is None or last.operands != operation.results or sorted(operation.operands) != sorted(block.arguments):
         return None
     return _ON_BOOLS.get(fn, fn) if dtype.is_bool else fn
+
+
+def _without_placements(block: Block) -> Block:
+    """A region without what only says where its scalars are."""
+    names: dict[str, str] = {}
+    kept: list[Operation] = []
+    for operation in block.operations:
+        operands = tuple(names.get(name, name) for name in operation.operands)
+        if _is_placement(operation):
+            names[operation.results[0]] = operands[0]
+        else:
+            kept.append(replace(operation, operands=operands))
+    return replace(block, operations=tuple(kept)) if names else block
+
+
+def _is_placement(operation: Operation) -> bool:
+    is_one = len(operation.operands) == len(operation.results) == 1
+    is_call = operation.attributes.get("call_target_name") == "Sharding"
+    return is_one and (operation.name == "sdy.sharding_constraint" or is_call)
 
 
 def chosen_argument(block: Block) -> int | None:

@@ -13,7 +13,7 @@ from tilewright.api.array import Array, located
 from tilewright.api.lifting import constant, full
 from tilewright.errors import ModelFileError, UnsupportedOperatorError
 from tilewright.interop.narrow import STORAGES, Coded, to_codes
-from tilewright.interop.stablehlo.ir import Block, Dense, Operation, TensorType
+from tilewright.interop.stablehlo.ir import Block, Dense, Module, Operation, TensorType
 
 Rule = Callable[..., Any]
 
@@ -21,6 +21,7 @@ _MODULES = (
     "calls",
     "control",
     "creation",
+    "devices",
     "elementwise",
     "indexing",
     "linalg",
@@ -54,9 +55,10 @@ _RULES: dict[str, Entry] = {}
 
 @dataclass(frozen=True)
 class Node:
-    """One operation as a rule sees it. `run` traces a region, `lift` one over scalars for arrays in their place, and
-    `call` a function by its name."""
+    """One operation as a rule sees it, in its module. `run` traces a region, `lift` one over scalars for arrays in
+    their place, and `call` a function by its name."""
 
+    module: Module = field(repr=False)
     operation: Operation
     run: Callable[..., list[Any]] = field(repr=False)
     lift: Callable[..., list[Any]] = field(repr=False)

@@ -21,7 +21,22 @@ _MALFORMED = (ArithmeticError, AttributeError, LookupError, MemoryError, TypeErr
 # Operations of a program whose calls are written out: more take minutes to trace, whatever they compute.
 _MAX_OPERATIONS = 500_000
 _MAX_DEPTH = 64
-RETURNS = frozenset({"stablehlo.return", "func.return"})
+RETURNS = frozenset({"stablehlo.return", "func.return", "sdy.return"})
+# Operations that only a program for each device has, and those that enter a region for each device.
+_FOR_EACH = frozenset(
+    f"stablehlo.{name}"
+    for name in (
+        "all_gather",
+        "all_reduce",
+        "all_to_all",
+        "collective_broadcast",
+        "collective_permute",
+        "partition_id",
+        "reduce_scatter",
+        "replica_id",
+    )
+)
+_ENTRANCES = ("sdy.manual_computation", "SPMDFullToShardShape")
 # An array, or its bit patterns where no array has its type.
 Value = Any
 Scope = dict[str, Value]
@@ -85,7 +100,7 @@ class Walk:
         def call(name: str, *arguments: Value) -> list[Value]:
             return self._block(self.module.functions[name].body, {}, arguments, is_lifted=is_lifted)
 
-        node = Node(operation, run, lift, call)
+        node = Node(self.module, operation, run, lift, call)
         if is_lifted:
             operands = _alike(node, entry, operands)
         results = _applied(entry, node, operands)
@@ -115,7 +130,8 @@ def _applied(entry: Entry, node: Node, operands: Sequence[Value]) -> Any:
     storages = {value.storage for value in narrow}
     if entry.moves and len(storages) == 1:
         results = entry.rule(node, *(o.codes if isinstance(o, Coded) else o for o in operands))
-        return Coded(results, storages.pop())
+        (storage,) = storages
+        return tuple(Coded(r, storage) for r in results) if _is_tuple(results) else Coded(results, storage)
     raise node.unsupported(f"`{node.name}` of {narrow[0].storage.name}", "convert to f32 and back")
 
 
@@ -217,3 +233,24 @@ def callee_of(attributes: Mapping[str, Any]) -> str | None:
 
 def _callee(operation: Operation) -> str | None:
     return callee_of(operation.attributes) if operation.name in ("func.call", "stablehlo.composite") else None
+
+
+def is_for_each_device(module: Module, main: Function) -> bool:
+    """Whether the arrays of a program are those of each device, not whole ones of which devices hold parts."""
+    if module.devices == 1:
+        return False
+    if module.replicas > 1:
+        return True
+    called, pending = {main.name}, [*main.body.operations]
+    is_for_each = False
+    while pending:
+        operation = pending.pop()
+        if operation.name in _ENTRANCES or operation.attributes.get("call_target_name") in _ENTRANCES:
+            return False
+        is_for_each = is_for_each or operation.name in _FOR_EACH
+        pending.extend(inner for block in operation.regions for inner in block.operations)
+        name = _callee(operation)
+        if name is not None and name not in called:
+            called.add(name)
+            pending.extend(module.functions[name].body.operations)
+    return is_for_each

@@ -1,4 +1,7 @@
-"""The interpreter target: the `array` program as NumPy runs it. The first oracle for every other target."""
+"""The interpreter target: the `array` program as NumPy runs it. The first oracle for every other target.
+
+A program for several devices runs on all of them. Each is given the arguments; the results are those of device 0.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from xdsl.dialects.func import FuncOp
 
 from tilewright.dialects.tile import KernelOp
 from tilewright.errors import CompilerBug, UnsupportedOnTargetError
-from tilewright.semantics.array import Interpreter
+from tilewright.semantics import mesh
 from tilewright.targets.base import Tensor
 from tilewright.targets.interp.kernels import run_checked
 
@@ -23,9 +26,10 @@ class InterpretedProgram:
         self._module = module
         self._constants = constants
         self._main = main_of(module)
+        self._devices = mesh.devices_of(module)
 
     def __call__(self, *arrays: Tensor, out: Sequence[Tensor] | None = None) -> list[Tensor]:
-        results = Interpreter(self._constants, self._call).run(self._main.body.block, arrays)
+        results = mesh.run(self._main.body.block, [arrays] * self._devices, self._constants, self._call)[0]
         if out is None:
             # Copies: a result may be a view of an argument or of a constant.
             return [np.array(r, order="C") for r in results]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tilewright.api.array import Array
-from tilewright.api.lifting import emit, full
+from tilewright.api.lifting import emit
 from tilewright.interop.stablehlo.ir import Dense
 from tilewright.interop.stablehlo.registry import Node, lifted, operation
 
@@ -25,9 +25,3 @@ def iota(node: Node, *shape: Array) -> Array:
     if node.type.is_narrow:
         raise node.unsupported(f"`iota` of {node.type.storage.name}")
     return emit("iota", axis=node.integer("iota_dimension"), shape=node.type.shape, dtype=node.type.dtype.name)
-
-
-@operation("stablehlo.partition_id", "stablehlo.replica_id")
-def single(node: Node) -> Array:
-    """The only device has the number 0."""
-    return full(node.type.shape, 0, node.type.dtype)
