@@ -31,6 +31,7 @@ from tilewright.errors import ArgumentError, TilewrightError
 from tilewright.events import capturing
 from tilewright.frontend import tracing
 from tilewright.frontend.trace import Graph, Value
+from tilewright.interop.dlpack import Restore, Tensor, converter
 from tilewright.layout.dims import Dim
 from tilewright.options import Options, current
 from tilewright.runtime.native import MISMATCH
@@ -124,26 +125,32 @@ class JitFunction:
             raise
 
     def _look_up(self, args: tuple[Any, ...], kwargs: dict[str, Any], setting: _Setting) -> Any:
-        """Find the program by the types of the arguments: quickly if all are NumPy arrays by position."""
-        if kwargs:
+        """Find the program by the types of the arguments: quickly if all are arrays in CPU memory, by position."""
+        if kwargs or not self._by_arrays:
             return self._call(args, kwargs, setting)
-        key: list[Any] = [setting]
+        arrays, restore = args, None
         for argument in args:
             if type(argument) is not np.ndarray:
-                return self._call(args, kwargs, setting)
-            key.append(argument.shape)
-            key.append(argument.dtype)
+                read = _shared(args)
+                if read is None:
+                    return self._call(args, kwargs, setting)
+                arrays, restore = read
+                break
+        key: list[Any] = [setting]
+        for array in arrays:
+            key.append(array.shape)
+            key.append(array.dtype)
         found = self._by_arrays.get(tuple(key))
         if found is None:
             return self._call(args, kwargs, setting)
         executable, result = found
-        results = executable(*args)
+        results = executable(*arrays)
         # A program that gives one array in a container is left out: its native function gives the bare array.
         settled = getattr(executable, "settled", None)
         if settled is not None and (result is LEAF or len(results) != 1):
             options, function = settled
             self._latest = _Latest(options, function, len(args), result)
-        return build(result, results)
+        return build(result, results if restore is None else [restore(array) for array in results])
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """Trace the function for arguments, which may be `ShapeDtype`s.
@@ -171,17 +178,14 @@ class JitFunction:
                 compiled = self._compiled.get(key)
                 if compiled is None:
                     compiled = self._trace(call, args, kwargs).compile(setting.target)
-                    self._remember(key, compiled, args, kwargs)
+                    self._remember(key, compiled, call)
         return compiled.run(call)
 
-    def _remember(
-        self, key: tuple[Any, _Setting], compiled: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
+    def _remember(self, key: tuple[Any, _Setting], compiled: Compiled, call: Call) -> None:
         self._compiled[key] = compiled
-        if kwargs or self._static or self._donate or not all(type(a) is np.ndarray for a in args):
-            return
-        arrays = [part for a in args for part in (a.shape, a.dtype)]
-        self._by_arrays[key[1], *arrays] = (compiled.executable, compiled.lowered.result)
+        types = call.plain_types()
+        if types is not None and not self._static and not self._donate:
+            self._by_arrays[key[1], *types] = (compiled.executable, compiled.lowered.result)
 
     def _read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         args, kwargs, static = self._without_static(args, kwargs)
@@ -274,6 +278,28 @@ class JitFunction:
                     ArgumentError(message, help=f"the parameters are {', '.join(self._parameters) or 'none'}")
                 )
         return frozenset(names)
+
+
+def _shared(args: tuple[Any, ...]) -> tuple[list[Tensor], Restore] | None:
+    """Arguments as NumPy arrays on their memory, and what gives results the kind of the first. None unless all are
+    arrays of libraries that are known, which `read_call` reads without a complaint."""
+    read: list[tuple[Tensor, Restore]] = []
+    for argument in args:
+        if type(argument) is np.ndarray:
+            read.append((argument, _unchanged))
+            continue
+        convert = converter(argument)
+        if convert is None:
+            return None
+        try:
+            read.append(convert(argument))
+        except Exception:  # `read_call` meets it again, and says which argument it is
+            return None
+    return [array for array, _ in read], read[0][1]
+
+
+def _unchanged(array: Tensor) -> Tensor:
+    return array
 
 
 def _parameters(function: Callable[..., Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -11,7 +11,7 @@ import numpy as np
 from tilewright import dtypes
 from tilewright.api.array import located, locating
 from tilewright.api.lifting import element_type, shape_of
-from tilewright.api.pytree import Structure, build, flatten, paths
+from tilewright.api.pytree import LEAF, Structure, build, flatten, paths
 from tilewright.errors import (
     ArgumentError,
     DTypeError,
@@ -67,6 +67,19 @@ class Call:
     restore: Restore | None
     on_device: tuple[int, ...] = ()
     restores_device: bool = False
+
+    def plain_types(self) -> list[Any] | None:
+        """The shape and the type of each argument in turn, if all are arrays in CPU memory, given by position and in no
+        container."""
+        positional, named = self.signature.structure.children
+        if named.children or self.on_device or any(child is not LEAF for child in positional.children):
+            return None
+        types: list[Any] = []
+        for leaf in self.signature.leaves:
+            if isinstance(leaf, type):
+                return None
+            types += leaf
+        return types
 
     def check_contents(self) -> None:
         """Refuse to run on a `ShapeDtype`.

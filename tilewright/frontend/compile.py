@@ -24,6 +24,7 @@ from tilewright.frontend.trace import Graph, digest
 from tilewright.options import Options, current, options
 from tilewright.runtime.cache import CompileCache, default_cache
 from tilewright.runtime.cpu_features import default_threads
+from tilewright.runtime.garbage import no_collections
 from tilewright.runtime.program import AnyProgram, load
 from tilewright.runtime.shared_constants import SharedConstants
 from tilewright.runtime.sources import source_digest
@@ -179,7 +180,8 @@ class CompiledGraph:
 
     def _timed(self, build: Callable[[], Built]) -> Built:
         start = time.perf_counter()
-        program = build()
+        with no_collections():
+            program = build()
         events.emit("compile", name=self._graph.name, target=self._target, seconds=time.perf_counter() - start)
         return program
 

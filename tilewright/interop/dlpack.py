@@ -7,6 +7,7 @@ share their memory.
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -35,14 +36,33 @@ def to_numpy(array: Any) -> tuple[Tensor, Restore]:
         return _plain_numpy(array), _identity
     if isinstance(array, np.generic):
         return np.asarray(array), _identity
-    library = type(array).__module__.partition(".")[0]
-    convert = _LIBRARIES.get(library) or (_from_standard if hasattr(array, "__dlpack__") else None)
+    convert = converter(array) or (_from_standard if hasattr(array, "__dlpack__") else None)
     if convert is not None:
-        return _converted(array, convert, _WITHOUT_CONTENTS_HELP.get(library, "convert it to NumPy first"))
+        help = _WITHOUT_CONTENTS_HELP.get(_library(_kind_of(array)), "convert it to NumPy first")
+        return _converted(array, convert, help)
     raise ArgumentError(
         f"a value of type {type(array).__name__} is not an array",
         help="pass NumPy, torch, JAX or other DLPack arrays, or Python numbers",
     )
+
+
+# `type`, but with a result whose attributes a type checker does not ask about.
+_kind_of: Callable[[Any], Any] = type
+
+
+def _library(kind: type) -> str:
+    return kind.__module__.partition(".")[0]
+
+
+def converter(array: Any) -> Convert | None:
+    """What `to_numpy` reads an array with, where it knows the library that its type is of. It raises what `to_numpy`
+    does, and errors of the library's own."""
+    return _converter(_kind_of(array))
+
+
+@functools.lru_cache(256)
+def _converter(kind: type) -> Convert | None:
+    return _LIBRARIES.get(_library(kind))
 
 
 def _converted(array: Any, convert: Convert, help: str) -> tuple[Tensor, Restore]:
@@ -74,13 +94,15 @@ def _check_on_cpu(on_cpu: bool, where: object, help: str) -> None:
 
 
 def _from_torch(tensor: Any) -> tuple[Tensor, Restore]:
-    _check_on_cpu(tensor.device.type == "cpu", tensor.device, "pass `x.cpu()`")
+    # Each attribute of a tensor takes a tenth of a microsecond.
+    if not tensor.is_cpu:
+        _check_on_cpu(False, tensor.device, "pass `x.cpu()`")
     torch = sys.modules["torch"]
     if tensor.requires_grad:
         raise ArgumentError("a tensor that records gradients would lose them", help="pass `x.detach()`")
     if tensor.layout != torch.strided:
         raise ArgumentError(f"a tensor of layout {tensor.layout} is not a plain block", help="pass `x.to_dense()`")
-    extension = _extension(str(tensor.dtype).removeprefix("torch."))
+    extension = _extension_of_torch(tensor.dtype)
     if extension is not None:
         # NumPy's DLPack has no such type, and ml_dtypes no DLPack: the bits travel as integers.
         return tensor.view(getattr(torch, f"int{8 * extension.itemsize}")).numpy().view(extension), _to_torch
@@ -92,9 +114,21 @@ def _from_torch(tensor: Any) -> tuple[Tensor, Restore]:
 
 def _to_torch(array: Tensor) -> Any:
     torch = sys.modules["torch"]
-    if _extension(array.dtype.name) is not None:
-        return torch.from_numpy(array.view(f"i{array.itemsize}")).view(getattr(torch, array.dtype.name))
+    name = _extension_name(array.dtype)
+    if name is not None:
+        return torch.from_numpy(array.view(f"i{array.itemsize}")).view(getattr(torch, name))
     return torch.from_numpy(array)
+
+
+@functools.cache
+def _extension_of_torch(dtype: Any) -> np.dtype[Any] | None:
+    return _extension(str(dtype).removeprefix("torch."))
+
+
+@functools.lru_cache(256)
+def _extension_name(dtype: np.dtype[Any]) -> str | None:
+    """The name of a type that NumPy has from `ml_dtypes`, which is its name in torch too; None for NumPy's own."""
+    return dtype.name if _extension(dtype.name) is not None else None
 
 
 def _from_jax(array: Any) -> tuple[Tensor, Restore]:

@@ -137,7 +137,8 @@ def make_group(block: Block, members: set[Operation], kind: str, why: str) -> ar
     Inside they stand in the order in which their results need them, so that equal sets become equal groups wherever
     their operations stood: equal groups share a kernel.
     """
-    in_program_order = [op for op in block.ops if op in members]
+    span = _span(block, members)
+    in_program_order = [op for op in span if op in members]
     anchor = in_program_order[-1]
     results = [
         r
@@ -147,7 +148,7 @@ def make_group(block: Block, members: set[Operation], kind: str, why: str) -> ar
     ]
     ordered = _in_order_of_need(results, members)
     inputs = list(dict.fromkeys(o for op in ordered for o in op.operands if _outside(o, members)))
-    late = _dependents_before(block, members, anchor)
+    late = _dependents(block, members, span)
     region = Region(Block(arg_types=[i.type for i in inputs]))
     group = array.FusedOp.make(inputs, {"kind": kind, "why": why}, [r.type for r in results], [region])
     group.location = _location(ordered)
@@ -204,18 +205,35 @@ def _location(ops: Sequence[Operation]) -> LocationAttr:
     return known[-1] if known else ops[-1].location
 
 
-def _dependents_before(block: Block, members: set[Operation], anchor: Operation) -> list[Operation]:
-    """Operations between the set's first member and `anchor` that use the set's results, directly or not."""
-    tainted: dict[Operation, None] = {}
+def _span(block: Block, members: set[Operation]) -> list[Operation]:
+    """The operations of a block from the first to the last of a set."""
+    span: list[Operation] = []
+    missing = len(members)
     for op in block.ops:
-        if op is anchor:
+        is_member = op in members
+        missing -= is_member
+        if is_member or span:
+            span.append(op)
+        if not missing:
             break
-        if op in members:
-            continue
-        owners = [o.owner for o in _reads(op)]
-        if any(isinstance(w, Operation) and (w in members or w in tainted) for w in owners):
-            tainted[op] = None
-    return list(tainted)
+    return span
+
+
+def _dependents(block: Block, members: set[Operation], span: Sequence[Operation]) -> list[Operation]:
+    """Operations of a span, others than its members, that use the members' results, directly or not."""
+    others = {op for op in span if op not in members}
+    if not others:
+        return []
+    found: set[Operation] = set()
+    pending = [*members]
+    while pending:
+        for result in pending.pop().results:
+            for use in result.uses:
+                user = in_block(use.operation, block)
+                if user in others and user not in found:
+                    found.add(user)
+                    pending.append(user)
+    return [op for op in span if op in found]
 
 
 def needs_memory(op: Operation) -> bool:

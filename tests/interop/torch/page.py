@@ -79,13 +79,20 @@ def rules_and_core() -> dict[str, object]:
 def core_operators() -> list[str]:
     """Names of the overloads that torch tags as core."""
     found: list[str] = []
-    for name in dir(torch.ops.aten):
-        packet = getattr(torch.ops.aten, name)
-        for overload in packet.overloads() if hasattr(packet, "overloads") else ():
+    # Those of the dispatcher: `dir(torch.ops.aten)` has what was used in this process only.
+    known = {name.removeprefix("aten::").partition(".")[0] for name in _registered() if name.startswith("aten::")}
+    for name in known:
+        packet = getattr(torch.ops.aten, name, None)
+        for overload in packet.overloads() if packet is not None else ():
             target = getattr(packet, overload)
             if torch.Tag.core in target.tags:
                 found.append(str(target))
     return sorted(found)
+
+
+def _registered() -> list[str]:
+    """Names of all operators, such as "aten::add.Tensor"."""
+    return torch._C._dispatch_get_all_op_names()
 
 
 def _count_row(dtype: str, outcomes: Sequence[Outcome]) -> str:

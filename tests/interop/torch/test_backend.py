@@ -353,3 +353,15 @@ def test_graph_breaks_are_tolerated() -> None:
 def test_importing_us_does_not_import_torch() -> None:
     code = "import sys, tilewright; tilewright.from_torch; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2, 5, 50])
+@pytest.mark.parametrize("dtype", ["int64", "int8", "float32"])
+def test_numbers_between_two_ends(dtype: str, steps: int) -> None:
+    # Ends of integers are cut off before the numbers between them are found.
+    kind = getattr(torch, dtype)
+    check(
+        lambda x: torch.linspace(4.3, -3, steps, dtype=kind) + x,
+        torch.ones(1, dtype=kind),
+        options={"target": "interp"},
+    )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import time
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -168,6 +170,89 @@ def test_torch_refuses():
         assert "argument `a`" in caught.value.message
 
 
+@needs("torch")
+@pytest.mark.parametrize("target", ["cpu", "interp"])
+def test_torch_tensors_after_the_first_call(target):
+    import torch
+
+    f = tw.jit(lambda a, b: (a * 2 + b, b - a), target=target)
+    for dtype in (torch.float32, torch.bfloat16, torch.int64):
+        for _ in range(3):
+            a, b = torch.randint(-9, 9, (3, 4)).to(dtype), torch.randint(-9, 9, (3, 4)).to(dtype)
+            for first, second in ((a, b), (a.T.contiguous().T, b), (a, b[::1, :])):
+                found = f(first, second)
+                assert [torch.equal(r, e) for r, e in zip(found, (a * 2 + b, b - a), strict=True)] == [True, True]
+                assert [r.dtype for r in found] == [dtype] * 2
+    assert len(f._compiled) == 3
+    assert torch.equal(f(torch.ones(2), torch.ones(2))[0], torch.full((2,), 3.0))  # another shape
+    with pytest.raises(DTypeError):
+        f(torch.ones(2, dtype=torch.complex64), torch.ones(2, dtype=torch.complex64))
+    assert len(f._compiled) == 4
+
+
+@needs("torch")
+def test_kinds_of_results_after_the_first_call():
+    import torch
+
+    f = tw.jit(lambda a, b: a + b)
+    x, y = np.ones(3, np.float32), torch.ones(3)
+    parameter = torch.nn.Parameter(torch.ones(3), requires_grad=False)
+    for _ in range(2):
+        assert [type(r) for r in (f(x, x), f(x, y), f(y, x), f(y, y), f(parameter, y))] == [
+            np.ndarray,
+            np.ndarray,
+            torch.Tensor,
+            torch.Tensor,
+            torch.Tensor,
+        ]
+    assert len(f._compiled) == len(f._by_arrays) == 1
+    for _ in range(2):
+        assert torch.equal(f(y, 2.0), torch.full((3,), 3.0))
+        assert torch.equal(f(y, b=y), torch.full((3,), 2.0))
+    assert len(f._by_arrays) == 1
+
+
+@needs("torch")
+def test_torch_refuses_after_the_first_call():
+    import torch
+
+    f = tw.jit(lambda a, b: a + b, target="interp")
+    plain = torch.ones(2, 2)
+    for _ in range(2):
+        f(plain, plain)
+    for tensor, error in [
+        (torch.ones(2, 2, requires_grad=True), ArgumentError),
+        (torch.nn.Parameter(torch.ones(2, 2)), ArgumentError),
+        (torch.ones(2, 2, device="meta"), UnsupportedOnTargetError),
+        (torch.eye(2).to_sparse(), ArgumentError),
+        (torch.ones(2, 2, dtype=torch.complex64).conj(), DTypeError),
+        (torch._neg_view(torch.ones(2, 2)), DTypeError),
+    ]:
+        with pytest.raises(error) as caught:
+            f(plain, tensor)
+        assert caught.value.help
+        assert "argument `b`" in caught.value.message
+        assert caught.value.location is not None
+        assert caught.value.location.file == __file__
+
+
+@needs("torch")
+def test_a_call_on_torch_tensors_is_quick():
+    import torch
+
+    f = tw.jit(lambda a, b: a * b + 1)
+    x = torch.ones(8, 16)
+
+    def seconds(*args: Any, **kwargs: Any) -> float:
+        start = time.perf_counter()
+        for _ in range(200):
+            f(*args, **kwargs)
+        return time.perf_counter() - start
+
+    # Arguments by keyword are read as containers are.
+    assert min(seconds(x, x) for _ in range(20)) < 0.7 * min(seconds(a=x, b=x) for _ in range(20))
+
+
 # ---- JAX and CuPy ---------------------------------------------------------------------------------------------------
 
 
@@ -181,10 +266,12 @@ def test_jax_arrays_through_jit(name):
     x = jnp.arange(6).reshape(2, 3).astype(name)
     shared, _ = to_numpy(x)
     assert shared.ctypes.data == x.unsafe_buffer_pointer()
-    result = run(lambda a: a[::-1], x)
-    assert type(result) is type(x)
-    assert result.dtype == x.dtype
-    assert (result == x[::-1]).all()
+    reverse = tw.jit(lambda a: a[::-1], target="interp")
+    for _ in range(2):
+        result = reverse(x)
+        assert type(result) is type(x)
+        assert result.dtype == x.dtype
+        assert (result == x[::-1]).all()
 
 
 @needs("cupy")

@@ -44,7 +44,7 @@ class NestPlan:
     clips: list[Clip]
     dependences: dict[Item, frozenset[int]] = field(default_factory=dict)
     turned_dim: int | None = None
-    turned: frozenset[Item] = frozenset()
+    turned: tuple[Item, ...] = ()
     row_by_row: bool = False
 
     @property
@@ -246,7 +246,7 @@ def _turn_loads(plan: NestPlan) -> None:
     most_rows = MOST_ROWS if _maps(plan) else MOST_MOVED_ROWS
     if vector is None or plan.reduced or not _does_little(plan) or plan.lanes > most_rows:
         return
-    found: dict[int, set[Item]] = {}
+    found: dict[int, list[Item]] = {}
     for item in plan.dependences:
         load = item[0].owner
         if not isinstance(load, tile.LoadOp) or not can_transpose(plan.lanes, array_type(load.result).dtype.itemsize):
@@ -256,10 +256,10 @@ def _turn_loads(plan: NestPlan) -> None:
             continue
         for dim, extent in enumerate(plan.space):
             if dim != vector and extent >= plan.lanes and access.stride_along(dim, False) == 1:
-                found.setdefault(dim, set()).add(item)
+                found.setdefault(dim, []).append(item)
     if found:
         plan.turned_dim = max(found, key=lambda dim: (len(found[dim]), dim))
-        plan.turned = frozenset(found[plan.turned_dim])
+        plan.turned = tuple(found[plan.turned_dim])
 
 
 def _order(plan: NestPlan) -> list[int]:

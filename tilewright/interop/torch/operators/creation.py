@@ -108,6 +108,24 @@ def arange(*bounds: float, dtype: Any = None, **where: Any) -> Array:
     return tw.astype(ramp * number(step) + number(start), kind)
 
 
+@operator("linspace")
+def linspace(start: float, end: float, steps: int, *, dtype: Any = None, **where: Any) -> Array:
+    """Numbers from a start to an end, both included, counted from the nearer of the two. torch's own decomposition
+    takes the ends of integers as they are given; its kernels cut them off first."""
+    kind = default_float() if dtype is None else dtype_of(dtype)
+    if not kind.is_float:
+        start, end = int(start), int(end)
+    step = (end - start) / max(1, steps - 1)
+    if not kind.is_float and steps <= _MAX_TABLE:
+        # Where a product and a sum are rounded together, a number may fall short of a whole one.
+        at = np.arange(steps)
+        found = np.where(at < steps // 2, start + at * step, end - (steps - 1 - at) * step)
+        return constant((found if steps != 1 else np.full(1, start)).astype(kind.numpy))
+    ramp = tw.iota((steps,), dtype=tw.f64)
+    below, above = ramp * step + float(start), float(end) - (float(steps - 1) - ramp) * step
+    return tw.astype(tw.where(ramp < steps // 2, below, above) if steps != 1 else tw.full((1,), float(start)), kind)
+
+
 @operator("eye", "eye.m")
 def eye(rows: int, columns: int | None = None, *, dtype: Any = None, **where: Any) -> Array:
     """Ones on the diagonal."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,9 +44,9 @@ class Windows:
         window: Sequence[int],
         stride: Sequence[int],
         padding: Sequence[int],
-        dilation: Sequence[int] = (1,),
-        ceil_mode: bool = False,
-        rank: int = 2,
+        dilation: Sequence[int],
+        ceil_mode: bool,
+        rank: int,
     ) -> Windows:
         """One number for all axes is repeated; without strides windows follow each other.
 
@@ -109,6 +110,18 @@ def _count(size: int, window: int, stride: int, padding: int, dilation: int, cei
     return count - 1 if (count - 1) * stride >= size + padding else count
 
 
+def _of_ranks(name: str, *ranks: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register a rule with the parameter `rank` for an operator that has a name for each number of pooled axes: sizes
+    that are the same for all axes do not tell it."""
+
+    def register(rule: Callable[..., Any]) -> Callable[..., Any]:
+        for rank in ranks:
+            operator(name.format(rank))(functools.partial(rule, rank=rank))
+        return rule
+
+    return register
+
+
 def _max_pool(x: Array, windows: Windows) -> tuple[Array, Array]:
     """The largest element under each window, and its place in the flattened spatial axes.
 
@@ -137,33 +150,22 @@ def _max_pool(x: Array, windows: Windows) -> tuple[Array, Array]:
     return best, where
 
 
-@operator("max_pool2d_with_indices")
-def max_pool2d(
+@_of_ranks("max_pool{}d_with_indices", 2, 3)
+def max_pool(
     x: Array,
     kernel_size: Sequence[int],
     stride: Sequence[int] = (),
     padding: Sequence[int] = (0,),
     dilation: Sequence[int] = (1,),
     ceil_mode: bool = False,
+    *,
+    rank: int,
 ) -> tuple[Array, Array]:
-    """`_max_pool` over two axes."""
-    return _max_pool(x, Windows.of(x.shape, kernel_size, stride, padding, dilation, ceil_mode, 2))
+    """`_max_pool` over the last axes."""
+    return _max_pool(x, Windows.of(x.shape, kernel_size, stride, padding, dilation, ceil_mode, rank))
 
 
-@operator("max_pool3d_with_indices")
-def max_pool3d(
-    x: Array,
-    kernel_size: Sequence[int],
-    stride: Sequence[int] = (),
-    padding: Sequence[int] = (0,),
-    dilation: Sequence[int] = (1,),
-    ceil_mode: bool = False,
-) -> tuple[Array, Array]:
-    """`_max_pool` over three axes."""
-    return _max_pool(x, Windows.of(x.shape, kernel_size, stride, padding, dilation, ceil_mode, 3))
-
-
-@operator("max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward")
+@_of_ranks("max_pool{}d_with_indices_backward", 2, 3)
 def max_pool_backward(
     grad: Array,
     x: Array,
@@ -173,9 +175,10 @@ def max_pool_backward(
     dilation: Sequence[int],
     ceil_mode: bool,
     indices: Array,
+    *,
+    rank: int,
 ) -> Array:
     """The gradient at the places that the pooling took its elements from."""
-    rank = len(kernel_size)
     lead, spatial = x.shape[: x.ndim - rank], x.shape[x.ndim - rank :]
     rows, size = math.prod(lead), math.prod(spatial)
     seen = math.prod(grad.shape[x.ndim - rank :])
@@ -221,7 +224,7 @@ def _avg_pool(x: Array, windows: Windows, count_include_pad: bool, override: int
     return tw.astype(total / constant(divisors), x.dtype)
 
 
-@operator("avg_pool1d", "avg_pool2d", "avg_pool3d")
+@_of_ranks("avg_pool{}d", 1, 2, 3)
 def avg_pool(
     x: Array,
     kernel_size: Sequence[int],
@@ -230,13 +233,15 @@ def avg_pool(
     ceil_mode: bool = False,
     count_include_pad: bool = True,
     divisor_override: int | None = None,
+    *,
+    rank: int,
 ) -> Array:
     """The mean under each window."""
-    windows = Windows.of(x.shape, kernel_size, stride, padding, (1,), ceil_mode, len(kernel_size))
+    windows = Windows.of(x.shape, kernel_size, stride, padding, (1,), ceil_mode, rank)
     return _avg_pool(x, windows, count_include_pad, divisor_override)
 
 
-@operator("avg_pool2d_backward", "avg_pool3d_backward")
+@_of_ranks("avg_pool{}d_backward", 2, 3)
 def avg_pool_backward(
     grad: Array,
     x: Array,
@@ -246,9 +251,11 @@ def avg_pool_backward(
     ceil_mode: bool,
     count_include_pad: bool,
     divisor_override: int | None,
+    *,
+    rank: int,
 ) -> Array:
     """Each gradient shared among the elements of its window."""
-    windows = Windows.of(x.shape, kernel_size, stride, padding, (1,), ceil_mode, len(kernel_size))
+    windows = Windows.of(x.shape, kernel_size, stride, padding, (1,), ceil_mode, rank)
     wide = widened(grad)
     divisors = _divisors(windows, count_include_pad, divisor_override).astype(wide.dtype.numpy)
     share = wide / constant(divisors)
