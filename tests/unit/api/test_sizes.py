@@ -282,6 +282,16 @@ def test_sizes_that_happen_to_be_equal_are_told_apart() -> None:
     assert len(sized.programs) == 1
 
 
+def test_what_is_captured_is_kept_as_it_was() -> None:
+    table = np.arange(24, dtype=np.float32)
+    sized = tw.jit(lambda x: x + table[: x.shape[0]], target="interp", dims={"x": (ROWS,)}, buckets={ROWS: (24,)})
+    for rows in (24, 20):
+        x = np.ones(rows, np.float32)
+        before = sized(x)
+        table += 1
+        np.testing.assert_array_equal(sized(x), before)
+
+
 def test_arrays_in_containers_and_static_arguments() -> None:
     def scaled(state, factor, *, axis):
         return {"mean": tw.mean(state["x"], axis=axis) * factor, "x": state["x"]}

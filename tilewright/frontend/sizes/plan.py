@@ -185,7 +185,7 @@ def _real_part(
 
 
 def _argument(parameter: Parameter, trace: Trace) -> Tensor:
-    """An argument as the padded program takes it."""
+    """An argument as the padded program takes it: a copy, as the user may write to an array that was captured."""
     type = parameter.type
-    found = np.asarray(parameter.reading(trace), type.dtype.numpy)
-    return found if found.shape == type.shape else np.ascontiguousarray(_pad(found, found.shape, type))
+    found = np.array(parameter.reading(trace), type.dtype.numpy, order="C")
+    return found if found.shape == type.shape else _pad(found, found.shape, type)
