@@ -14,8 +14,8 @@ from tilewright.interop.torch.registry import operator
 
 Sizes = tuple[int, ...]
 # Elements of a window up to which the gradient of the weight is a product each. One correlation takes 0.9 to 1.0 times
-# as long at 56 x 56 places of ResNet-18 (batch 8, one thread), 1.1 times at 28 x 28, 1.6 at 7 x 7 and under windows of
-# one element; of 49 elements 0.8 times.
+# as long at 56 x 56 places of ResNet-18 (batch 8, one thread), 1.1 times at 28 x 28, 1.2 to 1.4 at 14 x 14, 1.6 at
+# 7 x 7 and 1.6 to 1.8 under windows of one element; of 49 elements 0.8 times.
 _MAX_PRODUCTS = 25
 
 
