@@ -11,6 +11,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.errors import DTypeError, ModelFileError, ShapeError, UnsupportedOperatorError
+from tilewright.interop.arguments import TensorSpec
 from tilewright.interop.onnx.host import HostNode
 from tilewright.interop.onnx.loading import load_model
 from tilewright.interop.onnx.model import OnnxModel
@@ -194,6 +195,37 @@ def test_tensors_of_a_node_on_the_host_are_in_the_model() -> None:
     model = tw.from_onnx(_model([node], [_tensor("x", [1], _INT64)], [_tensor("y", None)]))
     with pytest.raises(UnsupportedOperatorError, match="files of their own"):
         model(np.array([1]))
+
+
+def test_a_name_has_one_value() -> None:
+    nodes = [helper.make_node("Neg", ["x"], ["u"]), helper.make_node("Unique", ["u"], ["v"])]
+    nodes += [helper.make_node("Abs", ["x"], ["u"]), helper.make_node("Unique", ["u"], ["w"])]
+    outputs = [_tensor("v", None), _tensor("w", None)]
+    with pytest.raises(ModelFileError, match=r"\(Abs\) gives the value 'u'"):
+        tw.from_onnx(_model(nodes, [_tensor("x", [3])], outputs))
+
+
+def test_as_many_parts_as_there_are_host_nodes() -> None:
+    names = [f"v{n}" for n in range(1601)]
+    nodes = [helper.make_node("Unique" if n % 2 else "Neg", [names[n]], [names[n + 1]]) for n in range(1600)]
+    graph = _model(nodes, [_tensor("v0", [3])], [_tensor("v1600", None)])
+    operations: list[str] = []
+    parts = Parts(load_model(graph), {n: "to see" for n in range(1, 1600, 2)}, lambda part: _Recorded(part, operations))
+    assert parts.compiled_parts == 800
+    assert operations == ["Neg"] * 800
+
+
+class _Recorded:
+    """A part that notes its nodes."""
+
+    host_nodes = ()
+
+    def __init__(self, part: Any, operations: list[str]) -> None:
+        operations.extend(node.op_type for node in part.proto.graph.node)
+        self.outputs = tuple(TensorSpec(info.name, None, None) for info in part.proto.graph.output)
+
+    def __call__(self, **values: Any) -> Any:
+        return None
 
 
 def test_arguments_stay_as_they_are() -> None:
