@@ -197,6 +197,19 @@ def test_tensors_of_a_node_on_the_host_are_in_the_model() -> None:
         model(np.array([1]))
 
 
+def test_tensors_of_functions_on_the_host_are_in_the_model() -> None:
+    stored = numpy_helper.from_array(np.array([1.0], np.float32), "stored")
+    stored.data_location = TensorProto.EXTERNAL
+    stored.external_data.add(key="location", value="/etc/passwd")
+    nodes = [helper.make_node("Constant", [], ["c"], value=stored), helper.make_node("Add", ["x", "c"], ["t"])]
+    nodes += [helper.make_node("Unique", ["t"], ["y"])]
+    proto = _model([helper.make_node("F", ["x"], ["y"], domain="my")], [_tensor("x", [1])], [_tensor("y", None)])
+    proto.opset_import.append(helper.make_opsetid("my", 1))
+    proto.functions.append(helper.make_function("my", "F", ["x"], ["y"], nodes, [helper.make_opsetid("", 20)]))
+    with pytest.raises(UnsupportedOperatorError, match="files of their own"):
+        tw.from_onnx(proto)(np.ones(1, np.float32))
+
+
 def test_a_name_has_one_value() -> None:
     nodes = [helper.make_node("Neg", ["x"], ["u"]), helper.make_node("Unique", ["u"], ["v"])]
     nodes += [helper.make_node("Abs", ["x"], ["u"]), helper.make_node("Unique", ["u"], ["w"])]
