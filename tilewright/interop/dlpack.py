@@ -81,9 +81,10 @@ def _identity(array: Tensor) -> Tensor:
 
 
 def _plain_numpy(array: Tensor) -> Tensor:
-    # Looking for masked arrays must not import them: that costs a tenth of a second.
-    masked = sys.modules.get("numpy.ma")
-    if masked is not None and isinstance(array, masked.MaskedArray):
+    # Looking for masked arrays must not import them: that costs a tenth of a second. While another thread does, the
+    # module has no such class yet, and nobody such arrays.
+    masked = getattr(sys.modules.get("numpy.ma"), "MaskedArray", None)
+    if masked is not None and isinstance(array, masked):
         raise ArgumentError("a masked array has no traced form", help="pass `x.filled(value)`")
     return np.asarray(array)
 

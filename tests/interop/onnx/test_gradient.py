@@ -269,6 +269,15 @@ def test_derivatives_in_a_branch_go_back_into_the_graph_around() -> None:
     assert model(np.float32(3), np.float32(7)) == 14
 
 
+def test_derivatives_of_derivatives_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Each traces all before it again, which doubles what there is.
+    monkeypatch.setattr("tilewright.interop.onnx.graph._MAX_WORK", 2000)
+    nodes = [helper.make_node("Mul", ["x", "x"], ["y0"])]
+    nodes += [_gradient(["x"], [f"y{n + 1}"], xs=["x"], y=f"y{n}") for n in range(30)]
+    with pytest.raises(UnsupportedOperatorError, match="more than 2000 operations"):
+        _model(nodes, {"x": []}, ["y30"], {})(np.float32(3))
+
+
 def test_malformed_gradients_are_refused() -> None:
     def refused(gradient: Any, error: type[Exception], match: str) -> None:
         nodes = [helper.make_node("Mul", ["x", "x"], ["y"]), helper.make_node("Unique", ["x"], ["u"])]

@@ -11,6 +11,8 @@ import pytest
 
 import tilewright as tw
 from tilewright.errors import DTypeError, ModelFileError, ShapeError, UnsupportedOperatorError
+from tilewright.interop.arguments import TensorSpec
+from tilewright.interop.onnx.host import HostNode
 from tilewright.interop.onnx.loading import load_model
 from tilewright.interop.onnx.model import OnnxModel
 from tilewright.interop.onnx.parts import Parts
@@ -146,6 +148,25 @@ def test_functions_with_such_nodes_run_on_the_host_whole() -> None:
     assert tw.from_onnx(model)(np.array(["a"])).tolist() == ["A"]
 
 
+@pytest.mark.parametrize("inner", ["Neg", "Unique"])
+def test_functions_that_call_each_other_twice_are_bounded(inner: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # 2^30 nodes when all calls are written out.
+    monkeypatch.setattr("tilewright.interop.onnx.graph._MAX_WORK", 2000)
+    monkeypatch.setattr("tilewright.interop.onnx.reference._MAX_STEPS", 2000)
+    imports = [helper.make_opsetid("", 20), helper.make_opsetid("my", 1)]
+    functions = [helper.make_function("my", "f0", ["x"], ["y"], [helper.make_node(inner, ["x"], ["y"])], imports)]
+    for n in range(1, 31):
+        calls = [helper.make_node(f"f{n - 1}", [a], [b], domain="my") for a, b in (("x", "t"), ("t", "y"))]
+        functions.append(helper.make_function("my", f"f{n}", ["x"], ["y"], calls, imports))
+    call = helper.make_node("f30", ["x"], ["y"], domain="my")
+    proto = _model([call], [_tensor("x", [2])], [_tensor("y", None)])
+    proto.opset_import.append(helper.make_opsetid("my", 1))
+    proto.functions.extend(functions)
+    model = tw.from_onnx(proto, target="interp")
+    with pytest.raises(UnsupportedOperatorError, match="more than 2000 "):
+        model(np.ones(2, np.float32))
+
+
 def test_programs_cannot_hold_such_nodes() -> None:
     model = tw.from_onnx(_detection())
     arguments = (np.zeros((1, 1, 2), np.float32), np.zeros((1, 2, 4), np.float32))
@@ -174,6 +195,50 @@ def test_tensors_of_a_node_on_the_host_are_in_the_model() -> None:
     model = tw.from_onnx(_model([node], [_tensor("x", [1], _INT64)], [_tensor("y", None)]))
     with pytest.raises(UnsupportedOperatorError, match="files of their own"):
         model(np.array([1]))
+
+
+def test_tensors_of_functions_on_the_host_are_in_the_model() -> None:
+    stored = numpy_helper.from_array(np.array([1.0], np.float32), "stored")
+    stored.data_location = TensorProto.EXTERNAL
+    stored.external_data.add(key="location", value="/etc/passwd")
+    nodes = [helper.make_node("Constant", [], ["c"], value=stored), helper.make_node("Add", ["x", "c"], ["t"])]
+    nodes += [helper.make_node("Unique", ["t"], ["y"])]
+    proto = _model([helper.make_node("F", ["x"], ["y"], domain="my")], [_tensor("x", [1])], [_tensor("y", None)])
+    proto.opset_import.append(helper.make_opsetid("my", 1))
+    proto.functions.append(helper.make_function("my", "F", ["x"], ["y"], nodes, [helper.make_opsetid("", 20)]))
+    with pytest.raises(UnsupportedOperatorError, match="files of their own"):
+        tw.from_onnx(proto)(np.ones(1, np.float32))
+
+
+def test_a_name_has_one_value() -> None:
+    nodes = [helper.make_node("Neg", ["x"], ["u"]), helper.make_node("Unique", ["u"], ["v"])]
+    nodes += [helper.make_node("Abs", ["x"], ["u"]), helper.make_node("Unique", ["u"], ["w"])]
+    outputs = [_tensor("v", None), _tensor("w", None)]
+    with pytest.raises(ModelFileError, match=r"\(Abs\) gives the value 'u'"):
+        tw.from_onnx(_model(nodes, [_tensor("x", [3])], outputs))
+
+
+def test_as_many_parts_as_there_are_host_nodes() -> None:
+    names = [f"v{n}" for n in range(1601)]
+    nodes = [helper.make_node("Unique" if n % 2 else "Neg", [names[n]], [names[n + 1]]) for n in range(1600)]
+    graph = _model(nodes, [_tensor("v0", [3])], [_tensor("v1600", None)])
+    operations: list[str] = []
+    parts = Parts(load_model(graph), {n: "to see" for n in range(1, 1600, 2)}, lambda part: _Recorded(part, operations))
+    assert parts.compiled_parts == 800
+    assert operations == ["Neg"] * 800
+
+
+class _Recorded:
+    """A part that notes its nodes."""
+
+    host_nodes = ()
+
+    def __init__(self, part: Any, operations: list[str]) -> None:
+        operations.extend(node.op_type for node in part.proto.graph.node)
+        self.outputs = tuple(TensorSpec(info.name, None, None) for info in part.proto.graph.output)
+
+    def __call__(self, **values: Any) -> Any:
+        return None
 
 
 def test_arguments_stay_as_they_are() -> None:
@@ -356,6 +421,92 @@ def test_sizes_that_a_loop_computes_run_on_the_host() -> None:
     for n, count in ((8, 3), (33, 5), (2, 1)):
         np.testing.assert_array_equal(model(np.array(n)), np.arange(count))
     assert "node 'steps' (Range)" in model.host_nodes[0]
+
+
+# ---- control flow, and what hostile models want ---------------------------------------------------------------------
+
+
+def _counting(trips: int, nodes: list[Any], constants: dict[str, Any]) -> Any:
+    """A loop on the host, for a string is carried along, that carries `b` and `a` as `a` and `b`, and gathers `row`."""
+    body = helper.make_graph(
+        [_upper("s", "loud"), *nodes, helper.make_node("Identity", ["go"], ["on"])],
+        "body",
+        [_tensor("n", [], _INT64), _tensor("go", [], TensorProto.BOOL), _tensor("s", [1], _STRING)]
+        + [_tensor(name, None) for name in "ba"],
+        [_tensor("on", [], TensorProto.BOOL), _tensor("loud", [1], _STRING), _tensor("c", None)]
+        + [_tensor(name, None) for name in ("d", "row")],
+        [numpy_helper.from_array(np.full(2, 10, np.float32), "k")],
+    )
+    loop = helper.make_node("Loop", ["trips", "", "s", "a", "b"], ["t", "x", "y", "rows"], name="turns", body=body)
+    inputs = [_tensor("s", [1], _STRING), _tensor("a", None), _tensor("b", None), _tensor("k", None)]
+    outputs = [_tensor("t", [1], _STRING), *(_tensor(name, None) for name in ("x", "y", "rows"))]
+    return tw.from_onnx(_model([loop], inputs, outputs, {"trips": np.array(trips), **constants}), target="interp")
+
+
+def test_loops_on_the_host_are_those_of_onnx() -> None:
+    # Names in the body are those of other values around it, there is no condition, and rows have two axes.
+    nodes = [helper.make_node("Add", ["a", "k"], ["c"]), helper.make_node("Mul", ["b", "outer"], ["d"])]
+    nodes += [helper.make_node("Reshape", ["c", "column"], ["row"])]
+    model = _counting(3, nodes, {"outer": np.float32(2), "column": np.array([2, 1])})
+    a, b = np.array([1, 2], np.float32), np.array([3, 5], np.float32)
+    text, x, y, rows = model(np.array(["q"]), a, b, np.float32(99))
+    wanted = []
+    for _ in range(3):
+        # The body calls what it is given first `b`, and second `a`.
+        b, a = a, b
+        a, b = b * 2, a + 10
+        a, b = b, a
+        wanted.append(a.reshape(2, 1))
+    assert text.tolist() == ["Q"]
+    np.testing.assert_array_equal(x, a)
+    np.testing.assert_array_equal(y, b)
+    np.testing.assert_array_equal(rows, np.stack(wanted))
+
+
+def test_loops_on_the_host_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilewright.interop.onnx.reference._MAX_STEPS", 1000)
+    nodes = [helper.make_node("Identity", [source], [result]) for source, result in ("ac", "bd")]
+    nodes += [helper.make_node("Identity", ["a"], ["row"])]
+    model = _counting(2**40, nodes, {})
+    with pytest.raises(UnsupportedOperatorError, match=r"'turns' \(Loop\).*more than 1000 steps"):
+        model(np.array(["q"]), *np.ones(3, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "attributes"),
+    [
+        ("ConstantOfShape", ["sizes"], {}),
+        ("Expand", ["one", "sizes"], {}),
+        ("Tile", ["square", "sizes"], {}),
+        ("Range", ["zero", "many", "step"], {}),
+        ("Pad", ["square", "pads"], {}),
+        ("OneHot", ["sizes", "many", "pair"], {}),
+        ("Resize", ["square", "", "", "sizes"], {}),
+        ("HannWindow", ["many"], {}),
+        ("MatMul", ["tall", "wide"], {}),
+        ("Add", ["tall", "wide"], {}),
+        ("DFT", ["signal", "many"], {}),
+    ],
+)
+def test_results_on_the_host_are_bounded(op: str, inputs: list[str], attributes: dict[str, Any]) -> None:
+    values = {
+        "sizes": np.array([2**20, 2**20]),
+        "one": np.array([[1]], np.float32),
+        "square": np.ones((2, 2), np.float32),
+        "zero": np.array(0),
+        "many": np.array(2**40),
+        "step": np.array(1),
+        "pads": np.array([0, 2**35, 0, 2**35]),
+        "pair": np.array([0, 1], np.float32),
+        "tall": np.ones((2**15, 1), np.float32),
+        "wide": np.ones((1, 2**15), np.float32),
+        "signal": np.ones((1, 4, 1), np.float32),
+    }
+    node = helper.make_node(op, inputs, ["y"], name="odd", **attributes)
+    loaded = load_model(_model([node], [], [_tensor("y", None)], {}))
+    host = HostNode(node, [name for name in inputs if name], "to see", loaded)
+    with pytest.raises(UnsupportedOperatorError, match=rf"'odd' \({op}\).*elements on the host"):
+        host.run(values)
 
 
 # ---- models of features -------------------------------------------------------------------------------------------

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+<<<<<<< HEAD
 import time
 from types import SimpleNamespace
 from typing import Any
+=======
+import sys
+from types import ModuleType, SimpleNamespace
+>>>>>>> 8e36208271b372738789a55367f213e2ee64cea0
 
 import numpy as np
 import pytest
@@ -42,6 +47,13 @@ def test_numpy_refuses_what_has_no_plain_memory():
         to_numpy(np.ma.masked_array([1, 2], [True, False]))
     with pytest.raises(ArgumentError):
         to_numpy([1, 2])
+
+
+def test_masked_arrays_may_be_imported_meanwhile(monkeypatch):
+    # As it is while another thread imports them.
+    monkeypatch.setitem(sys.modules, "numpy.ma", ModuleType("numpy.ma"))
+    x = np.arange(3)
+    assert to_numpy(x)[0] is x
 
 
 def test_any_library_with_the_standard_methods():

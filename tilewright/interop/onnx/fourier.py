@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.interop.onnx.reference import check_elements
+
 Tensor = np.ndarray[Any, Any]
 Attributes = Mapping[str, Any]
 
@@ -24,6 +26,7 @@ def _dft(
     inverse, onesided = bool(attributes.get("inverse", 0)), bool(attributes.get("onesided", 0))
     at = range(x.ndim)[along]
     count = None if length is None else int(length.reshape(-1)[0])
+    check_elements("DFT", x.size // max(x.shape[at], 1) * max(count or 0, 0))
     if inverse and onesided:
         real = np.fft.irfft(_complex(x), 2 * (x.shape[at] - 1) if count is None else count, at)
         return real[..., None].astype(x.dtype)
@@ -43,6 +46,7 @@ def _stft(
         raise NotImplementedError("neither a window nor a length")
     count = int(length.reshape(-1)[0]) if length is not None else len(window) if window is not None else 0
     frames = np.lib.stride_tricks.sliding_window_view(x, count, axis=1)[:, ::hop]  # (batch, frames, 1 or 2, count)
+    check_elements("STFT", frames.size)
     cut = np.moveaxis(frames, -1, 2)
     if window is not None:
         cut = cut * window.reshape(-1, 1)

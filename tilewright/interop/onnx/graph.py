@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -28,6 +28,8 @@ _MOVES = frozenset(
     | {"Transpose", "Unsqueeze"}
 )
 MAX_DEPTH = 40
+# A small file may have many nodes written out: functions that call each other, derivatives of derivatives.
+_MAX_WORK = 200_000
 # Attributes that change no result: hints of old versions, and choices between forms that are equal here.
 _IRRELEVANT = frozenset({"consumed_inputs", "seed", "sorted", "stash_type"})
 # What malformed attributes and inputs make of plain Python in a rule.
@@ -62,6 +64,24 @@ class Scope:
         raise located(ModelFileError(f"nothing gives the value {name!r}", help="nodes must follow what they read"))
 
 
+@dataclass
+class Work:
+    """What was traced so far for one program: nodes of the model, each time they are, and operations made of them."""
+
+    done: int = 0
+
+    def add(self, count: int) -> None:
+        """Count more.
+
+        Raises:
+            UnsupportedOperatorError: it is more than one program should be.
+        """
+        self.done += count
+        if self.done > _MAX_WORK:
+            message = f"the program has more than {_MAX_WORK} operations when functions and derivatives are written out"
+            raise located(UnsupportedOperatorError(message, help="split the model, or take fewer derivatives"))
+
+
 @dataclass(frozen=True)
 class Walk:
     """Traces graphs of one model. `versions` are those of the operator sets, `outer` the attributes of the function
@@ -74,6 +94,7 @@ class Walk:
     outer: Mapping[str, Any] | None = None
     depth: int = 0
     leaves: bool = False
+    work: Work = field(default_factory=Work)
 
     def run_main(self, graph: Proto, values: Mapping[str, Value]) -> list[Value]:
         """Trace the model's graph for inputs by name, which go before its initialisers; as `run_graph`."""
@@ -107,6 +128,7 @@ class Walk:
         for proto in nodes:
             inputs: list[Value] = []
             try:
+                self.work.add(1)
                 inputs = [self._read(scope, name) if name else None for name in proto.input]
                 results = self._run_node(proto, inputs, scope)
             except StaticInputsNeeded:
@@ -150,18 +172,23 @@ class Walk:
             run=self._inner_runner(scope),
             retrace=self._retracer(scope),
             leave=leave,
+            work=self.work.add,
         )
         results = _applied(rule, node, inputs)
         _check_all_read(node, domain)
         return results if _is_tuple(results) else (results,)
 
     def _inner_runner(self, scope: Scope) -> Callable[..., list[Value]]:
-        inner = Walk(self.model, self.folder, self.versions, self.outer, self.depth + 1)
+        inner = self._inner()
 
         def run(graph: Proto, *arguments: Value) -> list[Value]:
             return inner.run_graph(graph, arguments, scope)
 
         return run
+
+    def _inner(self) -> Walk:
+        """For what is inside of this graph."""
+        return replace(self, depth=self.depth + 1, leaves=False)
 
     def _retracer(self, scope: Scope) -> Callable[[str, Mapping[str, Value]], Value]:
         def retrace(name: str, values: Mapping[str, Value]) -> Value:
@@ -171,8 +198,7 @@ class Walk:
                     needed.append(proto)
                     wanted.update(reads_of(proto))
             inner = Scope(dict(values), outer=scope)
-            walk = Walk(self.model, self.folder, self.versions, self.outer, self.depth + 1)
-            walk._run_nodes(needed[::-1], inner)
+            self._inner()._run_nodes(needed[::-1], inner)
             return self._read(inner, name)
 
         return retrace
@@ -204,7 +230,7 @@ class Walk:
         defaults = {a.name: a for a in function.attribute_proto}
         given = attributes_of(_AttributesOf(tuple(defaults.values())), self.model.folder) | dict(attributes)
         versions = {standard_domain(entry.domain): int(entry.version) for entry in function.opset_import}
-        inner = Walk(self.model, self.folder, {**self.versions, **versions}, given, self.depth + 1)
+        inner = replace(self._inner(), versions={**self.versions, **versions}, outer=given)
         scope = Scope()
         padded = [*inputs, *[None] * (len(function.input) - len(inputs))]
         scope.values.update(zip(function.input, padded, strict=False))

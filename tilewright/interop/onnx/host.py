@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ from tilewright.interop.narrow import is_sequence
 from tilewright.interop.onnx.fourier import transforms
 from tilewright.interop.onnx.loading import LoadedModel, attributes_of, standard_domain
 from tilewright.interop.onnx.protobuf import Proto, onnx
+from tilewright.interop.onnx.reference import evaluated
 from tilewright.interop.onnx.schemas import local_function, node_name
 from tilewright.interop.onnx.tensors import as_objects
 
@@ -82,7 +82,9 @@ class HostNode:
         node = onnx().NodeProto()
         node.CopyFrom(self.proto)
         node.domain = standard_domain(node.domain)
-        if any(tensor.data_location == tensor.EXTERNAL for tensor in _tensors(node)):
+        functions = list(self._model.proto.functions)
+        nodes = [node, *(inner for function in functions for inner in function.node)]
+        if any(tensor.data_location == tensor.EXTERNAL for each in nodes for tensor in _tensors(each)):
             message = "a node that runs on the host has tensors in files of their own"
             raise UnsupportedOperatorError(message, help="store them in the model")
         if node.op_type == "StringNormalizer":
@@ -96,19 +98,22 @@ class HostNode:
         graph = helper.make_graph([node], "host", inputs, outputs)
         versions = {"": 1, **self._model.versions}
         imports = [helper.make_operatorsetid(domain, version) for domain, version in versions.items()]
-        model = helper.make_model(graph, opset_imports=imports, functions=list(self._model.proto.functions))
-        evaluator = importlib.import_module("onnx.reference").ReferenceEvaluator(model)
-        return lambda values: evaluator.run(None, dict(values))
+        model = helper.make_model(graph, opset_imports=imports, functions=functions)
+        return evaluated(model)
 
 
 def _tensors(node: Proto) -> Iterator[Proto]:
     """All tensors among the attributes of a node and of those in its bodies."""
     for attribute in node.attribute:
+        sparse = [attribute.sparse_tensor, *attribute.sparse_tensors]
         yield from (attribute.t, *attribute.tensors)
         for graph in (attribute.g, *attribute.graphs):
+            sparse.extend(graph.sparse_initializer)
             yield from graph.initializer
             for inner in graph.node:
                 yield from _tensors(inner)
+        for tensor in sparse:
+            yield from (tensor.values, tensor.indices)
 
 
 def _read_only(value: Any) -> Any:

@@ -34,6 +34,8 @@ HOST_OPERATORS: dict[tuple[str, str], str] = {
     **{("", op): _REFERENCE for op in ("DeformConv", "RoiAlign", "TfIdfVectorizer")},
     **{(_ML, op): _REFERENCE for op in _ML_OPERATORS},
 }
+# A function, by its domain and name, and the versions of the operator sets in it.
+_Use = tuple[str, str, tuple[tuple[str, int], ...]]
 # Attributes that hold the results of an operator, or what they are made of.
 _STRING_RESULTS = frozenset(
     {"cats_strings", "classlabels_strings", "default_string", "value_string", "value_strings", "values_strings"}
@@ -52,7 +54,7 @@ def check_operators(model: LoadedModel) -> None:
     Raises:
         UnsupportedOperatorError: lists all of them with how often they occur.
     """
-    missing = Counter(_missing(model, model.proto.graph.node, model.versions, 0))
+    missing = Counter(_missing(model, model.proto.graph.node, model.versions, 0, set()))
     if not missing:
         return
     listed = ", ".join(f"{name} ({count})" for name, count in sorted(missing.items()))
@@ -64,7 +66,10 @@ def check_operators(model: LoadedModel) -> None:
     )
 
 
-def _missing(model: LoadedModel, nodes: Sequence[Proto], versions: Mapping[str, int], depth: int) -> Iterator[str]:
+def _missing(
+    model: LoadedModel, nodes: Sequence[Proto], versions: Mapping[str, int], depth: int, seen: set[_Use]
+) -> Iterator[str]:
+    """The operators that nothing computes, once for each node; functions are gone through once."""
     _check_depth(depth)
     for node in nodes:
         domain = standard_domain(node.domain)
@@ -76,9 +81,13 @@ def _missing(model: LoadedModel, nodes: Sequence[Proto], versions: Mapping[str, 
                 yield qualified(domain, node.op_type)
             function = schema.function_body if schema is not None and schema.has_function else None
         if function is not None:
-            yield from _missing(model, function.node, _inner_versions(versions, function), depth + 1)
+            inner = _inner_versions(versions, function)
+            use = _use(domain, node.op_type, inner)
+            if use not in seen:
+                yield from _missing(model, function.node, inner, depth + 1, seen)
+                seen.add(use)
         for graph in _graphs(node):
-            yield from _missing(model, graph.node, versions, depth + 1)
+            yield from _missing(model, graph.node, versions, depth + 1, seen)
 
 
 def _is_known(domain: str, op: str, versions: Mapping[str, int]) -> bool:
@@ -87,6 +96,10 @@ def _is_known(domain: str, op: str, versions: Mapping[str, int]) -> bool:
 
 def _inner_versions(versions: Mapping[str, int], function: Proto) -> dict[str, int]:
     return {**versions, **{standard_domain(entry.domain): int(entry.version) for entry in function.opset_import}}
+
+
+def _use(domain: str, op: str, versions: Mapping[str, int]) -> _Use:
+    return domain, op, tuple(sorted(versions.items()))
 
 
 def _graphs(node: Proto) -> Iterator[Proto]:
@@ -128,11 +141,16 @@ def may_be_split(model: LoadedModel) -> bool:
 class _Analysis:
     """Goes through nodes in order and keeps the names of the values that are strings."""
 
-    def __init__(self, model: LoadedModel, versions: Mapping[str, int], strings: set[str], depth: int = 0) -> None:
-        _check_depth(depth)
+    def __init__(
+        self, model: LoadedModel, versions: Mapping[str, int], strings: set[str], outer: _Analysis | None = None
+    ) -> None:
+        self._depth: int = 0 if outer is None else outer._depth + 1
+        _check_depth(self._depth)
         self._model = model
         self._versions = versions
-        self._depth = depth
+        # Why functions run on the host and which of their results are strings, by which of their operands are.
+        self._functions: dict[tuple[_Use, frozenset[str]], tuple[str | None, frozenset[str]]]
+        self._functions = {} if outer is None else outer._functions
         self.strings = strings
 
     def visit(self, node: Proto) -> str | None:
@@ -154,17 +172,22 @@ class _Analysis:
 
     def _visit_function(self, node: Proto, function: Proto) -> str | None:
         pairs = zip(function.input, node.input, strict=False)
-        strings = {inner for inner, outer in pairs if outer in self.strings}
+        strings = frozenset(inner for inner, outer in pairs if outer in self.strings)
         versions = _inner_versions(self._versions, function)
-        inner = _Analysis(self._model, versions, strings, self._depth + 1)
-        reasons = [inner.visit(each) for each in function.node]
+        use = (_use(standard_domain(node.domain), node.op_type, versions), strings)
+        if use not in self._functions:
+            inner = _Analysis(self._model, versions, set(strings), self)
+            reasons = [inner.visit(each) for each in function.node]
+            reason = next((reason for reason in reasons if reason is not None), None)
+            self._functions[use] = (reason, frozenset(inner.strings.intersection(function.output)))
+        reason, made = self._functions[use]
         pairs = zip(function.output, node.output, strict=False)
-        self.strings.update(outer for name, outer in pairs if name in inner.strings)
-        return next((reason for reason in reasons if reason is not None), None)
+        self.strings.update(outer for name, outer in pairs if name in made)
+        return reason
 
     def _visit_body(self, node: Proto, graph: Proto) -> str | None:
         strings = self.strings | _declared_strings(graph)
-        inner = _Analysis(self._model, self._versions, strings, self._depth + 1)
+        inner = _Analysis(self._model, self._versions, strings, self)
         reasons = [inner.visit(each) for each in graph.node]
         # The first output of a loop's body is whether it goes on.
         results = graph.output[1:] if node.op_type == "Loop" else graph.output

@@ -20,7 +20,7 @@ from tilewright.interop.narrow import STORAGES, Coded, from_codes, is_sequence, 
 from tilewright.interop.onnx.host import HostNode
 from tilewright.interop.onnx.loading import LoadedModel
 from tilewright.interop.onnx.protobuf import Proto, onnx
-from tilewright.interop.onnx.schemas import reads_of
+from tilewright.interop.onnx.schemas import node_name, reads_of
 from tilewright.interop.onnx.tensors import STRING, decode, decode_strings
 
 
@@ -102,10 +102,12 @@ class Parts:
         self._constants: dict[str, Any] = {}
         self._reads = [tuple(dict.fromkeys(reads_of(node))) for node in self._graph.node]
         self._steps: list[HostNode | _PartStep] = []
+        _check_names(self._graph)
         stages = _stages(self._graph, hosts, self._reads)
+        reads = self._last_reads(stages)
         known = {info.name for info in self._graph.input}
         for n, stage in enumerate(stages):
-            given, wanted = self._border(stages, n, known)
+            given, wanted = self._border(stage, n, known, reads)
             if wanted:
                 self._steps.append(_PartStep(compiled(self._part(stage, given, wanted)), tuple(given)))
             known.update(wanted)
@@ -115,7 +117,9 @@ class Parts:
                 known.update(node.output)
         last = {name: n for n, step in enumerate(self._steps) for name in (*step.makes, *step.reads)}
         kept = {info.name for info in self._graph.output}
-        self._done = [[name for name in last if last[name] == n and name not in kept] for n in range(len(self._steps))]
+        self._done: list[list[str]] = [[] for _ in self._steps]
+        for name in last.keys() - kept:
+            self._done[last[name]].append(name)
 
     @property
     def host_nodes(self) -> tuple[str, ...]:
@@ -154,19 +158,26 @@ class Parts:
             self._constants[name] = decode_strings(tensor) if is_text else decode(tensor, self._model.folder)
         return self._constants.get(name)
 
-    def _border(self, stages: Sequence[_Stage], n: int, known: set[str]) -> tuple[list[str], list[str]]:
+    def _last_reads(self, stages: Sequence[_Stage]) -> dict[str, int]:
+        """The last place at which each value is read other than by the part that makes it: twice the number of a stage
+        for its part, one more for the host nodes after it."""
+        nodes, last = self._graph.node, dict[str, int]()
+        for n, stage in enumerate(stages):
+            own = {name for place in stage.nodes for name in nodes[place].output}
+            last.update((name, 2 * n) for place in stage.nodes for name in self._reads[place] if name not in own)
+            last.update((name, 2 * n + 1) for place in stage.hosts for name in self._reads[place])
+        last.update((info.name, 2 * len(stages)) for info in self._graph.output)
+        return last
+
+    def _border(
+        self, stage: _Stage, n: int, known: set[str], last_reads: Mapping[str, int]
+    ) -> tuple[list[str], list[str]]:
         """The values that a part is given, and those of its own that others read."""
         nodes = self._graph.node
-        made = {name: None for place in sorted(stages[n].nodes) for name in nodes[place].output if name}
-        read = {name: None for place in sorted(stages[n].nodes) for name in self._reads[place]}
-        later = {info.name for info in self._graph.output}
-        later.update(name for place in stages[n].hosts for name in self._reads[place])
-        for stage in stages[n + 1 :]:
-            own = {name for place in stage.nodes for name in nodes[place].output}
-            later.update(name for place in stage.nodes for name in self._reads[place] if name not in own)
-            later.update(name for place in stage.hosts for name in self._reads[place])
+        made = {name: None for place in sorted(stage.nodes) for name in nodes[place].output if name}
+        read = {name: None for place in sorted(stage.nodes) for name in self._reads[place]}
         given = [name for name in read if name in known and name not in made]
-        return given, [name for name in made if name in later and name not in known]
+        return given, [name for name in made if last_reads.get(name, -1) > 2 * n and name not in known]
 
     def _part(self, stage: _Stage, given: Sequence[str], wanted: Sequence[str]) -> LoadedModel:
         graph = self._graph
@@ -192,6 +203,21 @@ class _Values:
             elif (constant := self.constant(name)) is not None:
                 found[name] = constant
         return found
+
+
+def _check_names(graph: Proto) -> None:
+    """Refuse a graph in which a name has two values: which of them a node reads would depend on its part.
+
+    Raises:
+        ModelFileError: it has.
+    """
+    known = {info.name for info in (*graph.input, *graph.initializer)}
+    for node in graph.node:
+        for name in filter(None, node.output):
+            if name in known:
+                message = f"{node_name(node)} gives the value {name!r}, which there is already"
+                raise located(ModelFileError(message, help="a name has one value: export the model again"))
+            known.add(name)
 
 
 def _stages(graph: Proto, hosts: Mapping[int, str], reads: Sequence[Sequence[str]]) -> list[_Stage]:

@@ -51,9 +51,9 @@ class Node:
 
     `version` is that of its operator set; `wanted` says which results are named; `contents` gives the elements of a
     value that must be known while tracing, and `run` traces a graph among the attributes. `retrace` gives the value of
-    a name as the nodes before this one make it of other values for some names. `leave`, where the node may
-    run on the host, makes the exception that says so and why. `read` collects the attributes that the rule has looked
-    at.
+    a name as the nodes before this one make it of other values for some names. `work` counts operations where a rule
+    makes very many, and refuses too many. `leave`, where the node may run on the host, makes the exception that says so
+    and why. `read` collects the attributes that the rule has looked at.
     """
 
     op: str
@@ -63,6 +63,7 @@ class Node:
     contents: Callable[[Array, str], Tensor]
     run: Callable[..., list[Any]] = field(repr=False)
     retrace: Callable[[str, Mapping[str, Any]], Any] = field(repr=False)
+    work: Callable[[int], None] = field(repr=False)
     leave: Callable[[str], Exception] | None = field(default=None, repr=False)
     read: set[str] = field(default_factory=set[str])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from tilewright import api as tw
 from tilewright.api.array import Array
@@ -15,9 +15,10 @@ from tilewright.interop.onnx.gradient.rules import RULES, Step, zeros_like
 _MODULES = ("elementwise", "indices", "maps", "sums", "windows")
 
 
-def gradients(y: Array, xs: Sequence[Array]) -> list[Array]:
+def gradients(y: Array, xs: Sequence[Array], work: Callable[[int], None] = lambda count: None) -> list[Array]:
     """The derivatives of the sum of the elements of `y` by each of `xs`: arrays of floats that `y` was computed from.
-    They have the shapes and types of `xs`, and are zeros where `y` does not depend on one.
+    They have the shapes and types of `xs`, and are zeros where `y` does not depend on one. `work` is told how many
+    primitives are looked at, then how many are made, and may refuse by raising.
 
     Raises:
         UnsupportedOperatorError: something between has no derivative here; the message names the primitive.
@@ -26,17 +27,20 @@ def gradients(y: Array, xs: Sequence[Array]) -> list[Array]:
         importlib.import_module(f"tilewright.interop.onnx.gradient.{module}")
     sources = [x.value for x in xs]
     nodes = list(_nodes_before(y.value, frozenset(sources)))
+    work(len(nodes))
     depending = _depending(nodes, sources)
     cotangents: dict[Value, Array] = {y.value: tw.ones_like(y)}
     for node in reversed(nodes):
         if not any(value in depending and value in cotangents for value in node.results):
             continue
         _check_graphs(node)
+        made = len(current_graph().nodes)
         step = Step(node, [cotangents.get(value) for value in node.results])
         for operand, found in zip(node.operands, _applied(step), strict=True):
             if found is None or operand not in depending:
                 continue
             cotangents[operand] = cotangents[operand] + found if operand in cotangents else found
+        work(len(current_graph().nodes) - made)
     return [cotangents.get(value, zeros_like(Array(value, current_graph()))) for value in sources]
 
 

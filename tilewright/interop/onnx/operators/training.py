@@ -29,7 +29,7 @@ def gradient(node: Node, *inputs: Any) -> tuple[Array, ...]:
     result = node.retrace(y, dict(zip(names, given, strict=True)))
     if not isinstance(result, Array) or not result.dtype.is_float:
         raise node.unsupported("`Gradient` of other than an array of floats")
-    return tuple(gradients(result, given[: len(xs)]))
+    return tuple(gradients(result, given[: len(xs)], node.work))
 
 
 def _in_groups(node: Node, tensors: tuple[Array, ...], each: int) -> list[tuple[Array, ...]]:
