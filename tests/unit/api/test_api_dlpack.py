@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
-<<<<<<< HEAD
-import time
-from types import SimpleNamespace
-from typing import Any
-=======
 import sys
+import time
 from types import ModuleType, SimpleNamespace
->>>>>>> 8e36208271b372738789a55367f213e2ee64cea0
+from typing import Any
 
 import numpy as np
 import pytest
