@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -391,6 +392,46 @@ def test_buckets_of_a_size() -> None:
     assert bucket_sizes(tw.Dim(7, 7)) == (7,)
 
 
+def test_a_function_that_fails_at_sizes_that_nobody_called() -> None:
+    def limited(x):
+        if x.shape[0] > 12:
+            raise ValueError("at most 12 rows")
+        return x * np.arange(12, dtype=np.float32)[: x.shape[0]]
+
+    sized = tw.jit(limited, target="interp", dims={"x": (ROWS,)}, buckets={ROWS: (24,)})
+    for rows in (5, 12):
+        np.testing.assert_array_equal(sized(np.ones(rows, np.float32)), np.arange(rows))
+    assert [p.why_exact for p in sized.programs] == ["at most 12 rows"] * 2
+    with pytest.raises(ValueError, match="at most 12 rows"):
+        sized(np.ones(13, np.float32))
+
+
+def test_captured_arrays_that_are_written_to() -> None:
+    """A size has what was captured when it was first called."""
+    table, weights = np.arange(24, dtype=np.float32), np.arange(3, dtype=np.float32)
+
+    def captured(x):
+        return x + table[: x.shape[0]], tw.sum(x) * tw.asarray(weights)
+
+    sized = tw.jit(captured, target="interp", dims={"x": (ROWS,)}, buckets={ROWS: (24,)})
+    before = {rows: sized(np.ones(rows, np.float32)) for rows in (24, 5)}
+    table += 10
+    weights += 10
+    for rows, wanted in before.items():
+        for got, each in zip(sized(np.ones(rows, np.float32)), wanted, strict=True):
+            np.testing.assert_array_equal(got, each)
+    np.testing.assert_array_equal(sized(np.ones(7, np.float32))[0], table[:7] + 1)
+    np.testing.assert_array_equal(sized(np.ones(6, np.float32))[1], weights * 6)
+
+
+def test_first_calls_of_several_threads() -> None:
+    sized = tw.jit(lambda x: tw.sum(x * 2), target="interp", dims={"x": (ROWS,)}, buckets={ROWS: (12,)})
+    arrays = [np.ones(rows, np.float32) for rows in range(1, 25)]
+    with ThreadPoolExecutor(6) as threads:
+        assert [int(total) for total in threads.map(sized, arrays)] == list(range(2, 50, 2))
+    assert {p.sizes["rows"] for p in sized.programs} == {(1, 12), (13, 24)}
+
+
 # ---- mistakes -------------------------------------------------------------------------------------------------------
 
 
@@ -413,6 +454,11 @@ def test_sizes_out_of_range() -> None:
         ({"dims": {"x": (ROWS,)}, "donate": "x"}, "do not go together"),
         ({"dims": {"x": (ROWS,)}, "buckets": {BATCH: (2,)}}, "no size of `dims`"),
         ({"dims": {"x": (ROWS,)}, "buckets": {ROWS: (99,)}}, "99 is no size"),
+        ({"dims": {"x": (ROWS,)}, "buckets": {ROWS: 8}}, "8 is no size"),
+        ({"dims": {"x": (ROWS,)}, "buckets": {ROWS: ("8",)}}, "'8' is no size"),
+        ({"dims": {"x": (ROWS,)}, "buckets": [8]}, "not a dict"),
+        ({"dims": ["x"]}, "not a dict"),
+        ({"buckets": {ROWS: (8,)}}, "no size of `dims`"),
     ],
 )
 def test_settings_that_do_not_fit(settings: dict[str, Any], message: str) -> None:

@@ -161,7 +161,7 @@ class Builder:
     def __init__(self, family: Family) -> None:
         largest = family.largest.graph
         self.family = family
-        self.graph = Graph(largest.name, constants=dict(largest.constants), kernels=largest.kernels)
+        self.graph = Graph(largest.name, kernels=largest.kernels)
         self.parameters: list[Parameter] = []
         self.states: dict[int, Padded] = {}
         self._known: dict[Any, Value] = {}

@@ -71,6 +71,8 @@ def _constant(builder: Builder, step: Step) -> list[Padded]:
     axes = tuple(fresh(size) for size in sizes)
     if any(resources):
         if not any(map(varies, sizes)) and len(set(resources)) == 1:
+            contents = builder.family.largest.constant(step.number)
+            builder.graph.constants.setdefault(resources[0], contents)
             return [Padded(builder.emit("constant", **step.node.attributes), axes)]
         key = ("constant", step.number)
         value = builder.parameter(key, type, lambda trace: trace.constant(step.number))
