@@ -172,6 +172,154 @@ def _cut(generator: random.Random, pool: list[Named]) -> Named | None:
     return padded[(slice(None),) * axis + (slice(1, -1),)], names
 
 
+def _integers(generator: random.Random, pool: list[Named]) -> Named | None:
+    """Integers, of few bits too, whose padding must not be taken for large ones."""
+    array, names = generator.choice(pool)
+    if not names:
+        return None
+    dtype = generator.choice([tw.i8, tw.u8, tw.i16, tw.i32, tw.i64, tw.u32])
+    whole = (tw.clip(array, -2, 2) * 9.3).astype(dtype)
+    axis = generator.randrange(len(names))
+    less = (*names[:axis], *names[axis + 1 :])
+    functions: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
+        (lambda a: tw.sum(a, axis=axis), less),
+        (lambda a: tw.max(a, axis=axis), less),
+        (lambda a: tw.min(a, axis=axis), less),
+        (lambda a: tw.argmin(a, axis=axis), less),
+        (lambda a: tw.all(a > 1, axis=axis), less),
+        (lambda a: tw.any(a > 17, axis=axis), less),
+        (lambda a: tw.sort(a, axis=axis, descending=True), names),
+        (lambda a: tw.cumulative_sum(a, axis=axis), names),
+        (lambda a: 7 // a + 7 % a, names),
+        (lambda a: tw.flip(tw.cumulative_sum(tw.flip(a, axis=axis), axis=axis), axis=axis), names),
+    ]
+    function, result = generator.choice(functions)
+    return function(whole).astype(tw.f32), result
+
+
+def _scattered(generator: random.Random, pool: list[Named]) -> Named | None:
+    """Rows that are added up where an index says, some of them outside."""
+    array, names = generator.choice(pool)
+    if not names or isinstance(names[0], tuple):
+        return None
+    dtype = generator.choice([tw.i8, tw.i32, tw.i64, tw.u8])
+    places = (tw.arange(array.shape[0]) * generator.choice([1, 3, 5]) % 7).astype(dtype)
+    if generator.random() < 0.5:
+        return tw.zeros((5, *array.shape[1:])).at[places].add(array), (5, *names[1:])
+    return array.at[places].set(array / 2), names
+
+
+def _moving(generator: random.Random, pool: list[Named]) -> Named | None:
+    """Windows whose place the data say, in front of the array and behind it too."""
+    array, names = generator.choice(pool)
+    axes = [d for d, name in enumerate(names) if not isinstance(name, tuple)]
+    if not axes:
+        return None
+    axis = generator.choice(axes)
+    dtype = generator.choice([tw.i8, tw.i32, tw.i64, tw.u8])
+    start = (tw.argmax(tw.reshape(array, (-1,))) % 9 + generator.choice([-4, 0, 11])).astype(dtype)
+    starts = [start if d == axis else 0 for d in range(len(names))]
+    size = generator.choice([1, array.shape[axis], -(-array.shape[axis] // 2)])
+    part = tw.dynamic_slice(array, starts, (*array.shape[:axis], size, *array.shape[axis + 1 :]))
+    if generator.random() < 0.5:
+        return tw.mean(part, axis=axis), (*names[:axis], *names[axis + 1 :])
+    return tw.dynamic_update_slice(array, part * 2, starts), names
+
+
+def _over_rows(generator: random.Random, pool: list[Named]) -> Named | None:
+    array, names = generator.choice(pool)
+    if not names or isinstance(names[0], tuple):
+        return None
+
+    def step(carry: Any, row: Any) -> tuple[Any, Any]:
+        return carry / 2 + row, carry - row * tw.mean(row)
+
+    total, rows = tw.scan(step, tw.zeros(array.shape[1:]), array, reverse=generator.random() < 0.5)
+    return (rows, names) if generator.random() < 0.5 else (total, names[1:])
+
+
+def _chosen(generator: random.Random, pool: list[Named]) -> Named | None:
+    array, names = generator.choice(pool)
+    if not names:
+        return None
+    axis = generator.randrange(len(names))
+    functions = [tw.sum, tw.max, lambda a, axis: tw.sort(a, axis=axis)[(slice(None),) * axis + (0,)]]
+    first, second = generator.choice(functions), generator.choice(functions)
+    chosen = tw.cond(tw.mean(array) > 0.1, lambda: first(array, axis=axis), lambda: second(array, axis=axis) + 1)
+    return chosen, (*names[:axis], *names[axis + 1 :])
+
+
+def _repeated(generator: random.Random, pool: list[Named]) -> Named | None:
+    array, names = generator.choice(pool)
+    if not names or len(names) > 4:
+        return None
+    axis = generator.randrange(len(names))
+    return tw.fori_loop(
+        0, generator.choice([3, array.shape[axis]]), lambda i, a: a / 2 + tw.mean(a, axis=axis, keepdims=True), array
+    ), names
+
+
+def _pooled(generator: random.Random, pool: list[Named]) -> Named | None:
+    three = [(a, n) for a, n in pool if len(n) == 3 and not isinstance(n[2], tuple)]
+    if not three:
+        return None
+    array, names = generator.choice(three)
+    pooled = generator.choice([tw.nn.max_pool, tw.nn.avg_pool])
+    return pooled(array, (3,), stride=1, padding=1), names
+
+
+def _joined(generator: random.Random, pool: list[Named]) -> Named | None:
+    """Twice an axis, or an array behind equal elements of it."""
+    array, names = generator.choice(pool)
+    if not names:
+        return None
+    axis = generator.randrange(len(names))
+    if generator.random() < 0.5:
+        return tw.concat([array, array + 1], axis=axis), (*names[:axis], (2, names[axis]), *names[axis + 1 :])
+    front = (slice(None),) * axis
+    joined = tw.concat([tw.full(array.shape, -1.5), array], axis=axis)
+    return joined[(*front, slice(array.shape[axis] // 2, array.shape[axis] // 2 + array.shape[axis]))], names
+
+
+def _where(generator: random.Random, pool: list[Named]) -> Named | None:
+    """Masks made of positions."""
+    array, names = generator.choice(pool)
+    if not names:
+        return None
+    a, b = generator.randrange(len(names)), generator.randrange(len(names))
+    first, second = tw.iota(array.shape, a), tw.iota(array.shape, b)
+    masks = [
+        first <= second,
+        first < array.shape[a] // 2,
+        first % 3 != 0,
+        first + second > 4,
+        first >= array.shape[a] - 1,
+    ]
+    return tw.where(generator.choice(masks), array, generator.choice([0.0, 1.0, -np.inf, array * 2])), names
+
+
+def _equal(generator: random.Random, pool: list[Named]) -> Named | None:
+    """Equal elements, and windows of them."""
+    array, names = generator.choice(pool)
+    if not names:
+        return None
+    axis = generator.randrange(len(names))
+    front = (slice(None),) * axis
+    size = array.shape[axis]
+    equal = tw.full(array.shape, generator.choice([-1.0, 2.0]))
+    repeated = tw.broadcast_to(array[(*front, slice(0, 1))], array.shape)
+    made = generator.choice([equal, repeated])
+    functions: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
+        (lambda a: a, names),
+        (lambda a: tw.max(a[(*front, slice(size // 2, None))], axis=axis), (*names[:axis], *names[axis + 1 :])),
+        (lambda a: tw.sum(a, axis=axis), (*names[:axis], *names[axis + 1 :])),
+        (lambda a: tw.cumulative_sum(a, axis=axis), names),
+        (lambda a: tw.concat([a[(*front, slice(1, None))], array[(*front, slice(0, 1))]], axis=axis), names),
+    ]
+    function, result = generator.choice(functions)
+    return function(made), result
+
+
 STEPS: Sequence[Callable[[random.Random, list[Named]], Named | None]] = (
     _elements,
     _infinite,
@@ -187,6 +335,17 @@ STEPS: Sequence[Callable[[random.Random, list[Named]], Named | None]] = (
     _product,
     _cut,
     _cut,
+    _integers,
+    _integers,
+    _scattered,
+    _moving,
+    _over_rows,
+    _chosen,
+    _repeated,
+    _pooled,
+    _joined,
+    _where,
+    _equal,
 )
 
 

@@ -91,7 +91,7 @@ class JitFunction:
         self._by_arrays: dict[tuple[Any, ...], tuple[Executable, Structure]] = {}
         self._latest = _Latest(None, _never, 0, LEAF)
         self._lock = threading.RLock()
-        self._sizes = self._sized(dims, buckets) if dims else None
+        self._sizes = self._sized(dims, buckets or {}) if dims or buckets else None
 
     @property
     def programs(self) -> list[SizedProgram]:
@@ -240,12 +240,17 @@ class JitFunction:
             return self._trace(dataclasses.replace(call, signature=signature), args, kwargs)
 
     def _sized(
-        self, dims: Mapping[str, Sequence[int | Dim | None]], buckets: Mapping[Dim, Sequence[int]] | None
+        self, dims: Mapping[str, Sequence[int | Dim | None]] | None, buckets: Mapping[Dim, Sequence[int]]
     ) -> SizedPrograms:
+        settings: dict[str, Any] = {"dims": dims or {}, "buckets": buckets}
+        for name, given in settings.items():
+            if not isinstance(given, Mapping):
+                raise located(ArgumentError(f"`{name}` is {given!r}, not a dict", help=f"see `tw.jit` for `{name}`"))
+        specs = {str(name): checked_spec(str(name), spec) for name, spec in (dims or {}).items()}
         if self._donate:
             raise located(ArgumentError("`donate` and `dims` do not go together", help="leave one of them out"))
-        self._checked("dims", [_root(name) for name in dims])
-        return SizedPrograms({name: checked_spec(name, spec) for name, spec in dims.items()}, buckets or {})
+        self._checked("dims", [_root(name) for name in specs])
+        return SizedPrograms(specs, buckets)
 
     def _with_static(self, args: tuple[Any, ...], dynamic: Sequence[Any]) -> list[Any]:
         rest = iter(dynamic)

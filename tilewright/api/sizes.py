@@ -17,7 +17,7 @@ from tilewright.errors import ArgumentError, ShapeError, TilewrightError, Unsupp
 from tilewright.frontend.compile import compile_graph
 from tilewright.frontend.sizes.family import NotUniform
 from tilewright.frontend.sizes.plan import CallPlan, PaddedProgram
-from tilewright.layout.dims import Dim
+from tilewright.layout.dims import Dim, is_integer
 from tilewright.targets.base import Executable
 
 Spec = tuple["int | Dim | None", ...]
@@ -40,14 +40,10 @@ def bucket_sizes(dim: Dim) -> tuple[int, ...]:
     """
     octaves = (_SMALL[-1] << n for n in itertools.count())
     large = (octave * quarters // 4 for octave in octaves for quarters in (5, 6, 7, 8))
-    sizes: list[int] = []
-    for size in itertools.chain(_SMALL, large):
-        rounded = -(-size // dim.multiple_of) * dim.multiple_of
-        if rounded >= dim.max:
-            return (*sizes, dim.max)
-        if rounded >= max(dim.min, 1) and rounded not in sizes:
-            sizes.append(rounded)
-    raise AssertionError("sizes have no end")
+    step = dim.multiple_of
+    rounded = (-(-size // step) * step for size in itertools.chain(_SMALL, large))
+    below = itertools.takewhile(lambda size: size < dim.max, rounded)
+    return (*dict.fromkeys(size for size in below if size >= dim.min), dim.max)
 
 
 @dataclass(frozen=True)
@@ -111,7 +107,8 @@ class SizedPrograms:
     @property
     def programs(self) -> list[SizedProgram]:
         """The programs that are there, in the order in which they were compiled."""
-        return [*(b.info for b in self._buckets.values() if b.executable is not None), *self._exact.values()]
+        with self._lock:
+            return [*(b.info for b in self._buckets.values() if b.executable is not None), *self._exact.values()]
 
     def run(self, call: Call, setting: Any, names: Sequence[str], trace: Trace, target: str) -> Any:
         """Run a call on the program for its sizes, which is compiled if it is not there.
@@ -119,12 +116,12 @@ class SizedPrograms:
         Raises:
             ShapeError: a size is outside of the range of its `Dim`, or one `Dim` has two sizes.
         """
+        if call.on_device:
+            message = "a function with `dims` takes arrays in CPU memory, which it can pad"
+            raise located(UnsupportedOnTargetError(message, help="copy them to the CPU, or leave `dims` out"))
         key = (call.signature, setting)
         found = self._runnables.get(key)
         if found is None:
-            if call.on_device:
-                message = "a function with `dims` takes arrays in CPU memory, which it can pad"
-                raise located(UnsupportedOnTargetError(message, help="copy them to the CPU, or leave `dims` out"))
             with self._lock:
                 found = self._runnables.get(key) or self._find(call.signature, setting, names, trace, target)
                 self._keep(key, found)
@@ -183,15 +180,16 @@ class SizedPrograms:
         return least, dim.max
 
     @staticmethod
-    def _checked_buckets(dim: Dim, given: Sequence[int] | None) -> tuple[int, ...]:
+    def _checked_buckets(dim: Dim, given: Any) -> tuple[int, ...]:
         if given is None:
             return bucket_sizes(dim)
-        wrong = [size for size in given if not _takes(dim, size)]
-        if wrong or not given:
-            raise located(
-                ArgumentError(f"{wrong[0] if wrong else 'nothing'} is no size of {dim}", help="give sizes in its range")
-            )
-        return tuple(sorted({*given, dim.max}))
+        sizes: Any = given if isinstance(given, Sequence) and not isinstance(given, str) else (None,)
+        wrong = [size for size in sizes if not is_integer(size) or not _takes(dim, size)]
+        if wrong or not sizes:
+            found = repr(given if wrong[0] is None else wrong[0]) if wrong else "nothing"
+            message = f"{found} is no size of {dim}"
+            raise located(ArgumentError(message, help="give a tuple of sizes in its range"))
+        return tuple(sorted({*sizes, dim.max}))
 
     # ---- programs ---------------------------------------------------------------------------------------------------
 
@@ -209,48 +207,54 @@ class SizedPrograms:
                 bucket.why_not = "a bucket of one size"
             else:
                 other = self._at(names, signature, _other_sizes(ranges))
-                self._start(bucket, lambda: trace(largest), [lambda: trace(other), lambda: own], target)
+                self._start(bucket, lambda: trace(largest), [lambda: trace(other), lambda: own])
         plan = self._plan(bucket, own, target)
         if isinstance(plan, CallPlan) and bucket.executable is not None:
             return _Runnable(bucket.executable, plan, own.result)
         return self._exactly(own, sizes, plan if isinstance(plan, str) else bucket.why_not, target)
 
-    def _start(
-        self, bucket: _Bucket, largest: Callable[[], Lowered], others: Sequence[Callable[[], Lowered]], target: str
-    ) -> None:
+    @staticmethod
+    def _start(bucket: _Bucket, largest: Callable[[], Lowered], others: Sequence[Callable[[], Lowered]]) -> None:
         """Make the program of a bucket from the trace of its largest sizes and one of the others."""
         for other in others:
             try:
                 traces = [largest(), other()]
-            except TilewrightError as error:
-                bucket.why_not = bucket.why_not or error.message
+            except Exception as error:  # nobody called it at these sizes: what it raises there is no caller's mistake
+                bucket.why_not = bucket.why_not or _reason(error)
                 continue
-            if self._make(bucket, traces, target):
-                return
-
-    def _make(self, bucket: _Bucket, traces: list[Lowered], target: str) -> bool:
-        """Make the program of a bucket (again); leave it as it is where that cannot be done."""
-        try:
-            padded = PaddedProgram([each.graph for each in traces])
-        except NotUniform as error:
-            bucket.why_not = bucket.why_not or str(error)
-            return False
-        bucket.executable = compile_graph(padded.graph, target)
-        bucket.traces, bucket.padded = traces, padded
-        events.emit("sizes.bucket", ranges={name: list(r) for name, r in bucket.info.sizes.items()})
-        return True
+            try:
+                bucket.padded, bucket.traces = PaddedProgram([each.graph for each in traces]), traces
+            except NotUniform as error:
+                bucket.why_not = bucket.why_not or _reason(error)
+                continue
+            return
 
     def _plan(self, bucket: _Bucket, own: Lowered, target: str) -> CallPlan | str:
-        """How a call runs on the program of a bucket, or why it cannot."""
-        while bucket.padded is not None:
+        """How a call runs on the program of a bucket, or why it cannot. The program is made again where the call shows
+        that more depends on the sizes, and compiled once it serves a call."""
+        padded, traces = bucket.padded, bucket.traces
+        if padded is None:
+            return bucket.why_not
+        try:
+            plan = padded.plan(own.graph)
+        except NotUniform as error:
+            traces = [*traces, own]
+            if len(traces) > _MAX_TRACES:
+                return str(error)
             try:
-                return bucket.padded.plan(own.graph)
-            except NotUniform as error:
-                reason = str(error)
-            more = [*bucket.traces, own]
-            if len(more) > _MAX_TRACES or not self._make(bucket, more, target):
-                return reason
-        return bucket.why_not
+                padded = PaddedProgram([each.graph for each in traces])
+                plan = padded.plan(own.graph)
+            except NotUniform:
+                return str(error)
+        if bucket.executable is None or padded is not bucket.padded:
+            try:
+                executable = compile_graph(padded.graph, target)
+            except UnsupportedOnTargetError as error:
+                bucket.padded, bucket.why_not = None, error.message
+                return error.message
+            bucket.traces, bucket.padded, bucket.executable = traces, padded, executable
+            events.emit("sizes.bucket", ranges={name: list(r) for name, r in bucket.info.sizes.items()})
+        return plan
 
     def _exactly(self, own: Lowered, sizes: Mapping[Dim, int], why: str, target: str) -> _Runnable:
         """A program for just these sizes."""
@@ -286,6 +290,10 @@ def checked_spec(name: str, spec: Any) -> Spec:
             message = f"`dims` says {spec!r} of `{name}`"
             raise located(ArgumentError(message, help="give a tuple with an integer, a `tw.Dim` or None for each axis"))
     return tuple(entries)
+
+
+def _reason(error: Exception) -> str:
+    return error.message if isinstance(error, TilewrightError) else str(error) or type(error).__name__
 
 
 def _takes(dim: Dim, size: int) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -249,6 +250,95 @@ def _attention_block(x):
     return tw.nn.layer_norm(x + tw.nn.attention(query, key, value))
 
 
+# ---- what no sample of sizes shows ----------------------------------------------------------------------------------
+
+OTHER = tw.Dim(1, 24, name="other")
+PAIRS = ((24, 24), (20, 3), (24, 1), (10, 10), (5, 2), (1, 1))
+
+
+def _check_pairs(function: Callable[..., Any], pairs: Any = PAIRS, **dtype: Any) -> None:
+    sized = tw.jit(function, target="interp", dims={"x": (ROWS,), "y": (OTHER,)}, buckets={ROWS: (24,), OTHER: (24,)})
+    for n, m in pairs:
+        x, y = np.linspace(-1, 1, n, dtype=np.float32), np.linspace(2, 1, m, dtype=np.float32)
+        for got, wanted in zip(_several(sized(x, y)), _several(tw.jit(function, target="interp")(x, y)), strict=True):
+            np.testing.assert_allclose(got, wanted, rtol=1e-6, atol=1e-6)
+
+
+def test_windows_of_equal_elements() -> None:
+    def windows(x, y):
+        n, m = x.shape[0], y.shape[0]
+        far = tw.astype(tw.sum(y), tw.i32) + 100
+        return tw.max(tw.full((n,), -1.0)[n - m :]), tw.max(tw.dynamic_slice(tw.full((n,), -1.0), (far,), (m,)))
+
+    _check_pairs(windows)
+
+
+def test_equal_elements_of_sizes_that_agree_in_samples() -> None:
+    def written(x, y):
+        n = x.shape[0]
+        some = tw.ones((n if n > 12 else -(-n // 2),))
+        return tw.sum(tw.dynamic_update_slice(tw.zeros((n,)), some, (0,))), tw.dynamic_update_slice(x, some, (0,))
+
+    def regrouped(x, y):
+        n, m = x.shape[0], y.shape[0]
+        left, right = (m, n) if n * m == 12 else (n, m)
+        grid = tw.broadcast_to(tw.reshape(tw.arange(3.0), (1, 3, 1)), (left, 3, right))
+        return tw.reshape(grid, (n, 3, m)), tw.reshape(grid, (n * 3 * m,))
+
+    _check_pairs(written)
+    _check_pairs(regrouped, ((20, 3), (3, 4), (6, 2), (5, 7)))
+
+
+def test_reductions_of_no_elements() -> None:
+    _check_pairs(lambda x, y: tw.any(tw.ones((x.shape[0] - 1,), dtype=tw.bool)))
+
+
+def test_nan_that_is_not_chosen(poisoned: None) -> None:
+    """Padding of a softmax is NaN with all that is real, but what is made of that need not be."""
+
+    def chosen(x):
+        weights = tw.nn.softmax(x, axis=1)
+        is_number = x == x
+        return tw.sum(tw.where(is_number, weights, 0.0), axis=1), tw.all(is_number, axis=1)
+
+    sized = tw.jit(chosen, target="interp", dims={"x": (BATCH, ROWS)}, buckets={ROWS: (24,)})
+    x = np.full((2, 9), np.nan, np.float32)
+    x[1] = 1
+    np.testing.assert_allclose(sized(x)[0], [0, 1], rtol=1e-6)
+
+
+def test_weights_of_another_axis(poisoned: None) -> None:
+    """Weights whose maximum is along one axis may all be as good as 0 along another."""
+
+    def mixed(x):
+        weights = tw.exp(x - tw.max(x, axis=0, keepdims=True))
+        share = weights * tw.reciprocal(tw.sum(weights, axis=1, keepdims=True))
+        return tw.sum(share, axis=1)
+
+    sized = tw.jit(mixed, target="interp", dims={"x": (BATCH, ROWS)}, buckets={ROWS: (24,), BATCH: (4,)})
+    x = np.zeros((3, 9), np.float32)
+    x[1] = -95
+    np.testing.assert_array_equal(sized(x), tw.jit(mixed, target="interp")(x))
+
+
+def test_factors_that_agree_in_samples() -> None:
+    """At the samples twice `a` is `g` and three times `b` is `h`; later only the products agree."""
+    g, h = tw.Dim(6, 48, multiple_of=6, name="g"), tw.Dim(6, 72, multiple_of=6, name="h")
+    a, b = tw.Dim(1, 24, name="a"), tw.Dim(1, 24, name="b")
+
+    def merged(u, v, x):
+        rows = tw.reshape(x, (x.shape[0] * 2 * x.shape[2] * 3,))
+        return tw.sum(rows), rows, u + 1, v + 1
+
+    spec = {"u": (g,), "v": (h,), "x": (a, 2, b, 3)}
+    sized = tw.jit(merged, target="interp", dims=spec, buckets={g: (48,), h: (72,), a: (24,), b: (24,)})
+    for n, m, k, j in ((24, 24, 48, 72), (12, 12, 48, 18), (12, 18, 36, 24)):
+        x = np.arange(n * 2 * m * 3, dtype=np.float32).reshape(n, 2, m, 3)
+        total, rows, *_ = sized(np.zeros(k, np.float32), np.zeros(j, np.float32), x)
+        np.testing.assert_array_equal(rows, x.reshape(-1))
+        np.testing.assert_allclose(total, x.sum(), rtol=1e-5)
+
+
 # ---- which programs there are ---------------------------------------------------------------------------------------
 
 
@@ -312,6 +402,46 @@ def test_buckets_of_a_size() -> None:
     assert bucket_sizes(tw.Dim(7, 7)) == (7,)
 
 
+def test_a_function_that_fails_at_sizes_that_nobody_called() -> None:
+    def limited(x):
+        if x.shape[0] > 12:
+            raise ValueError("at most 12 rows")
+        return x * np.arange(12, dtype=np.float32)[: x.shape[0]]
+
+    sized = tw.jit(limited, target="interp", dims={"x": (ROWS,)}, buckets={ROWS: (24,)})
+    for rows in (5, 12):
+        np.testing.assert_array_equal(sized(np.ones(rows, np.float32)), np.arange(rows))
+    assert [p.why_exact for p in sized.programs] == ["at most 12 rows"] * 2
+    with pytest.raises(ValueError, match="at most 12 rows"):
+        sized(np.ones(13, np.float32))
+
+
+def test_captured_arrays_that_are_written_to() -> None:
+    """A size has what was captured when it was first called."""
+    table, weights = np.arange(24, dtype=np.float32), np.arange(3, dtype=np.float32)
+
+    def captured(x):
+        return x + table[: x.shape[0]], tw.sum(x) * tw.asarray(weights)
+
+    sized = tw.jit(captured, target="interp", dims={"x": (ROWS,)}, buckets={ROWS: (24,)})
+    before = {rows: sized(np.ones(rows, np.float32)) for rows in (24, 5)}
+    table += 10
+    weights += 10
+    for rows, wanted in before.items():
+        for got, each in zip(sized(np.ones(rows, np.float32)), wanted, strict=True):
+            np.testing.assert_array_equal(got, each)
+    np.testing.assert_array_equal(sized(np.ones(7, np.float32))[0], table[:7] + 1)
+    np.testing.assert_array_equal(sized(np.ones(6, np.float32))[1], weights * 6)
+
+
+def test_first_calls_of_several_threads() -> None:
+    sized = tw.jit(lambda x: tw.sum(x * 2), target="interp", dims={"x": (ROWS,)}, buckets={ROWS: (12,)})
+    arrays = [np.ones(rows, np.float32) for rows in range(1, 25)]
+    with ThreadPoolExecutor(6) as threads:
+        assert [int(total) for total in threads.map(sized, arrays)] == list(range(2, 50, 2))
+    assert {p.sizes["rows"] for p in sized.programs} == {(1, 12), (13, 24)}
+
+
 # ---- mistakes -------------------------------------------------------------------------------------------------------
 
 
@@ -334,6 +464,11 @@ def test_sizes_out_of_range() -> None:
         ({"dims": {"x": (ROWS,)}, "donate": "x"}, "do not go together"),
         ({"dims": {"x": (ROWS,)}, "buckets": {BATCH: (2,)}}, "no size of `dims`"),
         ({"dims": {"x": (ROWS,)}, "buckets": {ROWS: (99,)}}, "99 is no size"),
+        ({"dims": {"x": (ROWS,)}, "buckets": {ROWS: 8}}, "8 is no size"),
+        ({"dims": {"x": (ROWS,)}, "buckets": {ROWS: ("8",)}}, "'8' is no size"),
+        ({"dims": {"x": (ROWS,)}, "buckets": [8]}, "not a dict"),
+        ({"dims": ["x"]}, "not a dict"),
+        ({"buckets": {ROWS: (8,)}}, "no size of `dims`"),
     ],
 )
 def test_settings_that_do_not_fit(settings: dict[str, Any], message: str) -> None:

@@ -71,6 +71,7 @@ class Padded:
         everywhere: the one number that all elements are, padding included, if it is known.
         origin: what it is of another value, where that says something of padding.
         mark: "shifted" for what its maximum was subtracted from, "weights" for exponentials of that.
+        marked_axis: the axis of that maximum.
     """
 
     value: Value
@@ -79,6 +80,7 @@ class Padded:
     everywhere: Any = None
     origin: Origin | None = None
     mark: str = ""
+    marked_axis: int = 0
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -159,7 +161,7 @@ class Builder:
     def __init__(self, family: Family) -> None:
         largest = family.largest.graph
         self.family = family
-        self.graph = Graph(largest.name, constants=dict(largest.constants), kernels=largest.kernels)
+        self.graph = Graph(largest.name, kernels=largest.kernels)
         self.parameters: list[Parameter] = []
         self.states: dict[int, Padded] = {}
         self._known: dict[Any, Value] = {}
@@ -168,6 +170,7 @@ class Builder:
         self._readings: dict[Sizes, Reading] = {}
         self._masked: list[tuple[int, Padded]] = []
         self.claims: list[tuple[int, int, tuple[Sizes, ...]]] = []
+        self.relations: list[tuple[Sizes, Sizes]] = []
         self.location: SourceLocation | None = None
 
     # ---- values -----------------------------------------------------------------------------------------------------
@@ -288,6 +291,16 @@ class Builder:
             self._sites.setdefault(factors[0], (number, axis))
         self.claims.append((number, axis, factors))
         return factors
+
+    def relate(self, before: Axes, after: Axes) -> None:
+        """Take the factors of an array's axes for multiples and parts of those before, which each call is to check."""
+        known, made = ({f for axis in axes for f in axis or () if varies(f)} for axes in (before, after))
+        self.relations += [
+            (a, b)
+            for a in known
+            for b in made
+            if a != b and all(m * b[0] == n * a[0] for m, n in zip(a, b, strict=True))
+        ]
 
     # ---- masks ------------------------------------------------------------------------------------------------------
 

@@ -80,6 +80,7 @@ class PaddedProgram:
         self._parameters: list[Parameter] = builder.parameters
         self._axes = {number: state.axes for number, state in builder.states.items()}
         self._claims = builder.claims
+        self._relations = builder.relations
         self._readings = self._extents(builder)
 
     def _extents(self, builder: Builder) -> dict[Sizes, Reading]:
@@ -134,6 +135,9 @@ class PaddedProgram:
         for number, axis, factors in self._claims:
             if trace.values[number].shape[axis] != _extent(factors, extents):
                 raise NotUniform("sizes that were taken for the same are not")
+        for a, b in self._relations:
+            if extents[a] * b[0] != extents[b] * a[0]:
+                raise NotUniform("a size that was taken for a multiple of another is not")
 
     def _output(
         self, number: int, trace: Trace, extents: dict[Sizes, Any]

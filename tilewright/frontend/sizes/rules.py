@@ -71,6 +71,8 @@ def _constant(builder: Builder, step: Step) -> list[Padded]:
     axes = tuple(fresh(size) for size in sizes)
     if any(resources):
         if not any(map(varies, sizes)) and len(set(resources)) == 1:
+            contents = builder.family.largest.constant(step.number)
+            builder.graph.constants.setdefault(resources[0], contents)
             return [Padded(builder.emit("constant", **step.node.attributes), axes)]
         key = ("constant", step.number)
         value = builder.parameter(key, type, lambda trace: trace.constant(step.number))
@@ -137,7 +139,8 @@ def _fills(fn: str, states: Sequence[Padded], axes: Axes) -> dict[int, Fill]:
         known = [_fill(state, axis, axes) for state in states]
         if fn == "select" and known[0] is not None and not known[0].or_nan:
             chosen = known[1] if known[0].value else known[2]
-            if chosen is not None:
+            # What is real may be chosen from the other one, so that not all of it is NaN.
+            if chosen is not None and not chosen.or_nan:
                 fills[axis] = chosen
         elif all(fill is not None for fill in known):
             parts = [fill for fill in known if fill is not None]
@@ -160,7 +163,7 @@ def _softmax_step(fn: str, states: Sequence[Padded], made: Padded) -> Padded:
     The largest score has the weight 1, so the sum of the weights is at least 1, or NaN with all of them.
     """
     if fn in ("exp", "exp2") and states[0].mark == "shifted":
-        return replace(made, mark="weights")
+        return replace(made, mark="weights", marked_axis=states[0].marked_axis)
     if fn in _INVERSES and states[0].origin is not None and states[0].origin.kind == "sum":
         return replace(made, origin=replace(states[0].origin, kind=_INVERSES[fn]))
     if fn == "maximum":
@@ -187,11 +190,12 @@ def _origin_above_lowest(states: Sequence[Padded]) -> Origin | None:
 def _with_softmax_fill(fn: str, first: Padded, origin: Origin, made: Padded) -> Padded:
     fill = first.fills.get(origin.axis)
     if fn == "subtract" and origin.kind == "maximum":
-        made = replace(made, mark="shifted")
+        made = replace(made, mark="shifted", marked_axis=origin.axis)
         if fill is not None and fill.is_value(-np.inf):
             made = replace(made, fills={**made.fills, origin.axis: Fill(fill.value, or_nan=True)})
     is_divided = (fn, origin.kind) in (("divide", "sum"), ("multiply", "inverse"))
-    if is_divided and first.mark == "weights" and fill is not None and fill.value == 0:
+    is_weights = first.mark == "weights" and first.marked_axis == origin.axis
+    if is_divided and is_weights and fill is not None and fill.value == 0:
         made = replace(made, fills={**made.fills, origin.axis: Fill(fill.value, or_nan=True)})
     return made
 

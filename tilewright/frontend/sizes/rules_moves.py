@@ -10,7 +10,7 @@ import numpy as np
 
 from tilewright import dtypes
 from tilewright.dtypes import DType
-from tilewright.frontend.sizes.axes import Axis, fresh, is_padded, joined, joined_all, plain, reshaped
+from tilewright.frontend.sizes.axes import Axes, Axis, fresh, is_padded, joined, joined_all, plain, reshaped
 from tilewright.frontend.sizes.family import Sizes, Trace, varies
 from tilewright.frontend.sizes.padded import Builder, Fill, Padded, Step, only_plain
 from tilewright.frontend.sizes.rules import rule, static_only
@@ -28,11 +28,22 @@ def _reshape(builder: Builder, step: Step) -> list[Padded]:
     value = builder.emit("reshape", state.value, shape=step.node.results[0].shape)
     if state.everywhere is not None:
         return [Padded(value, tuple(map(fresh, target)), everywhere=state.everywhere)]
+    _claim_repeats(builder, step.operands[0], state.axes)
     sources = _unit_axes_moved(source, target)
     if sources is None:
-        return [Padded(value, reshaped(state.axes, source, target))]
+        axes = reshaped(state.axes, source, target)
+        builder.relate(state.axes, axes)
+        return [Padded(value, axes)]
     axes = tuple(plain(size) if a is None else state.axes[a] for size, a in zip(target, sources, strict=True))
+    _claim_repeats(builder, step.results[0], axes)
     return [_moved(state, value, axes, sources)]
+
+
+def _claim_repeats(builder: Builder, number: int, axes: Axes) -> None:
+    """Have calls check how often elements are repeated, which tells where a reshape takes each."""
+    for axis, factors in enumerate(axes):
+        if factors is None:
+            builder.claim(number, axis, (builder.family.size(number, axis),))
 
 
 def _unit_axes_moved(source: Sequence[Sizes], target: Sequence[Sizes]) -> list[int | None] | None:
@@ -71,6 +82,8 @@ def _broadcast(builder: Builder, step: Step) -> list[Padded]:
     step.each("shape")
     places = step.axes()
     source, target = step.sizes(step.operands[0]), step.sizes(step.results[0])
+    if source == target:  # the value itself, of which more is known
+        return [state]
     value = builder.emit("broadcast", state.value, shape=step.node.results[0].shape, axes=places)
     sources: list[int | None] = [None] * len(target)
     axes: list[Axis] = [fresh(size) for size in target]
@@ -115,6 +128,10 @@ def _slice(builder: Builder, step: Step) -> list[Padded]:
     moving: list[int] = []
     for axis, (size, factors) in enumerate(zip(source, state.axes, strict=True)):
         whole = not any(starts[axis]) and limits[axis] == size and strides[axis][0] == 1
+        if factors is None:  # where elements are equal, any window will do: one in front
+            cut.append((0, target[axis][0], 1))
+            axes.append(fresh(target[axis]))
+            continue
         is_moving = varies(starts[axis])
         if not whole:
             only_plain(step, factors)
@@ -123,7 +140,7 @@ def _slice(builder: Builder, step: Step) -> list[Padded]:
                 raise step.refused("steps from a start that depends on a size")
             moving.append(axis)
         cut.append((0, size[0], 1) if whole or is_moving else (starts[axis][0], limits[axis][0], strides[axis][0]))
-        axes.append(factors if whole else fresh(target[axis]) if factors is None else plain(target[axis]))
+        axes.append(factors if whole else plain(target[axis]))
     cut_starts, cut_limits, cut_strides = zip(*cut, strict=True) if cut else ((), (), ())
     value = builder.emit("slice", state.value, starts=cut_starts, limits=cut_limits, strides=cut_strides)
     shape = step.node.results[0].shape
@@ -188,8 +205,12 @@ def _dynamic_slice(builder: Builder, step: Step) -> list[Padded]:
             axes.append(state.axes[axis])
             places.append(start.value)
             continue
+        if state.axes[axis] is None:  # where elements are equal, any window will do: one in front
+            axes.append(fresh(window))
+            places.append(_whole(builder, 0, start.value.dtype))
+            continue
         only_plain(step, state.axes[axis])
-        axes.append(fresh(window) if state.axes[axis] is None else plain(window))
+        axes.append(plain(window))
         places.append(_inside(builder, step, axis, start.value))
         if varies(window):
             high[axis] = window[0]
@@ -226,6 +247,9 @@ def _dynamic_update_slice(builder: Builder, step: Step) -> list[Padded]:
     behind: dict[int, tuple[Sizes, ...]] = {}
     for axis, (size, window, start) in enumerate(zip(source, part, starts, strict=True)):
         if size == window:
+            for number, each in zip(step.operands, (state, update), strict=False):
+                if each.axes[axis] is None:
+                    builder.claim(number, axis, (size,))
             axes.append(joined((state.axes[axis],), (update.axes[axis],))[0])
             places.append(start.value)
             continue

@@ -15,8 +15,6 @@ from tilewright.frontend.sizes.padded import Builder, Origin, Padded, Step, only
 from tilewright.frontend.sizes.rules import rule, static_only
 
 _KINDS = {"maximum": "maximum", "add": "sum"}
-# Reductions in which an element may come more than once.
-_IDEMPOTENT = frozenset({"maximum", "minimum", "bitwise_and", "bitwise_or"})
 
 
 def _identity(fn: str, dtype: DType) -> Any:
@@ -37,8 +35,6 @@ def _reduce(builder: Builder, step: Step) -> list[Padded]:
     (number,) = step.operands
     dtype = step.node.operands[0].dtype
     for axis in along:
-        if builder.states[number].axes[axis] is None and fn in _IDEMPOTENT:
-            continue
         builder.masked(number, axis, _identity(fn, dtype), nan_passes=dtype.is_float and fn in _KINDS)
     state = builder.states[number]
     value = builder.emit("reduce", state.value, fn=fn, axes=along)
@@ -87,8 +83,8 @@ def _window_reduce(builder: Builder, step: Step) -> list[Padded]:
     sizes, target = step.sizes(number), step.sizes(step.results[0])
     axes: list[Axis] = []
     for axis, size in enumerate(sizes):
-        trivial = sizes[axis] == target[axis] and geometry["window"][axis] == 1 and not geometry["low"][axis]
-        if trivial:
+        is_one_to_one = geometry["window"][axis] == 1 and geometry["strides"][axis] == 1 and not geometry["low"][axis]
+        if is_one_to_one and size == target[axis]:
             axes.append(builder.states[number].axes[axis])
             continue
         axes.append(plain(target[axis]))
