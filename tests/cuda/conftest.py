@@ -19,7 +19,12 @@ from tilewright.cost.products import MatmulTile
 from tilewright.cost.warp_products import TCGEN05, WGMMA, WarpSchedule
 from tilewright.machines import machine as machines
 from tilewright.machines.machine import Machine, load, with_caches
-from tilewright.passes import lower_contract_group, scheduled_loop_over_tiles, scheduled_order_tiles
+from tilewright.passes import (
+    lower_contract_group,
+    lower_convolve_group,
+    scheduled_loop_over_tiles,
+    scheduled_order_tiles,
+)
 from tilewright.runtime import cuda_driver
 from tilewright.targets.cuda import target
 from tilewright.targets.cuda.target import CudaProgram
@@ -56,7 +61,8 @@ def by_warpgroups(monkeypatch: pytest.MonkeyPatch) -> Callable[..., CudaProgram]
         rows, columns, depth, groups, stages = shape
         across = (4 * groups, 1)
         schedule = WarpSchedule(MatmulTile(rows, columns, depth), 4 * groups, across, stages, WGMMA)
-        monkeypatch.setattr(lower_contract_group, "warp_schedule", lambda *_: schedule)
+        for module in (lower_contract_group, lower_convolve_group):
+            monkeypatch.setattr(module, "warp_schedule", lambda *_: schedule)
         return built(tw.jit(function).lower(*arrays), "cuda:sm_90a")
 
     return compiled
@@ -72,7 +78,8 @@ def in_tensor_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[..., CudaProgr
         rows, columns, depth, groups, stages = shape
         across = (4 * groups, 1)
         schedule = WarpSchedule(MatmulTile(rows, columns, depth), 4 * groups, across, stages, TCGEN05)
-        monkeypatch.setattr(lower_contract_group, "warp_schedule", lambda *_: schedule)
+        for module in (lower_contract_group, lower_convolve_group):
+            monkeypatch.setattr(module, "warp_schedule", lambda *_: schedule)
         return built(tw.jit(function).lower(*arrays), f"cuda:{chip}")
 
     return compiled

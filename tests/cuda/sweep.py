@@ -40,7 +40,7 @@ from tilewright.cost.warp_products import WarpProduct, WarpSchedule, warp_schedu
 from tilewright.dialects import scheduled, tensor_memory, tile
 from tilewright.frontend.build import build_module
 from tilewright.machines.machine import Machine, load
-from tilewright.passes import lower_contract_group
+from tilewright.passes import lower_contract_group, lower_convolve_group
 from tilewright.passes.base import Unit
 from tilewright.passes.layout_spaces import SCALAR
 from tilewright.pipelines import run_passes
@@ -237,7 +237,10 @@ def _unit(
     """A program after all passes, its products by schedules that `choose` gives."""
     graph = tw.jit(form.function).lower(*form.types(*sizes)).graph
     unit = Unit(build_module(graph), graph.snapshot(), machine, 1)
-    with patch.object(lower_contract_group, "warp_schedule", choose):
+    with (
+        patch.object(lower_contract_group, "warp_schedule", choose),
+        patch.object(lower_convolve_group, "warp_schedule", choose),
+    ):
         run_passes(unit, keep_stages=False)
     return unit
 

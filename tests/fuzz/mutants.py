@@ -55,6 +55,10 @@ def _product(name: str, function: str, old: str, new: str) -> Mutant:
     return Mutant(name, f"passes.lower_contract_group:{function}", old, new)
 
 
+def _convolution(name: str, function: str, old: str, new: str) -> Mutant:
+    return Mutant(name, f"passes.lower_convolve_group:{function}", old, new)
+
+
 def _attention(name: str, method: str, old: str, new: str) -> Mutant:
     return Mutant(name, f"passes.lower_attention_group:_Kernel.{method}", old, new)
 
@@ -133,8 +137,8 @@ MUTANTS: tuple[Mutant, ...] = (
     _product(
         "tiles overlap by one", "tile_position", "Linear.of(counter, extent)", "Linear.of(counter, max(1, extent - 1))"
     ),
-    _product("convolution reads past the image", "_inside", "builder.full(size,", "builder.full(size + 1,"),
-    _product("convolution groups mixed up", "_group_start", "builder.full(channels,", "builder.full(1,"),
+    _convolution("convolution reads past the image", "_inside", "builder.full(size,", "builder.full(size + 1,"),
+    _convolution("convolution groups mixed up", "_group_start", "builder.full(channels,", "builder.full(1,"),
     _attention(
         "attention forgets to rescale", "_step", 'builder.map("multiply", carried[2], correction)', "carried[2]"
     ),
