@@ -244,8 +244,8 @@ class SizedPrograms:
             try:
                 padded = PaddedProgram([each.graph for each in traces])
                 plan = padded.plan(own.graph)
-            except NotUniform:
-                return str(error)
+            except NotUniform as why:
+                return str(why)
         if bucket.executable is None or padded is not bucket.padded:
             try:
                 executable = compile_graph(padded.graph, target)

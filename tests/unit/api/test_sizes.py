@@ -416,6 +416,14 @@ def test_a_function_that_fails_at_sizes_that_nobody_called() -> None:
         sized(np.ones(13, np.float32))
 
 
+def test_reasons_of_programs_for_one_size() -> None:
+    sized = tw.jit(lambda x: x[x.shape[0] // 3 :: 2], target="interp", dims={"x": (ROWS,)}, buckets={ROWS: (24,)})
+    for rows in (24, 17):
+        x = np.arange(rows, dtype=np.float32)
+        np.testing.assert_array_equal(sized(x), x[rows // 3 :: 2])
+    assert "steps from a start that depends on a size" in sized.programs[-1].why_exact
+
+
 def test_captured_arrays_that_are_written_to() -> None:
     """A size has what was captured when it was first called."""
     table, weights = np.arange(24, dtype=np.float32), np.arange(3, dtype=np.float32)
