@@ -26,6 +26,7 @@ from tilewright.api.stages import (
     checked_target,
     leaf_type,
     read_call,
+    root_of,
 )
 from tilewright.errors import ArgumentError, TilewrightError
 from tilewright.events import capturing
@@ -249,7 +250,7 @@ class JitFunction:
         specs = {str(name): checked_spec(str(name), spec) for name, spec in (dims or {}).items()}
         if self._donate:
             raise located(ArgumentError("`donate` and `dims` do not go together", help="leave one of them out"))
-        self._checked("dims", [_root(name) for name in specs])
+        self._checked("dims", [root_of(name) for name in specs])
         return SizedPrograms(specs, buckets)
 
     def _with_static(self, args: tuple[Any, ...], dynamic: Sequence[Any]) -> list[Any]:
@@ -264,7 +265,7 @@ class JitFunction:
         free = list(range(len(graph.outputs)))
         pairs: list[tuple[int, int]] = []
         for n, (value, name) in enumerate(zip(graph.inputs, names, strict=True)):
-            if _root(name) not in self._donate:
+            if root_of(name) not in self._donate:
                 continue
             fitting = next((m for m in free if graph.outputs[m].type == value.type), None)
             if fitting is None:
@@ -313,11 +314,6 @@ def _parameters(function: Callable[..., Any]) -> tuple[tuple[str, ...], tuple[st
     positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     keyword = [p.name for p in parameters if p.kind == p.KEYWORD_ONLY]
     return (*positional, *keyword), tuple(positional)
-
-
-def _root(path: str) -> str:
-    """The parameter that a leaf's path starts from."""
-    return path.partition("[")[0].partition(".")[0]
 
 
 def _typed(name: str, leaf: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 from tilewright import events
 from tilewright.api.array import located
 from tilewright.api.pytree import Structure, build
-from tilewright.api.stages import Call, Leaf, Lowered, Signature
+from tilewright.api.stages import Call, Leaf, Lowered, Signature, root_of
 from tilewright.errors import ArgumentError, ShapeError, TilewrightError, UnsupportedOnTargetError
 from tilewright.frontend.compile import compile_graph
 from tilewright.frontend.sizes.family import NotUniform
@@ -134,7 +134,12 @@ class SizedPrograms:
 
         Raises:
             ShapeError: an array has other axes than `dims` says, or a size is not one that its `Dim` takes.
+            ArgumentError: `dims` says something of an array that is not there.
         """
+        unknown = [path for path in self._specs if not any(path in (name, root_of(name)) for name in names)]
+        if unknown:
+            message = f"`dims` says something of `{unknown[0]}`, which is no array of the call"
+            raise located(ArgumentError(message, help=f"the arrays are {', '.join(f'`{name}`' for name in names)}"))
         sizes: dict[Dim, int] = {}
         for name, leaf in zip(names, leaves, strict=True):
             spec = self._spec(name)
@@ -156,7 +161,7 @@ class SizedPrograms:
         return sizes
 
     def _spec(self, name: str) -> Spec | None:
-        return self._specs.get(name) or self._specs.get(name.partition("[")[0].partition(".")[0])
+        return self._specs.get(name) or self._specs.get(root_of(name))
 
     def _at(self, names: Sequence[str], signature: Signature, sizes: Mapping[Dim, int]) -> Signature:
         """The signature of a call with these sizes."""

@@ -212,6 +212,11 @@ def argument_names(structure: Structure, names: Sequence[str]) -> list[str]:
     return [path for root, child in children for path in paths(child, root)]
 
 
+def root_of(path: str) -> str:
+    """The parameter that a leaf's path starts from."""
+    return path.partition("[")[0].partition(".")[0]
+
+
 def leaf_type(leaf: Leaf) -> ArrayType:
     """Shape and element type of an argument.
 

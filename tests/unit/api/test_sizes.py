@@ -463,6 +463,12 @@ def test_sizes_out_of_range() -> None:
         sized(np.zeros((3, 3), np.float32), np.zeros(4, np.float32))
 
 
+def test_a_path_to_no_array() -> None:
+    sized = tw.jit(lambda state: state["x"], target="interp", dims={"state['y']": (ROWS,)})
+    with pytest.raises(ArgumentError, match=r"`state\['y'\]`, which is no array of the call"):
+        sized({"x": np.zeros(3, np.float32)})
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
