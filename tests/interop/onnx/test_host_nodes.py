@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import locale
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -94,11 +95,19 @@ def test_strings_go_in_and_out() -> None:
             model(wrong)
 
 
-def test_the_locale_of_the_process_stays() -> None:
+@pytest.fixture(autouse=True)
+def _same_locale() -> Iterator[None]:
+    """The reference would set the locale of the whole process where a node has one."""
     before = locale.setlocale(locale.LC_ALL)
+    yield
+    after = locale.setlocale(locale.LC_ALL)
+    locale.setlocale(locale.LC_ALL, before)
+    assert after == before
+
+
+def test_strings_in_upper_case() -> None:
     model = tw.from_onnx(_model([_upper("x", "y")], [_tensor("x", [1], _STRING)], [_tensor("y", [1], _STRING)]))
     assert model(np.array(["a"])).tolist() == ["A"]
-    assert locale.setlocale(locale.LC_ALL) == before
 
 
 def test_parts_are_as_few_as_can_be() -> None:

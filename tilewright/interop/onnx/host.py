@@ -87,11 +87,6 @@ class HostNode:
         if any(tensor.data_location == tensor.EXTERNAL for each in nodes for tensor in _tensors(each)):
             message = "a node that runs on the host has tensors in files of their own"
             raise UnsupportedOperatorError(message, help="store them in the model")
-        if node.op_type == "StringNormalizer":
-            # The reference would set the locale of the whole process, on which none of what it does depends.
-            kept = [attribute for attribute in node.attribute if attribute.name != "locale"]
-            del node.attribute[:]
-            node.attribute.extend(kept)
         # A name without a type: that of what it is given is taken.
         inputs = [onnx().ValueInfoProto(name=name) for name in self.reads]
         outputs = [onnx().ValueInfoProto(name=name) for name in node.output if name]

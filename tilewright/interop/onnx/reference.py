@@ -37,7 +37,7 @@ def evaluated(model: Proto) -> Callable[[Mapping[str, Any]], list[Any]]:
     It raises `UnsupportedOperatorError` where a result is too large or the model takes too many steps, and what the
     reference raises.
     """
-    evaluator = _evaluator()(model, new_ops=[_loop()])
+    evaluator = _evaluator()(model, new_ops=[_loop(), _string_normalizer()])
 
     def run(values: Mapping[str, Any]) -> list[Any]:
         _steps.done = 0
@@ -106,6 +106,29 @@ def _loop() -> type[Any]:
             return (*state, *(np.stack(row) for row in rows))
 
     return Loop
+
+
+@functools.cache
+def _string_normalizer() -> type[Any]:
+    """As the reference has it, but that it leaves the locale of the process alone, on which nothing of it depends."""
+    module = importlib.import_module("onnx.reference.ops.op_string_normalizer")
+    base: type[Any] = module.StringNormalizer
+
+    class StringNormalizer(base):
+        op_domain = ""
+
+        def _run(
+            self,
+            x: Any,
+            case_change_action: Any = None,
+            is_case_sensitive: Any = None,
+            locale: Any = None,
+            stopwords: Any = None,
+        ) -> tuple[Any, ...]:
+            reference: Any = super()
+            return reference._run(x, case_change_action, is_case_sensitive, None, stopwords)
+
+    return StringNormalizer
 
 
 def check_elements(what: str, count: float) -> None:
