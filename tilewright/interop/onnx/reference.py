@@ -37,7 +37,7 @@ def evaluated(model: Proto) -> Callable[[Mapping[str, Any]], list[Any]]:
     It raises `UnsupportedOperatorError` where a result is too large or the model takes too many steps, and what the
     reference raises.
     """
-    evaluator = _evaluator()(model, new_ops=[_loop(), _string_normalizer()])
+    evaluator = _evaluator()(model)
 
     def run(values: Mapping[str, Any]) -> list[Any]:
         _steps.done = 0
@@ -54,6 +54,8 @@ def _evaluator() -> type[Any]:
     class Bounded(base):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             reference: Any = super()
+            # Named here, as those of functions are not told by the one around.
+            kwargs["new_ops"] = [_loop(), _string_normalizer()]
             reference.__init__(*args, **kwargs)
             for node in self.rt_nodes_:
                 node.run = _bounded(node.op_type, node.run)
