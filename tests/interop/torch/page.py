@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 
-from tests.interop.torch.samples import Outcome
+from tests.interop.torch.samples import Outcome, core_operators
 from tilewright.interop.torch.dynamo import decompositions
 from tilewright.interop.torch.registry import known_operators
 
@@ -18,7 +18,9 @@ of torch. Each of those below is traced as array functions by a rule; what has n
 know, runs in torch (`torch.compile`) or is refused (`tw.from_torch`).
 
 `python -m tests.interop.torch.opinfo` runs the operators of torch's OpInfo database ({version}) on `cpu`, forward and
-backward, compares them with eager torch, and writes this page; at most {samples} samples of each operator were run.
+backward, compares them with eager torch, and writes this page. Of operators that eager torch runs as one of the core of
+ATen ({core_operators} of them) all samples of float32 were run, {core_samples} that torch makes graphs of, of others at
+most {samples}.
 
 ## OpInfo
 
@@ -40,7 +42,8 @@ results open. Where random numbers are drawn, results are not compared.
 ## Core ATen
 
 {core_known} of the {core_count} overloads that torch tags as its core have a rule, and {core_taken} more are taken
-apart. The others are {core_missing}.
+apart. The others are {core_missing}. In the graphs of samples of float32 that were compiled, {core_met} of those with a
+rule came up; not {core_unmet}, which `tests/interop/torch/test_core_overloads.py` compares with eager torch.
 
 ## Rules
 
@@ -48,12 +51,16 @@ apart. The others are {core_missing}.
 """
 
 
-def page(found: Mapping[str, Sequence[Outcome]], samples: int) -> str:
-    """The text of `docs/reference/torch.md`. Outcomes are by element type, of `samples` samples at most."""
+def page(found: Mapping[str, Sequence[Outcome]], core: Collection[str], samples: int) -> str:
+    """The text of `docs/reference/torch.md`. Outcomes are by element type: of all samples for operators of `core` and
+    float32, else of at most `samples`."""
     counts = "\n".join(_count_row(dtype, outcomes) for dtype, outcomes in found.items())
     every = [outcome for outcomes in found.values() for outcome in outcomes]
     return _HEAD.format(
         samples=samples,
+        core_operators=len(core),
+        core_samples=sum(outcome.samples for outcome in found["float32"] if outcome.name in core),
+        **_met(found["float32"]),
         version=torch.__version__.partition("+")[0],
         counts=counts,
         in_torch=_in_torch_rows(every),
@@ -76,23 +83,11 @@ def rules_and_core() -> dict[str, object]:
     }
 
 
-def core_operators() -> list[str]:
-    """Names of the overloads that torch tags as core."""
-    found: list[str] = []
-    # Those of the dispatcher: `dir(torch.ops.aten)` has what was used in this process only.
-    known = {name.removeprefix("aten::").partition(".")[0] for name in _registered() if name.startswith("aten::")}
-    for name in known:
-        packet = getattr(torch.ops.aten, name, None)
-        for overload in packet.overloads() if packet is not None else ():
-            target = getattr(packet, overload)
-            if torch.Tag.core in target.tags:
-                found.append(str(target))
-    return sorted(found)
-
-
-def _registered() -> list[str]:
-    """Names of all operators, such as "aten::add.Tensor"."""
-    return torch._C._dispatch_get_all_op_names()
+def _met(outcomes: Sequence[Outcome]) -> dict[str, object]:
+    met = {name for outcome in outcomes for name in outcome.compiled_operators}
+    ruled = [name for name in core_operators() if name in known_operators()]
+    unmet = ", ".join(f"`{name}`" for name in ruled if name not in met)
+    return {"core_met": sum(name in met for name in ruled), "core_unmet": unmet}
 
 
 def _count_row(dtype: str, outcomes: Sequence[Outcome]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import warnings
@@ -13,9 +14,11 @@ import torch
 from functorch.compile import aot_function
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tilewright.interop.torch.dynamo import BackendOptions, build_plan, decompositions
 from tilewright.interop.torch.plan import Plan
+from tilewright.interop.torch.registry import known_operators, name_of
 from tilewright.interop.torch.walk import unsupported_operators
 
 # Results of sampled sizes beyond this say nothing more, and take long.
@@ -27,7 +30,7 @@ _ORDERS = ("argsort", "kthvalue", "median", "sort", "topk")
 @dataclass(frozen=True)
 class Outcome:
     """What became of an operator for one element type: how many samples were right, how many of these in compiled parts
-    alone; what ran in torch, with the reason; and what was wrong."""
+    alone; what ran in torch, with the reason; what was wrong; and the operators of its graphs that were compiled."""
 
     name: str
     dtype: str
@@ -36,6 +39,7 @@ class Outcome:
     compiled: int
     in_torch: tuple[tuple[str, str], ...]
     wrong: tuple[str, ...]
+    compiled_operators: tuple[str, ...] = ()
 
     @property
     def state(self) -> str:
@@ -59,13 +63,18 @@ def is_unsettled(op: Any, kind: torch.dtype) -> bool:
     return has_ties or op.name.startswith(("empty", "new_empty"))
 
 
-def run(name: str, dtype: str, count: int, options: BackendOptions) -> Outcome:
-    """The outcome of an operator over at most `count` samples, which are spread over all."""
+def run(
+    name: str, dtype: str, count: int | None, options: BackendOptions, on_sample: Callable[[], None] = lambda: None
+) -> Outcome:
+    """The outcome of an operator over at most `count` samples, which are spread over the first 200, or over all there
+    are for None. `on_sample` is called before each."""
     op, kind = operators()[name], getattr(torch, dtype)
     totals = {"samples": 0, "right": 0, "compiled": 0}
     in_torch: dict[str, str] = {}
+    met: set[str] = set()
     wrong: list[str] = []
     for number, sample in _chosen(op, kind, count):
+        on_sample()
         case = _case(op, sample)
         if case is None:
             continue
@@ -89,7 +98,65 @@ def run(name: str, dtype: str, count: int, options: BackendOptions) -> Outcome:
         totals["right"] += 1
         totals["compiled"] += not refused
         in_torch.update((n, reason) for n, _, reason in unsupported_operators(refused))
-    return Outcome(name, dtype, **totals, in_torch=tuple(sorted(in_torch.items())), wrong=tuple(wrong))
+        met.update(name_of(node.target) for node in case.nodes if node not in refused)
+    pairs = tuple(sorted(in_torch.items()))
+    return Outcome(name, dtype, **totals, in_torch=pairs, wrong=tuple(wrong), compiled_operators=tuple(sorted(met)))
+
+
+def core_operators() -> list[str]:
+    """Names of the overloads that torch tags as core."""
+    found: list[str] = []
+    # Those of the dispatcher: `dir(torch.ops.aten)` has what was used in this process only.
+    registered = torch._C._dispatch_get_all_op_names()
+    known = {name.removeprefix("aten::").partition(".")[0] for name in registered if name.startswith("aten::")}
+    for name in known:
+        packet = getattr(torch.ops.aten, name, None)
+        for overload in packet.overloads() if packet is not None else ():
+            target = getattr(packet, overload)
+            if torch.Tag.core in target.tags:
+                found.append(str(target))
+    return sorted(found)
+
+
+def core_samples(kind: torch.dtype) -> list[str]:
+    """The operators of the database some sample of which eager torch runs as one operator of the core of ATen that has
+    a rule, and nothing else."""
+    wanted = {*core_operators()} & {*known_operators()}
+    found: list[str] = []
+    for name, op in operators().items():
+        if kind not in op.dtypes or is_unsettled(op, kind):
+            continue
+        for sample in itertools.islice(op.sample_inputs("cpu", kind), 400):
+            ran = _Dispatched()
+            try:
+                with ran, _quiet():
+                    op(sample.input, *sample.args, **sample.kwargs)
+            except Exception:  # some samples are there to be refused
+                continue
+            if len(ran.names) == 1 and ran.names <= wanted:
+                found.append(name)
+                break
+    return found
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+class _Dispatched(TorchDispatchMode):
+    """Collects the names of operators that run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is not torch.ops.aten.detach.default:
+            self.names.add(str(func))
+        return func(*args, **(kwargs or {}))
 
 
 def _draws(refused: Mapping[Any, str]) -> bool:
@@ -102,14 +169,17 @@ def _first_lines(error: Exception) -> str:
     return " ".join(lines[:1] + [line for line in lines[1:] if "difference" in line][:1])[:300]
 
 
-def _chosen(op: Any, kind: torch.dtype, count: int) -> Iterator[tuple[int, Any]]:
+def _chosen(op: Any, kind: torch.dtype, count: int | None) -> Iterator[tuple[int, Any]]:
     if kind not in op.dtypes or is_unsettled(op, kind):
         return
     torch.manual_seed(0)
     records = op.supports_autograd and kind.is_floating_point
-    every = [*itertools.islice(op.sample_inputs("cpu", kind, requires_grad=records), 200)]
-    step = max(1, -(-len(every) // count))
-    yield from list(enumerate(every))[::step]
+    samples = enumerate(op.sample_inputs("cpu", kind, requires_grad=records))
+    if count is None:
+        yield from samples
+        return
+    first = [*itertools.islice(samples, 200)]
+    yield from first[:: max(1, -(-len(first) // count))]
 
 
 def _case(op: Any, sample: Any) -> _Case | None:
@@ -152,11 +222,12 @@ def _with_gradients(function: Callable[..., list[Any]], inputs: Sequence[Any]) -
 
 @dataclass
 class _Case:
-    """A function of tensors, which record gradients where they can, and what eager torch gives."""
+    """A function of tensors, which record gradients where they can, and what eager torch gives; nodes of its graphs."""
 
     function: Callable[..., list[Any]]
     inputs: list[Any]
     expected: list[Any] = field(default_factory=list)
+    nodes: list[Any] = field(default_factory=list)
     is_traced: bool = False
 
     def compiled(self, plans: list[Plan], options: BackendOptions) -> list[Any]:
@@ -164,6 +235,7 @@ class _Case:
 
         def compile_graph(module: Any, inputs: Any) -> Any:
             self.is_traced = True
+            self.nodes += [node for node in module.graph.nodes if node.op == "call_function"]
             plan = build_plan(module, options=options)
             plans.append(plan)
             return plan
@@ -175,8 +247,7 @@ class _Case:
             inference_compiler=compile_graph,
             decompositions=decompositions(),
         )
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with _quiet():
             return _with_gradients(function, self.inputs)
 
     def difference(self, found: list[Any]) -> str | None:

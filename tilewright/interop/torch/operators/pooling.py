@@ -41,20 +41,20 @@ class Windows:
     @staticmethod
     def of(
         shape: Sizes,
-        window: Sequence[int],
-        stride: Sequence[int],
-        padding: Sequence[int],
-        dilation: Sequence[int],
+        window: int | Sequence[int],
+        stride: int | Sequence[int],
+        padding: int | Sequence[int],
+        dilation: int | Sequence[int],
         ceil_mode: bool,
         rank: int,
     ) -> Windows:
-        """One number for all axes is repeated; without strides windows follow each other.
+        """One number for all axes is repeated, in a list or by itself; without strides windows follow each other.
 
         Raises:
             UnsupportedOperatorError: the window has very many elements.
         """
         sizes, gaps, around, apart = (
-            tuple(p) * rank if len(p) == 1 else tuple(p) for p in (window, stride or window, padding, dilation)
+            _for_each_axis(given, rank) for given in (window, stride or window, padding, dilation)
         )
         if math.prod(sizes) > _MAX_WINDOW:
             raise UnsupportedOperatorError(f"windows of {math.prod(sizes)} elements", help=_SMALLER)
@@ -99,6 +99,11 @@ class Windows:
             flat = np.add.outer(flat * size, axis)
             inside = np.logical_and.outer(inside, (axis >= 0) & (axis < size))
         return np.where(inside, flat, -1)
+
+
+def _for_each_axis(given: int | Sequence[int], rank: int) -> Sizes:
+    sizes = (given,) if isinstance(given, int) else tuple(given)
+    return sizes * rank if len(sizes) == 1 else sizes
 
 
 def _count(size: int, window: int, stride: int, padding: int, dilation: int, ceil_mode: bool) -> int:

@@ -127,10 +127,16 @@ def _in_truth_type(x: Array, result: Array) -> Array:
     return tw.astype(result, tw.u8) if x.dtype == tw.u8 else result
 
 
-@operator("var.correction", "var.dim")
+@operator("var.correction")
 def var(x: Array, dim: Axes = None, *, correction: float | None = None, keepdim: bool = False) -> Array:
     """Variance over (number of elements - `correction`), 1 unless given."""
     return tw.var(x, axes_of(x, dim), correction=1.0 if correction is None else float(correction), keepdims=keepdim)
+
+
+@operator("var.dim")
+def var_dim(x: Array, dim: Axes = None, unbiased: bool = True, keepdim: bool = False) -> Array:
+    """Variance over the number of elements, less one if `unbiased`."""
+    return var(x, dim, correction=float(unbiased), keepdim=keepdim)
 
 
 @operator("std.correction")
