@@ -299,8 +299,8 @@ def test_mistakes_are_seen_and_nothing_else(by_warpgroups: Make, small: Small, s
     program = by_warpgroups(shape, product("nt", "f16"), a, b)
     check_pairs(program)
     (subject,) = subjects_of(program, [a, b], "a product whose blocks share what they copy")
-    found = list(verdicts(subject, range(2)))
-    assert sum(bool(each.caught) for each in found) >= 70
+    found = list(verdicts(subject, range(2), every=2))
+    assert sum(bool(each.caught) for each in found) >= 35
     assert [each for each in found if each.is_missed or each.is_wronged] == []
 
 
@@ -310,8 +310,8 @@ def test_mistakes_in_tensor_memory_are_seen_and_nothing_else(in_tensor_memory: M
     program = in_tensor_memory((128, 32, 64, 1, 2), product("nt", "f16"), a, b)
     check_pairs(program)
     (subject,) = subjects_of(program, [a, b], "a product in tensor memory whose blocks share what they copy")
-    found = list(verdicts(subject, range(2)))
-    assert sum(bool(each.caught) for each in found) >= 120
+    found = list(verdicts(subject, range(2), every=3))
+    assert sum(bool(each.caught) for each in found) >= 40
     assert [each for each in found if each.is_missed or each.is_wronged] == []
 
 

@@ -39,9 +39,15 @@ KERNELS: dict[str, Callable[[], list[Subject]]] = {
 }
 
 
+# Of those with many mistakes a part will do here.
+EVERY = {"attention by warpgroups": 2, "attention on sm_90a": 2}
+
+
 @pytest.mark.parametrize("name", KERNELS)
 def test_mistakes_are_seen_and_nothing_else(name: str) -> None:
-    judged = [(subject.name, each) for subject in KERNELS[name]() for each in verdicts(subject, range(2))]
+    judged = [
+        (subject.name, each) for subject in KERNELS[name]() for each in verdicts(subject, range(2), EVERY.get(name, 1))
+    ]
     assert sum(bool(each.caught) for _, each in judged) > 20
     assert [(kernel, each.op, each.mutant.rule) for kernel, each in judged if each.is_missed] == []
     assert [(kernel, each.op, each.mutant.rule, each.caught) for kernel, each in judged if each.is_wronged] == []

@@ -19,8 +19,8 @@ know, runs in torch (`torch.compile`) or is refused (`tw.from_torch`).
 
 `python -m tests.interop.torch.opinfo` runs the operators of torch's OpInfo database ({version}) on `cpu`, forward and
 backward, compares them with eager torch, and writes this page. Of operators that eager torch runs as one of the core of
-ATen ({core_operators} of them) all samples of float32 were run, {core_samples} that torch makes graphs of, of others at
-most {samples}.
+ATen ({core_operators} of them) all samples of float32 were run ({core_samples} of which torch makes graphs), of others
+at most {samples}.
 
 ## OpInfo
 

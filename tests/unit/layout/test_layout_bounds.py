@@ -64,7 +64,7 @@ def test_a_trip_through_shared_memory_meets_no_conflicts(element_bytes: int) -> 
     machine = machines.load("sm_90a")
     dtype = {1: dtypes.i8, 2: dtypes.f16, 4: dtypes.f32, 8: dtypes.f64}[element_bytes]
     trips = 0
-    for seed in range(110):
+    for seed in range(60):
         generator = random.Random(f"trip {seed}")
         source, target = (random_registers(generator, (32, 64)) for _ in range(2))
         plan = plan_relayout(source, target, dtype, machine)
@@ -84,7 +84,7 @@ def test_a_trip_through_shared_memory_meets_no_conflicts(element_bytes: int) -> 
             _, wavefronts, _ = simulate(once, scratch, element_bytes, vector)
             assert f"{_least(once, vector, element_bytes)} wavefronts" in step.detail or registers.replica
             assert wavefronts <= _least(registers, vector, element_bytes), f"seed {seed}: {step}"
-    assert trips > 30
+    assert trips > 15
 
 
 def _least(registers: Layout, vector: int, element_bytes: int) -> int:
