@@ -92,10 +92,10 @@ MODELS = (
         "PP-OCRv4 recognition 48x320",
         _OCR,
         "rapidocr_onnxruntime/models/ch_PP-OCRv4_rec_infer.onnx",
-        1431.0,
+        1404.9,
         _writing(48, 320),
     ),
-    PackagedModel("magika 2048", "magika", "magika/models/standard_v3_3/model.onnx", 0.0, _bytes_of_a_text),
+    PackagedModel("magika 2048", "magika", "magika/models/standard_v3_3/model.onnx", 733.4, _bytes_of_a_text),
 )
 
 

@@ -44,6 +44,24 @@ def distances(x: Array, y: Array, p: float, compute_mode: int | None) -> Array:
     return vector_norm(pairs, p, -1)
 
 
+@operator("_cdist_backward")
+def distances_backward(grad: Array, x: Array, y: Array, p: float, distance: Array) -> Array:
+    """The gradient of the rows of `x` for those of their distances: `d |v|_p / dv = sign(v) (|v| / |v|_p) ** (p - 1)`,
+    which is zero at a distance of zero."""
+    if not grad.size:
+        return tw.zeros_like(x)
+    pairs = tw.expand_dims(x, -2) - tw.expand_dims(y, -3)
+    far, size = tw.expand_dims(distance, -1), tw.abs(pairs)
+    if p == float("inf"):
+        share = tw.astype(size == far, x.dtype)
+    elif p == 0:
+        share = tw.zeros_like(pairs)
+    else:
+        counts = (far != 0) & (size != 0)
+        share = tw.where(counts, tw.pow(size / tw.where(counts, far, 1.0), float(p) - 1.0), 0.0)
+    return tw.sum(tw.expand_dims(grad, -1) * tw.sign(pairs) * share, -2)
+
+
 @operator("outer")
 def outer(x: Array, y: Array) -> Array:
     """All products of two vectors."""

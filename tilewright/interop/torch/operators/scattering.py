@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -150,9 +151,26 @@ def masked_scatter(x: Array, mask: Array, source: Array) -> Array:
     x, spread = tw.broadcast_to(x, shape), tw.broadcast_to(mask, shape)
     if x.size == 0 or source.size == 0:
         return x
-    order = tw.cumsum(tw.astype(tw.reshape(spread, (x.size,)), tw.i64), axis=0) - 1
-    taken = tw.take(tw.reshape(source, (source.size,)), tw.clip(order, 0, source.size - 1))
+    taken = tw.take(tw.reshape(source, (source.size,)), tw.clip(_order(spread), 0, source.size - 1))
     return tw.where(spread, tw.reshape(taken, x.shape), x)
+
+
+def _order(mask: Array) -> Array:
+    """How many elements of a flattened mask hold before each that does."""
+    return tw.cumsum(tw.astype(tw.reshape(mask, (mask.size,)), tw.i64), axis=0) - 1
+
+
+@operator("masked_scatter_backward")
+def masked_scatter_backward(grad: Array, mask: Array, sizes: Sequence[int]) -> Array:
+    """The elements of the gradient where the mask holds, in order, before zeros."""
+    count = math.prod(sizes)
+    spread = tw.broadcast_to(mask, grad.shape)
+    result = tw.zeros((count,), dtype=grad.dtype)
+    if grad.size and count:
+        given = tw.where(spread, grad, 0)
+        places = tw.clip(_order(spread), 0, count - 1)
+        result = result.at[places].add(tw.reshape(given, (grad.size,)))
+    return tw.reshape(result, tuple(sizes))
 
 
 @operator("diagonal_scatter")
