@@ -35,6 +35,8 @@ CASES = {
     "one result": Case(64, 64, (3, 3), (3, 3), (1, 1), ((0, 0), (0, 0)), (1, 1)),
 }
 CHIPS = ("sm_90a", "sm_100a")
+# What differs between the chips is how products are made, and not which.
+ON_BOTH = ("padded", "line", "points with strides", "strides", "one result")
 
 
 @pytest.fixture
@@ -47,8 +49,9 @@ def said(program: CudaProgram) -> list[str]:
     return [each.decision for each in program.unit.remarks if each.pass_name == ArrayConvolveByProductsPass.name]
 
 
-@pytest.mark.parametrize("chip", CHIPS)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    ("name", "chip"), [(name, chip) for name in CASES for chip in CHIPS if chip == "sm_90a" or name in ON_BOTH]
+)
 def test_products_agree_with_numpy(always: None, name: str, chip: str) -> None:
     case = CASES[name]
     x, w = case.arrays(tw.bf16)

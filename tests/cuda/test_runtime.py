@@ -32,14 +32,12 @@ SUPPORTED = [make for make in PROGRAMS if make.__name__ not in UNSUPPORTED]
 # What the emulator takes long for: what differs from call to call the others show.
 LONG = ("softmax_long_rows", "matmul_epilogue", "attention", "causal_attention", "product_in_parts", "convolution")
 QUICK = [make for make in SUPPORTED if make.__name__ not in LONG]
-# Their kernels are compared in test_programs.py, and are launched as the others are.
-LAUNCHED = [make for make in SUPPORTED if make.__name__ not in ("matmul_epilogue", "causal_attention")]
 
 
 # ---- programs -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("make", LAUNCHED, ids=lambda make: make.__name__)
+@pytest.mark.parametrize("make", SUPPORTED, ids=lambda make: make.__name__)
 def test_programs_agree_with_numpy_however_often_they_are_called(make: Callable[..., Any], driver: FakeDriver) -> None:
     """The second call captures what it does into a graph, the third launches that."""
     program, arrays, expected = expected_of(make)

@@ -229,8 +229,8 @@ def test_mistakes_planted_in_schedules_are_found(in_tensor_memory: Make, shape: 
     a, b, _ = operands("nt", "f16", 128, 32, depth)
     program = in_tensor_memory(shape, product("nt", "f16"), a, b)
     (subject,) = subjects_of(program, [a, b], "a product in tensor memory")
-    found = list(verdicts(subject, range(2)))
-    assert sum(bool(each.caught) for each in found) >= 40
+    found = list(verdicts(subject, range(2), every=2))
+    assert sum(bool(each.caught) for each in found) >= 20
     assert [(each.op, each.mutant.rule) for each in found if each.is_missed] == []
     assert [each for each in found if each.is_wronged] == []
 

@@ -299,8 +299,8 @@ def test_mistakes_planted_in_schedules_are_found(by_warpgroups: Make, shape: tup
     a, b, _ = operands("nt", "f16", 128, 32, depth)
     program = by_warpgroups(shape, product("nt", "f16"), a, b)
     (subject,) = subjects_of(program, [a, b], "a product of warpgroups")
-    found = list(verdicts(subject, range(2)))
-    assert sum(bool(each.caught) for each in found) >= 20
+    found = list(verdicts(subject, range(2), every=2))
+    assert sum(bool(each.caught) for each in found) >= 10
     assert [each for each in found if each.is_missed or each.is_wronged] == []
 
 

@@ -17,7 +17,7 @@ from tests.fuzz.seeds import first_seed
 from tests.fuzz.shrink import shrink
 from tilewright import dtypes
 
-CHUNKS, PROGRAMS_PER_CHUNK = 5, 25
+CHUNKS, PROGRAMS_PER_CHUNK = 5, 20
 FIRST_SEED = first_seed()
 
 
@@ -37,7 +37,7 @@ def test_fresh_programs(chunk: int) -> None:
 
 
 def test_fixed_programs() -> None:
-    check_seeds(range(25))
+    check_seeds(range(15))
 
 
 def test_programs_are_large_and_mostly_certain() -> None:
