@@ -27,6 +27,8 @@ from tilewright.cli.bench_suites.model_support import load_example
 LONGEST = 512
 TOLERANCE = 1e-3
 REPEATS = 7
+# Threads that wait for more work keep their cores busy for a while after a call: the next one would have to share them.
+GAP_S = 0.1
 
 
 def export(path: Path, weights: Any) -> None:
@@ -51,6 +53,7 @@ def times(ours: Callable[[], Any], other: Callable[[], Any]) -> tuple[float, flo
     taken: tuple[list[float], list[float]] = ([], [])
     for _ in range(REPEATS):
         for call, found in zip((ours, other), taken, strict=True):
+            time.sleep(GAP_S)
             start = time.perf_counter()
             call()
             found.append(time.perf_counter() - start)
