@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -265,7 +266,7 @@ def judge(subject: Subject, mutant: Mutant, expected: Sequence[Tensor], seeds: S
 
 
 def verdicts(subject: Subject, seeds: Sequence[int], every: int = 1) -> Iterator[Verdict]:
-    """Those of each `every`-th mutant of a kernel.
+    """Those of each `every`-th mutant of a kernel; of all where `TW_TEST_ALL_MUTANTS` is set.
 
     Raises:
         AssertionError: the kernel itself does not give the same for all seeds.
@@ -274,7 +275,8 @@ def verdicts(subject: Subject, seeds: Sequence[int], every: int = 1) -> Iterator
     for seed in seeds[1:]:
         for got, wanted in zip(subject.run(subject.kernel, seed), expected, strict=True):
             np.testing.assert_array_equal(got, wanted)
-    for mutant in itertools.islice(mutants_of(subject.kernel), 0, None, every):
+    step = 1 if os.environ.get("TW_TEST_ALL_MUTANTS") else every
+    for mutant in itertools.islice(mutants_of(subject.kernel), 0, None, step):
         yield judge(subject, mutant, expected, seeds)
 
 
