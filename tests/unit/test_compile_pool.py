@@ -66,7 +66,7 @@ def test_equal_modules_are_compiled_once() -> None:
 
 
 def test_little_text_starts_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compile_pool.tool_process, "start", lambda script: pytest.fail("a process was started"))
+    monkeypatch.setattr(compile_pool, "ToolProcess", lambda script: pytest.fail("a process was started"))
     with CompilePool(MACHINE, 8) as pool:
         for n in range(10):
             pool.submit(f"k{n}", text(n))
@@ -74,7 +74,7 @@ def test_little_text_starts_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_one_thread_starts_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compile_pool.tool_process, "start", lambda script: pytest.fail("a process was started"))
+    monkeypatch.setattr(compile_pool, "ToolProcess", lambda script: pytest.fail("a process was started"))
     with CompilePool(MACHINE, 1) as pool:
         for n in range(10):
             pool.submit(f"k{n}", text(n, 3000))
@@ -84,8 +84,9 @@ def test_one_thread_starts_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("eager")
 def test_a_crash_of_llvm_names_the_kernel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     crash = (
-        "import os, struct, sys\n"
-        "sys.stdout.buffer.write(struct.pack('<?dQ', True, 0, 0)); sys.stdout.buffer.flush()\n"
+        "import hashlib, os, struct, sys\n"
+        "digest = hashlib.blake2b(b'', digest_size=16).digest()\n"
+        "sys.stdout.buffer.write(struct.pack('<?dQ16s', True, 0, 0, digest)); sys.stdout.buffer.flush()\n"
         "sys.stdin.buffer.read(1); os.kill(os.getpid(), 11)\n"
     )
     replace_process(monkeypatch, tmp_path, crash)

@@ -4,97 +4,249 @@ A tool is a script with a function `answer(document, text)` from a JSON document
 RuntimeError with the reason for what it refuses. This file, run as a script, serves one; so it imports nothing of ours.
 
 A request is a header, the sizes of a JSON document and of a text, then both. An answer is a status, the seconds that it
-took and a size, then a result or an error message. A process that is ready says so with an empty answer.
+took, a size and the digest of the request that it answers, then a result or an error message. A process that is ready
+sends an answer to the empty request.
+
+An exception between a request and its answer, such as a KeyboardInterrupt, would leave the answer in the pipe for the
+next request. So such a process is killed, and the digest proves that an answer belongs to its request.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 import os
 import runpy
+import signal
 import struct
 import subprocess
 import sys
 import time
+import weakref
+from collections.abc import Generator
 from typing import Any, NamedTuple
 
 REQUEST = struct.Struct("<QQ")
-ANSWER = struct.Struct("<?dQ")
+ANSWER = struct.Struct("<?dQ16s")
 
 
 class Answer(NamedTuple):
-    """What a tool gave: whether it succeeded, how long it took, and its result or an error message."""
+    """The outcome of a request: whether the tool succeeded, its seconds, and its result or an error message."""
 
     good: bool
     seconds: float
     content: bytes
 
 
-def start(script: str, *, with_site: bool = False) -> subprocess.Popen[bytes]:
-    """A process that serves a tool's script and finds packages where this one does; `with_site`: packages may ask where
-    packages are, which takes 10 ms to find out.
+class ToolProcessEnded(Exception):
+    """A tool's process ended before it answered; `how` names the signal or the exit status."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__(how)
+        self.how = how
+
+
+def request_digest(request: bytes) -> bytes:
+    """The digest that an answer repeats: 16 bytes of BLAKE2b over the request's document and text."""
+    return hashlib.blake2b(request, digest_size=16).digest()
+
+
+def read_answer(process: subprocess.Popen[bytes]) -> tuple[Answer, bytes]:
+    """Read one answer and the digest of the request that it answers.
 
     Raises:
-        OSError: the system does not let it, or this interpreter is part of another program.
+        EOFError: the process has ended.
     """
-    if "python" not in os.path.basename(sys.executable or ""):
-        raise FileNotFoundError("there is no Python interpreter to start")
-    code = f"import runpy, sys; sys.path[:] = {sys.path!r}; runpy.run_path({__file__!r}, run_name='__main__')"
-    return subprocess.Popen(
-        [sys.executable, *([] if with_site else ["-S"]), "-E", "-c", code, script],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    )
-
-
-def ask(process: subprocess.Popen[bytes], document: Any, text: bytes) -> Answer | None:
-    """One request and its answer; None where the process has ended."""
-    header = json.dumps(document).encode()
-    try:
-        process.stdin.write(REQUEST.pack(len(header), len(text)) + header + text)  # type: ignore[union-attr]  a pipe
-        process.stdin.flush()  # type: ignore[union-attr]  a pipe
-        return read_answer(process)
-    except OSError:
-        return None
-
-
-def read_answer(process: subprocess.Popen[bytes]) -> Answer | None:
-    """One answer; None where the process has ended."""
     stream: Any = process.stdout
     header = stream.read(ANSWER.size)
     if len(header) < ANSWER.size:
-        return None
-    good, seconds, nbytes = ANSWER.unpack(header)
+        raise EOFError
+    good, seconds, nbytes, digest = ANSWER.unpack(header)
     content = stream.read(nbytes)
-    return Answer(good, seconds, content) if len(content) == nbytes else None
+    if len(content) < nbytes:
+        raise EOFError
+    return Answer(good, seconds, content), digest
 
 
-def ending(process: subprocess.Popen[bytes]) -> str:
-    """How a process ended, in words."""
-    status = process.wait()
-    return f"signal {-status}" if status < 0 else f"status {status}"
+class ToolProcess:
+    """A process that serves a tool's script and finds packages where this one does.
+
+    `with_site`: packages may look for other packages, which adds 10 ms to the start. A context: the process is killed at
+    its end.
+
+    Raises:
+        OSError: the system starts no process, or this interpreter is part of another program.
+        ToolProcessEnded: the process ended before it was ready.
+    """
+
+    def __init__(self, script: str, *, with_site: bool = False) -> None:
+        if "python" not in os.path.basename(sys.executable or ""):
+            raise FileNotFoundError("there is no Python interpreter to start")
+        code = f"import runpy, sys; sys.path[:] = {sys.path!r}; runpy.run_path({__file__!r}, run_name='__main__')"
+        self._process = subprocess.Popen(
+            [sys.executable, *([] if with_site else ["-S"]), "-E", "-c", code, script],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        with self._killed_on_error():
+            self._read_answer(b"")
+
+    def __enter__(self) -> ToolProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    @property
+    def process_id(self) -> int:
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    def ask(self, document: Any, text: bytes) -> Answer:
+        """Send one request and read its answer. After any exception the process is dead.
+
+        Raises:
+            ToolProcessEnded: the process ended, or its answer is not for this request.
+        """
+        header = json.dumps(document).encode()
+        body = header + text
+        stream: Any = self._process.stdin
+        with self._killed_on_error():
+            stream.write(REQUEST.pack(len(header), len(text)) + body)
+            stream.flush()
+            return self._read_answer(body)
+
+    def kill(self) -> None:
+        """End the process and close its pipes."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            # What was not written yet cannot be flushed to a dead process.
+            with contextlib.suppress(OSError):
+                pipe.close()  # type: ignore[union-attr]  both are pipes
+
+    def _read_answer(self, request: bytes) -> Answer:
+        answer, digest = read_answer(self._process)
+        if digest != request_digest(request):
+            raise ToolProcessEnded("an answer to another request")
+        return answer
+
+    @contextlib.contextmanager
+    def _killed_on_error(self) -> Generator[None]:
+        try:
+            yield
+        except (OSError, EOFError):
+            how = self._ending()
+            self.kill()
+            raise ToolProcessEnded(how) from None
+        except BaseException:
+            self.kill()
+            raise
+
+    def _ending(self) -> str:
+        """Describe how the process ended. One that closed its pipe is given a moment to end by itself."""
+        try:
+            status = self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            return "a closed pipe"
+        return f"signal {-status}" if status < 0 else f"status {status}"
+
+
+class ToolPool:
+    """Processes of one tool, which are started on demand and kept for later requests.
+
+    Each request has a process to itself, so that threads, and a signal handler in the middle of another request, never
+    share a pipe; no lock is held meanwhile. A forked child starts processes of its own: the pipes that it inherits
+    belong to its parent.
+    """
+
+    MOST_IDLE = 2
+
+    def __init__(self, script: str, *, with_site: bool = False) -> None:
+        self._script = script
+        self._with_site = with_site
+        self._idle: list[ToolProcess] = []
+        _pools.add(self)
+
+    def ask(self, document: Any, text: bytes) -> Answer:
+        """Send one request to an idle process, or to a new one, and read its answer.
+
+        Raises:
+            OSError: the system starts no process.
+            ToolProcessEnded: the process ended before it answered.
+        """
+        process = self._take()
+        answer = process.ask(document, text)
+        if len(self._idle) < self.MOST_IDLE:
+            self._idle.append(process)
+        else:
+            process.kill()
+        return answer
+
+    def close(self) -> None:
+        """End the idle processes."""
+        while (process := self._pop()) is not None:
+            process.kill()
+
+    def forget(self) -> None:
+        """Leave the idle processes to the parent of this forked process."""
+        _inherited.extend(self._idle)
+        self._idle = []
+
+    def _take(self) -> ToolProcess:
+        # A process may have been killed since its last request, for example for the memory that it held.
+        while (process := self._pop()) is not None:
+            if process.is_running:
+                return process
+            process.kill()
+        return ToolProcess(self._script, with_site=self._with_site)
+
+    def _pop(self) -> ToolProcess | None:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return None
+
+
+_pools: weakref.WeakSet[ToolPool] = weakref.WeakSet()
+# Closing an inherited pipe would flush what the parent had begun to write.
+_inherited: list[ToolProcess] = []
+
+
+def _forget_all() -> None:
+    for pool in _pools:
+        pool.forget()
 
 
 def _serve(script: str) -> None:
+    # Ctrl-C at a terminal reaches the whole process group; the process that asks decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     requests, answers = sys.stdin.buffer, sys.stdout.buffer
     tool: Any = runpy.run_path(script)["answer"]
 
-    def answer(good: bool, seconds: float, content: bytes) -> None:
-        answers.write(ANSWER.pack(good, seconds, len(content)) + content)
+    def answer(good: bool, seconds: float, content: bytes, request: bytes) -> None:
+        answers.write(ANSWER.pack(good, seconds, len(content), request_digest(request)) + content)
         answers.flush()
 
-    answer(True, 0.0, b"")
+    answer(True, 0.0, b"", b"")
     while header := requests.read(REQUEST.size):
         document_bytes, text_bytes = REQUEST.unpack(header)
-        document, text = json.loads(requests.read(document_bytes)), requests.read(text_bytes).decode()
+        request = requests.read(document_bytes + text_bytes)
+        document, text = json.loads(request[:document_bytes]), request[document_bytes:].decode()
         begun = time.perf_counter()
         try:
             content, good = tool(document, text), True
         except RuntimeError as error:
             content, good = str(error).encode(), False
-        answer(good, time.perf_counter() - begun, content)
+        answer(good, time.perf_counter() - begun, content, request)
 
 
 if __name__ == "__main__":
     _serve(sys.argv[1])
+else:
+    os.register_at_fork(after_in_child=_forget_all)

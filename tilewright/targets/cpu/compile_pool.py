@@ -7,7 +7,6 @@ import LLVM alone; a crash of LLVM in one of them becomes an error that names th
 
 from __future__ import annotations
 
-import subprocess
 import threading
 import time
 from collections import deque
@@ -16,9 +15,9 @@ from dataclasses import dataclass
 from tilewright import events
 from tilewright.errors import ToolFailure
 from tilewright.machines.machine import Machine
-from tilewright.targets import tool_process
 from tilewright.targets.cpu import machine_code as compiler
 from tilewright.targets.cpu.codegen import compile_object, llvm_target, rejection
+from tilewright.targets.tool_process import ToolProcess, ToolProcessEnded
 
 # A process is ready after 60 to 100 ms; LLVM takes about 0.45 s a megabyte of text.
 WORTH_A_PROCESS_BYTES = 150_000
@@ -121,25 +120,22 @@ class CompilePool:
     def _feed(self) -> None:
         """Start a compiler process and give it jobs for as long as it lives."""
         try:
-            process = tool_process.start(compiler.__file__)
-        except OSError as error:
+            process = ToolProcess(compiler.__file__)
+        except (OSError, ToolProcessEnded) as error:
             events.emit("compile.no_process", reason=str(error))
             return
         with process:
-            if tool_process.read_answer(process) is None:
-                process.wait()
-                events.emit("compile.no_process", reason=f"it ended with status {process.returncode}")
-                return
             while (job := self._take()) is not None:
                 self._results[job.number] = self._ask(process, job)
-                if process.poll() is not None:
+                if not process.is_running:
                     return
 
-    def _ask(self, process: subprocess.Popen[bytes], job: _Job) -> CompiledModule | ToolFailure:
-        answer = tool_process.ask(process, llvm_target(self._machine), job.text.encode())
-        if answer is None:
+    def _ask(self, process: ToolProcess, job: _Job) -> CompiledModule | ToolFailure:
+        try:
+            answer = process.ask(llvm_target(self._machine), job.text.encode())
+        except ToolProcessEnded as ending:
             return ToolFailure(
-                f"LLVM crashed on `{job.name}`: its process ended with {tool_process.ending(process)}",
+                f"LLVM crashed on `{job.name}`: its process ended with {ending.how}",
                 help="look at the text with the option `dump_dir`, and report it",
             )
         return CompiledModule(answer.content, answer.seconds) if answer.good else rejection(answer.content.decode())

@@ -12,14 +12,13 @@ import re
 import shutil
 import subprocess
 import tempfile
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 
 from tilewright.errors import TargetError, ToolFailure
 from tilewright.machines.machine import Machine
-from tilewright.targets import tool_process
 from tilewright.targets.cuda import device_code
+from tilewright.targets.tool_process import ToolPool, ToolProcessEnded
 
 # The lowest PTX version that each chip needs, and those that this LLVM knows. PTX ISA, "Release notes".
 _LEAST_PTX = {
@@ -60,11 +59,10 @@ class Cubin:
 
 
 class DeviceCompiler:
-    """The tools' process, started when it is first asked and again after it crashed."""
+    """The tools' processes, which are started when they are first asked and again after a crash."""
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-        self._lock = threading.Lock()
+        self._pool = ToolPool(device_code.__file__, with_site=True)
         atexit.register(self.close)
 
     def ptx(self, name: str, text: str, machine: Machine) -> str:
@@ -92,28 +90,19 @@ class DeviceCompiler:
         return Cubin(content[start + size :], usage_of(content[start : start + size].decode()))
 
     def close(self) -> None:
-        """End the process."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.communicate()
-            self._process = None
+        """End the processes that are idle."""
+        self._pool.close()
 
     def _ask(self, name: str, tool: str, request: dict[str, str], text: str) -> bytes:
-        with self._lock:
-            if self._process is None:
-                self._process = tool_process.start(device_code.__file__, with_site=True)
-                if tool_process.read_answer(self._process) is None:
-                    how = tool_process.ending(self._process)
-                    self._process = None
-                    raise ToolFailure(f"the compiler process did not start: {how}", help=INSTALL)
-            answer = tool_process.ask(self._process, request, text.encode())
-            if answer is None:
-                how = tool_process.ending(self._process)
-                self._process = None
-                raise ToolFailure(
-                    f"{tool} crashed on `{name}`: its process ended with {how}",
-                    help="look at the text with the option `dump_dir`, and report it",
-                )
+        try:
+            answer = self._pool.ask(request, text.encode())
+        except OSError as error:
+            raise ToolFailure(f"the compiler process did not start: {error}", help=INSTALL) from None
+        except ToolProcessEnded as ending:
+            raise ToolFailure(
+                f"{tool} crashed on `{name}`: its process ended with {ending.how}",
+                help="look at the text with the option `dump_dir`, and report it",
+            ) from None
         if not answer.good:
             reason = answer.content.decode()
             missing = "no nvJitLink" in reason
