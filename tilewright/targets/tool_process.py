@@ -47,6 +47,10 @@ class ToolProcessEnded(Exception):
         self.how = how
 
 
+class ToolProcessNotReady(ToolProcessEnded):
+    """A tool's process ended before it took requests."""
+
+
 def request_digest(request: bytes) -> bytes:
     """The digest that an answer repeats: 16 bytes of BLAKE2b over the request's document and text."""
     return hashlib.blake2b(request, digest_size=16).digest()
@@ -72,12 +76,12 @@ def read_answer(process: subprocess.Popen[bytes]) -> tuple[Answer, bytes]:
 class ToolProcess:
     """A process that serves a tool's script and finds packages where this one does.
 
-    `with_site`: packages may look for other packages, which adds 10 ms to the start. A context: the process is killed at
-    its end.
+    `with_site`: packages may look for other packages, which adds 10 ms to the start. A context: the process is killed
+    at its end.
 
     Raises:
         OSError: the system starts no process, or this interpreter is part of another program.
-        ToolProcessEnded: the process ended before it was ready.
+        ToolProcessNotReady: the process ended before it was ready.
     """
 
     def __init__(self, script: str, *, with_site: bool = False) -> None:
@@ -90,8 +94,11 @@ class ToolProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
         )
-        with self._killed_on_error():
-            self._read_answer(b"")
+        try:
+            with self._killed_on_error():
+                self._read_answer(b"")
+        except ToolProcessEnded as ending:
+            raise ToolProcessNotReady(ending.how) from None
 
     def __enter__(self) -> ToolProcess:
         return self

@@ -18,7 +18,7 @@ from pathlib import Path
 from tilewright.errors import TargetError, ToolFailure
 from tilewright.machines.machine import Machine
 from tilewright.targets.cuda import device_code
-from tilewright.targets.tool_process import ToolPool, ToolProcessEnded
+from tilewright.targets.tool_process import ToolPool, ToolProcessEnded, ToolProcessNotReady
 
 # The lowest PTX version that each chip needs, and those that this LLVM knows. PTX ISA, "Release notes".
 _LEAST_PTX = {
@@ -98,6 +98,9 @@ class DeviceCompiler:
             answer = self._pool.ask(request, text.encode())
         except OSError as error:
             raise ToolFailure(f"the compiler process did not start: {error}", help=INSTALL) from None
+        except ToolProcessNotReady as ending:
+            message = f"the compiler process did not start: its process ended with {ending.how}"
+            raise ToolFailure(message, help=INSTALL) from None
         except ToolProcessEnded as ending:
             raise ToolFailure(
                 f"{tool} crashed on `{name}`: its process ended with {ending.how}",
