@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
+# It takes the stamp of the files that this process imports, now.
+importlib.import_module("tilewright.runtime.sources")
+
 
 _SUBMODULES = frozenset(name.removesuffix(".py") for name in os.listdir(os.path.dirname(__file__)))
 

@@ -31,6 +31,7 @@ from tilewright.api.stages import (
 from tilewright.errors import ArgumentError, TilewrightError
 from tilewright.events import capturing
 from tilewright.frontend import tracing
+from tilewright.frontend.identity import StaticValue
 from tilewright.frontend.trace import Graph, Value
 from tilewright.interop.dlpack import Restore, Tensor, converter
 from tilewright.layout.dims import Dim
@@ -190,10 +191,9 @@ class JitFunction:
 
     def _read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         args, kwargs, static = self._without_static(args, kwargs)
-        call = read_call(
-            args, kwargs, tuple((name, type(value), value) for name, value in static.items()), self._dynamic
-        )
         try:
+            values = tuple([(name, StaticValue(value)) for name, value in static.items()])
+            call = read_call(args, kwargs, values, self._dynamic)
             hash(call.signature)
         except TypeError:
             raise located(

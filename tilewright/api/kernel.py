@@ -21,6 +21,7 @@ from tilewright.errors import ArgumentError, DTypeError, KernelSignatureError, O
 from tilewright.frontend import tracing
 from tilewright.frontend.compile import compile_graph
 from tilewright.frontend.explain import explain_compiled, explain_program, explanation_text
+from tilewright.frontend.identity import static_key
 from tilewright.frontend.pyast import Specialisation
 from tilewright.frontend.pyast_signature import IN, INOUT, OUT, ArrayParameter, KernelSignature, read_signature
 from tilewright.frontend.trace import Graph, Value
@@ -132,13 +133,10 @@ class Kernel:
 
     def _find(self, tensors: dict[str, Tensor], static: dict[str, object]) -> CompiledKernel:
         target = self._target or current().target
-        key = (
-            target,
-            current().trace_file is not None,
-            tuple((name, array.shape, array.dtype) for name, array in tensors.items()),
-            tuple((name, type(value), value) for name, value in static.items()),
-        )
+        types = tuple((name, array.shape, array.dtype) for name, array in tensors.items())
         try:
+            values = tuple((name, static_key(value)) for name, value in static.items())
+            key = (target, current().trace_file is not None, types, values)
             found = self._compiled.get(key)
         except TypeError:
             message = f"a compile-time value of `{self.name}` cannot be hashed"
@@ -147,8 +145,8 @@ class Kernel:
             with self._lock:
                 found = self._compiled.get(key)
                 if found is None:
-                    types = {name: ArrayType(a.shape, element_type(a.dtype)) for name, a in tensors.items()}
-                    found = self._lowered(types, static).compile(target)
+                    by_name = {name: ArrayType(a.shape, element_type(a.dtype)) for name, a in tensors.items()}
+                    found = self._lowered(by_name, static).compile(target)
                     self._compiled[key] = found
         return found
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from tilewright.api.array import located
 from tilewright.errors import ArgumentError
+from tilewright.frontend.identity import StaticValue
 from tilewright.primitives import ArrayType
 
 # Far from Python's own limit, which comparing two structures would reach first.
@@ -20,12 +21,13 @@ MAX_DEPTH = 200
 
 
 class Structure(NamedTuple):
-    """The shape of a container. A leaf has `kind` None; `keys` are what reaches each child."""
+    """The shape of a container. A leaf has `kind` None; `keys` are what reaches each child; `static` holds the static
+    fields of a dataclass, and the keys of a dict that are no strings: 1, 1.0 and True are equal, but not the same."""
 
     kind: Any
     keys: tuple[Any, ...] = ()
     children: tuple[Structure, ...] = ()
-    static: tuple[tuple[str, Any], ...] = ()
+    static: tuple[tuple[str, StaticValue], ...] = ()
 
     def __str__(self) -> str:
         if self.kind is None:
@@ -67,7 +69,10 @@ def flatten(tree: Any, leaves: list[Any], depth: int = 0) -> Structure:
         return Structure(kind, tuple(range(len(tree))), tuple([flatten(child, leaves, depth + 1) for child in tree]))
     if kind is dict:
         keys = tuple(sorted(tree, key=repr))
-        return Structure(dict, keys, tuple([flatten(tree[key], leaves, depth + 1) for key in keys]))
+        children = tuple([flatten(tree[key], leaves, depth + 1) for key in keys])
+        if all(type(key) is str for key in keys):
+            return Structure(dict, keys, children)
+        return Structure(dict, keys, children, tuple([("key", StaticValue(key)) for key in keys]))
     if tree is None:
         return _NONE
     if isinstance(tree, tuple) and hasattr(kind, "_fields"):
@@ -82,7 +87,7 @@ def flatten(tree: Any, leaves: list[Any], depth: int = 0) -> Structure:
 def _flatten_dataclass(tree: Any, leaves: list[Any], depth: int) -> Structure:
     fields = dataclasses.fields(tree)
     traced = tuple(f.name for f in fields if not f.metadata.get("static"))
-    static = tuple((f.name, getattr(tree, f.name)) for f in fields if f.metadata.get("static"))
+    static = tuple((f.name, StaticValue(getattr(tree, f.name))) for f in fields if f.metadata.get("static"))
     return Structure(type(tree), traced, tuple(flatten(getattr(tree, name), leaves, depth) for name in traced), static)
 
 
@@ -103,8 +108,10 @@ def unflatten(structure: Structure, leaves: Iterator[Any]) -> Any:
     if issubclass(structure.kind, tuple):
         return kind(*children)
     rebuilt = object.__new__(kind)
-    for name, value in (*zip(structure.keys, children, strict=True), *structure.static):
+    for name, value in zip(structure.keys, children, strict=True):
         object.__setattr__(rebuilt, name, value)
+    for name, static in structure.static:
+        object.__setattr__(rebuilt, name, static.value)
     return rebuilt
 
 

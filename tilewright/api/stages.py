@@ -23,6 +23,7 @@ from tilewright.errors import (
 from tilewright.frontend import tracing
 from tilewright.frontend.compile import compile_graph
 from tilewright.frontend.explain import explain_compiled, explain_program, explanation_text
+from tilewright.frontend.identity import StaticValue
 from tilewright.frontend.trace import Graph
 from tilewright.primitives import ArrayType, check_limits
 from tilewright.targets.base import Executable, KernelTime, target_named
@@ -51,7 +52,7 @@ class Signature(NamedTuple):
 
     structure: Structure
     leaves: tuple[Leaf, ...]
-    static: tuple[tuple[Any, ...], ...]
+    static: tuple[tuple[str, StaticValue], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +129,7 @@ def checked_target(target: Any) -> str | None:
 
 
 def read_call(
-    args: tuple[Any, ...], kwargs: dict[str, Any], static: tuple[tuple[Any, ...], ...], names: Sequence[str]
+    args: tuple[Any, ...], kwargs: dict[str, Any], static: tuple[tuple[str, StaticValue], ...], names: Sequence[str]
 ) -> Call:
     """Flatten the dynamic arguments of a call; `names` are the function's parameters.
 
@@ -375,7 +376,7 @@ class Compiled:
     def _refuse(self, given: Signature) -> None:
         expected = self.lowered.signature
         if given.static != expected.static:
-            changed = ", ".join(f"{name}={value!r}" for name, _, value in expected.static)
+            changed = ", ".join(f"{name}={value!r}" for name, value in expected.static)
             message = f"the program was traced for other static values: {changed}"
             raise located(ArgumentError(message, help="call the jitted function, which traces again"))
         if given.structure != expected.structure:

@@ -27,7 +27,7 @@ from tilewright.runtime.cpu_features import default_threads
 from tilewright.runtime.garbage import no_collections
 from tilewright.runtime.program import AnyProgram, load
 from tilewright.runtime.shared_constants import SharedConstants
-from tilewright.runtime.sources import source_digest
+from tilewright.runtime.sources import COMPILER
 from tilewright.targets.base import Executable, Tensor, target_named
 
 _COMPILING_LEVEL = 3
@@ -153,7 +153,11 @@ class CompiledGraph:
         is_watched = current().debug >= _COMPILING_LEVEL or current().dump_dir is not None
         if cache is None or is_watched:
             return self._timed(self._build)
-        key = self._key(cache)
+        compiler = COMPILER.digest(cache.directory)
+        if compiler is None:
+            events.emit("cache.compiler_changed", directory=cache.directory, help="start the process again")
+            return self._timed(self._build)
+        key = self._key(compiler)
         shared = SharedConstants(cache)
         found = self._from_cache(cache, key, shared)
         if found is not None:
@@ -166,7 +170,9 @@ class CompiledGraph:
             program = self._timed(lambda: self._build_or_look(shared))
             if program is None:
                 return None
-            cache.put(key, program.save_beside_constants, {"name": self._graph.name, "target": self._target})
+            # An upgrade in the meantime may have given it modules of another version.
+            if COMPILER.are_as_imported():
+                cache.put(key, program.save_beside_constants, {"name": self._graph.name, "target": self._target})
             return program
 
     def _from_cache(self, cache: CompileCache, key: str, shared: SharedConstants) -> AnyProgram | None:
@@ -213,7 +219,7 @@ class CompiledGraph:
             raise
         return program
 
-    def _key(self, cache: CompileCache) -> str:
+    def _key(self, compiler: str) -> str:
         manifest, machine_name = target_named(self._target)
         parts = (
             digest(self._graph),
@@ -221,7 +227,7 @@ class CompiledGraph:
             repr(manifest.machine_named(machine_name)),
             str(self._threads),
             "with zones" if self._trace_file is not None else "without zones",
-            source_digest(cache.directory),
+            compiler,
         )
         return hashlib.blake2b("\n".join(parts).encode(), digest_size=20).hexdigest()
 

@@ -5,15 +5,16 @@ Looking at the function gives a digest without building IR; `build` compiles its
 
 from __future__ import annotations
 
-import hashlib
+import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tilewright.errors import KernelSignatureError
+from tilewright.errors import ArgumentError, KernelSignatureError
+from tilewright.frontend.identity import content_digest
 from tilewright.frontend.pyast_signature import IN, OUT, KernelSignature
-from tilewright.frontend.pyast_source import source_digest, source_of, value_digest
+from tilewright.frontend.pyast_source import source_of
 from tilewright.primitives import ArrayType
 
 if TYPE_CHECKING:
@@ -29,12 +30,19 @@ class Specialisation:
     types: tuple[ArrayType, ...]
     static: Mapping[str, Any]
 
-    @property
+    @functools.cached_property
     def digest(self) -> str:
-        """Stands for the kernel's IR."""
-        static = sorted((name, value_digest(value)) for name, value in self.static.items())
-        text = f"{source_digest(self.function)}\n{self._effects()}\n{static}"
-        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+        """Stands for everything that the kernel's IR depends on, so that a cached program is found without building IR.
+
+        Raises:
+            ArgumentError: the kernel reads a value whose content cannot be identified.
+        """
+        return self._digest_now()
+
+    def _digest_now(self) -> str:
+        source_of(self.function)
+        values = {"kernel": self.function, "arrays": self._effects(), "static": dict(sorted(self.static.items()))}
+        return content_digest(values, self.function.__name__)
 
     @property
     def name(self) -> str:
@@ -56,6 +64,7 @@ class Specialisation:
 
         Raises:
             TilewrightError: the kernel has a mistake; the error has its place.
+            ArgumentError: a value that the kernel reads was changed since the kernel was lowered.
         """
         from xdsl.ir import Block, Region
 
@@ -78,6 +87,9 @@ class Specialisation:
         kernel = tile.KernelOp.make([], properties, [], [Region(body)])
         drop_unused(kernel)
         kernel.verify()
+        if self._digest_now() != self.digest:
+            message = f"a value that `{self.function.__name__}` reads was changed since the kernel was lowered"
+            raise ArgumentError(message, help="lower the kernel again, or pass the value as an argument")
         return kernel
 
     def _check_stores(self, stored: set[str]) -> None:

@@ -26,8 +26,9 @@ from tilewright.frontend import pyast_functions as functions
 from tilewright.frontend import pyast_indexing as indexing
 from tilewright.frontend.pyast_builder import KernelBuilder
 from tilewright.frontend.pyast_registry import handler_of, registered_names
-from tilewright.frontend.pyast_source import FunctionSource, free_values, is_ours, plain_function, source_of
+from tilewright.frontend.pyast_source import FunctionSource, is_ours, plain_function, source_of
 from tilewright.frontend.pyast_values import Affine, Grid, Ref, Steps, TileIndex, TileValue, is_integer
+from tilewright.frontend.references import references
 
 MAX_INLINE_DEPTH = 32
 TRACED = (TileValue, Affine, TileIndex, Ref)
@@ -507,7 +508,7 @@ class Expressions(ABC):
         self, node: ast.Call, helper: FunctionType, args: list[Any], keywords: dict[str, Any]
     ) -> dict[str, Any]:
         try:
-            bound = inspect.signature(helper).bind(*args, **keywords)
+            bound = inspect.signature(helper, follow_wrapped=False).bind(*args, **keywords)
         except TypeError as error:
             self.fail(node, ArgumentError, f"`{helper.__name__}`: {error}", "match its parameters")
         bound.apply_defaults()
@@ -575,11 +576,7 @@ def uses_tiles(helper: FunctionType, seen: frozenset[FunctionType] = frozenset()
     """Whether a helper calls functions of kernels, itself or through others; it must then be compiled, not run."""
     if helper in seen or is_ours(helper):
         return False
-    try:
-        values = free_values(source_of(helper)).values()
-    except TilewrightError:
-        return False
-    for value in values:
+    for value in references(helper).values():
         if handler_of(value) is not None:
             return True
         inner = plain_function(value)

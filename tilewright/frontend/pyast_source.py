@@ -1,25 +1,36 @@
-"""The source of a kernel: its syntax tree with locations, what its free names mean, and a digest of both.
-
-The digest stands for everything that the kernel's IR depends on, so that a cached program is found without building IR.
-"""
+"""The source of a kernel: its syntax tree with locations, proven to be the source of the code that Python runs."""
 
 from __future__ import annotations
+import __future__
 
 import ast
 import functools
-import hashlib
 import inspect
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import BuiltinFunctionType, FunctionType, ModuleType
+from types import CodeType, FunctionType
 from typing import Any
 
 from tilewright.errors import KernelSignatureError, SourceLocation
+from tilewright.frontend.identity import static_key
+from tilewright.frontend.references import free_names
 
-_MISSING = object()
-_PROCESS = os.urandom(8).hex()
-_PLAIN = (bool, int, float, complex, str, bytes, type(None), type)
+_FUTURES = functools.reduce(
+    lambda flags, name: flags | getattr(__future__, name).compiler_flag, __future__.all_feature_names, 0
+)
+# What a code object does; where it was read from is left out.
+_CODE_FIELDS = (
+    "co_code",
+    "co_exceptiontable",
+    "co_flags",
+    "co_names",
+    "co_varnames",
+    "co_freevars",
+    "co_cellvars",
+    "co_argcount",
+    "co_posonlyargcount",
+    "co_kwonlyargcount",
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,114 +59,105 @@ class FunctionSource:
         text = self.lines[line - 1] if 0 < line <= len(self.lines) else ""
         return byte_column if text.isascii() else len(text.encode()[:byte_column].decode(errors="replace"))
 
-    def closure(self) -> dict[str, Any]:
-        """The enclosing functions' variables that are bound."""
-        found: dict[str, Any] = {}
-        names = self.function.__code__.co_freevars
-        for name, cell in zip(names, self.function.__closure__ or (), strict=True):
-            try:
-                found[name] = cell.cell_contents
-            except ValueError:  # not assigned yet
-                continue
-        return found
-
     def free_names(self) -> dict[str, Any]:
         """Everything that a free name may mean: closure over globals over builtins."""
-        builtins = self.function.__globals__.get("__builtins__", {})
-        base = vars(builtins) if isinstance(builtins, ModuleType) else builtins
-        return {**base, **self.function.__globals__, **self.closure()}
+        return free_names(self.function)
 
 
 @functools.lru_cache(maxsize=512)
 def source_of(function: FunctionType) -> FunctionSource:
-    """Read the source of a function.
+    """Read the source of a function, and compare it with the code that Python runs.
 
     Raises:
-        KernelSignatureError: it has none (typed at a bare prompt), or it is a lambda.
+        KernelSignatureError: it has none (typed at a bare prompt), it is a lambda, a decorator has wrapped it, or its
+            file has changed since it was imported.
     """
-    if function.__name__ == "<lambda>":
+    name = function.__name__
+    if name == "<lambda>":
         raise KernelSignatureError("a lambda cannot be compiled", help="write the function with `def`")
+    if "__wrapped__" in vars(function):
+        message = f"a decorator has wrapped `{name}` in `{function.__code__.co_qualname}`, which would be left out"
+        raise KernelSignatureError(message, help="remove the decorator, or put it above `@tw.kernel`")
     try:
-        lines, first_line = inspect.getsourcelines(function)
+        lines, _ = inspect.findsource(function)
     except (OSError, TypeError):
-        message = f"the source of `{function.__name__}` cannot be read"
+        message = f"the source of `{name}` cannot be read"
         raise KernelSignatureError(message, help="define the function in a file or in a notebook cell") from None
-    text = "".join(lines)
-    if text[:1].isspace():
-        # A nested function: one line above keeps its columns what they are in the file.
-        text, first_line = "if True:\n" + text, first_line - 1
-    nodes = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef) and n.name == function.__name__]
-    if not nodes:
-        message = f"`{function.__name__}` is not written as a plain `def`"
-        raise KernelSignatureError(message, help="write the function with `def`, without `async`")
     file = inspect.getsourcefile(function) or function.__code__.co_filename
-    return FunctionSource(function, nodes[0], file, first_line, tuple(text.splitlines()))
+    node = _definition(function.__code__, "".join(lines), file)
+    if node is None:
+        message = f"the source of `{name}` in `{file}` is not the code that Python runs: the file has changed"
+        raise KernelSignatureError(message, help="import the module again, in a new process")
+    if not isinstance(node, ast.FunctionDef):
+        message = f"`{name}` is not written as a plain `def`"
+        raise KernelSignatureError(message, help="write the function with `def`, without `async`")
+    return FunctionSource(function, node, file, 1, tuple(line.rstrip("\r\n") for line in lines))
 
 
-# ---- digest ---------------------------------------------------------------------------------------------------------
+@functools.lru_cache(maxsize=32)
+def _parsed(text: str, file: str, flags: int) -> tuple[ast.Module, tuple[CodeType, ...]] | None:
+    """The tree of a file and all code in it; None where it cannot be compiled."""
+    try:
+        flags |= ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+        code = compile(text, file, "exec", flags=flags, dont_inherit=True)
+        return ast.parse(text, file), tuple(_codes(code))
+    except (SyntaxError, ValueError):
+        return None
 
 
-def source_digest(function: FunctionType) -> str:
-    """A digest of a function's text and of all that its free names mean, helper functions included."""
-    hasher = hashlib.blake2b(digest_size=16)
-    for line in _described(function, set()):
-        hasher.update(line.encode() + b"\n")
-    return hasher.hexdigest()
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)
 
 
-def value_digest(value: Any) -> str:
-    """A digest of a compile-time value; functions count by their text."""
-    hasher = hashlib.blake2b(_description(value).encode(), digest_size=16)
-    if (helper := plain_function(value)) is not None and not is_ours(helper):
-        hasher.update(source_digest(helper).encode())
-    return hasher.hexdigest()
-
-
-def _described(function: FunctionType, seen: set[FunctionType]) -> Iterator[str]:
-    if function in seen:
-        return
-    seen.add(function)
-    source = source_of(function)
-    yield ast.dump(source.node)
-    yield repr(function.__defaults__)
-    yield repr(function.__kwdefaults__)
-    for path, value in sorted(free_values(source).items()):
-        yield f"{path} = {_description(value)}"
-        if (helper := plain_function(value)) is not None and not is_ours(helper):
-            yield from _described(helper, seen)
-
-
-def free_values(source: FunctionSource) -> dict[str, Any]:
-    """Values of the free names and attribute chains in a function's body, as `tw.f32` or `BLOCK`."""
-    known = source.free_names()
-    found: dict[str, Any] = {}
-    for statement in source.node.body:
-        for node in ast.walk(statement):
-            path = _path(node)
-            if path is None or (value := _resolve(known, path)) is _MISSING:
-                continue
-            found[".".join(path)] = value
-    return found
-
-
-def _path(node: ast.AST) -> tuple[str, ...] | None:
-    if isinstance(node, ast.Name):
-        return (node.id,)
-    if isinstance(node, ast.Attribute) and (base := _path(node.value)) is not None:
-        return (*base, node.attr)
+def _definition(code: CodeType, text: str, file: str) -> ast.AST | None:
+    """The definition in a file that compiles to code; the nearest, where several do. None where none does."""
+    parsed = _parsed(text, file, code.co_flags & _FUTURES)
+    if parsed is None:
+        return None
+    tree, codes = parsed
+    definitions = {
+        (node.name, min([node.lineno, *(d.lineno for d in node.decorator_list)])): node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    named = [other for other in codes if other.co_name == code.co_name and other.co_qualname == code.co_qualname]
+    for other in sorted(named, key=lambda other: abs(other.co_firstlineno - code.co_firstlineno)):
+        node = definitions.get((other.co_name, other.co_firstlineno))
+        if node is not None and (is_same_code(other, code) or _has_rewritten_assertions(node, other, code)):
+            return node
     return None
 
 
-def _resolve(known: dict[str, Any], path: tuple[str, ...]) -> Any:
-    value = known.get(path[0], _MISSING)
-    for name in path[1:]:
-        value = getattr(value, name, _MISSING)
-    return value
+def is_same_code(one: CodeType, other: CodeType) -> bool:
+    """Whether two code objects do the same, wherever they were read from."""
+    if any(getattr(one, name) != getattr(other, name) for name in _CODE_FIELDS):
+        return False
+    if len(one.co_consts) != len(other.co_consts):
+        return False
+    for a, b in zip(one.co_consts, other.co_consts, strict=True):
+        both = isinstance(a, CodeType) and isinstance(b, CodeType)
+        if not (is_same_code(a, b) if both else static_key(a) == static_key(b)):
+            return False
+    return True
+
+
+def _has_rewritten_assertions(node: ast.AST, read: CodeType, code: CodeType) -> bool:
+    """Whether code differs because pytest has rewritten the `assert` statements of its module when it was imported."""
+    return (
+        "@py_assert1" in code.co_varnames
+        and any(isinstance(inner, ast.Assert) for inner in ast.walk(node))
+        and read.co_firstlineno == code.co_firstlineno
+        and set(read.co_varnames) <= set(code.co_varnames)
+        and set(read.co_names) <= set(code.co_names)
+    )
 
 
 def plain_function(value: Any) -> FunctionType | None:
-    """The Python function behind a value that a kernel may call: itself, or what a wrapper of ours holds."""
-    inner = getattr(value, "__wrapped__", value)
+    """The Python function behind a value that a kernel may call: itself, or what a function object of ours holds."""
+    inner = value if isinstance(value, FunctionType) else getattr(value, "__wrapped__", value)
     return inner if isinstance(inner, FunctionType) else None
 
 
@@ -163,22 +165,3 @@ def is_ours(function: FunctionType) -> bool:
     """Whether a function is of this package."""
     # What is made by `exec` may be of no module.
     return (function.__module__ or "").split(".")[0] == "tilewright"
-
-
-def _description(value: Any) -> str:
-    if isinstance(value, ModuleType):
-        return f"module {value.__name__}"
-    function = plain_function(value)
-    if function is not None or isinstance(value, BuiltinFunctionType):
-        named = function or value
-        return f"function {named.__module__}.{named.__qualname__}"
-    name = type(value).__name__
-    if isinstance(value, tuple | list):
-        parts: list[Any] = [*value]
-        return f"{name}({', '.join(map(_description, parts))})"
-    kind = f"{type(value).__module__}.{type(value).__qualname__}"
-    text = repr(value)
-    if " at 0x" in text:
-        # An address says nothing in another process.
-        text = f"{_PROCESS} {id(value)}"
-    return text if isinstance(value, _PLAIN) else f"{kind} {text}"

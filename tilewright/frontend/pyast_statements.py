@@ -105,6 +105,12 @@ class Compiler(Expressions):
                 return result
         return None
 
+    def _assert(self, node: ast.Assert) -> None:
+        if not __debug__:  # `python -O` leaves assertions out
+            return
+        message = self.evaluate(node.msg) if node.msg is not None else ast.unparse(node.test)
+        self.at(node, functions.assert_, self.b, self.evaluate(node.test), message)
+
     def _statement(self, node: ast.stmt) -> Returned | None:
         if self.grid is not None and not self.in_grid and not _is_idle(node):
             self.unsupported(node, "statements after its `tw.grid` loop", "move them into the loop, or before it")
@@ -131,8 +137,7 @@ class Compiler(Expressions):
             case ast.Return():
                 return self._return(node)
             case ast.Assert():
-                message = self.evaluate(node.msg) if node.msg is not None else ast.unparse(node.test)
-                self.at(node, functions.assert_, self.b, self.evaluate(node.test), message)
+                self._assert(node)
             case _:
                 what, help = _UNSUPPORTED.get(type(node), (f"`{type(node).__name__}`", "leave it out"))
                 self.unsupported(node, what, help)

@@ -24,7 +24,7 @@ from tilewright.options import current, options
 from tilewright.runtime import cache as cache_module
 from tilewright.runtime.cache import CompileCache, default_cache, default_directory
 from tilewright.runtime.program import load
-from tilewright.runtime.sources import source_digest
+from tilewright.runtime.sources import COMPILER, Sources
 
 KEY, OTHER, THIRD = "ab12" * 8, "cd34" * 8, "ef56" * 8
 
@@ -465,8 +465,9 @@ def make_package(root: Path) -> Path:
 
 
 def fresh_digest(memo: Path | None, package: Path) -> str:
-    source_digest.cache_clear()
-    return source_digest(memo, package)
+    digest = Sources(str(package)).digest(memo)
+    assert digest is not None
+    return digest
 
 
 def test_the_source_digest_follows_names_and_contents_of_sources_only(tmp_path):
@@ -490,13 +491,43 @@ def test_the_source_digest_follows_names_and_contents_of_sources_only(tmp_path):
 
 
 def test_the_source_digest_is_remembered_over_processes_and_costs_little(tmp_path):
-    digest = fresh_digest(tmp_path, cache_module.Path(cache_module.__file__).parent.parent)
+    package = Path(cache_module.__file__).parent.parent
+    digest = fresh_digest(tmp_path, package)
+    assert digest == COMPILER.digest(tmp_path)
 
     def again() -> None:
-        source_digest.cache_clear()
-        assert source_digest(tmp_path) == digest
+        assert fresh_digest(tmp_path, package) == digest
 
-    assert is_within(0.005, again, attempts=100)
+    assert is_within(0.02, again, attempts=100)
+
+
+def test_files_that_changed_after_the_import_have_no_digest(tmp_path):
+    package = make_package(tmp_path / "package")
+    sources = Sources(str(package))
+    assert sources.are_as_imported()
+    assert sources.digest()
+    (package / "sub/c.txt").write_text("changed\n")
+    assert sources.digest()
+    (package / "a.py").write_text("x = 3\n")
+    assert not sources.are_as_imported()
+    assert sources.digest() is None
+    assert Sources(str(tmp_path / "missing")).digest() is None
+
+
+def test_a_package_of_compiled_files_or_in_an_archive_has_a_digest_of_these(tmp_path):
+    compiled = tmp_path / "compiled"
+    (compiled / "__pycache__").mkdir(parents=True)
+    (compiled / "a.pyc").write_bytes(b"1")
+    first = fresh_digest(None, compiled)
+    (compiled / "__pycache__/a.pyc").write_bytes(b"3")
+    assert fresh_digest(None, compiled) == first
+    (compiled / "a.pyc").write_bytes(b"2")
+    assert fresh_digest(None, compiled) != first
+    archive = tmp_path / "package.zip"
+    archive.write_bytes(b"1")
+    inside = fresh_digest(None, archive / "tilewright")
+    archive.write_bytes(b"2")
+    assert fresh_digest(None, archive / "tilewright") not in (inside, first)
 
 
 def test_a_broken_or_unwritable_memo_costs_nothing_but_time(tmp_path):
