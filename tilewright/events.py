@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import threading
 import time
 from collections.abc import Generator
 from pathlib import Path
@@ -18,10 +17,11 @@ from pathlib import Path
 import msgspec
 
 from tilewright.errors import OptionError
+from tilewright.locks import Lock
 from tilewright.options import Options, current
 
 _captures: list[list[dict[str, object]]] = []
-_captures_lock = threading.Lock()
+_captures_lock = Lock()
 _BOLD, _DIM, _PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[0m"
 
 

@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import inspect
 import re
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MethodType
 from typing import Any, NamedTuple, overload
@@ -35,6 +34,7 @@ from tilewright.frontend.identity import StaticValue
 from tilewright.frontend.trace import Graph, Value
 from tilewright.interop.dlpack import Restore, Tensor, converter
 from tilewright.layout.dims import Dim
+from tilewright.locks import Lock
 from tilewright.options import Options, current
 from tilewright.runtime.native import MISMATCH
 from tilewright.targets.base import Executable
@@ -92,7 +92,7 @@ class JitFunction:
         self._compiled: dict[tuple[Any, _Setting], Compiled] = {}
         self._by_arrays: dict[tuple[Any, ...], tuple[Executable, Structure]] = {}
         self._latest = _Latest(None, _never, 0, LEAF)
-        self._lock = threading.RLock()
+        self._lock = Lock()
         self._sizes = self._sized(dims, buckets or {}) if dims or buckets else None
 
     @property

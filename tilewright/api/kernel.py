@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType
@@ -26,6 +25,7 @@ from tilewright.frontend.pyast import Specialisation
 from tilewright.frontend.pyast_signature import IN, INOUT, OUT, ArrayParameter, KernelSignature, read_signature
 from tilewright.frontend.trace import Graph, Value
 from tilewright.interop.dlpack import to_numpy
+from tilewright.locks import Lock
 from tilewright.options import current
 from tilewright.primitives import ArrayType
 from tilewright.targets.base import Executable
@@ -44,7 +44,7 @@ class Kernel:
         self._target = checked_target(target)
         self.kernel_signature: KernelSignature = read_signature(function, local_names)
         self._compiled: dict[tuple[Any, ...], CompiledKernel] = {}
-        self._lock = threading.RLock()
+        self._lock = Lock()
 
     @property
     def name(self) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from tilewright.frontend.compile import compile_graph
 from tilewright.frontend.sizes.family import NotUniform
 from tilewright.frontend.sizes.plan import CallPlan, PaddedProgram
 from tilewright.layout.dims import Dim, is_integer
+from tilewright.locks import Lock
 from tilewright.targets.base import Executable
 
 Spec = tuple["int | Dim | None", ...]
@@ -102,7 +102,7 @@ class SizedPrograms:
         self._buckets: dict[Any, _Bucket] = {}
         self._runnables: OrderedDict[Any, _Runnable] = OrderedDict()
         self._exact: OrderedDict[Any, SizedProgram] = OrderedDict()
-        self._lock = threading.RLock()
+        self._lock = Lock()
 
     @property
     def programs(self) -> list[SizedProgram]:

@@ -11,12 +11,12 @@ import contextlib
 import ctypes
 import functools
 import importlib
-import threading
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tilewright.errors import DeviceError, ResourceUnavailable
+from tilewright.locks import Lock
 from tilewright.runtime.cuda_steps import Kernel, TensorMap
 
 INSTALL = "install NVIDIA's display driver, and the bindings with `pip install 'tilewright[cuda]'`"
@@ -219,7 +219,7 @@ class BindingsDriver:
             raise ResourceUnavailable(f"NVIDIA's driver is not there: {reason}", help=INSTALL) from None
         self._contexts: dict[int, Any] = {}
         self._pools: dict[int, Any] = {}
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def _call(self, call: str, *arguments: Any) -> Any:
         """The results of a call: nothing, one, or a tuple."""

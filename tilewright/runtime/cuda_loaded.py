@@ -9,7 +9,6 @@ kernel: a graph is never changed.
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections import OrderedDict
 from collections.abc import Generator, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ import numpy as np
 
 from tilewright.errors import DeviceError, ResourceExhausted, TilewrightError
 from tilewright.events import emit, listening
+from tilewright.locks import Lock
 from tilewright.options import current
 from tilewright.runtime.abi import round_up
 from tilewright.runtime.container import Bytes
@@ -60,7 +60,7 @@ class Loaded:
         self.code = code
         self.driver = driver
         self.device = device
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._idle: list[Workspace] = []
         self._every: list[Workspace] = []
         self._modules: list[int] = []

@@ -13,7 +13,6 @@ one of torch or CuPy), a call returns as soon as its kernels are launched. Every
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from tilewright.errors import (
     user_location,
 )
 from tilewright.events import emit
+from tilewright.locks import Lock
 from tilewright.options import Options, current
 from tilewright.runtime import cuda_driver
 from tilewright.runtime.arguments import check_array, check_count, check_host_output, check_overlap, listed_outputs
@@ -55,7 +55,7 @@ class DeviceProgram(ProgramFile):
             raise CompilerBug(f"the manifest of `{self.manifest.name}` says nothing of a device")
         self._code: DeviceCode = self.manifest.device
         self._loaded: dict[tuple[cuda_driver.Driver, int | None], Loaded] = {}
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def __del__(self) -> None:
         # At the interpreter's exit the driver may be gone, and all memory with it.

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 
-_lock = threading.Lock()
-_within = 0
+from tilewright.locks import Lock
+
+_lock = Lock()
+# One entry for each time that a thread is within.
+_within: list[int] = []
 _was_enabled = False
 
 
@@ -17,16 +21,32 @@ def no_collections() -> Generator[None]:
     """Work that makes very many objects and drops them all at its end, and during which looking for garbage, in all
     that the process holds, would find none. Threads may be within at the same time: the first one in stops
     collections, the last one out lets them be as they were."""
-    global _within, _was_enabled
+    global _was_enabled
+    thread = threading.get_ident()
     with _lock:
-        if _within == 0:
+        if not _within:
             _was_enabled = gc.isenabled()
             gc.disable()
-        _within += 1
+        _within.append(thread)
     try:
         yield
     finally:
         with _lock:
-            _within -= 1
-            if _within == 0 and _was_enabled:
-                gc.enable()
+            _within.remove(thread)
+            _resume()
+
+
+def _resume() -> None:
+    if not _within and _was_enabled:
+        gc.enable()
+
+
+def _forget_other_threads() -> None:
+    """A forked child has only the thread that forked."""
+    others = [thread for thread in _within if thread != threading.get_ident()]
+    if others:
+        _within[:] = [thread for thread in _within if thread not in others]
+        _resume()
+
+
+os.register_at_fork(after_in_child=_forget_other_threads)

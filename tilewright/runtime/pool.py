@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import threading
 from dataclasses import dataclass
 
+from tilewright.locks import Lock
 from tilewright.runtime import elf
 from tilewright.runtime.abi import POOL_BYTES, PoolAnchor
 from tilewright.runtime.cpu_features import cpu_order
@@ -29,7 +29,7 @@ class Support:
 
 
 _loaded: dict[bytes, Support] = {}
-_lock = threading.Lock()
+_lock = Lock()
 
 
 def load_support(support_object: bytes) -> Support:

@@ -11,7 +11,6 @@ is wrong with the rest.
 from __future__ import annotations
 
 import ctypes
-import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ import numpy as np
 from tilewright.dtypes import by_name
 from tilewright.errors import ArgumentError, CpuFeatureError, TilewrightError, user_location
 from tilewright.events import capturing, emit, listening
+from tilewright.locks import Lock
 from tilewright.options import Options, current
 from tilewright.runtime import container, cpu_features, elf
 from tilewright.runtime.abi import MAX_THREADS
@@ -68,7 +68,7 @@ class Program(ProgramFile):
         self._inputs = len(manifest.inputs)
         self._library: elf.Library | None = None
         self._bindings: dict[int, Binding] = {}
-        self._lock = threading.Lock()
+        self._lock = Lock()
         # What plain calls with the same options use: nothing to look up, to limit or to report.
         self._settled: tuple[Options | None, Callable[..., Any]] = (None, _mismatch)
 

@@ -7,7 +7,6 @@ that share a multiprocessor at one time have a thread each.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import msgspec
 
 from tilewright.errors import OptionError
 from tilewright.events import emit
+from tilewright.locks import Lock
 from tilewright.runtime.zones import Records, Slice, Zones, slices_of
 
 _HEAD = b'{"displayTimeUnit":"ns","traceEvents":[\n'
@@ -45,7 +45,7 @@ class _File:
 
 
 _files: dict[Path, _File] = {}
-_lock = threading.Lock()
+_lock = Lock()
 
 
 def add_events(path: Path, names: dict[tuple[int, int | None], str], events: Sequence[Event]) -> None:

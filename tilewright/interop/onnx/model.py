@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import keyword
 import re
-import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -32,6 +31,7 @@ from tilewright.interop.onnx.protobuf import Proto
 from tilewright.interop.onnx.registry import lifted
 from tilewright.interop.onnx.tensors import STRING, storage_of
 from tilewright.layout.dims import Dim
+from tilewright.locks import Lock
 from tilewright.primitives import ArrayType
 
 # How many bindings of inputs by value keep their programs.
@@ -63,7 +63,7 @@ class OnnxModel:
         check_dims(self._dims, [spec.shape for spec in self.inputs])
         self._static: frozenset[str] = frozenset()
         self._programs: OrderedDict[tuple[Any, ...], JitFunction] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = Lock()
         # The nodes that run on the host for any shapes, and those that were found to for some.
         self._hosts = host_nodes(model)
         self._parts = Parts(model, self._hosts, self._part) if self._hosts else None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from tilewright.interop.torch.specialise import MAX_SPECIALISATIONS, specialise
 from tilewright.interop.torch.tensors import dtype_of, torch_dtype
 from tilewright.interop.torch.walk import Support, is_tensor, parts_of, strong, trace_nodes, unsupported_error, value_of
 from tilewright.layout.dims import Dim
+from tilewright.locks import Lock
 from tilewright.primitives import ArrayType
 
 
@@ -68,7 +68,7 @@ class TorchModel:
         self._dims = dict(dims or {})
         check_dims(self._dims, [spec.shape for spec in self.inputs])
         self._functions: OrderedDict[Any, JitFunction] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._check_operators()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

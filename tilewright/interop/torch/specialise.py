@@ -3,7 +3,6 @@ disappears."""
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from tilewright import events
 from tilewright.interop.torch.packages import FxNode, GraphModule, fake_tensors, fx, symbolic_shapes, torch
 from tilewright.interop.torch.walk import attribute_of, is_tensor, value_of
+from tilewright.locks import Lock
 
 # How many combinations of sizes of one graph keep their programs.
 MAX_SPECIALISATIONS = 64
@@ -42,7 +42,7 @@ class Specialised:
         self._module = module
         self._build = build
         self._programs: OrderedDict[Any, Callable[[list[Any]], Any]] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self.count = 0
 
     def __call__(self, args: list[Any]) -> Any:

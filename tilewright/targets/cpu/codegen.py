@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tilewright.errors import ToolFailure
+from tilewright.locks import ForkBarrier
 from tilewright.machines.machine import Machine
 from tilewright.targets.cpu.machine_code import machine_code
 
+# LLVM, and llvmlite, hold locks while they work, which a forked child would wait for.
+LLVM = ForkBarrier()
 _TRIPLES = {"x86_64": "x86_64-unknown-linux-gnu", "aarch64": "aarch64-unknown-linux-gnu"}
 
 
@@ -24,10 +29,7 @@ def compile_object(text: str, machine: Machine) -> bytes:
     Raises:
         ToolFailure: LLVM rejects the module.
     """
-    try:
-        return machine_code(text, *llvm_target(machine))
-    except RuntimeError as error:
-        raise rejection(str(error)) from error
+    return _compiled(text, machine, assembly=False)
 
 
 def compile_assembly(text: str, machine: Machine) -> str:
@@ -36,10 +38,17 @@ def compile_assembly(text: str, machine: Machine) -> str:
     Raises:
         ToolFailure: LLVM rejects the module.
     """
-    try:
-        return machine_code(text, *llvm_target(machine), assembly=True)
-    except RuntimeError as error:
-        raise rejection(str(error)) from error
+    return _compiled(text, machine, assembly=True)
+
+
+def _compiled(text: str, machine: Machine, *, assembly: bool) -> Any:
+    with LLVM:
+        try:
+            return machine_code(text, *llvm_target(machine), assembly=assembly)
+        except RuntimeError as error:
+            # Its traceback keeps LLVM's objects, which are to end here.
+            reason = str(error.with_traceback(None))
+    raise rejection(reason)
 
 
 def rejection(reason: str) -> ToolFailure:

@@ -14,6 +14,7 @@ from typing import Any
 import llvmlite.binding
 
 from tilewright.errors import UnsupportedOnTargetError
+from tilewright.targets.cpu.codegen import LLVM
 from tilewright.targets.cpu.support_blocks import blocks_ir
 from tilewright.targets.cpu.support_call import call_ir
 from tilewright.targets.cpu.support_pool import pool_ir
@@ -62,16 +63,17 @@ def support_object(triple: str | None = None) -> bytes:
     Raises:
         UnsupportedOnTargetError: the triple is not Linux on x86-64 or AArch64.
     """
-    triple = triple or str(llvm.get_process_triple())
-    architecture = _architecture(triple)
-    llvm.initialize_all_targets()
-    llvm.initialize_all_asmprinters()
-    machine = llvm.Target.from_triple(triple).create_target_machine(
-        cpu=architecture.baseline_cpu, opt=2, reloc="pic", codemodel="small"
-    )
-    module = llvm.parse_assembly(support_ir(triple))
-    module.verify()
-    return machine.emit_object(module)
+    with LLVM:
+        triple = triple or str(llvm.get_process_triple())
+        architecture = _architecture(triple)
+        llvm.initialize_all_targets()
+        llvm.initialize_all_asmprinters()
+        machine = llvm.Target.from_triple(triple).create_target_machine(
+            cpu=architecture.baseline_cpu, opt=2, reloc="pic", codemodel="small"
+        )
+        module = llvm.parse_assembly(support_ir(triple))
+        module.verify()
+        return machine.emit_object(module)
 
 
 def _architecture(triple: str) -> _Architecture:
