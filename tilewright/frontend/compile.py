@@ -153,9 +153,9 @@ class CompiledGraph:
         is_watched = current().debug >= _COMPILING_LEVEL or current().dump_dir is not None
         if cache is None or is_watched:
             return self._timed(self._build)
-        compiler = COMPILER.digest(cache.directory)
+        compiler = COMPILER.digest(cache.home)
         if compiler is None:
-            events.emit("cache.compiler_changed", directory=cache.directory, help="start the process again")
+            events.emit("cache.compiler_changed", directory=cache.home, help="start the process again")
             return self._timed(self._build)
         key = self._key(compiler)
         shared = SharedConstants(cache)

@@ -15,41 +15,29 @@ import functools
 import hashlib
 import mmap
 import os
-import sqlite3
-import stat
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 
 from tilewright.errors import ArgumentError
 from tilewright.events import emit
 from tilewright.options import current
+from tilewright.runtime.cache_directory import own_files
+from tilewright.runtime.cache_index import CacheIndex, Row
 from tilewright.runtime.container import constants_digest
 from tilewright.runtime.files import replacing
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
-_INDEX = "index.sqlite"
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS entries (
-    key TEXT PRIMARY KEY, file TEXT NOT NULL, nbytes INTEGER NOT NULL, modified_ns INTEGER NOT NULL,
-    digest BLOB NOT NULL, created_s REAL NOT NULL, used_s REAL NOT NULL, record BLOB NOT NULL
-) WITHOUT ROWID
-"""
-_BUSY_TIMEOUT_S = 20.0
 _ALWAYS_HASHED_BYTES = 2**20
 _USE_RESOLUTION_S = 600.0
 _ORPHAN_AGE_S = 3600.0
-
-# A connection inherited over a fork must not be closed in the child: that would drop the parent's file locks.
-_inherited_connections: list[sqlite3.Connection | None] = []
 
 
 @dataclass(frozen=True)
@@ -76,25 +64,24 @@ class CacheStats:
     misses: int
 
 
-@dataclass
-class _Index:
-    connection: sqlite3.Connection | None
-    read_only: bool
-    process_id: int
-    lock: threading.RLock = field(default_factory=threading.RLock)
-
-
 class CompileCache:
-    """A cache in `directory`, created with mode 0700 on first use; above `limit_bytes` (0: never) old entries go."""
+    """A cache in `directory`, created with mode 0700 on first use; a directory that holds something else gets a
+    directory `tilewright` for the cache. Above `limit_bytes` (0: never) old entries go."""
 
     def __init__(self, directory: str | Path, limit_bytes: int = 0) -> None:
-        self.directory = Path(directory)
+        # Later changes of the working directory must not move it.
+        self.directory = Path(directory).absolute()
         self.limit_bytes = limit_bytes
-        self._files = self.directory / "files"
-        self._locks = self.directory / "locks"
-        self._index: _Index | None = None
+        self._index = CacheIndex(self.directory)
+        # Keys that threads of this process have locked: a signal handler may come back for one.
+        self._held: set[tuple[int, int, str]] = set()
         self._hits = 0
         self._misses = 0
+
+    @property
+    def home(self) -> Path:
+        """The directory that is the cache's own."""
+        return self._index.home
 
     def get(self, key: str) -> Path | None:
         """The entry's file, or None. The file may be pruned by another process before it is opened.
@@ -118,59 +105,67 @@ class CompileCache:
         None when the cache cannot be written. What `write` raises, other than OSError, comes through.
         """
         _check_key(key)
-        index = self._open()
-        if index.connection is None or index.read_only:
+        if not self._index.is_writeable:
             return None
         try:
-            path, row = self._write_file(key, write, sync)
+            path, row = self._write_file(key, write, record, sync)
         except OSError as error:
             emit("cache.write_failed", key=key, reason=str(error))
             return None
-        old = self._execute("SELECT file FROM entries WHERE key = ?", key)
-        values = (key, *row, time.time(), time.time(), msgspec.json.encode(dict(record)))
-        if self._execute("INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?)", *values) is None:
+        old = self._index.row(key)
+        if not self._index.put(row):
             return None
-        for (file,) in old or ():
-            if file != row[0]:
-                _unlink(self._files / file)
-        emit("cache.put", key=key, nbytes=row[1])
+        if old is not None and old.file != row.file:
+            _unlink(self._path(old))
+        emit("cache.put", key=key, nbytes=row.nbytes)
         if self.limit_bytes and self.stats().nbytes > self.limit_bytes:
             self._evict(self.limit_bytes, keep=key)
         return path
 
     @contextlib.contextmanager
     def lock(self, key: str) -> Generator[None]:
-        """Hold the key among all processes and threads, so that one compiles and the others find it. Not re-entrant."""
+        """Hold the key among all processes and threads, so that one compiles and the others find it. A thread that
+        holds the key already goes on."""
         _check_key(key)
+        mine = (os.getpid(), threading.get_ident(), key)
+        if mine in self._held:
+            yield
+            return
         lock = self._acquire(key)
+        self._held.add(mine)
         try:
             yield
         finally:
+            self._held.discard(mine)
             if lock is not None:
+                # Whoever waits for this file sees that it is gone, and makes another.
+                _unlink(Path(lock.lock_file))
                 lock.release()
 
     def entries(self) -> list[CacheEntry]:
         """All entries, the most recently used first."""
-        rows = self._execute("SELECT key, file, nbytes, created_s, used_s, record FROM entries ORDER BY used_s DESC")
         return [
-            CacheEntry(key, self._files / file, nbytes, created_s, used_s, msgspec.json.decode(record))
-            for key, file, nbytes, created_s, used_s, record in rows or ()
+            CacheEntry(row.key, self._path(row), row.nbytes, row.created_s, row.used_s, row.record)
+            for row in self._index.rows()
         ]
 
     def remove(self, key: str) -> bool:
         """Drop an entry; False when there was none."""
         _check_key(key)
-        rows = self._execute("DELETE FROM entries WHERE key = ? RETURNING file", key) or []
-        for (file,) in rows:
-            _unlink(self._files / file)
-        return bool(rows)
+        row = self._index.row(key)
+        if not self._index.remove(key):
+            return False
+        if row is not None:
+            _unlink(self._path(row))
+        return True
 
     def clear(self) -> int:
-        """Drop all entries and leftovers; return how many entries there were."""
-        rows = self._execute("DELETE FROM entries RETURNING file") or []
-        for path in [*self._files.glob("*"), *self._locks.glob("*")]:
-            _unlink(path)
-        return len(rows)
+        """Drop all entries and leftovers; return how many entries there were. What is not the cache's stays."""
+        count = self._index.clear()
+        if self._index.is_writeable:
+            for path in own_files(self.home):
+                _unlink(path)
+        return count
 
     def prune(self, max_bytes: int) -> int:
         """Drop the least recently used entries until at most `max_bytes` remain; return how many were dropped.
@@ -181,67 +176,81 @@ class CompileCache:
         return self._evict(max_bytes)
 
     def stats(self) -> CacheStats:
-        rows = self._execute("SELECT COUNT(*), COALESCE(SUM(nbytes), 0) FROM entries")
-        count, nbytes = rows[0] if rows else (0, 0)
-        usable = self._open().connection is not None
-        return CacheStats(self.directory, usable, count, nbytes, self._hits, self._misses)
+        rows = self._index.rows()
+        nbytes = sum(row.nbytes for row in rows)
+        return CacheStats(self.home, self._index.is_usable, len(rows), nbytes, self._hits, self._misses)
 
     def find(self, key: str) -> Path | None:
         """`get` that counts and reports neither hits nor misses."""
         # Twice: a concurrent `put` may replace the file between the look at the index and the look at the file.
         for _ in range(2):
-            rows = self._execute("SELECT file, nbytes, modified_ns, digest, used_s FROM entries WHERE key = ?", key)
-            if not rows:
+            row = self._index.row(key)
+            if row is None:
                 return None
-            file, nbytes, modified_ns, digest, used_s = rows[0]
-            path = self._files / file
+            path = self._path(row)
             try:
                 status = path.stat()
-                same = status.st_size == nbytes
-                if same and (nbytes <= _ALWAYS_HASHED_BYTES or status.st_mtime_ns != modified_ns):
-                    same = _digest(path) == digest
+                same = status.st_size == row.nbytes
+                if same and (row.nbytes <= _ALWAYS_HASHED_BYTES or status.st_mtime_ns != row.modified_ns):
+                    same = _digest(path) == row.digest
             except OSError:
                 continue
             if not same:
                 break
-            if time.time() - used_s > _USE_RESOLUTION_S and not self._open().read_only:
-                self._execute("UPDATE entries SET used_s = ? WHERE key = ?", time.time(), key)
+            if time.time() - row.used_s > _USE_RESOLUTION_S:
+                self._index.mark_used(key)
             return path
         emit("cache.damaged", key=key, help="the entry is dropped and compiled again")
-        if not self._open().read_only:
+        if self._index.is_writeable:
             self.remove(key)
         return None
 
+    def _path(self, row: Row) -> Path:
+        return self.home / "files" / row.file
+
     def _write_file(
-        self, key: str, write: Callable[[Path], object], sync: bool
-    ) -> tuple[Path, tuple[str, int, int, bytes]]:
+        self, key: str, write: Callable[[Path], object], record: Mapping[str, object], sync: bool
+    ) -> tuple[Path, Row]:
         """Write the entry's file under a name of its own, so that readers of an older one are not disturbed."""
-        self._files.mkdir(mode=0o700, exist_ok=True)
-        path = self._files / f"{key}-{os.urandom(4).hex()}.twp"
+        folder = self.home / "files"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        path = folder / f"{key}-{os.urandom(4).hex()}.twp"
         with replacing(path, sync=sync) as temporary:
             write(temporary)
             digest = _digest(temporary)
-        status = path.stat()
-        return path, (path.name, status.st_size, status.st_mtime_ns, digest)
+        status, now = path.stat(), time.time()
+        return path, Row(key, path.name, status.st_size, status.st_mtime_ns, digest, now, now, dict(record))
 
     def _acquire(self, key: str) -> BaseFileLock | None:
-        index = self._open()
-        if index.connection is None or index.read_only:
+        if not self._index.is_writeable:
             return None
-        from filelock import FileLock, Timeout
+        from filelock import FileLock
 
-        lock = FileLock(self._locks / f"{key}.lock", thread_local=False)
+        path = self.home / "locks" / f"{key}.lock"
+        lock = FileLock(path, thread_local=False)
         try:
-            self._locks.mkdir(mode=0o700, exist_ok=True)
-            try:
-                lock.acquire(timeout=0)
-            except Timeout:
-                emit("cache.wait", key=key)
-                lock.acquire()
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            while True:
+                path.touch(mode=0o600)
+                before = path.stat().st_ino
+                self._wait(lock, key)
+                with contextlib.suppress(FileNotFoundError):
+                    if path.stat().st_ino == before:
+                        return lock
+                # The one who held the key has removed the file since.
+                lock.release()
         except OSError as error:
             emit("cache.lock_failed", key=key, reason=str(error))
             return None
-        return lock
+
+    def _wait(self, lock: BaseFileLock, key: str) -> None:
+        from filelock import Timeout
+
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            emit("cache.wait", key=key)
+            lock.acquire()
 
     def _evict(self, max_bytes: int, keep: str = "") -> int:
         remaining, dropped = self.stats().nbytes, 0
@@ -255,104 +264,14 @@ class CompileCache:
         return dropped
 
     def _sweep(self) -> None:
+        if not self._index.is_writeable:
+            return
         known = {entry.path for entry in self.entries()}
         horizon = time.time() - _ORPHAN_AGE_S
-        for path in [*self._files.glob("*"), *self._locks.glob("*")]:
+        for path in own_files(self.home):
             with contextlib.suppress(FileNotFoundError):
-                if path not in known and path.stat().st_mtime < horizon:
+                if path not in known and path.lstat().st_mtime < horizon:
                     _unlink(path)
-
-    def _execute(self, statement: str, *values: object) -> list[Any] | None:
-        """Run one statement in a transaction of its own; None, reported, when the index does not allow it."""
-        index = self._open()
-        if index.connection is None:
-            return None
-        with index.lock:
-            try:
-                return index.connection.execute(statement, values).fetchall()
-            except sqlite3.DatabaseError as error:
-                emit("cache.index_failed", directory=self.directory, reason=str(error))
-                if _is_damaged(error):
-                    self._index = None
-                    _remove_index(index.connection, self.directory / _INDEX)
-                return None
-
-    def _open(self) -> _Index:
-        index = self._index
-        if index is not None and index.process_id == os.getpid():
-            return index
-        if index is not None:
-            _inherited_connections.append(index.connection)
-        self._index = self._connect()
-        return self._index
-
-    def _connect(self) -> _Index:
-        path = self.directory / _INDEX
-        try:
-            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if reason := _make_private(self.directory):
-                emit("cache.unusable", directory=self.directory, reason=reason)
-                return _Index(None, True, os.getpid())
-            return _Index(_connect_writable(path), False, os.getpid())
-        except (OSError, sqlite3.Error) as error:
-            reason = str(error)
-        # A cache on a read-only disk, such as one baked into an image, still serves what it holds.
-        connection = _connect_read_only(path) if path.exists() else None
-        emit("cache.unusable" if connection is None else "cache.read_only", directory=path.parent, reason=reason)
-        return _Index(connection, True, os.getpid())
-
-
-def _connect_writable(path: Path) -> sqlite3.Connection:
-    deadline = time.monotonic() + _BUSY_TIMEOUT_S
-    while True:
-        connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = NORMAL")
-            connection.execute(_SCHEMA)
-            return connection
-        except sqlite3.DatabaseError as error:
-            # Switching a new file to WAL does not wait for another process that does the same.
-            busy = error.sqlite_errorcode == sqlite3.SQLITE_BUSY
-            if time.monotonic() > deadline or not (busy or _is_damaged(error)):
-                connection.close()
-                raise
-            if busy:
-                connection.close()
-                time.sleep(0.01)
-                continue
-            emit("cache.index_failed", directory=path.parent, reason=str(error))
-            _remove_index(connection, path)
-
-
-def _connect_read_only(path: Path) -> sqlite3.Connection | None:
-    try:
-        return sqlite3.connect(f"{path.absolute().as_uri()}?immutable=1", uri=True, check_same_thread=False)
-    except sqlite3.Error:
-        return None
-
-
-def _is_damaged(error: sqlite3.Error) -> bool:
-    return error.sqlite_errorcode in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-
-
-def _remove_index(connection: sqlite3.Connection, path: Path) -> None:
-    """Start over without the entries: their files are swept later."""
-    connection.close()
-    for suffix in ("", "-wal", "-shm"):
-        _unlink(path.with_name(path.name + suffix))
-
-
-def _make_private(directory: Path) -> str:
-    """Close the directory to other users; the reason why it cannot be trusted with native code, or nothing."""
-    status = directory.stat()
-    if status.st_uid == os.geteuid():
-        if stat.S_IMODE(status.st_mode) != 0o700:
-            directory.chmod(0o700)
-        return ""
-    if status.st_uid != 0 or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return "another user can write to it"
-    return ""
 
 
 def _check_key(key: str) -> None:
@@ -370,18 +289,11 @@ def _digest(path: Path) -> bytes:
 
 
 def _unlink(path: Path) -> None:
-    """Remove a file, or a directory that somebody put in its place. What cannot be removed is reported."""
+    """Remove a file. One that cannot be removed, such as a directory in its place, is reported."""
     try:
-        path.unlink()
-    except FileNotFoundError:
-        return
+        path.unlink(missing_ok=True)
     except OSError as error:
-        if path.is_dir():
-            import shutil
-
-            shutil.rmtree(path, ignore_errors=True)
-        if path.exists():
-            emit("cache.remove_failed", path=path, reason=str(error))
+        emit("cache.remove_failed", path=path, reason=str(error))
 
 
 def default_directory() -> Path:

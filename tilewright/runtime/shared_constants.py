@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from tilewright.runtime.cache import CompileCache
@@ -71,8 +72,17 @@ class SharedConstants:
 
     def _known(self) -> dict[str, tuple[str, int]]:
         """Keys of packs and offsets in them by the names of constants."""
-        packs = [entry for entry in self._cache.entries() if entry.record.get("target") == CONSTANTS]
-        return {name: (pack.key, offset) for pack in packs for name, offset in pack.record["offsets"].items()}
+        known: dict[str, tuple[str, int]] = {}
+        for pack in self._cache.entries():
+            if pack.record.get("target") != CONSTANTS:
+                continue
+            try:
+                offsets = msgspec.convert(pack.record.get("offsets"), type=dict[str, int])
+            except msgspec.ValidationError:
+                self._cache.remove(pack.key)
+                continue
+            known |= {name: (pack.key, offset) for name, offset in offsets.items()}
+        return known
 
     def _found(self, constants: dict[str, Array]) -> dict[str, KeptConstant]:
         """The constants that packs hold. A pack that does not hold what it should is removed."""

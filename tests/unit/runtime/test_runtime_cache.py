@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sqlite3
+import stat
 import subprocess
 import sys
 import threading
@@ -22,6 +23,7 @@ from tilewright.errors import ArgumentError
 from tilewright.events import capture
 from tilewright.options import current, options
 from tilewright.runtime import cache as cache_module
+from tilewright.runtime import cache_index
 from tilewright.runtime.cache import CompileCache, default_cache, default_directory
 from tilewright.runtime.program import load
 from tilewright.runtime.sources import COMPILER, Sources
@@ -71,12 +73,161 @@ def test_a_second_put_replaces_the_first(cache):
     assert [entry.nbytes for entry in cache.entries()] == [4]
 
 
-def test_the_directory_is_private(tmp_path):
+@pytest.mark.parametrize("state", ["missing", "empty", "marked"])
+def test_a_directory_that_is_ours_is_private(tmp_path, state):
     directory = tmp_path / "cache"
-    directory.mkdir(mode=0o755)
+    if state == "empty":
+        directory.mkdir(mode=0o700)
+    if state == "marked":
+        CompileCache(directory).put(OTHER, writes(b"y"), {})
     cache = CompileCache(directory)
     cache.put(KEY, writes(b"x"), {})
+    assert cache.home == directory
     assert directory.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o1777, 0o700])
+def test_a_directory_of_somebody_else_keeps_its_mode_and_files(tmp_path, mode):
+    directory = tmp_path / "shared"
+    (directory / "files" / "photos").mkdir(parents=True)
+    (directory / "locks").mkdir()
+    theirs = [
+        directory / name for name in ("a.txt", "files/b.twp", "files/photos/c.jpg", "locks/d.lock", "index.sqlite")
+    ]
+    for path in theirs:
+        path.write_text("theirs")
+    directory.chmod(mode)
+    cache = CompileCache(directory)
+    path = cache.put(KEY, writes(b"x"), {})
+    assert path.is_relative_to(directory / "tilewright")
+    assert CompileCache(directory).get(KEY) == path
+    assert cache.clear() == 1
+    assert cache.prune(0) == 0
+    assert not path.exists()
+    assert [path.read_text() for path in theirs] == ["theirs"] * 5
+    assert stat.S_IMODE(directory.stat().st_mode) == mode
+
+
+def test_the_inner_directory_of_somebody_else_is_not_used(tmp_path):
+    (tmp_path / "tilewright").mkdir()
+    (tmp_path / "tilewright" / "notes.txt").write_text("theirs")
+    cache = CompileCache(tmp_path)
+    with capture() as records:
+        assert cache.put(KEY, writes(b"x"), {}) is None
+    assert kinds(records) == ["cache.unusable"]
+    assert [path.name for path in (tmp_path / "tilewright").iterdir()] == ["notes.txt"]
+
+
+def test_clear_follows_no_link_and_removes_no_file_of_another_name(tmp_path):
+    cache = CompileCache(tmp_path / "cache")
+    path = cache.put(KEY, writes(b"x"), {})
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / path.name).write_text("theirs")
+    (path.parent / "notes.twp").write_text("theirs")
+    (path.parent / f"{OTHER}-00000000.twp").symlink_to(outside / path.name)
+    assert cache.clear() == 1
+    assert (outside / path.name).read_text() == "theirs"
+    assert [child.name for child in path.parent.iterdir()] == ["notes.twp"]
+    path.parent.rename(tmp_path / "moved")
+    path.parent.symlink_to(outside)
+    with capture() as records:
+        assert CompileCache(tmp_path / "cache").clear() == 0
+    assert kinds(records) == ["cache.unusable"]
+    assert (outside / path.name).read_text() == "theirs"
+
+
+def test_a_relative_directory_stays_where_it_was(tmp_path, monkeypatch):
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path)
+    cache = CompileCache("cache")
+    monkeypatch.chdir(tmp_path / "other")
+    path = cache.put(KEY, writes(b"x"), {})
+    assert path.is_relative_to(tmp_path / "cache")
+    assert list((tmp_path / "other").iterdir()) == []
+
+
+CELLS = {
+    "file": [
+        "CAST(x'ff41' AS TEXT)",
+        "'../../outside.twp'",
+        "'a' || char(0) || 'b'",
+        "7",
+        "x'00'",
+        f"'{OTHER}-00000000.twp'",
+    ],
+    "record": ["x'00'", "'[1]'", """'{"target":"constants"}'""", "'{\"a\":'", "1.5", "''"],
+    "nbytes": ["'abc'", "-1", "1.5", "x'00'", "9223372036854775807"],
+    "modified_ns": ["'abc'", "x'ff'"],
+    "used_s": ["'abc'", "x'ff'", "1e400"],
+    "created_s": ["'abc'", "x'ff'"],
+    "digest": ["'abc'", "x''", "7"],
+    "key": ["CAST(x'ff41' AS TEXT)", "'ABC'", "''"],
+}
+
+
+@pytest.mark.parametrize(("column", "value"), [(column, value) for column in CELLS for value in CELLS[column]])
+def test_a_damaged_cell_of_the_index_costs_its_entry_alone(cache, tmp_path, column, value):
+    (tmp_path / "outside.twp").write_text("theirs")
+    cache.put(KEY, writes(b"one"), {"target": "cpu"})
+    kept = cache.put(OTHER, writes(b"two"), {"target": "cpu"})
+    with sqlite3.connect(cache.directory / "index.sqlite") as connection:
+        connection.execute(f"UPDATE entries SET {column} = {value} WHERE key = ?", (KEY,))
+    connection.close()
+    reader = CompileCache(cache.directory)
+    assert reader.get(OTHER) == kept
+    reader.get(KEY)
+    assert OTHER in {entry.key for entry in reader.entries()}
+    reader.stats()
+    reader.prune(10**12)
+    assert reader.put(KEY, writes(b"new"), {}).read_bytes() == b"new"
+    assert reader.get(KEY).read_bytes() == b"new"
+    assert (tmp_path / "outside.twp").read_text() == "theirs"
+    reader.prune(0)
+    assert reader.entries() == []
+
+
+@pytest.mark.parametrize("statement", ["DROP TABLE entries", "ALTER TABLE entries RENAME COLUMN digest TO other"])
+@pytest.mark.parametrize("is_open", [False, True])
+def test_an_index_with_other_tables_is_started_over(cache, statement, is_open):
+    cache.put(KEY, writes(b"one"), {})
+    reader = cache if is_open else CompileCache(cache.directory)
+    with sqlite3.connect(cache.directory / "index.sqlite") as connection:
+        connection.execute(statement)
+    connection.close()
+    assert reader.get(KEY) is None
+    assert reader.put(KEY, writes(b"two"), {}) is not None
+    assert CompileCache(cache.directory).get(KEY) is not None
+
+
+def test_a_lock_leaves_no_file_and_excludes_all_the_same(cache):
+    inside, most, done = 0, 0, 0
+    guard = threading.Lock()
+
+    def work() -> None:
+        nonlocal inside, most, done
+        for _ in range(25):
+            with cache.lock(KEY):
+                with guard:
+                    inside += 1
+                    most = max(most, inside)
+                time.sleep(0.001)
+                with guard:
+                    inside -= 1
+                    done += 1
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (most, done) == (1, 100)
+    assert list((cache.directory / "locks").iterdir()) == []
+
+
+def test_a_thread_that_holds_a_key_may_come_back_for_it(cache):
+    with cache.lock(KEY), cache.lock(OTHER), cache.lock(KEY):
+        assert cache.put(KEY, writes(b"x"), {}) is not None
 
 
 def test_a_directory_that_others_may_write_is_not_trusted(tmp_path, monkeypatch):
@@ -121,18 +272,20 @@ def test_a_damaged_entry_is_reported_dropped_and_can_be_put_again(cache, damage,
     with capture() as records:
         assert cache.get(KEY) is None
         assert cache.get(KEY) is None
-    assert kinds(records) == ["cache.damaged", "cache.miss", "cache.miss"]
-    assert not path.exists()
+    # A directory in the place of a file is somebody else's.
+    failed = ["cache.remove_failed"] if damage == "directory" else []
+    assert kinds(records) == ["cache.damaged", *failed, "cache.miss", "cache.miss"]
+    assert path.is_dir() if damage == "directory" else not path.exists()
     assert cache.get(KEY) is None
     assert cache.put(KEY, writes(content), {}).read_bytes() == content
     assert cache.get(KEY) is not None
 
 
-def test_a_directory_among_the_files_is_cleared(cache):
+def test_a_directory_among_the_files_stays(cache):
     path = cache.put(KEY, writes(b"one"), {})
-    (path.parent / "other.twp").mkdir()
+    (path.parent / f"{OTHER}-00000000.twp").mkdir()
     assert cache.clear() == 1
-    assert list(path.parent.iterdir()) == []
+    assert [child.is_dir() for child in path.parent.iterdir()] == [True]
 
 
 def test_what_cannot_be_removed_is_reported(cache, monkeypatch):
@@ -172,7 +325,8 @@ def test_remove_and_clear_delete_the_files(cache):
     assert cache.clear() == 2
     assert not any(path.exists() for path in paths)
     assert cache.entries() == []
-    assert [path for path in cache.directory.rglob("*") if path.is_file() and "index" not in path.name] == []
+    left = {path.name for path in cache.directory.rglob("*") if path.is_file() and "index" not in path.name}
+    assert left == {"CACHEDIR.TAG"}
 
 
 def age(cache: CompileCache, key: str, seconds: float) -> None:
@@ -195,7 +349,7 @@ def test_prune_drops_the_least_recently_used(cache):
 
 def test_prune_sweeps_old_leftovers_only(cache):
     path = cache.put(KEY, writes(b"x"), {})
-    old, young = path.with_name("old.1.tmp"), path.with_name("young.1.tmp")
+    old, young = (path.with_name(f"{OTHER}-{n}.twp.1.{n}.tmp") for n in ("00000001", "00000002"))
     for leftover in (old, young):
         leftover.write_bytes(b"half")
     os.utime(old, (1, 1))
@@ -263,7 +417,7 @@ def test_a_read_only_cache_still_serves(cache, monkeypatch):
     def refuse(path: Path) -> sqlite3.Connection:
         raise sqlite3.OperationalError("attempt to write a readonly database")
 
-    monkeypatch.setattr(cache_module, "_connect_writable", refuse)
+    monkeypatch.setattr(cache_index, "_connect_writable", refuse)
     reader = CompileCache(cache.directory)
     with capture() as records:
         assert reader.get(KEY) == path
@@ -276,7 +430,7 @@ def test_a_read_only_cache_still_serves(cache, monkeypatch):
 @pytest.mark.parametrize("garbage", [b"this is not a database" * 100, b"SQLite format 3\0" + bytes(range(256)) * 40])
 def test_a_damaged_index_is_reported_and_started_over(cache, garbage):
     cache.put(KEY, writes(b"x"), {})
-    cache._open().connection.close()
+    cache._index._open().database.close()
     for suffix in ("-wal", "-shm"):
         (cache.directory / f"index.sqlite{suffix}").unlink(missing_ok=True)
     (cache.directory / "index.sqlite").write_bytes(garbage)
@@ -291,7 +445,7 @@ def test_a_damaged_index_is_reported_and_started_over(cache, garbage):
 def test_an_index_damaged_while_it_is_open_is_started_over(cache):
     for number in range(200):
         cache.put(f"{number:08x}", writes(b"x"), {"padding": "p" * 500})
-    cache._execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    cache._index._execute("PRAGMA wal_checkpoint(TRUNCATE)")
     with open(cache.directory / "index.sqlite", "r+b") as file:
         file.seek(4096)
         file.write(os.urandom(40_000))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.metadata
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -33,10 +34,10 @@ def cubin(name: str, ptx: str, machine: Machine) -> Cubin:
     parts = (KERNEL, _assembler(), machine.llvm_cpu, ptx)
     key = hashlib.blake2b("\0".join(parts).encode(), digest_size=20).hexdigest()
     path = cache.get(key)
-    found = None if path is None else _read(path)
+    found = None if path is None else _read(path, key)
     if found is None:
         found = COMPILER.cubin(name, ptx, machine)
-        content = msgspec.msgpack.encode(found)
+        content = msgspec.msgpack.encode(_Entry(key, found))
         cache.put(key, lambda path: path.write_bytes(content), {"name": name, "target": f"{KERNEL} {machine.name}"})
     return found
 
@@ -50,10 +51,22 @@ def _assembler() -> str:
         return ""
 
 
-def _read(path: Path) -> Cubin | None:
-    """A kernel in the cache; None where another process has removed it, or where it is none."""
+@dataclass(frozen=True)
+class _Entry:
+    """The content of a file: machine code, and the key of what it was assembled from."""
+
+    key: str
+    cubin: Cubin
+
+
+def _read(path: Path, key: str) -> Cubin | None:
+    """A kernel in the cache; None where another process has removed it, or where it is not the key's."""
     try:
-        return msgspec.msgpack.decode(path.read_bytes(), type=Cubin)
+        entry = msgspec.msgpack.decode(path.read_bytes(), type=_Entry)
     except (OSError, msgspec.MsgspecError) as error:
         events.emit("cache.damaged", key=path.name, reason=str(error))
         return None
+    if entry.key != key:
+        events.emit("cache.damaged", key=path.name, reason="it is the machine code of another kernel")
+        return None
+    return entry.cubin

@@ -1,0 +1,223 @@
+"""The index of the compile cache, an sqlite database: rows come out with the types that they were put with, or not at
+all.
+
+A row that is damaged is dropped and reported; a database that is damaged is removed and begun again.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tilewright.errors import OptionError
+from tilewright.events import emit
+from tilewright.locks import Lock
+from tilewright.runtime.cache_directory import claimed, is_entry_file
+
+INDEX = "index.sqlite"
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS entries (
+    key TEXT PRIMARY KEY, file TEXT NOT NULL, nbytes INTEGER NOT NULL, modified_ns INTEGER NOT NULL,
+    digest BLOB NOT NULL, created_s REAL NOT NULL, used_s REAL NOT NULL, record BLOB NOT NULL
+) WITHOUT ROWID
+"""
+_COLUMNS = "key, file, nbytes, modified_ns, digest, created_s, used_s, record"
+_BUSY_TIMEOUT_S = 20.0
+
+# A connection inherited over a fork must not be closed in the child: that would drop the parent's file locks.
+_inherited_connections: list[sqlite3.Connection | None] = []
+
+
+@dataclass(frozen=True)
+class Row:
+    """One entry of the index."""
+
+    key: str
+    file: str
+    nbytes: int
+    modified_ns: int
+    digest: bytes
+    created_s: float
+    used_s: float
+    record: dict[str, Any]
+
+
+@dataclass
+class _Connection:
+    database: sqlite3.Connection | None
+    home: Path
+    read_only: bool
+    process_id: int
+    lock: Lock = field(default_factory=Lock)
+
+
+class CacheIndex:
+    """The index of the cache in a directory, opened on first use and again in a forked child."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._connection: _Connection | None = None
+
+    @property
+    def home(self) -> Path:
+        """The directory that is the cache's, in the one that was named or that itself."""
+        return self._open().home
+
+    @property
+    def is_usable(self) -> bool:
+        return self._open().database is not None
+
+    @property
+    def is_writeable(self) -> bool:
+        return self.is_usable and not self._open().read_only
+
+    def row(self, key: str) -> Row | None:
+        """The entry of a key. A damaged one is dropped."""
+        rows = self._rows(f"SELECT {_COLUMNS} FROM entries WHERE key = ?", key)
+        return rows[0] if rows else None
+
+    def rows(self) -> list[Row]:
+        """All entries, the most recently used first. Damaged ones are dropped."""
+        return sorted(self._rows(f"SELECT {_COLUMNS} FROM entries"), key=lambda row: -row.used_s)
+
+    def put(self, row: Row) -> bool:
+        """Enter a row in place of the key's earlier one; whether the database allows it."""
+        values = (row.key, row.file, row.nbytes, row.modified_ns, row.digest, row.created_s, row.used_s)
+        record = msgspec.json.encode(row.record)
+        places = ", ".join("?" * 8)
+        return self._execute(f"INSERT OR REPLACE INTO entries VALUES ({places})", *values, record) is not None
+
+    def mark_used(self, key: str) -> None:
+        """Note that an entry is used now."""
+        if self.is_writeable:
+            self._execute("UPDATE entries SET used_s = ? WHERE key = ?", time.time(), key)
+
+    def remove(self, key: str) -> bool:
+        """Drop a row; whether there was one."""
+        return bool(self._execute("DELETE FROM entries WHERE key = ? RETURNING 1", key))
+
+    def clear(self) -> int:
+        """Drop all rows; how many there were."""
+        return len(self._execute("DELETE FROM entries RETURNING 1") or [])
+
+    def _rows(self, statement: str, *values: object) -> list[Row]:
+        rows: list[Row] = []
+        for cells in self._execute(statement, *values) or []:
+            row = _checked(cells)
+            if row is not None:
+                rows.append(row)
+                continue
+            emit("cache.damaged", key=repr(cells[0]), help="the entry is dropped and compiled again")
+            if self.is_writeable:
+                self._execute("DELETE FROM entries WHERE key IS ?", cells[0])
+        return rows
+
+    def _execute(self, statement: str, *values: object) -> list[Any] | None:
+        """Run one statement in a transaction of its own; None, reported, when the index does not allow it."""
+        connection = self._open()
+        if connection.database is None:
+            return None
+        with connection.lock:
+            try:
+                return connection.database.execute(statement, values).fetchall()
+            except (sqlite3.Error, UnicodeError) as error:
+                emit("cache.index_failed", directory=connection.home, reason=str(error))
+                if _is_damaged(error) and not connection.read_only:
+                    self._connection = None
+                    _remove_index(connection.database, connection.home / INDEX)
+                return None
+
+    def _open(self) -> _Connection:
+        connection = self._connection
+        if connection is not None and connection.process_id == os.getpid():
+            return connection
+        if connection is not None:
+            _inherited_connections.append(connection.database)
+        self._connection = opened = self._connect()
+        return opened
+
+    def _connect(self) -> _Connection:
+        home = self._directory
+        try:
+            home = claimed(self._directory)
+            return _Connection(_connect_writable(home / INDEX), home, False, os.getpid())
+        except OptionError as error:
+            emit("cache.unusable", directory=self._directory, reason=error.message)
+            return _Connection(None, home, True, os.getpid())
+        except (OSError, sqlite3.Error) as error:
+            reason = str(error)
+        # A cache on a read-only disk, such as one baked into an image, still serves what it holds.
+        path = home / INDEX
+        database = _connect_read_only(path) if path.exists() else None
+        emit("cache.unusable" if database is None else "cache.read_only", directory=home, reason=reason)
+        return _Connection(database, home, True, os.getpid())
+
+
+def _checked(cells: tuple[Any, ...]) -> Row | None:
+    """A row whose cells have the types that were put; None where one was damaged."""
+    *plain, record = cells
+    try:
+        row = Row(*plain, record=msgspec.json.decode(record, type=dict[str, Any]))
+        checked = msgspec.convert(row.__dict__, type=Row)
+    except (msgspec.MsgspecError, TypeError, ValueError):
+        return None
+    return checked if is_entry_file(checked.file, checked.key) else None
+
+
+def _connect_writable(path: Path) -> sqlite3.Connection:
+    deadline = time.monotonic() + _BUSY_TIMEOUT_S
+    while True:
+        database = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+        database.text_factory = _text
+        try:
+            database.execute("PRAGMA journal_mode = WAL")
+            database.execute("PRAGMA synchronous = NORMAL")
+            database.execute(_SCHEMA)
+            database.execute(f"SELECT {_COLUMNS} FROM entries LIMIT 0")
+            return database
+        except sqlite3.DatabaseError as error:
+            # Switching a new file to WAL does not wait for another process that does the same.
+            busy = error.sqlite_errorcode == sqlite3.SQLITE_BUSY
+            if time.monotonic() > deadline or not (busy or _is_damaged(error)):
+                database.close()
+                raise
+            if busy:
+                database.close()
+                time.sleep(0.01)
+                continue
+            emit("cache.index_failed", directory=path.parent, reason=str(error))
+            _remove_index(database, path)
+
+
+def _connect_read_only(path: Path) -> sqlite3.Connection | None:
+    try:
+        database = sqlite3.connect(f"{path.absolute().as_uri()}?immutable=1", uri=True, check_same_thread=False)
+    except sqlite3.Error:
+        return None
+    database.text_factory = _text
+    return database
+
+
+def _text(content: bytes) -> str:
+    return content.decode(errors="backslashreplace")
+
+
+def _is_damaged(error: Exception) -> bool:
+    """Whether the database has to be begun again: it is none, or its tables are not ours."""
+    code = getattr(error, "sqlite_errorcode", None)
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return True
+    return code == sqlite3.SQLITE_ERROR and str(error).startswith(("no such", "table entries has", "malformed"))
+
+
+def _remove_index(database: sqlite3.Connection, path: Path) -> None:
+    """Start over without the entries: their files are swept later."""
+    database.close()
+    for suffix in ("", "-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
