@@ -5,27 +5,33 @@ pointers to the inputs, the outputs and the constants, all C-contiguous; `arena`
 `arena_bytes + threads * worker_scratch_bytes`, both rounded up to 64; the scratch of worker `w` begins at
 `arena + arena_bytes + w * worker_scratch_bytes`. It returns 0, or a positive status that the manifest explains.
 
-`parallel` is `void parallel(ptr function, ptr context, i64 chunks, i32 threads)`. It runs
-`function(ptr context, i64 chunk, i32 worker)` for every chunk and returns when all are done. `worker` is below
+`parallel` is `i32 parallel(ptr function, ptr context, i64 chunks, i32 threads)`. It runs
+`function(ptr context, i64 chunk, i32 worker)` for every chunk and returns 0 when all are done. It returns 1 when the
+call is to end, since a signal handler of Python has raised: some chunks are not run then. With no chunks it only tells
+whether the call is to end; loops of a program ask so on each trip. `worker` is below
 `threads` and unique among the chunks of this call that run at one time; the caller is worker 0. With one thread, inside
 another job or while another caller has the pool, it runs all chunks in the caller as worker 0. A job of a few
 microseconds says so by a negative number of chunks: waking a worker takes longer than that, so it is shared only with
 workers that are awake, and only one such job in `BRIEF_JOBS_A_WAKE` that found one asleep wakes it, for those that may
 follow.
 
-The support object defines the thread pool (`tw_parallel`), one run with a leased arena (`tw_run`), the function that
-Python calls (`tw_call`) and the memory of outputs (`tw_new_array`), over the structures below.
+The support object defines the thread pool (`tw_parallel`), one run with a leased arena (`tw_run`, and `tw_run_unlocked`
+for a caller that holds the interpreter's lock), the function that Python calls (`tw_call`) and the memory of outputs
+(`tw_new_array`), over the structures below.
 """
 
 from __future__ import annotations
 
 import ctypes
 
-ABI_VERSION = 2
+ABI_VERSION = 3
 ENTRY = "tw_main"
 ALIGNMENT_BYTES = 64
 STATUS_NO_MEMORY = -1
 """`tw_run` returns this when the arena cannot be allocated; programs return 0 or positive numbers."""
+
+STATUS_INTERRUPTED = -2
+"""`tw_run` returns this when a signal handler of Python has raised meanwhile; the exception is set."""
 
 ARENA_SLOTS = 8
 """Arenas that a program keeps between calls: as many threads run it at one time without allocating."""
@@ -92,6 +98,18 @@ class PoolAnchor(ctypes.Structure):
     _fields_ = (("state", ctypes.c_void_p), ("cpus", ctypes.c_void_p), ("cpu_count", ctypes.c_int64))
 
 
+class SignalsAnchor(ctypes.Structure):
+    """The support object's `tw_signals`: Python's main thread, when it last looked for signals, and whether a handler
+    has raised during its call."""
+
+    _fields_ = (
+        ("main_thread", ctypes.c_int64),
+        ("last_ns", ctypes.c_int64),
+        ("interrupted", ctypes.c_int32),
+        ("_0", ctypes.c_int32),
+    )
+
+
 class BlocksAnchor(ctypes.Structure):
     """The support object's `tw_blocks`: NumPy's `PyArray_NewFromDescr` and `PyDataMem_SetHandler`, and the capsule of
     the memory handler."""
@@ -138,7 +156,7 @@ class PoolState(ctypes.Structure):
     """The pool's state, each word that threads fight over on a line of its own. All zero is a pool without workers.
 
     `home_cpu` is 1 + the CPU that is left to the caller, 0 before there are workers. `brief_misses` counts brief jobs
-    that found a worker asleep.
+    that found a worker asleep. `cancelled`: the rest of the chunks of the current job is not to be run.
     """
 
     _fields_ = (
@@ -151,7 +169,8 @@ class PoolState(ctypes.Structure):
         ("_1", ctypes.c_char * 56),
         ("function", ctypes.c_void_p),
         ("context", ctypes.c_void_p),
-        ("_2", ctypes.c_char * 48),
+        ("cancelled", ctypes.c_int32),
+        ("_2", ctypes.c_char * 44),
     )
 
 

@@ -49,7 +49,8 @@ class Binding:
     ) -> None:
         self.threads = threads
         self._memory = _Memory(manifest, library, support, constants, threads)
-        self._run = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)(support.run)
+        # A type that looks for an exception when the function returns.
+        self._run = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)(support.run_unlocked)
         self.function: Callable[..., Any] | None = None
         if _knows_arrays():
             self.function = _make_function(self._memory, support)

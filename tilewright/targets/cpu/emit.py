@@ -48,7 +48,7 @@ CHUNK_SECONDS = 4e-6
 MOST_CHUNKS = 64
 
 REGION = ir.FunctionType(ir.VoidType(), [POINTER, I64, I32])
-PARALLEL = ir.FunctionType(ir.VoidType(), [POINTER, POINTER, I64, I32])
+PARALLEL = ir.FunctionType(I32, [POINTER, POINTER, I64, I32])
 MAIN = ir.FunctionType(I32, [POINTER, POINTER, POINTER, I32])
 # What a kernel's driver is called in the object of each kernel.
 KERNEL = "tw_kernel"
@@ -491,6 +491,7 @@ class _Driver:
         end = self.builder.append_basic_block("while.end")
         self.builder.branch(check)
         self.builder.position_at_end(check)
+        self.leave_if_interrupted()
         self.run(op.condition.block)
         self.builder.cbranch(self._truth(array.yielded(op.condition.block)[0]), body, end)
         self.builder.position_at_end(body)
@@ -498,6 +499,13 @@ class _Driver:
         self._rotate(op)
         self.builder.branch(check)
         self.builder.position_at_end(end)
+
+    def leave_if_interrupted(self) -> None:
+        """Return if the call is to end: a job of no chunks tells so."""
+        nothing = ir.Constant(POINTER, None)
+        stop = self.builder.call(_Callable(self.parallel), [nothing, nothing, i64(0), self.threads])
+        with self.builder.if_then(self.builder.icmp_unsigned("!=", stop, ir.Constant(I32, 0)), likely=False):
+            self.builder.ret(ir.Constant(I32, 0))
 
     def _rotate(self, op: array.WhileOp) -> None:
         """The body's results become the carried arrays; those that move between places go through spare memory."""

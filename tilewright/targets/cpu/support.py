@@ -17,7 +17,9 @@ from tilewright.errors import UnsupportedOnTargetError
 from tilewright.targets.cpu.codegen import LLVM
 from tilewright.targets.cpu.support_blocks import blocks_ir
 from tilewright.targets.cpu.support_call import call_ir
+from tilewright.targets.cpu.support_float_state import float_state_ir
 from tilewright.targets.cpu.support_pool import pool_ir
+from tilewright.targets.cpu.support_signals import signals_ir
 
 llvm: Any = llvmlite.binding  # it carries no annotations
 
@@ -53,7 +55,8 @@ def support_ir(triple: str) -> str:
         architecture.futex_number,
         architecture.gettid_number,
     )
-    return f'target triple = "{triple}"\n{pool}{call_ir()}{blocks_ir()}'
+    parts = (pool, call_ir(), blocks_ir(), signals_ir(), float_state_ir(triple.partition("-")[0]))
+    return f'target triple = "{triple}"\n{"".join(parts)}'
 
 
 @functools.cache

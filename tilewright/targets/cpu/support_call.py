@@ -73,6 +73,22 @@ end:
 }
 
 define i32 @tw_run(ptr %descriptor, ptr %buffers) {
+  %float_state = call i64 @enter_float_state()
+  %status_of_main = call i32 @run_main(ptr %descriptor, ptr %buffers)
+  call void @leave_float_state(i64 %float_state)
+  %status = call i32 @status_of_call(i32 %status_of_main)
+  ret i32 %status
+}
+
+; For a caller that holds the interpreter's lock, which is released meanwhile.
+define i32 @tw_run_unlocked(ptr %descriptor, ptr %buffers) {
+  %thread = call ptr @PyEval_SaveThread()
+  %status = call i32 @tw_run(ptr %descriptor, ptr %buffers)
+  call void @PyEval_RestoreThread(ptr %thread)
+  ret i32 %status
+}
+
+define internal i32 @run_main(ptr %descriptor, ptr %buffers) {
 entry:
   %entry_at = getelementptr i8, ptr %descriptor, i64 $program_entry
   %threads_at = getelementptr i8, ptr %descriptor, i64 $program_threads
@@ -406,6 +422,11 @@ finish:
   br i1 %failed, label %raise, label %give_back
 raise:
   call void @drop(ptr %results, i64 %n_outputs)
+  %interrupted = icmp eq i32 %status, $status_interrupted
+  br i1 %interrupted, label %raised_already, label %raise_now
+raised_already:
+  ret ptr null
+raise_now:
   %raised = call ptr @fail(ptr %descriptor, i32 %status)
   ret ptr %raised
 give_back:
@@ -429,6 +450,7 @@ def call_ir() -> str:
         spec_size=ctypes.sizeof(abi.BufferSpec),
         arena_slots=abi.ARENA_SLOTS,
         status_no_memory=abi.STATUS_NO_MEMORY,
+        status_interrupted=abi.STATUS_INTERRUPTED,
         object_type=abi.OBJECT_TYPE,
         array_data=abi.ARRAY_DATA,
         array_rank=abi.ARRAY_RANK,

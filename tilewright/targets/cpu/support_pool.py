@@ -81,6 +81,19 @@ define internal i1 @claimable(i64 %word, i64 %worker) alwaysinline {
   ret i1 %yes
 }
 
+; By the caller of a job: have the rest of its chunks skipped if the call is to end.
+define internal void @cancel_if_interrupted(ptr %state) {
+entry:
+  %interrupted = call i1 @tw_poll()
+  br i1 %interrupted, label %cancel, label %end
+cancel:
+  %cancelled_at = getelementptr i8, ptr %state, i64 $state_cancelled
+  store atomic i32 1, ptr %cancelled_at monotonic, align 4
+  br label %end
+end:
+  ret void
+}
+
 ; Run chunks of one range of the current job until none is left for this worker, then report how many were run. A claim
 ; takes a share of what is left, single chunks at the end, so that many small chunks do not mean as many claims.
 define internal void @run_range(ptr %state, ptr %claim, i64 %worker) {
@@ -88,10 +101,12 @@ entry:
   %done = getelementptr i8, ptr %state, i64 $state_done
   %function_at = getelementptr i8, ptr %state, i64 $state_function
   %context_at = getelementptr i8, ptr %state, i64 $state_context
+  %cancelled_at = getelementptr i8, ptr %state, i64 $state_cancelled
   %worker_32 = trunc i64 %worker to i32
+  %is_caller = icmp eq i64 %worker, 0
   br label %look
 look:
-  %count = phi i64 [ 0, %entry ], [ %count, %try ], [ %count_after, %run ]
+  %count = phi i64 [ 0, %entry ], [ %count, %try ], [ %count_after, %next_of_batch ]
   %word = load atomic i64, ptr %claim acquire, align 8
   %any = call i1 @claimable(i64 %word, i64 %worker)
   br i1 %any, label %try, label %finish
@@ -113,8 +128,19 @@ begin:
   %count_after = add i64 %count, %batch
   br label %run
 run:
-  %chunk = phi i64 [ %index, %begin ], [ %next_chunk, %run ]
+  %chunk = phi i64 [ %index, %begin ], [ %next_chunk, %next_of_batch ]
+  br i1 %is_caller, label %poll, label %look_at_cancelled
+poll:
+  call void @cancel_if_interrupted(ptr %state)
+  br label %look_at_cancelled
+look_at_cancelled:
+  %cancelled = load atomic i32, ptr %cancelled_at monotonic, align 4
+  %is_cancelled = icmp ne i32 %cancelled, 0
+  br i1 %is_cancelled, label %next_of_batch, label %call
+call:
   call void %function(ptr %context, i64 %chunk, i32 %worker_32)
+  br label %next_of_batch
+next_of_batch:
   %next_chunk = add i64 %chunk, 1
   %more = icmp ult i64 %next_chunk, %end_index
   br i1 %more, label %run, label %look
@@ -248,6 +274,8 @@ entry:
   %thread_id_64 = call i64 (i64, ...) @syscall(i64 $gettid)
   %thread_id = trunc i64 %thread_id_64 to i32
   store atomic i32 %thread_id, ptr %thread_id_at release, align 4
+  ; A thread begins with the floating-point state of the one that made it.
+  %float_state = call i64 @enter_float_state()
   br label %loop
 loop:
   call void @run_chunks(ptr %state, i64 %worker)
@@ -441,7 +469,7 @@ no:
   ret i1 false
 }
 
-define internal void @wait_for_chunks(ptr %done, i64 %chunks) {
+define internal void @wait_for_chunks(ptr %state, ptr %done, i64 %chunks) {
 entry:
   br label %look
 look:
@@ -455,14 +483,23 @@ pause:
   %long = icmp ugt i64 %next_round, $spins_before_yield
   br i1 %long, label %yield, label %look
 yield:
+  call void @cancel_if_interrupted(ptr %state)
   call i32 @sched_yield()
   br label %look
 end:
   ret void
 }
 
-define void @tw_parallel(ptr %function, ptr %context, i64 %signed_chunks, i32 %threads_32) {
+define i32 @tw_parallel(ptr %function, ptr %context, i64 %signed_chunks, i32 %threads_32) {
 entry:
+  %asks = icmp eq i64 %signed_chunks, 0
+  %ends = call i1 @tw_poll()
+  %leaves = or i1 %asks, %ends
+  br i1 %leaves, label %tell, label %job
+tell:
+  %told = zext i1 %ends to i32
+  ret i32 %told
+job:
   %brief = icmp slt i64 %signed_chunks, 0
   %chunks = call i64 @llvm.abs.i64(i64 %signed_chunks, i1 false)
   %state = load ptr, ptr @tw_pool, align 8
@@ -505,24 +542,32 @@ publish:
   %done = getelementptr i8, ptr %state, i64 $state_done
   store ptr %function, ptr %function_at, align 8
   store ptr %context, ptr %context_at, align 8
+  %cancelled_at = getelementptr i8, ptr %state, i64 $state_cancelled
   store atomic i64 0, ptr %done monotonic, align 8
+  store atomic i32 0, ptr %cancelled_at monotonic, align 4
   call void @publish(ptr %state, i64 %chunks, i64 %threads)
   %invited = call i64 @llvm.smin.i64(i64 %wanted, i64 %there)
   call void @wake_workers(ptr %state, i64 %invited)
   call void @run_chunks(ptr %state, i64 0)
-  call void @wait_for_chunks(ptr %done, i64 %chunks)
+  call void @wait_for_chunks(ptr %state, ptr %done, i64 %chunks)
+  %cancelled = load atomic i32, ptr %cancelled_at monotonic, align 4
   store atomic i32 0, ptr %busy release, align 4
-  ret void
+  ret i32 %cancelled
 serial:
-  %i = phi i64 [ 0, %entry ], [ 0, %enter ], [ 0, %leave ], [ %next_i, %chunk ]
+  %i = phi i64 [ 0, %job ], [ 0, %enter ], [ 0, %leave ], [ %next_i, %chunk ]
   %more = icmp slt i64 %i, %chunks
-  br i1 %more, label %chunk, label %end
+  br i1 %more, label %ask, label %end
+ask:
+  %stop = call i1 @tw_poll()
+  br i1 %stop, label %stopped, label %chunk
 chunk:
   call void %function(ptr %context, i64 %i, i32 0)
   %next_i = add i64 %i, 1
   br label %serial
+stopped:
+  ret i32 1
 end:
-  ret void
+  ret i32 0
 }
 declare i64 @llvm.abs.i64(i64, i1)
 declare i64 @llvm.smin.i64(i64, i64)
