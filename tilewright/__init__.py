@@ -10,7 +10,7 @@ def f(x, w):
 from __future__ import annotations
 
 import importlib
-import os
+import pkgutil
 from typing import TYPE_CHECKING, Any
 
 from tilewright.options import options as options  # the name is also that of its module, so it is bound here
@@ -24,7 +24,7 @@ __version__ = "0.1.0"
 importlib.import_module("tilewright.runtime.sources")
 
 
-_SUBMODULES = frozenset(name.removesuffix(".py") for name in os.listdir(os.path.dirname(__file__)))
+_SUBMODULES = frozenset(module.name for module in pkgutil.iter_modules(globals()["__path__"]))
 
 
 def __getattr__(name: str) -> Any:

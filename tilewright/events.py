@@ -56,7 +56,8 @@ def emit(kind: str, /, *, level: int = 1, **fields: object) -> None:
         capture_list.append(record)
     if options.events_file is not None:
         _append(options.events_file, record)
-    if options.debug >= level:
+    # A process without a console may have no stderr.
+    if options.debug >= level and sys.stderr is not None:  # pyright: ignore[reportUnnecessaryComparison]
         sys.stderr.write(_line(kind, fields, _colored(options)))
 
 

@@ -12,6 +12,7 @@ from tilewright.errors import ArgumentError, DTypeError, OverlapError, ShapeErro
 from tilewright.runtime.manifest import ArraySpec, Manifest
 
 T = TypeVar("T")
+_MOST_ELEMENTS_LOOKED_AT = 1 << 20
 
 
 def check_count(manifest: Manifest, arrays: Sequence[object]) -> None:
@@ -75,6 +76,29 @@ def check_host_output(manifest: Manifest, spec: ArraySpec, array: Any) -> None:
             help=f"make it with np.empty({spec.shape}, {by_name(spec.dtype).numpy.name!r})",
         )
     check_array(manifest, spec, array)
+    if overlaps_itself(array):
+        raise OverlapError(
+            f"elements of `out` for `{spec.name}` of `{manifest.name}` share memory: its strides are {array.strides}",
+            help="give an array of its own memory, such as np.empty",
+        )
+
+
+def overlaps_itself(array: np.ndarray[Any, Any]) -> bool:
+    """Whether two elements of an array share memory, as in a broadcast view. A view whose axes interleave counts as one
+    that does, unless it is small enough to look at each element."""
+    axes = sorted((abs(stride), size) for stride, size in zip(array.strides, array.shape, strict=True) if size > 1)
+    reach, is_nested = array.itemsize, True
+    for stride, size in axes:
+        is_nested = is_nested and stride >= reach
+        reach += stride * (size - 1)
+    if is_nested or array.size == 0:
+        return False
+    if array.size > _MOST_ELEMENTS_LOOKED_AT:
+        return True
+    starts = np.zeros(1, np.int64)
+    for stride, size in axes:
+        starts = np.add.outer(starts, stride * np.arange(size)).reshape(-1)
+    return bool((np.diff(np.sort(starts)) < array.itemsize).any())
 
 
 def check_overlap(

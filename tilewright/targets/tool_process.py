@@ -17,7 +17,6 @@ import contextlib
 import hashlib
 import json
 import os
-import runpy
 import signal
 import struct
 import subprocess
@@ -87,9 +86,10 @@ class ToolProcess:
     def __init__(self, script: str, *, with_site: bool = False) -> None:
         if "python" not in os.path.basename(sys.executable or ""):
             raise FileNotFoundError("there is no Python interpreter to start")
-        code = f"import runpy, sys; sys.path[:] = {sys.path!r}; runpy.run_path({__file__!r}, run_name='__main__')"
+        run = f"exec(compile({_text_of(__file__)!r}, {__file__!r}, 'exec'), {{'__name__': '__main__'}})"
+        code = f"import sys; sys.path[:] = {sys.path!r}; {run}"
         self._process = subprocess.Popen(
-            [sys.executable, *([] if with_site else ["-S"]), "-E", "-c", code, script],
+            [sys.executable, *([] if with_site else ["-S"]), "-E", "-c", code, script, _text_of(script)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -230,11 +230,26 @@ def _forget_all() -> None:
         pool.forget()
 
 
-def _serve(script: str) -> None:
+def _text_of(path: str) -> str:
+    """The text of a file beside this one, which may be inside an archive.
+
+    Raises:
+        OSError: it is not there, as in an application that holds compiled files alone.
+    """
+    if os.path.exists(path):
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    loader: Any = globals().get("__loader__")
+    return loader.get_data(path).decode()
+
+
+def _serve(script: str, text: str) -> None:
     # Ctrl-C at a terminal reaches the whole process group; the process that asks decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     requests, answers = sys.stdin.buffer, sys.stdout.buffer
-    tool: Any = runpy.run_path(script)["answer"]
+    names: dict[str, Any] = {"__name__": "tool", "__file__": script}
+    exec(compile(text, script, "exec"), names)
+    tool = names["answer"]
 
     def answer(good: bool, seconds: float, content: bytes, request: bytes) -> None:
         answers.write(ANSWER.pack(good, seconds, len(content), request_digest(request)) + content)
@@ -244,16 +259,16 @@ def _serve(script: str) -> None:
     while header := requests.read(REQUEST.size):
         document_bytes, text_bytes = REQUEST.unpack(header)
         request = requests.read(document_bytes + text_bytes)
-        document, text = json.loads(request[:document_bytes]), request[document_bytes:].decode()
+        document, content = json.loads(request[:document_bytes]), request[document_bytes:]
         begun = time.perf_counter()
         try:
-            content, good = tool(document, text), True
+            content, good = tool(document, content.decode()), True
         except RuntimeError as error:
             content, good = str(error).encode(), False
         answer(good, time.perf_counter() - begun, content, request)
 
 
 if __name__ == "__main__":
-    _serve(sys.argv[1])
+    _serve(*sys.argv[1:])
 else:
     os.register_at_fork(after_in_child=_forget_all)

@@ -46,6 +46,7 @@ from tilewright.errors import (
 from tilewright.events import capture
 from tilewright.options import options
 from tilewright.runtime import cpu_features, native
+from tilewright.runtime.arguments import overlaps_itself
 from tilewright.runtime.manifest import Alias, Constant, Message, place_constants
 from tilewright.runtime.program import MISMATCH, Program, load
 from tilewright.targets.cpu.support import support_object
@@ -577,3 +578,30 @@ def test_call_overhead(add):
 def test_error_classes_are_ours():
     assert issubclass(native._error_class("TW0402"), TilewrightError)
     assert native._error_class("TW0402") is OverlapError
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "overlaps"),
+    [
+        ((4,), (0,), True),
+        ((4,), (4,), False),
+        ((4,), (-4,), False),
+        ((4,), (2,), True),
+        ((4, 4), (4, 4), True),
+        ((4, 4), (16, 4), False),
+        ((4, 4), (4, 16), False),
+        ((4, 3), (12, 4), False),
+        ((4, 3), (8, 4), True),
+        ((1, 4), (0, 4), False),
+        ((0, 4), (0, 0), False),
+        ((2, 3), (4, 8), False),
+        ((2, 3), (12, 8), False),
+        ((3, 3), (12, 8), True),
+    ],
+)
+def test_an_output_whose_elements_share_memory_is_refused(shape, strides, overlaps):
+    memory = np.zeros(64, np.float32)
+    array = np.lib.stride_tricks.as_strided(memory[32:], shape, strides)
+    assert overlaps_itself(array) == overlaps
+    starts = [sum(i * s for i, s in zip(index, strides, strict=True)) for index in np.ndindex(*shape)]
+    assert overlaps == any(abs(a - b) < 4 for n, a in enumerate(starts) for b in starts[:n])

@@ -48,13 +48,16 @@ end:
 
 # FPCR: zero is round to nearest, no flushing, no traps. Arm Architecture Reference Manual, "FPCR".
 _AARCH64 = """
+declare i64 @llvm.aarch64.get.fpcr()
+declare void @llvm.aarch64.set.fpcr(i64)
+
 define internal i64 @enter_float_state() {
 entry:
-  %before = call i64 asm sideeffect "mrs $0, fpcr", "=r"()
+  %before = call i64 @llvm.aarch64.get.fpcr()
   %usual = icmp eq i64 %before, 0
   br i1 %usual, label %end, label %set
 set:
-  call void asm sideeffect "msr fpcr, $0", "r"(i64 0)
+  call void @llvm.aarch64.set.fpcr(i64 0)
   br label %end
 end:
   ret i64 %before
@@ -65,7 +68,7 @@ entry:
   %usual = icmp eq i64 %before, 0
   br i1 %usual, label %end, label %set
 set:
-  call void asm sideeffect "msr fpcr, $0", "r"(i64 %before)
+  call void @llvm.aarch64.set.fpcr(i64 %before)
   br label %end
 end:
   ret void
