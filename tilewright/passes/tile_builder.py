@@ -566,7 +566,7 @@ def _looped(b: TileBuilder, trips: int, start: Tile, trip: Callable[[Linear, Til
 
 
 def _block_of_trips(trips: int) -> int:
-    """A block length that divides the number of trips, where one is near `SUM_BLOCK`: masks cost more than additions."""
+    """The block length nearest to `SUM_BLOCK` that divides the trips, if one does: masks cost more than additions."""
     dividing = [n for n in range(SUM_BLOCK // 2, LONGEST_CHAIN + 1) if trips % n == 0]
     return min(dividing, key=lambda n: abs(n - SUM_BLOCK), default=SUM_BLOCK)
 

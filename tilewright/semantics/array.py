@@ -158,7 +158,7 @@ def _reduce(operands: Sequence[Tensor], a: Attributes) -> Tensor:
 
 
 def reduce(x: Tensor, fn: str, axes: Sequence[int], dtype: DType) -> Tensor:
-    """`fn`-reduce over `axes` in the compute type of `dtype`, rounded once. Floats are added in pairs, whatever the axes."""
+    """`fn`-reduce over `axes` in the compute type of `dtype`, rounded once. Floats are added in pairs."""
     identity = ops.FUNCTIONS[fn].identity
     if identity is None:
         raise CompilerBug(f"`{fn}` does not reduce")

@@ -36,9 +36,7 @@ from tilewright.targets.cpu.loops import (
 )
 from tilewright.targets.cpu.nest_memory import NestMemory, Position
 from tilewright.targets.cpu.nest_plan import (
-    LONGEST_CHAIN,
     ROWS,
-    SUM_BLOCK,
     UNROLL,
     Item,
     NestPlan,
@@ -219,10 +217,7 @@ class NestEmitter:
 
         def join() -> None:
             for reduce, accumulator in inner.items():
-                total, part = self._total_at(outer[reduce]), self._joined_slots(accumulator)
-                before = self.builder.load(total, align=accumulator.dtype.itemsize, typ=accumulator.shape)
-                combined = self._combine(accumulator, before, part)
-                self.builder.store(combined, total, align=accumulator.dtype.itemsize)
+                self._add_to_total(outer[reduce], self._joined_slots(accumulator))
 
         if self.plan.row_by_row and self.plan.vector_dim is not None:
             self._vectors(self.plan.vector_dim, i64(0), join)
@@ -301,6 +296,11 @@ class NestEmitter:
             )
             total = self._combine(accumulator, total, self._pairwise(accumulator, values))
             self.builder.store(total, self._total_at(accumulator), align=accumulator.dtype.itemsize)
+
+    def _add_to_total(self, accumulator: _Accumulator, part: Value) -> None:
+        place, bytes = self._total_at(accumulator), accumulator.dtype.itemsize
+        total = self.builder.load(place, align=bytes, typ=accumulator.shape)
+        self.builder.store(self._combine(accumulator, total, part), place, align=bytes)
 
     def _total_at(self, accumulator: _Accumulator) -> Value:
         """Where the totals of the current columns are, or the first running value."""
