@@ -388,7 +388,13 @@ def _reduce(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
     (operand,) = operands
     _check_axes("reduce", attributes["axes"], operand.rank)
     _check_reducible("reduce", attributes["fn"], operand.dtype)
-    return (ArrayType(_without(operand.shape, attributes["axes"]), operand.dtype),)
+    shape = _without(operand.shape, attributes["axes"])
+    part, axis = attributes.get("part"), attributes.get("part_axis")
+    if part is not None or axis is not None:
+        if part is None or part < 1 or axis not in attributes["axes"]:
+            raise ArgumentError(f"`reduce` over {attributes['axes']} in parts of {part} along {axis}")
+        shape = (-(-operand.shape[axis] // part), *shape)
+    return (ArrayType(shape, operand.dtype),)
 
 
 @_rule("arg_reduce")

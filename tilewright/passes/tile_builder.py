@@ -489,24 +489,31 @@ def _pull_reduce(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
     reduced: tuple[int, ...] = a["axes"]
     if any(shape[d] == 0 for d in reduced):
         return b.full(identity(dtype), dtype)
-    extents = b.reduced.get((shape, reduced)) or nested_extents(shape, reduced)
+    part: int | None = a.get("part")
+    divided: int | None = a.get("part_axis")
+    sizes = tuple(part if part is not None and d == divided else n for d, n in enumerate(shape))
+    extents = b.reduced.get((shape, reduced)) or nested_extents(sizes, reduced)
     used = axes_of(at)
     axes = {d: b.reduce_axis(shape, d, extents[d], used) for d in reduced}
 
     def chunk(counters: Mapping[int, Linear]) -> Tile:
-        kept = iter(at)
-        inner = tuple(
-            Linear.of(axes[d]) + (counters[d] * extents[d] if d in counters else 0) if d in axes else next(kept)
-            for d in range(len(shape))
-        )
-        part = b.cast(b.pull(operand, inner), dtype.compute)
-        part = Tile(b.expand(part, ordered((*part.axes, *axes.values()))), ordered((*part.axes, *axes.values())))
-        for d in counters:
-            if shape[d] % extents[d]:
-                part = b.fill_padding(part, inner[d], shape[d], identity(dtype))
-        return b.reduce(part, a["fn"], list(axes.values()))
+        kept = iter(at if part is None else at[1:])
+        # Within a part, and within the array.
+        local = {d: Linear.of(axes[d]) + (counters[d] * extents[d] if d in counters else 0) for d in axes}
+        inner = tuple(local[d] if d in axes else next(kept) for d in range(len(shape)))
+        if part is not None:
+            inner = tuple(c + at[0] * part if d == divided else c for d, c in enumerate(inner))
+        terms = b.cast(b.pull(operand, inner), dtype.compute)
+        every = ordered((*terms.axes, *axes.values()))
+        terms = Tile(b.expand(terms, every), every)
+        for d in axes:
+            if d in counters and sizes[d] % extents[d]:
+                terms = b.fill_padding(terms, local[d], sizes[d], identity(dtype))
+            if shape[d] % sizes[d]:
+                terms = b.fill_padding(terms, inner[d], shape[d], identity(dtype))
+        return b.reduce(terms, a["fn"], list(axes.values()))
 
-    looped = {d: -(-shape[d] // extents[d]) for d in a["axes"] if extents[d] < shape[d]}
+    looped = {d: -(-sizes[d] // extents[d]) for d in a["axes"] if extents[d] < sizes[d]}
     if not looped:
         return b.cast(chunk({}), dtype)
     # The whole reduction's result depends on the kept coordinates alone: those of the operand bound its axes.

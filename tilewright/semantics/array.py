@@ -154,7 +154,11 @@ def _scatter(operands: Sequence[Tensor], a: Attributes) -> Tensor:
 def _reduce(operands: Sequence[Tensor], a: Attributes) -> Tensor:
     (x,) = operands
     dtype = dtypes.from_numpy(x.dtype)
-    return reduce(x, a["fn"], a["axes"], dtype)
+    if a.get("part") is None:
+        return reduce(x, a["fn"], a["axes"], dtype)
+    axis, part = a["part_axis"], a["part"]
+    windows = np.split(x, range(part, x.shape[axis], part), axis)
+    return np.stack([reduce(window, a["fn"], a["axes"], dtype) for window in windows])
 
 
 def reduce(x: Tensor, fn: str, axes: Sequence[int], dtype: DType) -> Tensor:
