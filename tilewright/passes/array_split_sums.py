@@ -157,7 +157,9 @@ def _split_reduction(op: array.ReduceOp) -> tuple[int, str]:
         return 1, f"{result.size} results are work for many threads"
     if result.dtype != result.dtype.compute:
         return 1, f"parts of {result.dtype} would be rounded"
-    axis = max(axes, key=lambda d: source.shape[d])
+    # Windows of the outermost dimension are runs of memory.
+    longest = max(axes, key=lambda d: source.shape[d])
+    axis = next((d for d in axes if source.shape[d] >= MOST_PARTS * MOST_PARTS), longest)
     size = source.shape[axis]
     part = _part_of(size, least=max(1, LEAST_PART * size // reduced))
     if part >= size:

@@ -22,13 +22,11 @@ from tilewright.dialects import array, tile
 from tilewright.dialects.base import array_type, tensor
 from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug
+from tilewright.ops import LONGEST_CHAIN, SUM_BLOCK
 from tilewright.passes.indexing import Axis, Coordinates, Linear, MapBuilder, Tile, axes_of, ordered
 from tilewright.primitives import ArrayType
 
 REDUCED_ORDER = 1000.0
-# Additions to a carried float sum in a row, at most, and those of a block where there are more: blocks are summed by
-# themselves, so that rounding errors grow with the number of levels and not with the number of trips.
-LONGEST_CHAIN, SUM_BLOCK = 32, 16
 
 
 class TileBuilder:

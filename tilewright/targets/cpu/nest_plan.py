@@ -15,6 +15,7 @@ from tilewright.dialects.base import array_type, decode
 from tilewright.errors import CompilerBug
 from tilewright.layout import Layout
 from tilewright.machines.machine import Machine
+from tilewright.ops import LONGEST_CHAIN, SUM_BLOCK
 from tilewright.passes.affine_access import Access, Clip, Index, Indices, access_of, clip_of
 from tilewright.targets.cpu.transposed_loads import can_transpose
 
@@ -26,10 +27,6 @@ Item = tuple[SSAValue, Indices]
 ROWS, WIDE_VECTORS, MANY_ROWS = 4, 8, 32
 # Vectors that an unrolled reduction along the vector dimension takes a trip, each added to a running vector of its own.
 UNROLL = 4
-# Additions to a running float sum in a row, at most, and those of a block where there are more: each block is summed by
-# itself and added to the sum of blocks, so that rounding errors grow with the number of levels and not with the length.
-# A block this long hides its end behind the beginning of the next one.
-LONGEST_CHAIN, SUM_BLOCK = 32, 16
 # Bounds on the code of a nest that transposes: operations of a body, and bodies; those of moves alone are short.
 MOST_MAPS, MOST_ROWS, MOST_MOVED_ROWS = 4, 16, 64
 GATHERED_LOAD, GATHERED_STORE, CONTIGUOUS = -3, -6, 2
