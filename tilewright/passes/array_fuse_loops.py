@@ -191,13 +191,14 @@ class _Space:
 
     @property
     def row_shape(self) -> tuple[int, ...]:
-        return tuple(self.parts or 1 if d == _PART else self.shape[d] for d in self.row)
+        kept = tuple(n for d, n in enumerate(self.shape) if d not in self.reduced)
+        return kept if self.parts is None else (self.parts, *kept)
 
 
 def _space(ops_: Iterable[Operation], roots: Iterable[Operation]) -> tuple[_Space, str | None]:
     """The space of a set of operations with the given roots, or why it has none."""
     reduces = [op for op in ops_ if isinstance(op, array.ReduceOp)]
-    spaces = {
+    spaces: set[tuple[tuple[int, ...], tuple[int, ...], int | None, int | None]] = {
         (array_type(op.operands[0]).shape, (a := op.plain())["axes"], a.get("part"), a.get("part_axis"))
         for op in reduces
     }
@@ -211,7 +212,7 @@ def _space(ops_: Iterable[Operation], roots: Iterable[Operation]) -> tuple[_Spac
     ((shape, reduced, part, axis),) = spaces
     if 0 in shape:
         return _Space(()), "empty reductions stay alone"
-    space = _Space(shape, reduced, None if part is None else -(-shape[axis] // part))
+    space = _Space(shape, reduced, None if part is None or axis is None else -(-shape[axis] // part))
     if space.parts is not None and any(array_type(op.results[0]).shape != space.row_shape for op in roots):
         return _Space(()), "a reduction in parts stores nothing but its parts"
     return space, None

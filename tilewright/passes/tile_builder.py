@@ -511,7 +511,7 @@ def _pull_reduce(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
                 terms = b.fill_padding(terms, inner[d], shape[d], identity(dtype))
         return b.reduce(terms, a["fn"], list(axes.values()))
 
-    looped = {d: -(-sizes[d] // extents[d]) for d in a["axes"] if extents[d] < sizes[d]}
+    looped: dict[int, int] = {d: -(-sizes[d] // extents[d]) for d in a["axes"] if extents[d] < sizes[d]}
     if not looped:
         return b.cast(chunk({}), dtype)
     # The whole reduction's result depends on the kept coordinates alone: those of the operand bound its axes.

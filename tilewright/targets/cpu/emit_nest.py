@@ -195,16 +195,20 @@ class NestEmitter:
         dim, plan = self.plan.order[level], self.plan
         with ExitStack() as open_loops:
             start, end = bounds
-            whole = static(end) or 1
+            first = i64(0)
             for trips in plan.sum_blocks(dim):
                 index = open_loops.enter_context(loop(self.builder, start, end, trips * step, f"{name}.sums"))
                 open_loops.enter_context(self._partial_sums())
-                following = add(self.builder, index, i64(trips * step))
-                start, end = index, following if whole % (trips * step) == 0 else minimum(self.builder, following, end)
+                # Where all blocks are whole, loops over them have a known number of trips.
+                known, size = static(end), i64(trips * step)
+                if known is not None and static(start) == 0 and known % (trips * step) == 0:
+                    first, start, end = add(self.builder, first, index), i64(0), size
+                else:
+                    start, end = index, minimum(self.builder, add(self.builder, index, size), end)
             index = open_loops.enter_context(loop(self.builder, start, end, step, name))
             if dim in plan.reduced and plan.closes(plan.chain(level + 1), dim):
                 open_loops.enter_context(self._partial_sums())
-            yield index
+            yield add(self.builder, first, index)
 
     @contextmanager
     def _partial_sums(self) -> Generator[None]:
