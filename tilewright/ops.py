@@ -6,6 +6,7 @@ for each native target, its emission.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -61,6 +62,23 @@ class ScalarFunction:
         if self.result == SELECT and not operands[0].is_bool:
             return False
         return all(v == values[0] for v in values) and values[0].kind in self.kinds
+
+
+# Additions to a running float sum in a row, at most, and those of a block where there are more. Each block is summed by
+# itself and added to the sum of blocks, so that rounding errors grow with the number of levels, not with the number of
+# terms. The end of a block this long is hidden behind the beginning of the next one.
+LONGEST_CHAIN, SUM_BLOCK = 32, 16
+
+
+def summation_depth(count: int) -> int:
+    """Additions that a term of a float reduction of `count` terms goes through, at most, on targets that add in blocks:
+    cpu, cuda, interp. The error of a sum is at most so many half units of precision of the sum of magnitudes.
+
+    Two neighbouring levels take more than `LONGEST_CHAIN` terms together with as many additions and one; the rest is a
+    last level, the vectors and lanes of a register block by pairs, and the parts that threads sum.
+    """
+    levels = math.log(max(count, 1), LONGEST_CHAIN + 1)
+    return min(max(count - 1, 0), math.ceil((LONGEST_CHAIN + 2) * levels) + 2 * LONGEST_CHAIN)
 
 
 def evaluate(name: str, operands: Sequence[Array]) -> Array:

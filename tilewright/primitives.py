@@ -388,7 +388,15 @@ def _reduce(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
     (operand,) = operands
     _check_axes("reduce", attributes["axes"], operand.rank)
     _check_reducible("reduce", attributes["fn"], operand.dtype)
-    return (ArrayType(_without(operand.shape, attributes["axes"]), operand.dtype),)
+    shape = _without(operand.shape, attributes["axes"])
+    part: int | None = attributes.get("part")
+    axis: int | None = attributes.get("part_axis")
+    if part is None and axis is None:
+        return (ArrayType(shape, operand.dtype),)
+    if part is None or part < 1 or axis is None or axis not in attributes["axes"]:
+        raise ArgumentError(f"`reduce` over {attributes['axes']} in parts of {part} along {axis}")
+    shape = (-(-operand.shape[axis] // part), *shape)
+    return (ArrayType(shape, operand.dtype),)
 
 
 @_rule("arg_reduce")

@@ -269,7 +269,15 @@ def _reduce(operands: Sequence[Bounded], a: Attributes, values: Sequence[Tensor]
     if not axes:
         return [Bounded(values[0], operands[0].error, False)]
     count = int(np.prod([operands[0].value.shape[d] for d in axes], dtype=np.int64))
-    return [_folded(a["fn"], operands[0], values[0], lambda u, x: u.reduce(x, axis=axes), count)]
+    depth = _additions(a["fn"], operands[0].dtype, count)
+    return [_folded(a["fn"], operands[0], values[0], lambda u, x: u.reduce(x, axis=axes), depth)]
+
+
+def _additions(fn: str, dtype: DType, count: int) -> int:
+    """Roundings of a reduction. The middle of f64 sums is what NumPy's pairs give, with roundings of their own."""
+    if fn != "add" or not dtype.is_float:
+        return count
+    return min(count, ops.summation_depth(count) * (2 if dtype.bits == 64 else 1) + 1)
 
 
 def _scan(operands: Sequence[Bounded], a: Attributes, values: Sequence[Tensor]) -> Sequence[Bounded]:
@@ -292,7 +300,8 @@ def _window_reduce(operands: Sequence[Bounded], a: Attributes, values: Sequence[
     )
     axes = tuple(range(x.value.ndim, 2 * x.value.ndim))
     count = int(np.prod(a["window"], dtype=np.int64))
-    return [_folded(a["fn"], windows, values[0], lambda u, w: u.reduce(w, axis=axes), count)]
+    depth = _additions(a["fn"], x.dtype, count)
+    return [_folded(a["fn"], windows, values[0], lambda u, w: u.reduce(w, axis=axes), depth)]
 
 
 def _product(op: str, count: int, operands: Sequence[Bounded], a: Attributes, value: Tensor) -> Bounded:

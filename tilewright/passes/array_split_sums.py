@@ -1,10 +1,11 @@
 """Cut long sums with few results into parts, so that there is work for many threads.
 
-A product of great depth or a reduction of many elements to few becomes one with a batch of parts, and a reduction over
-the parts. How many there are depends on shapes and the machine alone, so that results do not depend on the number of
-threads. Where warps multiply, parts of products are chosen by predicted times (split-K, `cost/split_k.py`), and
-windows of the operands are read as they are. After attention has been found, which takes such products in, and
-operands laid out; before the passes that fuse, because the two halves fuse with different neighbours.
+A product of great depth becomes one with a batch of parts, a reduction of many elements to few one in parts, which
+reads windows of what it fuses with; then comes a reduction over the parts. How many there are depends on shapes and the
+machine alone, so that results do not depend on the number of threads. Where warps multiply, parts of products are
+chosen by predicted times (split-K, `cost/split_k.py`), and windows of the operands are read as they are. After
+attention has been found, which takes such products in, and operands laid out; before the passes that fuse, because the
+two halves fuse with different neighbours.
 
 Before:
     func.func @main(%x: tensor<8x65536xi32>, %y: tensor<65536x8xi32>) -> tensor<8x8xi32> {
@@ -38,6 +39,7 @@ from tilewright.dialects import array
 from tilewright.dialects.base import array_type, tensor
 from tilewright.passes.base import Remark, Unit, blocks_of, microseconds, where
 from tilewright.passes.contract_facts import piece_bytes, warp_product
+from tilewright.passes.fusion import describe
 from tilewright.primitives import ArrayType
 
 # Results of a product that make too few tiles for many threads, and the least multiplications worth the second kernel.
@@ -54,6 +56,9 @@ FEW_RESULTS = 8
 LEAST_REDUCED = 1 << 17
 MOST_PARTS = 16
 LEAST_PART = 1024
+# Fewer equal parts than these are no work for many threads: parts of a multiple of so many elements then.
+FEW_PARTS = 8
+UNEQUAL_PART = 1024
 
 
 @dataclass(frozen=True)
@@ -71,11 +76,23 @@ class ArraySplitSumsPass:
                 if isinstance(op, array.ContractOp):
                     parts = _split_product(op)
                 elif isinstance(op, array.ReduceOp):
-                    parts = _split_reduction(op)
+                    _consider_reduction(unit, op)
+                    continue
                 else:
                     continue
                 if parts:
                     unit.remarks.append(Remark(self.name, op.name, f"{parts} parts", "few results of long sums"))
+
+
+def _consider_reduction(unit: Unit, op: array.ReduceOp) -> None:
+    source = array_type(op.operands[0])
+    axes: Sequence[int] = op.attributes_of()["axes"]
+    if math.prod(source.shape[d] for d in axes) < LEAST_REDUCED:
+        return
+    subject = f"{describe([op])} at {where(op)}"
+    parts, why = _split_reduction(op)
+    decision = "as a whole" if parts == 1 else f"{parts} parts"
+    unit.remarks.append(Remark(ArraySplitSumsPass.name, subject, decision, why))
 
 
 def _split_for_warps(unit: Unit, op: array.ContractOp) -> None:
@@ -130,24 +147,38 @@ def _split_product(op: array.ContractOp) -> int:
     return parts
 
 
-def _split_reduction(op: array.ReduceOp) -> int:
-    a = op.attributes_of()
+def _split_reduction(op: array.ReduceOp) -> tuple[int, str]:
+    """Divide a reduction into parts: their number and why, or 1 and why not."""
     source, result = array_type(op.operands[0]), array_type(op.results[0])
+    a = op.attributes_of()
     axes: Sequence[int] = a["axes"]
     reduced = math.prod(source.shape[d] for d in axes)
-    if result.size > FEW_RESULTS or reduced < LEAST_REDUCED or result.dtype != result.dtype.compute:
-        return 0
-    first = max(axes, key=lambda d: source.shape[d])
-    parts = _parts(source.shape[first], least=max(1, LEAST_PART * source.shape[first] // reduced))
-    if parts == 1:
-        return 0
-    inner = tuple(d + (d >= first) for d in axes)
-    kept = [d for d in range(source.rank + 1) if d not in inner]
-    split = _split_dim(op, op.operands[0], first, parts)
-    shape = tuple(array_type(split).shape[d] for d in kept)
-    partial = array.ReduceOp.make([split], {"fn": a["fn"], "axes": inner}, [tensor(ArrayType(shape, result.dtype))])
-    _replace(op, partial, a["fn"], result, kept.index(first))
-    return parts
+    if result.size > FEW_RESULTS:
+        return 1, f"{result.size} results are work for many threads"
+    if result.dtype != result.dtype.compute:
+        return 1, f"parts of {result.dtype} would be rounded"
+    # Windows of the outermost dimension are runs of memory.
+    longest = max(axes, key=lambda d: source.shape[d])
+    axis = next((d for d in axes if source.shape[d] >= MOST_PARTS * MOST_PARTS), longest)
+    size = source.shape[axis]
+    part = _part_of(size, least=max(1, LEAST_PART * size // reduced))
+    if part >= size:
+        return 1, f"no parts of at least {LEAST_PART} elements"
+    parts = -(-size // part)
+    shape = tuple(n for d, n in enumerate(source.shape) if d not in axes)
+    attributes = {"fn": a["fn"], "axes": tuple(axes), "part": part, "part_axis": axis}
+    partial = array.ReduceOp.make(op.operands, attributes, [tensor(ArrayType((parts, *shape), result.dtype))])
+    _replace(op, partial, a["fn"], result)
+    return parts, "few results of long sums"
+
+
+def _part_of(size: int, least: int) -> int:
+    """How much of a dim is a part. Parts are equal where enough of them can be; else the last one is shorter, and the
+    others are whole tiles."""
+    parts = _parts(size, least)
+    if parts >= FEW_PARTS or size < MOST_PARTS * UNEQUAL_PART:
+        return size // parts
+    return -(-size // (MOST_PARTS * UNEQUAL_PART)) * UNEQUAL_PART
 
 
 def _source(value: SSAValue, dim: int) -> tuple[SSAValue, int]:

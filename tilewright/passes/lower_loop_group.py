@@ -24,11 +24,13 @@ ROW_ELEMENTS = 4096
 @dataclass(frozen=True)
 class LoopPlan:
     """How a loop group is tiled. `extents` are tile extents of the kept dimensions of `space`; `reduced` maps each
-    reduced dimension to its tile extent."""
+    reduced dimension to its tile extent. Of a group that reduces `in_parts` the first dimension of `space` counts the
+    parts, and the extent of the divided dimension is that of a part."""
 
     space: tuple[int, ...]
     extents: dict[int, int]
     reduced: dict[int, int]
+    in_parts: bool = False
 
     @property
     def kept(self) -> tuple[int, ...]:
@@ -55,16 +57,27 @@ def plan_loop(group: array.FusedOp, machine: Machine, threads: int) -> LoopPlan:
             extents = warp_transpose_tile(space) if is_by_warps else loop_tile(space, ROW_ELEMENTS, square=transposes)
         return LoopPlan(space, dict(enumerate(extents)), {})
     first = next(op for op in group.body.block.ops if isinstance(op, array.ReduceOp))
+    in_parts = first.part is not None
+    if in_parts:
+        space, axes = _space_of_parts(first)
     adds = first.attributes_of()["fn"] == "add"
     reduction = Reduction(tuple(max(1, n) for n in space), axes, array_type(first.operands[0]).dtype.compute, adds)
     again = any(array_type(value).shape == space for value in array.yielded(group.body.block))
-    if again:
+    if again and not in_parts:
         tile = reread_tile(reduction)
     elif machine.has_warps:
         tile = warp_reduction_tile(reduction.shape, axes, machine.cores)
     else:
         tile = best_reduction_tile(reduction, machine, threads)
-    return LoopPlan(space, {d: tile[d] for d in reduction.kept}, {d: tile[d] for d in sorted(axes, reverse=True)})
+    reduced = {d: tile[d] for d in sorted(axes, reverse=True)}
+    return LoopPlan(space, {d: tile[d] for d in reduction.kept}, reduced, in_parts)
+
+
+def _space_of_parts(op: array.ReduceOp) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The shape and reduced dimensions that a reduction in parts would have, were the parts a dimension of its own."""
+    a, shape = op.attributes_of(), list(array_type(op.operands[0]).shape)
+    shape[a["part_axis"]] = a["part"]
+    return (array_type(op.results[0]).shape[0], *shape), tuple(d + 1 for d in a["axes"])
 
 
 def _plan_for_cores(group: array.FusedOp, space: tuple[int, ...], axes: tuple[int, ...], grid: CoreGrid) -> LoopPlan:
@@ -109,13 +122,14 @@ def lower_loop_group(
     for d in plan.kept:
         at[d] = _position(Axis(plan.extents[d], d, f"d{d}"), counters[d], plan.extents[d], plan.space[d])
     row = tuple(at[d] for d in plan.kept)
-    builder.reduced[(plan.space, tuple(sorted(plan.reduced)))] = plan.reduced
+    space, axes = group_space(group)
+    builder.reduced[(space, axes)] = {d - plan.in_parts: extent for d, extent in plan.reduced.items()}
     for op in group.body.block.ops:
-        if isinstance(op, array.ReduceOp) and array_type(op.operands[0]).shape == plan.space:
+        if isinstance(op, array.ReduceOp) and array_type(op.operands[0]).shape == space:
             builder.pull(op.results[0], row)
     roots = list(zip(array.yielded(group.body.block), outputs, strict=True))
     row_shape = tuple(plan.space[d] for d in plan.kept)
-    full = [(v, ref) for v, ref in roots if array_type(v).shape == plan.space]
+    full = [(v, ref) for v, ref in roots if array_type(v).shape == plan.space and not plan.in_parts]
     for value, ref in roots:
         if (value, ref) not in full:
             coordinates = _row_coordinates(array_type(value).shape, row_shape, plan, at)

@@ -22,6 +22,7 @@ from tilewright.dialects import array, tile
 from tilewright.dialects.base import array_type, tensor
 from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug
+from tilewright.ops import LONGEST_CHAIN, SUM_BLOCK
 from tilewright.passes.indexing import Axis, Coordinates, Linear, MapBuilder, Tile, axes_of, ordered
 from tilewright.primitives import ArrayType
 
@@ -30,11 +31,13 @@ REDUCED_ORDER = 1000.0
 
 class TileBuilder:
     """Appends tile operations to a block. `refs` maps group inputs to kernel refs; `reduced` has the tile extents along
-    the reduced dimensions of reductions, by shape and dimensions, where they have been chosen."""
+    the reduced dimensions of reductions, by shape and dimensions, where they have been chosen. `sums_in_blocks`: loops
+    over terms of a float sum are nested, with a partial sum for each block of trips."""
 
-    def __init__(self, block: Block, refs: Mapping[SSAValue, SSAValue]) -> None:
+    def __init__(self, block: Block, refs: Mapping[SSAValue, SSAValue], *, sums_in_blocks: bool = True) -> None:
         self.block = block
         self.refs = refs
+        self.sums_in_blocks = sums_in_blocks
         self.reduced: dict[tuple[tuple[int, ...], tuple[int, ...]], dict[int, int]] = {}
         self._memo: list[dict[tuple[SSAValue, Coordinates], Tile]] = [{}]
         self._reduce_axes: dict[tuple[tuple[int, ...], int, int], Axis] = {}
@@ -484,39 +487,93 @@ def _pull_reduce(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
     reduced: tuple[int, ...] = a["axes"]
     if any(shape[d] == 0 for d in reduced):
         return b.full(identity(dtype), dtype)
-    extents = b.reduced.get((shape, reduced)) or nested_extents(shape, reduced)
+    part: int | None = a.get("part")
+    divided: int | None = a.get("part_axis")
+    sizes = tuple(part if part is not None and d == divided else n for d, n in enumerate(shape))
+    extents = b.reduced.get((shape, reduced)) or nested_extents(sizes, reduced)
     used = axes_of(at)
     axes = {d: b.reduce_axis(shape, d, extents[d], used) for d in reduced}
 
-    def chunk(counters: Mapping[int, SSAValue]) -> Tile:
-        kept = iter(at)
-        inner = tuple(
-            Linear.of(axes[d]) + (Linear.of(counters[d], extents[d]) if d in counters else 0)
-            if d in axes
-            else next(kept)
-            for d in range(len(shape))
-        )
-        part = b.cast(b.pull(operand, inner), dtype.compute)
-        part = Tile(b.expand(part, ordered((*part.axes, *axes.values()))), ordered((*part.axes, *axes.values())))
-        for d in counters:
-            if shape[d] % extents[d]:
-                part = b.fill_padding(part, inner[d], shape[d], identity(dtype))
-        return b.reduce(part, a["fn"], list(axes.values()))
+    def chunk(counters: Mapping[int, Linear]) -> Tile:
+        kept = iter(at if part is None else at[1:])
+        # Within a part, and within the array.
+        local = {d: Linear.of(axes[d]) + (counters[d] * extents[d] if d in counters else 0) for d in axes}
+        inner = tuple(local[d] if d in axes else next(kept) for d in range(len(shape)))
+        if part is not None:
+            inner = tuple(c + at[0] * part if d == divided else c for d, c in enumerate(inner))
+        terms = b.cast(b.pull(operand, inner), dtype.compute)
+        every = ordered((*terms.axes, *axes.values()))
+        terms = Tile(b.expand(terms, every), every)
+        for d in axes:
+            if d in counters and sizes[d] % extents[d]:
+                terms = b.fill_padding(terms, local[d], sizes[d], identity(dtype))
+            if shape[d] % sizes[d]:
+                terms = b.fill_padding(terms, inner[d], shape[d], identity(dtype))
+        return b.reduce(terms, a["fn"], list(axes.values()))
 
-    looped = [d for d in a["axes"] if extents[d] < shape[d]]
+    looped: dict[int, int] = {d: -(-sizes[d] // extents[d]) for d in a["axes"] if extents[d] < sizes[d]}
     if not looped:
         return b.cast(chunk({}), dtype)
     # The whole reduction's result depends on the kept coordinates alone: those of the operand bound its axes.
     start = b.full(identity(dtype), dtype.compute, used)
+    return b.cast(_combine_trips(b, a["fn"], looped, start, chunk), dtype)
 
-    def nest(dims: Sequence[int], counters: dict[int, SSAValue], total: Tile) -> Tile:
+
+def _combine_trips(
+    b: TileBuilder, fn: str, trips: Mapping[int, int], start: Tile, chunk: Callable[[Mapping[int, Linear]], Tile]
+) -> Tile:
+    """`start` combined with the chunks of all trips of nested loops, outermost first. Long float sums are cut: a loop
+    over blocks around the loop over the trips of a block, or a partial sum for each trip of an outer loop."""
+    in_blocks = b.sums_in_blocks and fn == "add" and array_type(start.value).dtype.is_float
+    counters: dict[int, Linear] = {}
+
+    def nest(dims: Sequence[int], total: Tile) -> Tile:
         if not dims:
-            return b.map(a["fn"], total, chunk(counters))
-        trips = -(-shape[dims[0]] // extents[dims[0]])
-        (result,) = b.loop(trips, [total], lambda i, t: [nest(dims[1:], counters | {dims[0]: i}, t[0])])
-        return result
+            return b.map(fn, total, chunk(counters))
+        dim, *inner = dims
+        inner_trips = math.prod(trips[d] for d in inner)
+        apart = in_blocks and inner_trips > 1 and inner_trips * trips[dim] > LONGEST_CHAIN
 
-    return b.cast(nest(looped, {}, start), dtype)
+        def trip(counter: Linear, total: Tile) -> Tile:
+            counters[dim] = counter
+            if not apart:
+                return nest(inner, total)
+            return b.map(fn, total, nest(inner, b.full(0.0, array_type(start.value).dtype, start.axes)))
+
+        return _looped(b, trips[dim], total, trip, in_blocks)
+
+    return nest(list(trips), start)
+
+
+def _looped(b: TileBuilder, trips: int, start: Tile, trip: Callable[[Linear, Tile], Tile], in_blocks: bool) -> Tile:
+    """A loop that adds to one carried tile, or, where that would be too many additions `in_blocks`, nested loops."""
+    blocks, counts = [0], [trips]
+    while in_blocks and counts[-1] > LONGEST_CHAIN:
+        blocks.append(_block_of_trips(counts[-1]))
+        counts.append(-(-counts[-1] // blocks[-1]))
+
+    def level(number: int, first: Linear, total: Tile) -> Tile:
+        """The loop over the blocks of one level, of which those before `first` are done."""
+        outermost = number == len(blocks) - 1
+        most = counts[number] if outermost else blocks[number + 1]
+        end = None if outermost or counts[number] % most == 0 else (first * -1 + counts[number], 1)
+
+        def body(counter: SSAValue, carried: list[Tile]) -> list[Tile]:
+            position = first + Linear.of(counter)
+            if number == 0:
+                return [trip(position, carried[0])]
+            zeros = b.full(0.0, array_type(start.value).dtype, start.axes)
+            return [b.map("add", carried[0], level(number - 1, position * blocks[number], zeros))]
+
+        return b.loop(most, [total], body, end)[0]
+
+    return level(len(blocks) - 1, Linear(), start)
+
+
+def _block_of_trips(trips: int) -> int:
+    """The block length nearest to `SUM_BLOCK` that divides the trips, if one does: masks cost more than additions."""
+    dividing = [n for n in range(SUM_BLOCK // 2, LONGEST_CHAIN + 1) if trips % n == 0]
+    return min(dividing, key=lambda n: abs(n - SUM_BLOCK), default=SUM_BLOCK)
 
 
 def _pull_window_reduce(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:

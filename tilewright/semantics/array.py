@@ -7,6 +7,7 @@ operation; reductions and contractions of 16-bit floats accumulate in f32 and ro
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
@@ -153,19 +154,28 @@ def _scatter(operands: Sequence[Tensor], a: Attributes) -> Tensor:
 def _reduce(operands: Sequence[Tensor], a: Attributes) -> Tensor:
     (x,) = operands
     dtype = dtypes.from_numpy(x.dtype)
-    return reduce(x, a["fn"], a["axes"], dtype)
+    if a.get("part") is None:
+        return reduce(x, a["fn"], a["axes"], dtype)
+    axis, part = a["part_axis"], a["part"]
+    windows = np.split(x, range(part, x.shape[axis], part), axis)
+    return np.stack([reduce(window, a["fn"], a["axes"], dtype) for window in windows])
 
 
 def reduce(x: Tensor, fn: str, axes: Sequence[int], dtype: DType) -> Tensor:
-    """`fn`-reduce over `axes` in the compute type of `dtype`, rounded once."""
+    """`fn`-reduce over `axes` in the compute type of `dtype`, rounded once. Floats are added in pairs."""
     identity = ops.FUNCTIONS[fn].identity
     if identity is None:
         raise CompilerBug(f"`{fn}` does not reduce")
     compute = dtype.compute.numpy
+    wide, reduced = x.astype(compute, copy=False), tuple(axes)
+    if fn == "add" and dtype.is_float:
+        # NumPy adds in pairs along contiguous rows only.
+        kept = tuple(d for d in range(x.ndim) if d not in reduced)
+        rows = wide.transpose(*kept, *reduced)
+        size = math.prod(x.shape[d] for d in reduced)
+        wide, reduced = np.ascontiguousarray(rows.reshape(*(x.shape[d] for d in kept), size)), (-1,)
     with np.errstate(all="ignore"):
-        result = _UFUNCS[fn].reduce(
-            x.astype(compute, copy=False), axis=tuple(axes), initial=compute.type(identity(dtype)), dtype=compute
-        )
+        result = _UFUNCS[fn].reduce(wide, axis=reduced, initial=compute.type(identity(dtype)), dtype=compute)
     return np.asarray(result).astype(dtype.numpy, copy=False)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -229,3 +230,21 @@ def test_reductions_refuse():
     ]:
         with pytest.raises(error):
             run(call, x)
+
+
+@pytest.mark.parametrize("target", ["cpu", "interp"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=lambda dtype: dtype.__name__)
+def test_equal_elements_have_no_variance(target: str, dtype: Any) -> None:
+    @tw.jit(target=target)
+    def spread(x: Any) -> Any:
+        return tw.var(x, axis=1), tw.std(x, axis=1, correction=1), tw.nn.layer_norm(x), tw.var(x.mT, axis=0)
+
+    for size in (3, 100, 768, 1000):
+        x = np.asarray([[v] * size for v in (1234.5678, 100000.1, 12345678.0, 1e25, 1e-12, 7e-17)], dtype)
+        for result in spread(x):
+            np.testing.assert_array_equal(result, 0)
+
+
+def test_variance_of_large_numbers_near_each_other() -> None:
+    x = (np.random.default_rng(0).standard_normal((4, 1000)) + 1e6).astype(np.float32)
+    np.testing.assert_allclose(tw.jit(lambda x: tw.var(x, axis=1))(x), x.var(1, dtype=np.float64), rtol=1e-6)

@@ -3,8 +3,8 @@ tail, every value computed at the outermost loop that it varies along."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,6 +29,7 @@ from tilewright.targets.cpu.loops import (
     i64,
     lane_numbers,
     loop,
+    minimum,
     offset_pointer,
     static,
     vector,
@@ -36,6 +37,7 @@ from tilewright.targets.cpu.loops import (
 from tilewright.targets.cpu.nest_memory import NestMemory, Position
 from tilewright.targets.cpu.nest_plan import (
     ROWS,
+    UNROLL,
     Item,
     NestPlan,
     operand_items,
@@ -44,8 +46,6 @@ from tilewright.targets.cpu.nest_plan import (
 )
 from tilewright.targets.cpu.past_caches import begin_with_lines, stores_past_caches
 from tilewright.targets.cpu.vector_math_common import Builder, Value, lanes_of, splat, undefined
-
-UNROLL = 4
 
 
 @dataclass
@@ -114,10 +114,10 @@ class NestEmitter:
             self._vector_loop(level, dim)
         elif dim == plan.turned_dim:
             self._block_loop(level, dim, plan.lanes)
-        elif plan.row_by_row and dim == max(plan.reduced):
+        elif plan.adds_blocks_of_rows(dim):
             self._block_loop(level, dim, ROWS)
         elif static(self._extents[dim]) != 0:
-            with loop(self.builder, i64(0), self._extents[dim], 1, f"d{dim}") as index, self._scope():
+            with self._adding_loop(level, (i64(0), self._extents[dim]), 1, f"d{dim}") as index, self._scope():
                 self.position.index[dim] = index
                 self._level(level + 1)
         if level == plan.parallel_levels and plan.reduced:
@@ -130,7 +130,7 @@ class NestEmitter:
         known = static(extent)
         whole = i64(known // size * size) if known is not None else self.builder.and_(extent, i64(-size))
         if static(whole) != 0:
-            with loop(self.builder, i64(0), whole, size, f"b{dim}") as index, self._scope():
+            with self._adding_loop(level, (i64(0), whole), size, f"b{dim}") as index, self._scope():
                 self.position.index[dim] = index
                 self.position.block = index
                 self._level(level + 1)
@@ -176,10 +176,10 @@ class NestEmitter:
         whole = self._whole_vectors(dim)
         known = static(whole)
         step = self.plan.lanes * UNROLL
-        if (self.plan.space[dim] if known is None else known) < 2 * step:
+        if not self.plan.unrolls(dim) or (known is not None and known < 2 * step):
             return i64(0)
         end = self.builder.and_(whole, i64(-step)) if known is None else i64(known // step * step)
-        with loop(self.builder, i64(0), end, step, f"u{dim}") as index:
+        with self._adding_loop(level, (i64(0), end), step, f"u{dim}") as index:
             for position in range(UNROLL):
                 with self._scope():
                     self._unrolled = position
@@ -187,6 +187,46 @@ class NestEmitter:
                     self._level(level + 1)
         self._unrolled = 0
         return end
+
+    @contextmanager
+    def _adding_loop(self, level: int, bounds: tuple[Value, Value], step: int, name: str) -> Generator[Value]:
+        """The loop at a level of the order; where it would add too many floats to one running sum, a nest of loops over
+        blocks, each of which has running sums of its own."""
+        dim, plan = self.plan.order[level], self.plan
+        with ExitStack() as open_loops:
+            start, end = bounds
+            first = i64(0)
+            for trips in plan.sum_blocks(dim):
+                index = open_loops.enter_context(loop(self.builder, start, end, trips * step, f"{name}.sums"))
+                open_loops.enter_context(self._partial_sums())
+                # Where all blocks are whole, loops over them have a known number of trips.
+                known, size = static(end), i64(trips * step)
+                if known is not None and static(start) == 0 and known % (trips * step) == 0:
+                    first, start, end = add(self.builder, first, index), i64(0), size
+                else:
+                    start, end = index, minimum(self.builder, add(self.builder, index, size), end)
+            index = open_loops.enter_context(loop(self.builder, start, end, step, name))
+            if dim in plan.reduced and plan.closes(plan.chain(level + 1), dim):
+                open_loops.enter_context(self._partial_sums())
+            yield add(self.builder, first, index)
+
+    @contextmanager
+    def _partial_sums(self) -> Generator[None]:
+        """Reduce what is inside by itself, then add it to the running values outside."""
+        outer = self._accumulators
+        self._accumulators = {}
+        self._start_accumulators()
+        yield
+        inner, self._accumulators = self._accumulators, outer
+
+        def join() -> None:
+            for reduce, accumulator in inner.items():
+                self._add_to_total(outer[reduce], self._joined_slots(accumulator))
+
+        if self.plan.row_by_row and self.plan.vector_dim is not None:
+            self._vectors(self.plan.vector_dim, i64(0), join)
+        else:
+            join()
 
     @contextmanager
     def _when_positive(self, count: Value) -> Generator[None]:
@@ -215,7 +255,7 @@ class NestEmitter:
 
     def _moves_in_block(self, item: Item) -> bool:
         """Whether an item has a value for each position of the open block."""
-        dim = max(self.plan.reduced) if self.plan.row_by_row else self.plan.turned_dim
+        dim = max(self.plan.reduced) if self.plan.adds_blocks else self.plan.turned_dim
         return self.position.block is not None and dim in self.plan.dependences[item]
 
     def _worth_hoisting(self, owner: object) -> bool:
@@ -237,7 +277,7 @@ class NestEmitter:
     # ---- roots and reductions -----------------------------------------------------------------------------------
 
     def _body(self) -> None:
-        if self.plan.row_by_row:
+        if self.plan.adds_blocks:
             self._add_rows(max(self.plan.reduced))
             return
         if self.position.block is not None and self.plan.turned_dim is not None:
@@ -248,17 +288,28 @@ class NestEmitter:
     def _add_rows(self, dim: int) -> None:
         """Add a vector of each row of the open block, or of the one row, to the totals."""
         start, accumulators = self.position.index[dim], list(self._accumulators.values())
-        totals = [self.builder.load(self._total_at(a), align=a.dtype.itemsize, typ=a.shape) for a in accumulators]
+        rows: list[list[Value]] = []
         for n in range(1 if self.position.block is None else ROWS):
             with self._scope():
                 self.position.index[dim] = add(self.builder, start, i64(n))
-                totals = [self._with_next(a, total) for a, total in zip(accumulators, totals, strict=True)]
+                rows.append([self._next(a) for a in accumulators])
         self.position.index[dim] = start
-        for accumulator, total in zip(accumulators, totals, strict=True):
+        for accumulator, values in zip(accumulators, zip(*rows, strict=True), strict=True):
+            total = self.builder.load(
+                self._total_at(accumulator), align=accumulator.dtype.itemsize, typ=accumulator.shape
+            )
+            total = self._combine(accumulator, total, self._pairwise(accumulator, values))
             self.builder.store(total, self._total_at(accumulator), align=accumulator.dtype.itemsize)
 
+    def _add_to_total(self, accumulator: _Accumulator, part: Value) -> None:
+        place, bytes = self._total_at(accumulator), accumulator.dtype.itemsize
+        total = self.builder.load(place, align=bytes, typ=accumulator.shape)
+        self.builder.store(self._combine(accumulator, total, part), place, align=bytes)
+
     def _total_at(self, accumulator: _Accumulator) -> Value:
-        """Where the totals of the current columns are."""
+        """Where the totals of the current columns are, or the first running value."""
+        if not self.plan.row_by_row:
+            return accumulator.slots[0]
         column = i64(0) if self.plan.vector_dim is None else self.position.index[self.plan.vector_dim]
         return offset_pointer(self.builder, accumulator.slots[0], column, accumulator.dtype.compute.itemsize)
 
@@ -300,7 +351,8 @@ class NestEmitter:
             if plan.row_by_row and plan.vector_dim is not None:
                 self._accumulators[reduce] = known or _Accumulator(reduce, [self._row_of_totals(dtype)], shape, dtype)
                 continue
-            count = UNROLL if plan.vector_dim in plan.reduced else 1
+            unrolled = plan.vector_dim is not None and plan.vector_dim in plan.reduced and plan.unrolls(plan.vector_dim)
+            count = UNROLL if unrolled else 1
             slots = known.slots if known else [entry_alloca(self.builder, shape) for _ in range(count)]
             for slot in slots:
                 self.builder.store(self._identity(reduce, shape), slot)
@@ -332,17 +384,17 @@ class NestEmitter:
 
     def _accumulate(self, accumulator: _Accumulator) -> None:
         slot = accumulator.slots[self._unrolled if len(accumulator.slots) > 1 else 0]
-        combined = self._with_next(accumulator, self.builder.load(slot, typ=accumulator.shape))
+        combined = self._combine(accumulator, self.builder.load(slot, typ=accumulator.shape), self._next(accumulator))
         self.builder.store(combined, slot)
 
-    def _with_next(self, accumulator: _Accumulator, total: Value) -> Value:
-        """A total combined with the value at the current position."""
+    def _next(self, accumulator: _Accumulator) -> Value:
+        """The value at the current position; the identity in lanes beyond the end."""
         reduce = accumulator.reduce
         ((operand, at),) = operand_items(reduce, (), self.plan)
         value = self._widened(self.value(operand, at), accumulator.shape)
         if self.position.mask is not None and self.plan.vector_dim in self.plan.reduced:
             value = self.builder.select(self.position.mask, value, self._identity(reduce, accumulator.shape))
-        return self._combine(accumulator, total, value)
+        return value
 
     def _widened(self, value: Value, shape: ir.Type) -> Value:
         if isinstance(shape, ir.VectorType) and not isinstance(value.type, ir.VectorType):
@@ -364,14 +416,21 @@ class NestEmitter:
             if not isinstance(reduce, tile.ReduceOp) or not isinstance(root, tile.StoreOp):
                 continue
             accumulator = self._accumulators[reduce]
-            slots = [self._total_at(accumulator)] if self.plan.row_by_row else accumulator.slots
-            parts = [self.builder.load(s, align=accumulator.dtype.itemsize, typ=accumulator.shape) for s in slots]
-            while len(parts) > 1:
-                parts = [self._combine(accumulator, a, b) for a, b in zip(parts[::2], parts[1::2], strict=True)]
-            total = parts[0]
+            total = self._joined_slots(accumulator)
             if self.plan.vector_dim in self.plan.reduced and isinstance(total.type, ir.VectorType):
                 total = self._across_lanes(accumulator, total)
             self.memory.store(root, root_indices(self.plan, root), round_to(self.builder, total, accumulator.dtype))
+
+    def _joined_slots(self, accumulator: _Accumulator) -> Value:
+        slots = [self._total_at(accumulator)] if self.plan.row_by_row else accumulator.slots
+        parts = [self.builder.load(s, align=accumulator.dtype.itemsize, typ=accumulator.shape) for s in slots]
+        return self._pairwise(accumulator, parts)
+
+    def _pairwise(self, accumulator: _Accumulator, parts: Sequence[Value]) -> Value:
+        """A power of two of values combined by halves."""
+        while len(parts) > 1:
+            parts = [self._combine(accumulator, a, b) for a, b in zip(parts[::2], parts[1::2], strict=True)]
+        return parts[0]
 
     def _across_lanes(self, accumulator: _Accumulator, total: Value) -> Value:
         """Combine the lanes pairwise, in a fixed order."""

@@ -15,6 +15,7 @@ from tilewright.dialects.base import array_type, decode
 from tilewright.errors import CompilerBug
 from tilewright.layout import Layout
 from tilewright.machines.machine import Machine
+from tilewright.ops import LONGEST_CHAIN, SUM_BLOCK
 from tilewright.passes.affine_access import Access, Clip, Index, Indices, access_of, clip_of
 from tilewright.targets.cpu.transposed_loads import can_transpose
 
@@ -24,6 +25,8 @@ Item = tuple[SSAValue, Indices]
 # Rows of a reduction that are added to the totals at a time; vectors of a row, and rows, from which on that is worth
 # totals in memory.
 ROWS, WIDE_VECTORS, MANY_ROWS = 4, 8, 32
+# Vectors that an unrolled reduction along the vector dimension takes a trip, each added to a running vector of its own.
+UNROLL = 4
 # Bounds on the code of a nest that transposes: operations of a body, and bodies; those of moves alone are short.
 MOST_MAPS, MOST_ROWS, MOST_MOVED_ROWS = 4, 16, 64
 GATHERED_LOAD, GATHERED_STORE, CONTIGUOUS = -3, -6, 2
@@ -33,7 +36,8 @@ GATHERED_LOAD, GATHERED_STORE, CONTIGUOUS = -3, -6, 2
 class NestPlan:
     """`order` lists nest dimensions outermost first; `reduced` ones come after all others, but for the vector dimension
     of a nest that goes `row_by_row`: whole rows are added to totals in memory. The `turned` loads run along
-    `turned_dim`, which is next to the vector dimension: they are loaded in square blocks and transposed."""
+    `turned_dim`, which is next to the vector dimension: they are loaded in square blocks and transposed. A nest that
+    `adds_blocks` adds up `ROWS` rows of the innermost reduced dimension before it adds them to a total."""
 
     space: tuple[int, ...]
     roots: list[Operation]
@@ -45,11 +49,57 @@ class NestPlan:
     dependences: dict[Item, frozenset[int]] = field(default_factory=dict)
     turned_dim: int | None = None
     turned: tuple[Item, ...] = ()
+    adds_blocks: bool = False
     row_by_row: bool = False
 
     @property
     def parallel_levels(self) -> int:
         return len(self.order) - len(self.reduced) - self.row_by_row
+
+    @property
+    def adds_floats(self) -> bool:
+        """Whether a reduction's rounding errors depend on the order of its additions."""
+        reduces = [root.operands[0].owner for root in self.roots]
+        return any(
+            isinstance(op, tile.ReduceOp) and op.fn.data == "add" and array_type(op.operands[0]).dtype.is_float
+            for op in reduces
+        )
+
+    def trips(self, dim: int) -> int:
+        """How many times the loop along a reduced dimension adds to the same running sum, at most."""
+        if dim != self.vector_dim:
+            return -(-self.space[dim] // ROWS) if self.adds_blocks_of_rows(dim) else self.space[dim]
+        vectors = -(-self.space[dim] // self.lanes)
+        return -(-vectors // UNROLL) if self.unrolls(dim) else vectors
+
+    def unrolls(self, dim: int) -> bool:
+        """Whether a reduction along the vector dimension is long enough for several running vectors."""
+        return self.space[dim] >= 2 * UNROLL * self.lanes
+
+    def adds_blocks_of_rows(self, dim: int) -> bool:
+        return self.adds_blocks and dim == max(self.reduced)
+
+    def chain(self, level: int) -> int:
+        """Additions in a row to a running sum in one body of the loop outside `level`, blocks being one each."""
+        dims = [d for d in self.order[level:] if d in self.reduced]
+        length = 1
+        for dim in reversed(dims):
+            trips, inner = self.trips(dim), 1 if self.closes(length, dim) else length
+            length = trips * inner if trips * inner <= LONGEST_CHAIN else LONGEST_CHAIN
+        return length
+
+    def closes(self, chain: int, dim: int) -> bool:
+        """Whether a body with a chain of additions gets running sums of its own in the loop along `dim`."""
+        return self.adds_floats and chain > 1 and chain * self.trips(dim) > LONGEST_CHAIN
+
+    def sum_blocks(self, dim: int) -> list[int]:
+        """Trips of the blocks, from the outermost on, into which a loop is cut that adds too many floats to one sum."""
+        if dim not in self.reduced or not self.adds_floats or self.trips(dim) <= LONGEST_CHAIN:
+            return []
+        blocks = [SUM_BLOCK]
+        while self.trips(dim) > LONGEST_CHAIN * blocks[0]:
+            blocks.insert(0, blocks[0] * SUM_BLOCK)
+        return blocks
 
     def level(self, item: Item) -> int:
         """How many loops must be open before an item can be computed."""
@@ -79,6 +129,7 @@ def plan_nest(nest: scheduled.NestOp, machine: Machine, bound: Bound) -> NestPla
         extent = space[plan.vector_dim]
         plan.lanes = min(plan.lanes, 1 << max(1, (extent - 1).bit_length()))
     _turn_loads(plan)
+    plan.adds_blocks = _adds_blocks(plan)
     plan.row_by_row = _goes_row_by_row(plan)
     plan.order = _order(plan)
     plan.clips = _clips(plan, bound)
@@ -228,16 +279,21 @@ def _does_little(plan: NestPlan) -> bool:
     return not dear and len(maps) <= MOST_MAPS
 
 
-def _goes_row_by_row(plan: NestPlan) -> bool:
-    """Whether sums of columns, each of which waits for the addition before it, are computed side by side, from runs of
-    memory as long as the rows are."""
-    vector = plan.vector_dim
+def _adds_blocks(plan: NestPlan) -> bool:
+    """Whether sums of columns, each of which waits for the addition before it, are computed from blocks of rows. This
+    decides the order of additions: it must not depend on extents of kept dimensions, which go by the number of
+    threads."""
     reduces = [root.operands[0].owner for root in plan.roots]
-    if vector is None or vector in plan.reduced or not all(isinstance(op, tile.ReduceOp) for op in reduces):
+    if plan.vector_dim in plan.reduced or not all(isinstance(op, tile.ReduceOp) for op in reduces):
         return False
-    wide = plan.space[vector] >= WIDE_VECTORS * plan.lanes and plan.space[max(plan.reduced)] >= MANY_ROWS
     bools = any(array_type(op.operands[0]).dtype.is_bool for op in reduces if isinstance(op, Operation))
-    return wide and not bools and _does_little(plan)
+    return plan.space[max(plan.reduced)] >= MANY_ROWS and not bools and _does_little(plan)
+
+
+def _goes_row_by_row(plan: NestPlan) -> bool:
+    """Whether sums of columns are computed side by side, from runs of memory as long as the rows are."""
+    vector = plan.vector_dim
+    return plan.adds_blocks and vector is not None and plan.space[vector] >= WIDE_VECTORS * plan.lanes
 
 
 def _turn_loads(plan: NestPlan) -> None:

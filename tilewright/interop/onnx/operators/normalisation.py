@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from tilewright import api as tw
 from tilewright.api.array import Array
+from tilewright.api.functions_statistics import moments
 from tilewright.api.lifting import emit
 from tilewright.interop.onnx.operators.elementwise import wide
 from tilewright.interop.onnx.registry import Node, operator
@@ -14,6 +16,10 @@ from tilewright.interop.onnx.registry import Node, operator
 
 def _from_wide(x: Array, result: Array) -> Array:
     return tw.astype(result, x.dtype)
+
+
+def _count(x: Array, axes: Sequence[int]) -> float:
+    return float(math.prod(x.shape[d] for d in axes))
 
 
 @operator("BatchNormalization")
@@ -31,7 +37,9 @@ def batch_normalization(node: Node, x: Array, scale: Array, bias: Array, mean: A
     running: tuple[Array, ...] = ()
     if training:
         axes = tuple(d for d in range(x.ndim) if d != 1)
-        used_mean, used_variance = tw.mean(y, axes), tw.var(y, axes)
+        exact_mean, squares = moments(y, axes)
+        used_mean = tw.reshape(exact_mean, mean.shape)
+        used_variance = tw.reshape(squares / _count(y, axes), mean.shape)
         momentum = node.get("momentum", 0.9)
         pairs = ((mean, used_mean), (variance, used_variance))
         running = tuple(tw.astype(wide(old) * momentum + new * (1 - momentum), old.dtype) for old, new in pairs)
@@ -59,10 +67,9 @@ def layer_normalization(node: Node, x: Array, scale: Array, bias: Array | None =
     first = node.get("axis", -1) % max(x.ndim, 1)
     axes = tuple(range(first, x.ndim))
     y = wide(x)
-    mean = tw.mean(y, axes, keepdims=True)
-    centred = y - mean
-    inverse = tw.rsqrt(tw.mean(centred * centred, axes, keepdims=True) + node.get("epsilon", 1e-5))
-    result = centred * inverse * wide(scale)
+    mean, squares = moments(y, axes)
+    inverse = tw.rsqrt(squares / _count(y, axes) + node.get("epsilon", 1e-5))
+    result = (y - mean) * inverse * wide(scale)
     if bias is not None:
         result = result + wide(bias)
     return (_from_wide(x, result), mean, inverse)[: max(len(node.wanted), 1)]
@@ -73,9 +80,9 @@ def mean_variance_normalization(node: Node, x: Array) -> Array:
     """`(x - mean) / (deviation + 1e-9)` over `axes`."""
     axes = node.get("axes", (0, 2, 3))
     y = wide(x)
-    centred = y - tw.mean(y, axes, keepdims=True)
-    deviation = tw.sqrt(tw.mean(centred * centred, axes, keepdims=True))
-    return _from_wide(x, centred / (deviation + 1e-9))
+    mean, squares = moments(y, axes)
+    deviation = tw.sqrt(squares / _count(y, axes))
+    return _from_wide(x, (y - mean) / (deviation + 1e-9))
 
 
 @operator("LpNormalization")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tilewright.api.array import Array
-from tilewright.api.lifting import cast, emit, full
+from tilewright.api.functions_statistics import moments
+from tilewright.api.lifting import cast, emit, full, reshape
 from tilewright.interop.stablehlo.operators.elementwise import mapped
 from tilewright.interop.stablehlo.registry import Node, operation
 
@@ -16,11 +17,6 @@ def _spread(node: Node, x: Array, values: Array) -> Array:
 def _total(node: Node, x: Array) -> Array:
     axes = tuple(d for d in range(x.ndim) if d != node.integer("feature_index"))
     return emit("reduce", x, fn="add", axes=axes) if axes else x
-
-
-def _mean(node: Node, x: Array, features: Array) -> Array:
-    count = x.size // max(features.size, 1)
-    return mapped("divide", _total(node, x), full(features.shape, count, x.dtype))
 
 
 def _inverse_deviation(node: Node, variance: Array) -> Array:
@@ -47,10 +43,10 @@ def training(node: Node, x: Array, scale: Array, offset: Array) -> tuple[Array, 
     wide = x.dtype.compute
     narrow, x = x, cast(x, wide)
     scale, offset = cast(scale, wide), cast(offset, wide)
-    mean = _mean(node, x, scale)
-    centred = x - _spread(node, x, mean)
-    variance = _mean(node, centred * centred, scale)
-    made = _normalised(node, centred, scale, offset, variance)
+    axes = tuple(d for d in range(x.ndim) if d != node.integer("feature_index"))
+    mean, squares = (reshape(v, scale.shape) for v in moments(x, axes))
+    variance = mapped("divide", squares, full(scale.shape, x.size // max(scale.size, 1), x.dtype))
+    made = _normalised(node, x - _spread(node, x, mean), scale, offset, variance)
     return tuple(cast(v, narrow.dtype) for v in (made, mean, variance))  # pyright: ignore[reportReturnType]
 
 

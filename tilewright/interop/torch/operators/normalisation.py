@@ -7,15 +7,15 @@ from collections.abc import Sequence
 
 from tilewright import api as tw
 from tilewright.api.array import Array
+from tilewright.api.functions_statistics import moments
 from tilewright.interop.torch.registry import operator
 from tilewright.interop.torch.tensors import widened
 
 
 def _moments(x: Array, axes: Sequence[int]) -> tuple[Array, Array, Array]:
     """Distances from the mean, the mean and the variance over axes, which are kept."""
-    mean = tw.mean(x, tuple(axes), keepdims=True)
-    centred = x - mean
-    return centred, mean, tw.mean(tw.square(centred), tuple(axes), keepdims=True)
+    mean, squares = moments(x, tuple(axes))
+    return x - mean, mean, squares / float(math.prod(x.shape[d] for d in axes))
 
 
 def _affine(x: Array, weight: Array | None, bias: Array | None, shape: Sequence[int]) -> Array:

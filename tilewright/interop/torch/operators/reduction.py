@@ -8,6 +8,7 @@ from typing import Any
 
 from tilewright import api as tw
 from tilewright.api.array import Array
+from tilewright.api.functions_statistics import moments
 from tilewright.api.lifting import emit
 from tilewright.errors import UnsupportedOperatorError
 from tilewright.interop.torch.registry import operator
@@ -149,8 +150,10 @@ def std(x: Array, dim: Axes = None, *, correction: float | None = None, keepdim:
 def var_mean(
     x: Array, dim: Axes = None, *, correction: float | None = None, keepdim: bool = False
 ) -> tuple[Array, Array]:
-    """Variance and mean."""
-    return var(x, dim, correction=correction, keepdim=keepdim), mean(x, dim, keepdim)
+    """Variance, and the mean from which it takes distances."""
+    exact, _ = moments(widened(x), axes_of(x, dim))
+    shape = mean(x, dim, keepdim).shape
+    return var(x, dim, correction=correction, keepdim=keepdim), tw.astype(tw.reshape(exact, shape), x.dtype)
 
 
 @operator("logsumexp")
