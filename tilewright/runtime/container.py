@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
+import stat
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -115,8 +116,12 @@ def read(path: Path, find: Find | None = None) -> Contents:
         ProgramFileError: it is damaged, truncated or from another version; a constant is not found.
         OSError: it cannot be opened.
     """
-    with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
+    # Opening a pipe would wait for somebody to write to it.
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise ProgramFileError(f"{path} is not a regular file", help="give a file that `save` wrote")
+        size = status.st_size
         if size < _HEADER_BYTES:
             raise _damaged(f"it has {size} bytes, less than a header")
         content = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
@@ -124,6 +129,8 @@ def read(path: Path, find: Find | None = None) -> Contents:
     end = _HEADER_BYTES
     sections: list[bytes] = []
     for name, (offset, nbytes, digest) in zip(_SECTIONS, entries, strict=True):
+        if not end <= offset <= offset + nbytes <= size:
+            raise _damaged(f"its section `{name}` lies outside it")
         if any(content[end:offset]):
             raise _damaged(f"there is something before its section `{name}`")
         end = offset + nbytes

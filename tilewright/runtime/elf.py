@@ -29,6 +29,8 @@ _UNDEFINED, _ABSOLUTE, _RESERVED_INDEX = 0, 0xFFF1, 0xFF00
 _WEAK, _INDIRECT_FUNCTION = 2, 10
 _STUB_BYTES, _SLOT_BYTES = 16, 8
 
+# Of a section and of an image: far more than any program has, far less than what could be allocated by mistake.
+_MOST_BYTES = 1 << 30
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
@@ -85,7 +87,7 @@ class _Part:
         self._relocations: list[tuple[int, int, int]] = []
         try:
             self._read(section_table=header[6], section_count=header[12], names_index=header[13])
-        except (struct.error, IndexError, ValueError) as error:
+        except (struct.error, IndexError, ValueError, OverflowError) as error:
             raise _unloadable("its tables point outside it") from error
 
     def _read(self, section_table: int, section_count: int, names_index: int) -> None:
@@ -103,6 +105,8 @@ class _Part:
             elif flags & _ALLOC and name != ".eh_frame":
                 if name.startswith(_CONSTRUCTOR_SECTIONS) or flags & _THREAD_LOCAL:
                     raise _unloadable(f"section `{name}` needs a loader with constructors or thread-local storage")
+                if max(size, alignment) > _MOST_BYTES or alignment & (alignment - 1):
+                    raise _unloadable(f"section `{name}` has {size} bytes, aligned to {alignment}")
                 content = self._bytes[offset : offset + (0 if kind == _NOBITS else size)]
                 self.sections[index] = Section(name, content, size, max(alignment, 1))
                 self.groups[0 if flags & _EXECUTE else 2 if flags & _WRITE else 1].append(index)
@@ -215,6 +219,8 @@ class Object:
             at = _round_up(at, page)
             ends.append(at)
         self._code_bytes, read_only_end, self.image_bytes = ends
+        if self.image_bytes > _MOST_BYTES:
+            raise _unloadable(f"its image has {self.image_bytes} bytes")
         self._read_only_bytes = read_only_end - self._code_bytes
 
     def link(self, base: int, resolve: Resolver) -> LinkedImage:
@@ -231,7 +237,10 @@ class Object:
             return shared[name] if name in shared else resolve(name)
 
         for part in self._parts:
-            part.link(image, base, look_up)
+            try:
+                part.link(image, base, look_up)
+            except (struct.error, IndexError, ValueError, KeyError, OverflowError) as error:
+                raise _unloadable(f"its relocations point outside it ({error})") from error
         return LinkedImage(image, self._code_bytes, self._read_only_bytes, defined[-1])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -166,6 +167,33 @@ def test_external_data_outside_are_refused(tmp_path: Path, location: str) -> Non
     (folder / "m.onnx").write_bytes(model.SerializeToString())
     with pytest.raises(ModelFileError, match="outside the folder"):
         tw.from_onnx(folder / "m.onnx")(np.ones((1, 4), np.float32))
+
+
+@pytest.mark.parametrize("kind", ["missing", "pipe", "folder", "short"])
+@pytest.mark.parametrize("length", [None, "-7", "99999999999999999999", "x"])
+def test_external_data_that_cannot_be_read_are_refused(tmp_path: Path, kind: str, length: str | None) -> None:
+    model, raw = _external("weights.bin")
+    if length is not None:
+        model.graph.initializer[0].external_data[2].value = length
+    path = tmp_path / "weights.bin"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "short":
+        path.write_bytes(raw[:-1])
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+    with pytest.raises(ModelFileError):
+        tw.from_onnx(tmp_path / "m.onnx")(np.ones((1, 4), np.float32))
+
+
+def test_a_model_that_is_changed_later_changes_no_program() -> None:
+    model = _linear()
+    program = tw.from_onnx(model)
+    expected = tw.from_onnx(model.SerializeToString())(np.ones((2, 4), np.float32))
+    model.graph.initializer[0].raw_data = bytes(len(model.graph.initializer[0].raw_data))
+    del model.graph.node[1:]
+    np.testing.assert_array_equal(program(np.ones((2, 4), np.float32)), expected)
 
 
 def test_damaged_files_are_refused(tmp_path: Path) -> None:

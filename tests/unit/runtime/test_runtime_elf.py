@@ -7,6 +7,7 @@ import math
 import re
 import struct
 
+import numpy as np
 import pytest
 from runtime_programs import compile_ir
 from test_runtime_relocations import arm_page, run_x86_stub, signed
@@ -301,6 +302,29 @@ def test_damaged_headers_are_refused():
     for damaged in (b"", b"\x7fELF", b"MZ" + content[2:], content[:16] + b"\3" + content[17:]):
         with pytest.raises(ProgramFileError):
             elf.load(damaged)
+
+
+@pytest.mark.parametrize("triple", [X86_TRIPLE, ARM_TRIPLE])
+def test_objects_with_hostile_tables_link_or_are_refused(triple):
+    """Words of the headers, the section table and the relocations are replaced; nothing is run."""
+    content = compile_ir(MIXED, triple)
+    random = np.random.default_rng(7)
+    section_table = struct.unpack_from("<Q", content, 40)[0]
+    places = [*range(16, 64, 2), *range(section_table, len(content) - 8, 4)]
+    outcomes = {"linked": 0, "refused": 0}
+    values = [0, 1, 2**31, 2**32 - 1, 2**40, 2**63, 2**64 - 1, len(content), 7]
+    for _ in range(600):
+        damaged = bytearray(content)
+        for at in random.choice(places, 1 + int(random.integers(3))):
+            format = random.choice(["<Q", "<I"])
+            value = values[random.integers(len(values))] & (2**64 - 1 if format == "<Q" else 2**32 - 1)
+            struct.pack_into(format, damaged, min(int(at), len(damaged) - 8), value)
+        try:
+            elf.Object(damaged).link(BASE, lambda _: BASE)
+            outcomes["linked"] += 1
+        except ProgramFileError:
+            outcomes["refused"] += 1
+    assert min(outcomes.values()) > 50
 
 
 def test_truncated_objects_are_refused_at_every_length():

@@ -40,6 +40,10 @@ def load_model(source: Any) -> LoadedModel:
     if not isinstance(proto, onnx().ModelProto):
         message = f"`from_onnx` of a {type(proto).__name__}"
         raise ModelFileError(message, help="give a path, the bytes of a model, or an `onnx.ModelProto`")
+    if proto is source:
+        # Programs are traced later, for the sizes of each call: the caller may change the model in the meantime.
+        proto = onnx().ModelProto()
+        proto.CopyFrom(source)
     if not proto.HasField("graph"):
         raise ModelFileError("the model has no graph", help="is it an ONNX file?")
     return LoadedModel(proto, folder, _versions(proto.opset_import))

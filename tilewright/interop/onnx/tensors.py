@@ -178,6 +178,8 @@ def _external(tensor: Proto, folder: Path | None, what: str) -> bytes:
         offset, length = int(entries.get("offset") or 0), int(entries.get("length") or -1)
         if offset < 0 or length < -1:
             raise ValueError(f"bytes from {offset}, {length} of them")
+        if not file.is_file():  # opening a pipe would wait for somebody to write to it
+            raise ValueError(f"{location!r} is no regular file" if file.exists() else f"there is no file {location!r}")
         with file.open("rb") as opened:
             size = file.stat().st_size
             opened.seek(offset)
