@@ -97,7 +97,7 @@ def overlaps_itself(array: np.ndarray[Any, Any]) -> bool:
         return True
     starts = np.zeros(1, np.int64)
     for stride, size in axes:
-        starts = np.add.outer(starts, stride * np.arange(size)).reshape(-1)
+        starts = (starts[:, None] + stride * np.arange(size, dtype=np.int64)).reshape(-1)
     return bool((np.diff(np.sort(starts)) < array.itemsize).any())
 
 

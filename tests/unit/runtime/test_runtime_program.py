@@ -596,7 +596,8 @@ def test_error_classes_are_ours():
         ((0, 4), (0, 0), False),
         ((2, 3), (4, 8), False),
         ((2, 3), (12, 8), False),
-        ((3, 3), (12, 8), True),
+        ((3, 3), (12, 8), False),
+        ((3, 4), (12, 6), True),
     ],
 )
 def test_an_output_whose_elements_share_memory_is_refused(shape, strides, overlaps):
