@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import FunctionType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeGuard
 
 import numpy as np
 
@@ -66,7 +66,7 @@ _PYTHON_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.In: lambda a, b: a in b,
     ast.NotIn: lambda a, b: a not in b,
 }
-_METHODS = frozenset(
+METHODS = frozenset(
     [
         "astype",
         "reshape",
@@ -260,7 +260,11 @@ class Expressions(ABC):
     def _UnaryOp(self, node: ast.UnaryOp) -> Any:
         value = self.evaluate(node.operand)
         if isinstance(node.op, ast.Not):
+            if _is_flag(value) or isinstance(value, Affine | TileIndex):
+                return self.at(node, functions.call_handler, self.b, "logical_not", [value], {})
             return not self.condition(node, value, "`not`", "write `~mask`")
+        if isinstance(node.op, ast.Invert) and isinstance(value, bool):
+            return not value  # as of a tile of bools, so that a flag may become one
         if not isinstance(value, TRACED):
             return self.python(node, _UNARY[type(node.op)], value)
         if isinstance(node.op, ast.UAdd):
@@ -304,13 +308,21 @@ class Expressions(ABC):
     def _BoolOp(self, node: ast.BoolOp) -> Any:
         is_and = isinstance(node.op, ast.And)
         value: Any = is_and
+        flag: TileValue | None = None
         for part in node.values:
             value = self.evaluate(part)
+            if _is_flag(value) or (flag is not None and isinstance(value, bool)):
+                fn = "bitwise_and" if is_and else "bitwise_or"
+                flag = value if flag is None else self.at(node, self.b.map, fn, flag, value)
+                continue
             symbol = "&" if is_and else "|"
+            if flag is not None:
+                what = f"`{'and' if is_and else 'or'}` of a bool scalar and something else"
+                self.fail(part, DataDependentShapeError, what, f"write `(a) {symbol} (b)`")
             word = "`and`" if is_and else "`or`"
             if self.condition(part, value, word, f"write `(a) {symbol} (b)`") != is_and:
                 return value
-        return value
+        return value if flag is None else flag
 
     def condition(self, node: ast.AST, value: Any, what: str, help: str) -> bool:
         """The truth of a compile-time value."""
@@ -385,9 +397,9 @@ class Expressions(ABC):
         if isinstance(owner, TileValue):
             if name in ("T", "mT"):
                 return self.at(node, functions.transpose if name == "T" else functions.matrix_transpose, self.b, owner)
-            if name in _METHODS:
+            if name in METHODS:
                 return Method(owner, name)
-            close = difflib.get_close_matches(name, [*_METHODS, *_TYPE_ATTRIBUTES, "T", "mT"], 1)
+            close = difflib.get_close_matches(name, [*METHODS, *_TYPE_ATTRIBUTES, "T", "mT"], 1)
             help = f"did you mean `{close[0]}`?" if close else "use the functions of `tw`"
             self.fail(node, UnknownNameError, f"a tile has no attribute `{name}`", help)
         if isinstance(owner, Ref):
@@ -451,7 +463,7 @@ class Expressions(ABC):
             return self._inlined(node, helper, args, keywords)
         if not traced:
             return self.python(node, function, *args, **keywords)
-        return self._builtin(node, function, args)
+        return self._builtin(node, function, args, keywords)
 
     def _array_function(
         self, node: ast.Call, function: Any, args: list[Any], keywords: dict[str, Any], *, traced: bool
@@ -465,15 +477,16 @@ class Expressions(ABC):
             error.location = self.frame.source.location(node)  # it took the kernel's caller for the user's line
             raise
 
-    def _builtin(self, node: ast.Call, function: Any, args: list[Any]) -> Any:
+    def _builtin(self, node: ast.Call, function: Any, args: list[Any], keywords: dict[str, Any]) -> Any:
         """The Python builtins that make sense for tiles."""
         (first, *rest) = args or [None]
-        if function is abs:
+        is_unary = len(args) == 1 and not keywords
+        if function is abs and is_unary:
             return self.at(node, self.b.map, "absolute", first)
-        if function is len and isinstance(first, TileValue | Ref) and first.type.rank:
+        if function is len and is_unary and isinstance(first, TileValue | Ref) and first.type.rank:
             return first.type.shape[0]
-        if any(function is each for each in (tuple, list, zip, enumerate, reversed, isinstance, type)):
-            return self.python(node, function, *args)
+        if any(function is each for each in (abs, len, tuple, list, zip, enumerate, reversed, isinstance, type)):
+            return self.python(node, function, *args, **keywords)
         what = getattr(function, "__name__", type(function).__name__)
         if any(function is each for each in (int, float, bool)):
             help = "keep it a tile: `.astype(tw.i32)`; what a tile holds is not known at compile time"
@@ -482,7 +495,7 @@ class Expressions(ABC):
             help = "use compile-time bounds, and `tw.where` to skip what is beyond"
             self.fail(node, DataDependentShapeError, "`range` with a bound known only at run time", help)
         if function is print:
-            return self.at(node, functions.print_, self.b, *args)
+            return self.at(node, functions.call_handler, self.b, "print", args, keywords)
         ours = registered_names()
         public = {"min": "minimum", "max": "maximum"}.get(what, what) if rest else what
         close = difflib.get_close_matches(public, ours, 1)
@@ -558,6 +571,11 @@ def _decided(fn: str, difference: tuple[int, int]) -> bool | None:
         return None if low <= 0 <= high else fn == "not_equal"
     ends = {compare(low, 0), compare(high, 0)}
     return ends.pop() if len(ends) == 1 else None
+
+
+def _is_flag(value: Any) -> TypeGuard[TileValue]:
+    """Whether a value is one truth value, known at run time."""
+    return isinstance(value, TileValue) and not value.shape and value.type.dtype.is_bool
 
 
 def _is_traced(values: Any) -> bool:
