@@ -134,7 +134,7 @@ class _ByDefinition:
 
         shared_bytes = self.unit.machine.memory_of(SHARED).bytes
 
-        def call(callee: str, operands: list[Any]) -> list[Any]:
+        def call(callee: str, operands: Sequence[Any]) -> list[Any]:
             return run_call(self.unit.kernel(callee), operands, self.seed, shared_bytes)
 
         results = Interpreter(self.unit.constants, call).run(self.unit.main.body.block, list(arrays))

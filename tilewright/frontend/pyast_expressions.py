@@ -307,20 +307,20 @@ class Expressions(ABC):
 
     def _BoolOp(self, node: ast.BoolOp) -> Any:
         is_and = isinstance(node.op, ast.And)
+        word, symbol = ("`and`", "&") if is_and else ("`or`", "|")
+        help = f"write `(a) {symbol} (b)`"
         value: Any = is_and
-        flag: TileValue | None = None
+        flag: Any = None  # of the flags so far: all of them are evaluated, which has no effects
         for part in node.values:
             value = self.evaluate(part)
-            if _is_flag(value) or (flag is not None and isinstance(value, bool)):
-                fn = "bitwise_and" if is_and else "bitwise_or"
-                flag = value if flag is None else self.at(node, self.b.map, fn, flag, value)
-                continue
-            symbol = "&" if is_and else "|"
-            if flag is not None:
-                what = f"`{'and' if is_and else 'or'}` of a bool scalar and something else"
-                self.fail(part, DataDependentShapeError, what, f"write `(a) {symbol} (b)`")
-            word = "`and`" if is_and else "`or`"
-            if self.condition(part, value, word, f"write `(a) {symbol} (b)`") != is_and:
+            if flag is None and _is_flag(value):
+                flag = value
+            elif flag is not None:
+                if not _is_flag(value) and not isinstance(value, bool):
+                    message = f"{word} of a bool scalar and something else"
+                    self.fail(part, DataDependentShapeError, message, help)
+                flag = self.at(node, self.b.map, "bitwise_and" if is_and else "bitwise_or", flag, value)
+            elif self.condition(part, value, word, help) != is_and:
                 return value
         return value if flag is None else flag
 
@@ -485,7 +485,7 @@ class Expressions(ABC):
             return self.at(node, self.b.map, "absolute", first)
         if function is len and is_unary and isinstance(first, TileValue | Ref) and first.type.rank:
             return first.type.shape[0]
-        if any(function is each for each in (abs, len, tuple, list, zip, enumerate, reversed, isinstance, type)):
+        if any(function is each for each in (abs, len, tuple, list, zip, enumerate, reversed, isinstance, type, slice)):
             return self.python(node, function, *args, **keywords)
         what = getattr(function, "__name__", type(function).__name__)
         if any(function is each for each in (int, float, bool)):

@@ -6,7 +6,7 @@ import ast
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from xdsl.dialects.builtin import IndexType
@@ -533,7 +533,8 @@ def _same(a: Any, b: Any) -> bool:
     if isinstance(a, TileValue | Ref) or type(a) is not type(b):
         return False
     if isinstance(a, tuple | list):
-        return len(a) == len(b) and all(_same(x, y) for x, y in zip(a, b, strict=True))
+        own, other = [*cast("Sequence[Any]", a)], [*b]
+        return len(own) == len(other) and all(map(_same, own, other))
     try:
         return bool(a == b) and (not isinstance(a, float) or math.copysign(1, a) == math.copysign(1, b))
     except (TypeError, ValueError):
