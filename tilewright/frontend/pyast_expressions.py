@@ -67,25 +67,10 @@ _PYTHON_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.NotIn: lambda a, b: a not in b,
 }
 METHODS = frozenset(
-    [
-        "astype",
-        "reshape",
-        "sum",
-        "prod",
-        "max",
-        "min",
-        "mean",
-        "var",
-        "all",
-        "any",
-        "argmax",
-        "argmin",
-        "sort",
-        "transpose",
-        "squeeze",
-        "expand_dims",
-        "broadcast_to",
-    ]
+    (
+        *("astype", "reshape", "sum", "prod", "max", "min", "mean", "var", "all", "any", "argmax", "argmin", "sort"),
+        *("transpose", "squeeze", "expand_dims", "broadcast_to"),
+    )
 )
 _UNSUPPORTED: dict[type[ast.expr], tuple[str, str]] = {
     ast.Lambda: ("a lambda", "define a helper with `def` outside the kernel"),
