@@ -285,6 +285,10 @@ CASES = [
         *("z = [x[i]]\nif n[0] > 0: w = z.insert(0, x[i] * 2)\ny[i] = z[0]", UnsupportedSyntaxError),
         *("a call of `insert` with tiles", "z.insert(0, x[i] * 2)", "use `tw.assert_`"),
     ),
+    (
+        *("z = []\nif n[0] > 0: z.append(1)\ny[i] = x[i] * len(z)", UnsupportedSyntaxError),
+        *("`.append` inside a loop or a choice", "z.append(1)", "a new value"),
+    ),
     # points that store to the same elements
     *(
         (f"for i, j in tw.grid(x, (b, 4)): {body}", RaceError, f"differ only in `{name}`", marked, help)

@@ -206,11 +206,12 @@ def main() -> int:
     parser.add_argument("--kernels", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", help="part of a mutant's name")
+    parser.add_argument("--from", type=int, default=1, dest="first", help="number of the first mutant")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
-    chosen = [mutant for mutant in PLANTED if arguments.only in mutant.name]
+    chosen = [mutant for mutant in PLANTED[arguments.first - 1 :] if arguments.only in mutant.name]
     missed = 0
-    for number, mutant in enumerate(chosen, 1):
+    for number, mutant in enumerate(chosen, arguments.first):
         start = time.monotonic()
         found = hunt(mutant, range(arguments.seed, arguments.seed + arguments.kernels), kind_of)
         missed += found is None

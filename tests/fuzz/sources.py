@@ -37,7 +37,14 @@ EXPRESSIONS: dict[str, Sequence[str]] = {
     "a": (
         *("tw.sum({m}, axis=0)", "tw.max({m}, axis=0)", "{m}[2]", "{r}[0]", "{r}.reshape((8,))", "{r}.squeeze(0)"),
         *("{t}[:, 1]", "tw.cumsum({a}, axis=0)", "tw.cumsum({a}, axis=0, reverse=True)", "tw.broadcast_to({s}, (8,))"),
-        *("tw.max({t}, axis=1)", "tw.dot({r}, {m}.T)[0, 0] + {a}", "tw.sort({a})", "{a} * {s}", "{r}.T[:, 0]"),
+        *(
+            "tw.max({t}, axis=1)",
+            "tw.dot({r}, {m}.T)[0, 0] + {a}",
+            "tw.sort({a})",
+            "tw.sort(x[p * 4 : p * 4 + 8] + {s})",
+            "{a} * {s}",
+            "{r}.T[:, 0]",
+        ),
         "tw.where({a} > {s}, {a}, {s} + 1)",
         "tw.dot({t}, {c}[:, None])[:, 0]",
     ),
@@ -58,6 +65,8 @@ EXPRESSIONS: dict[str, Sequence[str]] = {
         *("tw.dot({r}, {a}[:, None])[0, 0]", "{c}[1]", "tw.sum({t} + 1)", "tw.min({r} + {s})", "tw.sum({a}[0:8:2])"),
         "tw.max(tw.sum({m}, axis=1))",
         "tw.sum(tw.broadcast_to({s}, (8,)) + 1)",
+        "tw.dot(tw.full((1, 8), 1.0, tw.f32), {a}[:, None] + 1)[0, 0]",
+        "tw.dot({r} + 1, tw.full((8, 1), 1.0, tw.f32))[0, 0]",
     ),
     "r": (
         *("{a}[None]", "{m}[1:2]", "tw.expand_dims({a}, 0)", "tw.max({m}, axis=0, keepdims=True)"),
@@ -152,7 +161,7 @@ class SourceMaker:
     def expression(self, kind: str) -> str:
         """A template, seldom one that may be refused."""
         template = self.pick(EXPRESSIONS[kind])
-        rare = "concat" in template or "sort" in template
+        rare = "concat" in template or "sort({" in template
         return self.pick(EXPRESSIONS[kind]) if rare and self.random.random() < 0.8 else template
 
     def loaded(self, kind: str) -> str:
@@ -255,8 +264,9 @@ def generate(seed: int) -> Source:
     m.line(f"ys[p] = {last['s']} + tw.max({m.name('c')}) * tw.sum({m.name('t')} * 0 + 1)")
     m.line(f"yw[p * 8 - 3 : p * 8 + 5] = {m.name('a')}")
     for place in range(OBSERVED):
-        reduction = m.pick(("tw.sum({} * 0 + 1)", "tw.sum({} + 1)", "tw.max({} - 9)", "tw.min({} + 9)"))
-        m.line(f"yq[p, {place}] = tw.clip({reduction.format(m.operand(m.pick('aamrct'), 2))}, -99, 99)")
+        reduction = m.pick(("tw.sum({} * 0 + 1)", "tw.sum({} + 1)", "tw.max({} - 9)", "tw.min({} + 9)", "{}"))
+        kind = "s" if reduction == "{}" else m.pick("aamrct")
+        m.line(f"yq[p, {place}] = tw.clip({reduction.format(m.operand(kind, 2))}, -99, 99)")
     header = [
         "import tilewright as tw",
         "",

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import FunctionType
-from typing import Any, NoReturn, TypeGuard
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -25,9 +25,18 @@ from tilewright.errors import (
 from tilewright.frontend import pyast_functions as functions
 from tilewright.frontend import pyast_indexing as indexing
 from tilewright.frontend.pyast_builder import KernelBuilder
-from tilewright.frontend.pyast_registry import handler_of, registered_names
-from tilewright.frontend.pyast_source import FunctionSource, free_values, is_ours, plain_function, source_of
-from tilewright.frontend.pyast_values import Affine, Grid, Ref, Steps, TileIndex, TileValue, is_integer
+from tilewright.frontend.pyast_registry import handler_of, registered_names, uses_tiles
+from tilewright.frontend.pyast_source import FunctionSource, is_ours, plain_function, source_of
+from tilewright.frontend.pyast_values import (
+    Affine,
+    Grid,
+    Ref,
+    Steps,
+    TileIndex,
+    TileValue,
+    as_affine,
+    is_flag,
+)
 
 MAX_INLINE_DEPTH = 32
 TRACED = (TileValue, Affine, TileIndex, Ref)
@@ -227,7 +236,7 @@ class Expressions(ABC):
 
     def _affine(self, node: ast.AST, fn: str, left: Any, right: Any) -> Affine | None:
         """Arithmetic on index integers, where the result is one; None otherwise."""
-        a, b = _as_affine(left), _as_affine(right)
+        a, b = as_affine(left), as_affine(right)
         if a is None or b is None:
             return None
         if fn == "add":
@@ -245,7 +254,7 @@ class Expressions(ABC):
     def _UnaryOp(self, node: ast.UnaryOp) -> Any:
         value = self.evaluate(node.operand)
         if isinstance(node.op, ast.Not):
-            if _is_flag(value) or isinstance(value, Affine | TileIndex):
+            if is_flag(value) or isinstance(value, Affine | TileIndex):
                 return self.at(node, functions.call_handler, self.b, "logical_not", [value], {})
             return not self.condition(node, value, "`not`", "write `~mask`")
         if isinstance(node.op, ast.Invert) and isinstance(value, bool):
@@ -254,7 +263,7 @@ class Expressions(ABC):
             return self.python(node, _UNARY[type(node.op)], value)
         if isinstance(node.op, ast.UAdd):
             return value
-        affine = _as_affine(value)
+        affine = as_affine(value)
         if isinstance(node.op, ast.USub) and affine is not None:
             return -affine
         return self.at(node, self.b.map, "negative" if isinstance(node.op, ast.USub) else "bitwise_not", value)
@@ -283,7 +292,7 @@ class Expressions(ABC):
         traced = isinstance(left, TRACED), isinstance(right, TRACED)
         if not any(traced):
             return self.python(node, python, left, right)
-        a, b = _as_affine(left), _as_affine(right)
+        a, b = as_affine(left), as_affine(right)
         if a is not None and b is not None and (known := _decided(fn, (a - b).range)) is not None:
             return known
         if fn in ("equal", "not_equal") and (left is None or right is None or isinstance(left, str)):
@@ -298,10 +307,10 @@ class Expressions(ABC):
         flag: Any = None  # of the flags so far: all of them are evaluated, which has no effects
         for part in node.values:
             value = self.evaluate(part)
-            if flag is None and _is_flag(value):
+            if flag is None and is_flag(value):
                 flag = value
             elif flag is not None:
-                if not _is_flag(value) and not isinstance(value, bool):
+                if not is_flag(value) and not isinstance(value, bool):
                     message = f"{word} of a bool scalar and something else"
                     self.fail(part, DataDependentShapeError, message, help)
                 flag = self.at(node, self.b.map, "bitwise_and" if is_and else "bitwise_or", flag, value)
@@ -447,8 +456,18 @@ class Expressions(ABC):
         if helper is not None and (traced or hasattr(function, "__wrapped__") or uses_tiles(helper)):
             return self._inlined(node, helper, args, keywords)
         if not traced:
+            self._check_change(node, function)
             return self.python(node, function, *args, **keywords)
         return self._builtin(node, function, args, keywords)
+
+    def _check_change(self, node: ast.Call, function: Any) -> None:
+        """Refuse to change a list in place where a path of run time decides whether, or how often, it happens."""
+        owner = getattr(function, "__self__", None)
+        if self.runtime_depth == self.frame.runtime_depth or not isinstance(owner, list | dict | set):
+            return
+        if function.__name__ in _CHANGES:
+            what = f"`.{function.__name__}` inside a loop or a choice made at run time"
+            self.unsupported(node, what, "assign a new value to a name, or decide at compile time")
 
     def _array_function(
         self, node: ast.Call, function: Any, args: list[Any], keywords: dict[str, Any], *, traced: bool
@@ -530,20 +549,19 @@ class Expressions(ABC):
 
 
 _COMPILE_TIME = frozenset({"cdiv"})
+# Methods that change a list, dict or set in place.
+_CHANGES = frozenset(
+    (
+        *("add", "append", "clear", "discard", "extend", "insert", "pop", "popitem", "remove", "reverse", "setdefault"),
+        *("sort", "update"),
+    )
+)
 _TYPE_ATTRIBUTES: dict[str, Callable[[Any], Any]] = {
     "shape": lambda type: type.shape,
     "dtype": lambda type: type.dtype,
     "ndim": lambda type: type.rank,
     "size": lambda type: type.size,
 }
-
-
-def _as_affine(value: Any) -> Affine | None:
-    if isinstance(value, Affine):
-        return value
-    if isinstance(value, TileIndex):
-        return value.number
-    return Affine(int(value)) if is_integer(value) else None
 
 
 def _decided(fn: str, difference: tuple[int, int]) -> bool | None:
@@ -558,11 +576,6 @@ def _decided(fn: str, difference: tuple[int, int]) -> bool | None:
     return ends.pop() if len(ends) == 1 else None
 
 
-def _is_flag(value: Any) -> TypeGuard[TileValue]:
-    """Whether a value is one truth value, known at run time."""
-    return isinstance(value, TileValue) and not value.shape and value.type.dtype.is_bool
-
-
 def _is_traced(values: Any) -> bool:
     for value in values:
         if isinstance(value, TRACED):
@@ -570,22 +583,5 @@ def _is_traced(values: Any) -> bool:
         if isinstance(value, tuple | list) and _is_traced(value):
             return True
         if isinstance(value, dict) and _is_traced(value.values()):
-            return True
-    return False
-
-
-def uses_tiles(helper: FunctionType, seen: frozenset[FunctionType] = frozenset()) -> bool:
-    """Whether a helper calls functions of kernels, itself or through others; it must then be compiled, not run."""
-    if helper in seen or is_ours(helper):
-        return False
-    try:
-        values = free_values(source_of(helper)).values()
-    except TilewrightError:
-        return False
-    for value in values:
-        if handler_of(value) is not None:
-            return True
-        inner = plain_function(value)
-        if inner is not None and uses_tiles(inner, seen | {helper}):
             return True
     return False

@@ -231,6 +231,20 @@ class TileValue:
         return f"a tile {self.type}"
 
 
+def as_affine(value: Any) -> Affine | None:
+    """A value as an index integer, if it is one."""
+    if isinstance(value, Affine):
+        return value
+    if isinstance(value, TileIndex):
+        return value.number
+    return Affine(int(value)) if is_integer(value) else None
+
+
+def is_flag(value: Any) -> TypeGuard[TileValue]:
+    """Whether a value is one truth value, known at run time."""
+    return isinstance(value, TileValue) and not value.shape and value.type.dtype.is_bool
+
+
 def no_edges(rank: int) -> Edges:
     return ((),) * (rank + 1)
 
