@@ -181,7 +181,6 @@ PLANTED = (
     _merges(
         "edges before a loop hold in all trips", "changed_edges", "if before != after and", "if after - before and"
     ),
-    _merges("edges before a loop hold after it", "edges_after_loop", "e.guard not in guards or any(", "True or any("),
     # names
     _compiler(
         "names of one branch leak",
@@ -190,7 +189,12 @@ PLANTED = (
         "if all(isinstance(value, LoopLocal) for value in values):",
     ),
     _compiler("names of branches keep the first value", "_choice", "elif _same(*values):", "elif True:"),
-    _compiler("names of loops leak", "_forget", "if keep:", "if True:"),
+    _compiler(
+        "names of loops leak",
+        "_attempt",
+        "after, self.frame.names = self.frame.names, before",
+        "after = self.frame.names",
+    ),
 )
 
 

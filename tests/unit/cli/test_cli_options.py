@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from cli_support import CommandLine
 
-import tilewright as tw
 from tilewright.options import specs
 
 VALUES = {
@@ -46,7 +45,7 @@ PAIRS = [(command, spec.name) for command in REFUSED for spec in specs()]
 
 
 def words(command: str, functions: Path, folder: Path) -> list[str]:
-    """A command line that would take a while, or fails for another reason than its options."""
+    """A command line that ends soon, mostly with an error that is not about its options."""
     verb = command.split()
     if command == "run a program":
         path = folder / "saved.twp"
@@ -54,9 +53,7 @@ def words(command: str, functions: Path, folder: Path) -> list[str]:
         return ["run", str(path)]
     if command == "run a script":
         path = folder / "script.py"
-        path.write_text(
-            "import tilewright as tw\nprint(tw.current_options() if hasattr(tw, 'current_options') else 1)\n"
-        )
+        path.write_text("print(1)\n")
         return ["run", str(path)]
     if command == "bench":
         return ["bench", "no such suite"]
@@ -95,7 +92,7 @@ def test_all_options_have_a_value_here() -> None:
 def test_check_runs_the_target(tilewright: CommandLine, functions: Path) -> None:
     for target in ("cpu:x86-64-v3", "cuda:sm_90a", "grid:wormhole"):
         run = tilewright("check", f"{functions}::count", "--target", target, "--json")
-        assert run.exit_code == (1 if "NO" in run.stdout else 0), run.stderr
+        assert run.exit_code == 0, run.stderr
         assert run.document["targets"] == ["interp", target]
         assert run.document["agrees"] is True
     for target, sentence in (
@@ -147,9 +144,9 @@ def test_seeds_are_seen_in_the_document(tilewright: CommandLine, functions: Path
     assert tilewright("check", f"{functions}::count", "--seed", "5", "--json").document["seed"] == 5
 
 
-EFFECTS: dict[str, Callable[[Path, Path], bool]] = {
-    "dump_dir": lambda folder, _: any((folder / "dump").rglob("*")),
-    "events_file": lambda folder, _: bool((folder / "events.jsonl").read_text()),
+EFFECTS: dict[str, Callable[[Path], bool]] = {
+    "dump_dir": lambda folder: any((folder / "dump").rglob("*")),
+    "events_file": lambda folder: bool((folder / "events.jsonl").read_text()),
 }
 
 
@@ -158,7 +155,7 @@ EFFECTS: dict[str, Callable[[Path, Path], bool]] = {
 def test_files_are_written(tilewright: CommandLine, functions: Path, tmp_path: Path, verb: str, option: str) -> None:
     run = tilewright(verb, f"{functions}::scale", *flag_of(option, tmp_path))
     assert run.exit_code == 0, run.stderr
-    assert EFFECTS[option](tmp_path, functions)
+    assert EFFECTS[option](tmp_path)
 
 
 def test_scripts_run_with_all_options(tilewright: CommandLine, tmp_path: Path) -> None:
@@ -175,4 +172,3 @@ def test_scripts_run_with_all_options(tilewright: CommandLine, tmp_path: Path) -
             shown = {"512MiB": str(2**29), "1GiB": str(2**30)}.get(wanted, wanted)
             assert str(found[option]) == shown
     assert found["cache"] is False
-    assert tw is not None
