@@ -171,6 +171,12 @@ class OverlapError(TilewrightError):
     code = "TW0402"
 
 
+class RaceError(TilewrightError):
+    """Points of a kernel's grid, which run in any order, store to one element, or one reads what another stores."""
+
+    code = "TW0405"
+
+
 class ResourceExhausted(TilewrightError):
     """The memory plan does not fit the limit; carries the table of largest live buffers."""
 

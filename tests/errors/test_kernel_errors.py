@@ -21,6 +21,7 @@ from tilewright.errors import (
     KernelSignatureError,
     OutOfBoundsError,
     OverlapError,
+    RaceError,
     ShapeError,
     TargetError,
     TilewrightError,
@@ -28,6 +29,7 @@ from tilewright.errors import (
     UnsupportedOnTargetError,
     UnsupportedSyntaxError,
 )
+from tilewright.targets.interp.kernels import bounds_checked
 
 _numbers = itertools.count()
 
@@ -242,6 +244,61 @@ CASES = [
     ("tw.assert_(b == 5, 'five')", ArgumentError, "does not hold at compile time: five", None, "sizes"),
     ("z = (1, 2)\nfor t in range(20): z = (t, 2)", UnsupportedSyntaxError, "`z` is a tuple", None, "name of its own"),
     ("z = tw.load(x, i, fill='a')", ArgumentError, "`fill` is 'a'", None, "number"),
+    ("z = abs(x[i], 3)", ArgumentError, "abs() takes exactly one argument", "abs(x[i], 3)", "compile time"),
+    ("z = len(x, 3)", ArgumentError, "len() takes exactly one argument", "len(x, 3)", "compile time"),
+    ("print(x[i], sep='')", ArgumentError, "`print` has no keyword `sep`", "print(x[i], sep='')", "print(*values)"),
+    ("tw.store(y, i)", ArgumentError, "missing a required argument", "tw.store(y, i)", "store(array, index, value)"),
+    ("tw.store(y, i, x[i], 4)", ArgumentError, "too many positional", "tw.store(y, i, x[i], 4)", "store(array,"),
+    (
+        *("tw.store(y, i, x[i], mask=x[i] > 0)", ArgumentError, "`store` has no keyword `mask`"),
+        *("tw.store(y, i, x[i], mask=x[i] > 0)", "`y[i] = tw.where(mask, value, y[i])`"),
+    ),
+    (
+        *("z = tw.load(x, i, mask=x[i] > 0)", ArgumentError, "`load` has no keyword `mask`"),
+        *("tw.load(x, i, mask=x[i] > 0)", "tw.where(mask, x[i], other)"),
+    ),
+    # names that only some paths assign
+    *(
+        (body, UnknownNameError, "`z` is assigned only inside one branch of an `if`", "z", "before it")
+        for body in (
+            "if n[0] > 0:\n    z = x[i]\ny[i] = z",
+            "if n[0] > 0: z = x[i]\nif n[0] > 1: z = x[i]\ny[i] = z",
+            "for t in range(3):\n    if n[0] > t: z = x[i]\ny[i] = z",
+            "if n[0] > 0:\n    if n[1] > 0: z = x[i]\n    else: z = x[i] * 2\ny[i] = z",
+            "if n[0] > 0: z = x[i]\nelse:\n    if n[1] > 0: z = x[i] * 2\ny[i] = z",
+            "if n[0] > 0: z = x[i]\nfor t in range(20):\n    if n[1] > t: z = x[i]\ny[i] = z",
+            "for t in range(20):\n    if n[0] > t: z = x[i]\n    y[i] = z",
+            "if n[0] > 0: z = 3\nif n[0] > 1: z = 3\ny[i] = x[i] + z",
+            "if n[0] > 0: z, w = x[i], 1\nif n[0] > 1: w, z = 2, x[i]\ny[i] = z",
+        )
+    ),
+    *(
+        (body, UnknownNameError, "`t` is assigned only inside the loop over `t`", "t", "before it")
+        for body in (
+            "for t in range(20): z = x[i]\ny[i] = x[i] + t",
+            "t = 3\nfor t in range(20): z = x[i]\ny[i] = x[i] + t",
+            "t = x[i]\nfor t in range(20): z = x[i]\ny[i] = t",
+            "t = 3\nfor k in range(20):\n    y[i] = x[i] + t\n    for t in range(20): z = x[i]",
+        )
+    ),
+    (
+        *("z = [x[i]]\nif n[0] > 0: w = z.insert(0, x[i] * 2)\ny[i] = z[0]", UnsupportedSyntaxError),
+        *("a call of `insert` with tiles", "z.insert(0, x[i] * 2)", "use `tw.assert_`"),
+    ),
+    (
+        *("z = []\nif n[0] > 0: z.append(1)\ny[i] = x[i] * len(z)", UnsupportedSyntaxError),
+        *("`.append` inside a loop or a choice", "z.append(1)", "a new value"),
+    ),
+    # points that store to the same elements
+    *(
+        (f"for i, j in tw.grid(x, (b, 4)): {body}", RaceError, f"differ only in `{name}`", marked, help)
+        for body, name, marked, help in (
+            ("y[i, 0:4] = x[i, j]", "j", "y[i, 0:4]", "index `y` with `j`"),
+            ("y[0] = 1.0", "i", "y[0]", "walk it with `tw.steps`"),
+            ("y[i, j.index : j.index + 4] = x[i, j]", "j", "y[i, j.index : j.index + 4]", "`tw.steps`"),
+            ("y[i, j.index // 2] = 1.0", "j", "y[i, j.index // 2]", "`tw.steps`"),
+        )
+    ),
 ]
 
 
@@ -513,7 +570,7 @@ def test_kernel_functions_belong_into_kernels() -> None:
             call()
 
 
-def test_the_interpreter_checks_elements_named_by_integers() -> None:
+def test_single_positions_outside_are_reported_where_that_is_asked_for() -> None:
     @tw.kernel
     def pick(x: tw.In["N"], which: tw.In["M"], y: tw.Out["M"]):
         for i in tw.grid(which, None):
@@ -526,14 +583,16 @@ def test_the_interpreter_checks_elements_named_by_integers() -> None:
 
     x = np.arange(6, dtype=np.float32)
     with tw.options(target="interp"):
-        assert pick(x, np.array([5, 0]))[0] == 5
-        with pytest.raises(OutOfBoundsError, match="element 6 is outside axis 0") as caught:
-            pick(x, np.array([5, 6]))
-        assert caught.value.location is not None
-        assert "y[i] = x[which[i]]" in caught.value.location.snippet()
-        y = np.zeros(3, np.float32)
-        with pytest.raises(OutOfBoundsError, match="element 6"):
-            every_third(x, y)
+        assert pick(x, np.array([5, 6])).tolist() == [5, 0]
+        with bounds_checked():
+            assert pick(x, np.array([5, 0]))[0] == 5
+            with pytest.raises(OutOfBoundsError, match="element 6 is outside axis 0") as caught:
+                pick(x, np.array([5, 6]))
+            assert caught.value.location is not None
+            assert "y[i] = x[which[i]]" in caught.value.location.snippet()
+            y = np.zeros(3, np.float32)
+            with pytest.raises(OutOfBoundsError, match="element 6"):
+                every_third(x, y)
 
 
 def test_assertions_and_prints_run_on_the_interpreter(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,8 @@
 
 A random kernel (`tile_steps.py`) runs by the semantics of the `tile` phase, by the semantics of the `scheduled` phase
 after each pass, and as native code; with a target `cuda:CHIP` by the definitions of its schedule, which check that all
-accesses are in order, and as PTX on an emulator. All must agree, except on what the first leaves undefined.
+accesses are in order, and as PTX on an emulator. All must agree, except on what the first leaves undefined. Kernels as
+source text, with names, branches and edges, are those of `sources.py`.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import cyclopts
 
 from tilewright import __version__
-from tilewright.cli.flags import given_options
+from tilewright.cli.flags import given_options, refuse_unused
 from tilewright.cli.report import Report, encode, make_console
 from tilewright.errors import TilewrightError
 from tilewright.options import Options, current, options
@@ -72,7 +72,9 @@ def _run(tokens: Sequence[str]) -> int:
     as_json = flags is not None and flags.json
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(options(Options.from_cli(given_options(flags))))
+            given = given_options(flags)
+            refuse_unused(command.__module__.rpartition(".")[2], given)
+            stack.enter_context(options(Options.from_cli(given)))
             result = command(*bound.args, **bound.kwargs)
             return _present(result, as_json)
         except TilewrightError as error:

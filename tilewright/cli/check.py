@@ -1,9 +1,11 @@
-"""`tilewright check`: the interpreter and the native code agree on a function."""
+"""`tilewright check`: the interpreter and the code of a target agree on a function."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
@@ -11,6 +13,7 @@ from cyclopts import Parameter
 from tilewright.cli.flags import Flags
 from tilewright.cli.loading import Target, find_target, random_array
 from tilewright.cli.report import Report, make_table
+from tilewright.errors import ArgumentError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,10 +22,12 @@ if TYPE_CHECKING:
 
     Argument = ArrayType | dict[str, "Argument"] | list["Argument"] | tuple["Argument", ...] | float | str | None
 
-REFERENCE, CHECKED = "interp", "cpu"
+REFERENCE = "interp"
 
 # Relative to the largest element of the reference: room for sums in another order, none for a wrong element.
 _TOLERANCES = {"f64": 1e-11, "f32": 1e-4, "f16": 1e-2, "bf16": 5e-2}
+# Matrix units of grids take 11 bits of an f32 operand.
+_GRID_TOLERANCES = _TOLERANCES | {"f32": 2e-3}
 
 
 @dataclass(frozen=True)
@@ -42,16 +47,21 @@ def check(
     *,
     arguments: Annotated[str | None, Parameter(name="--args")] = None,
     seed: int = 0,
+    bounds: Annotated[bool, Parameter(negative="")] = False,
     flags: Flags | None = None,
 ) -> Report:
-    """Compile a function with all verifiers on, and compare the interpreter with native code on random inputs.
+    """Compile a function for a target with all verifiers on, and compare it with the interpreter on random inputs.
 
-    Exits with 1 when they differ by more than the tolerance of the result's type (f64 1e-11, f32 1e-4, f16 1e-2,
-    bf16 5e-2, relative to the largest element; integers and bools exactly).
+    Programs for the CPU run as native code, those for a grid of cores on its simulator, those for GPUs by the
+    definitions of their scheduled operations, which report accesses in no order; no device is needed. The interpreter
+    reports grid points that touch the same elements. Exits with 1 when results differ by more than the tolerance of
+    their type (f64 1e-11, f32 1e-4, on grids 2e-3, f16 1e-2, bf16 5e-2, relative to the largest element; integers and
+    bools exactly).
 
     For example:
 
         tilewright check model.py::attention --args '(8, 128, 64):f32, (8, 128, 64):f32, (8, 128, 64):f32'
+        tilewright check examples/kernels/matmul.py::matmul --target cuda:sm_90a
 
     Parameters
     ----------
@@ -61,26 +71,83 @@ def check(
         What to compile for, as '(SIZES):TYPE, ..., name=value'. Without it, the file's EXAMPLE_ARGUMENTS.
     seed
         Of the random inputs.
+    bounds
+        Report single positions outside their array, such as `x[i - 1]` in the first point, which read 0.
     """
-    from tilewright.options import options
+    from tilewright.options import current, options
+    from tilewright.targets.interp.kernels import bounds_checked
 
     found = find_target(function, arguments)
     # Without the cache, so that the compiler and its verifiers run even for a program that it has seen.
-    with options(verify=2, cache=False):
+    with ExitStack() as stack:
+        stack.enter_context(options(verify=2, cache=False))
         lowered = found.lower()
+        checked = current().target if flags is not None and flags.target is not None else lowered.target
+        _refuse(checked)
+        compiled = runnable(lowered.compile(checked), seed)
+        if bounds:
+            stack.enter_context(bounds_checked())
         reference = _results(lowered.compile(REFERENCE), found, seed)
-        results = _results(lowered.compile(CHECKED), found, seed)
-    comparisons = [compare(n, a, b) for n, (a, b) in enumerate(zip(results, reference, strict=True))]
+        results = _results(compiled, found, seed)
+    tolerances = _GRID_TOLERANCES if checked.partition(":")[0] == "grid" else _TOLERANCES
+    comparisons = [compare(n, a, b, tolerances) for n, (a, b) in enumerate(zip(results, reference, strict=True))]
     agrees = all(each.agrees for each in comparisons)
     document = {
         "file": str(found.file),
         "name": found.name,
-        "targets": [REFERENCE, CHECKED],
+        "targets": [REFERENCE, checked],
         "seed": seed,
         "agrees": agrees,
         "results": [asdict(each) for each in comparisons],
     }
-    return Report(document, lambda console: _show(console, found.name, comparisons), 0 if agrees else 1)
+    title = f"{found.name}: {checked} against {REFERENCE}"
+    return Report(document, lambda console: _show(console, title, comparisons), 0 if agrees else 1)
+
+
+def _refuse(target: str) -> None:
+    """Refuse targets that run nothing, or are the reference.
+
+    Raises:
+        ArgumentError: the target is one of them.
+    """
+    name = target.partition(":")[0]
+    if name == REFERENCE:
+        message = "`check` compares a target with the interpreter, not the interpreter with itself"
+        raise ArgumentError(message, help="give another one, such as `--target cpu`")
+    if name == "null":
+        raise ArgumentError("the null target runs nothing to compare", help="give `--target cpu`")
+
+
+@dataclass(frozen=True)
+class _ByDefinition:
+    """A program for a GPU, run by the definitions of its scheduled operations."""
+
+    unit: Any
+    seed: int
+
+    def __call__(self, *arrays: Any, out: Sequence[Any] | None = None) -> list[Any]:
+        import numpy as np
+
+        from tilewright.passes.layout_spaces import SHARED
+        from tilewright.semantics.array import Interpreter
+        from tilewright.semantics.scheduled import run_call
+
+        shared_bytes = self.unit.machine.memory_of(SHARED).bytes
+
+        def call(callee: str, operands: Sequence[Any]) -> list[Any]:
+            return run_call(self.unit.kernel(callee), operands, self.seed, shared_bytes)
+
+        results = Interpreter(self.unit.constants, call).run(self.unit.main.body.block, list(arrays))
+        for target, result in zip(out or (), results, strict=out is not None):
+            np.copyto(target, result)
+        return results
+
+
+def runnable(compiled: Any, seed: int) -> Any:
+    """A compiled function that runs on this host: that of a GPU by definition."""
+    if compiled.target.partition(":")[0] != "cuda":
+        return compiled
+    return replace(compiled, executable=_ByDefinition(compiled.executable.unit, seed), target="cpu")
 
 
 def _results(compiled: Any, target: Target, seed: int) -> list[Any]:
@@ -119,15 +186,17 @@ class _Filler:
         return argument
 
 
-def compare(number: int, result: Any, reference: Any) -> Comparison:
-    """One result of native code with the interpreter's."""
+def compare(
+    number: int, result: Any, reference: Any, tolerances: Mapping[str, float] = MappingProxyType(_TOLERANCES)
+) -> Comparison:
+    """One result of a target with the interpreter's."""
     import numpy as np
 
     from tilewright.dtypes import from_numpy
 
     result, reference = np.asarray(result), np.asarray(reference)
     dtype = from_numpy(reference.dtype)
-    tolerance = _TOLERANCES.get(dtype.name, 0.0)
+    tolerance = tolerances.get(dtype.name, 0.0)
     difference = relative_difference(result, reference)
     type_text = f"{dtype.name}{list(reference.shape)}"
     return Comparison(number, type_text, difference, tolerance, difference <= tolerance)
@@ -149,10 +218,9 @@ def relative_difference(result: Any, reference: Any) -> float:
     return float(np.abs(a[finite] - b[finite]).max(initial=0.0)) / scale
 
 
-def _show(console: Console, name: str, comparisons: Sequence[Comparison]) -> None:
+def _show(console: Console, title: str, comparisons: Sequence[Comparison]) -> None:
     rows = [
         (str(c.result), c.type, f"{c.difference:.2e}", f"{c.tolerance:.0e}", "yes" if c.agrees else "NO")
         for c in comparisons
     ]
-    title = f"{name}: {CHECKED} against {REFERENCE}"
     console.print(make_table(title, ("result", "type", "difference", "tolerance", "agrees"), rows))

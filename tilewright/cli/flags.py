@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from tilewright.errors import OptionError
 from tilewright.options import specs
 
 _JSON = Parameter(name="--json", negative="", group="Output", help="Print one JSON document on stdout, nothing else.")
@@ -37,6 +39,34 @@ if TYPE_CHECKING:
 
 else:
     Flags = _flags_type()
+
+
+_COMPILING = frozenset({"verify", "target", "cache", "cache_limit_bytes", "dump_dir"})
+_RUNNING = frozenset({"threads", "memory_limit_bytes", "trace_file"})
+
+# The options that have no meaning for a command, and the reason.
+_NOT_USED: dict[str, tuple[frozenset[str], str]] = {
+    "check": (frozenset({"verify", "cache", "cache_limit_bytes"}), "it compiles anew, with all verifiers on"),
+    "explain": (_RUNNING | {"cache_limit_bytes"}, "it runs nothing"),
+    "show": (_RUNNING - {"trace_file"} | {"cache_limit_bytes"}, "it runs nothing"),
+    "doctor": ((_COMPILING | _RUNNING) - {"threads", "cache"}, "it describes this host"),
+    "cache": (((_COMPILING | _RUNNING) - {"cache", "cache_limit_bytes"}), "it compiles and runs nothing"),
+}
+# Of a saved program.
+_COMPILED = (_COMPILING, "the program is compiled already")
+
+
+def refuse_unused(command: str, given: Iterable[str], *, is_compiled: bool = False) -> None:
+    """Refuse options on the command line that a command would ignore.
+
+    Raises:
+        OptionError: there is one.
+    """
+    unused, reason = _COMPILED if is_compiled else _NOT_USED.get(command, (frozenset[str](), ""))
+    for spec in specs():
+        if spec.name in given and spec.name in unused:
+            message = f"`{command}` does not use `{spec.flag}`: {reason}"
+            raise OptionError(message, help=f"leave out `{spec.flag}`")
 
 
 def given_options(flags: Flags | None) -> dict[str, object]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from tilewright.cli import run_model
-from tilewright.cli.flags import Flags
+from tilewright.cli.flags import Flags, given_options, refuse_unused
 from tilewright.cli.loading import find_file, random_array
 from tilewright.cli.report import Report, bytes_text, seconds_text, show_pairs
 from tilewright.errors import ArgumentError, TilewrightError
@@ -73,6 +73,8 @@ def run(
         if file.suffix != ".onnx":
             raise ArgumentError("`--compare` is for ONNX models", help="give an ONNX file")
         run_model.check_library(compare)
+    if file.suffix == ".twp":
+        refuse_unused("run", given_options(flags), is_compiled=True)
     if file.suffix in (".twp", ".onnx", ".mlir"):
         if arguments:
             raise ArgumentError(

@@ -55,6 +55,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from tilewright import primitives
 from tilewright.dialects.base import PlainOp, array_type, decode, dtype_of, tensor
+from tilewright.dialects.scopes import verify_scopes
 from tilewright.dtypes import DType
 from tilewright.errors import TilewrightError
 from tilewright.layout import Layout
@@ -167,6 +168,7 @@ class KernelOp(PlainOp):
             raise VerifyException(f"tile.kernel: unknown effects {self.effect_names}")
         if self.in_order is not None and not self.grid_shape:
             raise VerifyException("tile.kernel: points in order need a grid")
+        verify_scopes(self)
 
 
 @irdl_op_definition

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from tilewright.errors import (
     IndexError_,
     ShapeError,
     SourceLocation,
+    UnknownNameError,
 )
 from tilewright.frontend.pyast_values import (
     Affine,
@@ -39,6 +41,7 @@ from tilewright.frontend.pyast_values import (
     is_integer,
     listed,
     no_edges,
+    union_edges,
 )
 from tilewright.primitives import ArrayType, check_limits, infer
 
@@ -71,13 +74,40 @@ class KernelBuilder:
     """Appends to `block`; operations get the location of the statement that is compiled."""
 
     def __init__(self, block: Block) -> None:
-        self.block = block
+        # The blocks around what is compiled, the innermost last: what other blocks compute cannot be used.
+        self._blocks = [block]
         self.location: SourceLocation | None = None
 
+    @property
+    def block(self) -> Block:
+        return self._blocks[-1]
+
+    @contextmanager
+    def inside(self, block: Block) -> Generator[None]:
+        """Append to a block of an operation that the current block will get."""
+        self._blocks.append(block)
+        try:
+            yield
+        finally:
+            self._blocks.pop()
+
     def add(self, op: Operation) -> None:
+        """Append an operation.
+
+        Raises:
+            UnknownNameError: it uses what only a branch or loop computes that it is not in.
+        """
         if (at := self.location) is not None:
             op.location = FileLineColLoc(StringAttr(at.file), IntAttr(at.line), IntAttr(at.column))
+        if not all(self.is_visible(operand) for operand in op.operands):
+            message = "this uses a tile that only one branch of an `if`, or one trip of a loop, computes"
+            raise UnknownNameError(message, help="assign the tile to a name that has a value before the `if` or loop")
         self.block.add_op(op)
+
+    def is_visible(self, value: SSAValue) -> bool:
+        """Whether the current block may use a value."""
+        owner = value.owner
+        return (owner if isinstance(owner, Block) else owner.parent) in self._blocks
 
     def new(
         self, cls: Any, operands: Sequence[SSAValue], attributes: Mapping[str, Any], type: ArrayType, edges: Edges
@@ -112,8 +142,8 @@ class KernelBuilder:
         symbols = Symbols()
         expression = symbols.expression(affine)
         attributes = {"map": symbols.map(0, [expression])}
-        made = self.new(tile.IotaOp, symbols.values, attributes, ArrayType((), dtypes.i64), ())
-        return TileValue(made.value, made.type, (), weak=True)
+        made = self.new(tile.IotaOp, symbols.values, attributes, ArrayType((), dtypes.i64), no_edges(0))
+        return TileValue(made.value, made.type, made.edges, weak=True)
 
     def lift(self, value: Any) -> TileValue:
         """A tile from what stands for one: a tile, a number, an index integer, an array without axes.
@@ -143,7 +173,7 @@ class KernelBuilder:
         if ref.effect == tile.OUT:
             raise ArgumentError(f"`{ref.name}` is Out, so it holds nothing to read", help="annotate it as `tw.InOut`")
         attributes = {"map": AffineMapAttr(AffineMap(0, 0, ()))}
-        return self.new(tile.LoadOp, [ref.value], attributes, ref.type, ())
+        return self.new(tile.LoadOp, [ref.value], attributes, ref.type, no_edges(0))
 
     # ---- types --------------------------------------------------------------------------------------------------
 
@@ -198,7 +228,8 @@ class KernelBuilder:
         types = [dtypes.bool_ if is_select and n == 0 else dtype for n in range(len(operands))]
         typed = [self.typed(o, t, shape) for o, t in zip(operands, types, strict=True)]
         (type,) = infer("map", [t.type for t in typed], {"fn": fn})
-        result = self.new(tile.MapOp, [t.value for t in typed], {"fn": fn}, type, _union([t.edges for t in typed]))
+        edges = union_edges(*(t.edges for t in typed))
+        result = self.new(tile.MapOp, [t.value for t in typed], {"fn": fn}, type, edges)
         weak = all(not isinstance(o, np.generic | Ref) and (not isinstance(o, TileValue) or o.weak) for o in operands)
         return TileValue(result.value, type, result.edges, weak)
 
@@ -222,26 +253,48 @@ class KernelBuilder:
         """The tile repeated to `shape`; its axis i becomes axis `axes[i]`."""
         if x.shape == shape:
             return x
-        edges = list(no_edges(len(shape)))
-        for size, axis, own in zip(x.shape, axes, x.edges, strict=True):
-            edges[axis] = own if size == shape[axis] else ()
-        return self.new(tile.BroadcastOp, [x.value], {"axes": axes}, ArrayType(shape, x.type.dtype), tuple(edges))
+        edges = spread_edges(x, shape, axes)
+        return self.new(tile.BroadcastOp, [x.value], {"axes": axes}, ArrayType(shape, x.type.dtype), edges)
 
     # ---- edges --------------------------------------------------------------------------------------------------
 
     def filled(self, x: TileValue, dims: Sequence[int], value: Number) -> TileValue:
-        """`value` in the lanes that lie beyond an array along the given dimensions."""
-        for dim in dims:
+        """`value` in the lanes that lie beyond an array along the given dimensions, or along one that was dropped."""
+        for dim in (*dims, x.rank):
             for edge in x.edges[dim]:
                 x = self.fill_edge(x, dim, edge, value)
         return x
 
     def fill_edge(self, x: TileValue, dim: int, edge: Edge, value: Number) -> TileValue:
+        """`value` in the lanes beyond one edge, of a dimension or (the rank) of the whole tile."""
+        if edge.stride == 0 and edge.guard is None and edge.start.is_constant and edge.start.constant >= edge.limit:
+            return TileValue(self.full(x.shape, value, x.type.dtype).value, x.type, x.edges)
         symbols = Symbols()
-        position = symbols.expression(edge.start) + AffineExpr.dimension(dim) * edge.stride
+        position = symbols.expression(edge.start)
+        if edge.stride:
+            position = position + AffineExpr.dimension(dim) * edge.stride
         plain = float(value) if x.type.dtype.is_float else int(value)
         attributes = {"map": symbols.map(x.rank, [position]), "limit": edge.limit, "value": plain}
-        return self.new(tile.FillPaddingOp, [x.value, *symbols.values], attributes, x.type, x.edges)
+        filled = self.new(tile.FillPaddingOp, [x.value, *symbols.values], attributes, x.type, x.edges)
+        if edge.guard is None:
+            return filled
+        guard = self.broadcast(self.truth(edge.guard), x.shape)
+        operands = [guard.value, filled.value, x.value]
+        return self.new(tile.MapOp, operands, {"fn": "select"}, x.type, x.edges)
+
+    def truth(self, value: SSAValue) -> TileValue:
+        """A bool scalar of the kernel as a tile."""
+        return TileValue(value, ArrayType((), dtypes.bool_), no_edges(0))
+
+    def guard_of(self, edges: Sequence[Edge], edge: Edge) -> SSAValue:
+        """Whether an edge holds, as a bool scalar: one of `edges` is it, and its guard is true if it has one."""
+        guards = [e.guard for e in edges if e.unguarded == edge]
+        if not guards or None in guards:
+            return self.full((), bool(guards), dtypes.bool_).value
+        return functools.reduce(self._either, [g for g in guards if g is not None])
+
+    def _either(self, a: SSAValue, b: SSAValue) -> SSAValue:
+        return self.map("bitwise_or", self.truth(a), self.truth(b)).value
 
     # ---- shapes -------------------------------------------------------------------------------------------------
 
@@ -254,17 +307,12 @@ class KernelBuilder:
         shape = _completed(shape, x.type.size, x.shape)
         if shape == x.shape:
             return x
-        kept = [(n, e) for n, e in zip(x.shape, x.edges, strict=True) if n != 1]
-        if [n for n, _ in kept] == [n for n in shape if n != 1]:
-            rest = iter(kept)
-            edges = tuple(() if n == 1 else next(rest)[1] for n in shape)
-        elif any(e for _, e in kept):
+        edges = _reshaped_edges(x, shape)
+        if edges is None:
             raise ShapeError(
                 f"reshaping {x.shape} to {shape} would mix lanes beyond the end of an array with others",
                 help="choose a block that divides the size, or give lanes beyond a value: `tw.load(x, i, fill=0)`",
             )
-        else:
-            edges = no_edges(len(shape))
         return self.new(tile.ReshapeOp, [x.value], {}, ArrayType(shape, x.type.dtype), edges)
 
     def expand_dims(self, x: TileValue, axes: Sequence[int]) -> TileValue:
@@ -276,7 +324,7 @@ class KernelBuilder:
         if permutation == tuple(range(x.rank)):
             return x
         type = ArrayType(tuple(x.shape[p] for p in permutation), x.type.dtype)
-        edges = tuple(x.edges[p] for p in permutation)
+        edges = (*(x.edges[p] for p in permutation), x.edges[-1])
         return self.new(tile.TransposeOp, [x.value], {"permutation": permutation}, type, edges)
 
     def slice(self, x: TileValue, starts: Shape, limits: Shape, strides: Shape) -> TileValue:
@@ -285,21 +333,23 @@ class KernelBuilder:
         attributes = {"starts": starts, "limits": limits, "strides": strides}
         (type,) = infer("slice", [x.type], attributes)
         edges = tuple(
-            tuple(Edge(e.start + e.stride * start, e.stride * step, e.limit) for e in own)
-            for own, start, step in zip(x.edges, starts, strides, strict=True)
+            tuple(Edge(e.start + e.stride * start, e.stride * step, e.limit, e.guard) for e in own)
+            for own, start, step in zip(x.edges[:-1], starts, strides, strict=True)
         )
-        return self.new(tile.SliceOp, [x.value], attributes, type, edges)
+        return self.new(tile.SliceOp, [x.value], attributes, type, (*edges, x.edges[-1]))
 
     def concat(self, parts: Sequence[TileValue], axis: int) -> TileValue:
         dtype = self.result_dtype(parts)
         typed = [self.cast(p, dtype) for p in parts]
         (type,) = infer("concat", [p.type for p in typed], {"axis": axis})
+        help = "choose a block that divides the size, or give lanes beyond a value: `tw.load(x, i, fill=0)`"
         if any(p.edges[axis] for p in typed):
-            raise ShapeError(
-                f"a tile that may reach beyond its array along axis {axis} cannot be concatenated there",
-                help="choose a block that divides the size, or give lanes beyond a value: `tw.load(x, i, fill=0)`",
-            )
-        return self.new(tile.ConcatOp, [p.value for p in typed], {"axis": axis}, type, _union([p.edges for p in typed]))
+            message = f"a tile that may reach beyond its array along axis {axis} cannot be concatenated there"
+            raise ShapeError(message, help=help)
+        if any(set(own) != set(first) for p in typed for own, first in zip(p.edges, typed[0].edges, strict=True)):
+            message = "`concat` of tiles that do not reach beyond their arrays in the same lanes"
+            raise ShapeError(message, help=help)
+        return self.new(tile.ConcatOp, [p.value for p in typed], {"axis": axis}, type, typed[0].edges)
 
 
 # ---- rules ----------------------------------------------------------------------------------------------------------
@@ -376,13 +426,50 @@ def broadcast_shapes(name: str, shapes: Sequence[Shape]) -> Shape:
     return tuple(result)
 
 
-def _union(all_edges: Sequence[Edges]) -> Edges:
-    return tuple(tuple(dict.fromkeys(e for own in dim for e in own)) for dim in zip(*all_edges, strict=True))
+def spread_edges(x: TileValue, shape: Shape, axes: Sequence[int] | None = None) -> Edges:
+    """The edges of a tile repeated to `shape`; its axis i becomes axis `axes[i]`, the last ones if None. All copies of
+    a lane lie beyond an array where it does."""
+    edges = list(no_edges(len(shape)))
+    edges[-1] = x.edges[-1]
+    axes = range(len(shape) - x.rank, len(shape)) if axes is None else axes
+    for size, axis, own in zip(x.shape, axes, x.edges[:-1], strict=True):
+        edges[axis] = own if size == shape[axis] else tuple(e.of_tile for e in own)
+    return tuple(edges)
 
 
-def union_edges(a: Edges, b: Edges) -> Edges:
-    """Lanes that lie beyond an array in either."""
-    return _union([a, b])
+def _reshaped_edges(x: TileValue, shape: Shape) -> Edges | None:
+    """The edges of a tile in another shape; None where an edge of some lanes of a dimension would be lost.
+
+    Dimensions of size 1 keep theirs where there still is one between the same others. Edges that hold for the whole
+    tile do so in any shape."""
+    edges = list(no_edges(len(shape)))
+    whole = [x.edges[-1]]
+    kept = [d for d, n in enumerate(x.shape) if n != 1]
+    wanted = [d for d, n in enumerate(shape) if n != 1]
+    keeps_dims = [x.shape[d] for d in kept] == [shape[d] for d in wanted]
+    places = {d: w for d, w in zip(kept, wanted, strict=True)} | _ones(x.shape, shape) if keeps_dims else {}
+    for dim, own in enumerate(x.edges[:-1]):
+        if dim in places:
+            edges[places[dim]] = own
+        elif x.shape[dim] == 1 or all(e.stride == 0 for e in own):
+            whole.append(tuple(e.of_tile for e in own))
+        else:
+            return None
+    edges[-1] = union_edges(*((own,) for own in whole))[0]
+    return tuple(edges)
+
+
+def _ones(old: Shape, new: Shape) -> dict[int, int]:
+    """Dimensions of size 1 of two shapes that follow the same number of others, in order."""
+    places: dict[int, int] = {}
+    free = [(sum(n != 1 for n in new[:d]), d) for d, size in enumerate(new) if size == 1]
+    for dim, size in enumerate(old):
+        before = sum(n != 1 for n in old[:dim])
+        match = next((pair for pair in free if pair[0] == before), None) if size == 1 else None
+        if match is not None:
+            places[dim] = match[1]
+            free.remove(match)
+    return places
 
 
 def axis_of(axis: Any, rank: int) -> int:

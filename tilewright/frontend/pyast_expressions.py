@@ -25,10 +25,18 @@ from tilewright.errors import (
 from tilewright.frontend import pyast_functions as functions
 from tilewright.frontend import pyast_indexing as indexing
 from tilewright.frontend.pyast_builder import KernelBuilder
-from tilewright.frontend.pyast_registry import handler_of, registered_names
+from tilewright.frontend.pyast_registry import handler_of, registered_names, uses_tiles
 from tilewright.frontend.pyast_source import FunctionSource, is_ours, plain_function, source_of
-from tilewright.frontend.pyast_values import Affine, Grid, Ref, Steps, TileIndex, TileValue, is_integer
-from tilewright.frontend.references import references
+from tilewright.frontend.pyast_values import (
+    Affine,
+    Grid,
+    Ref,
+    Steps,
+    TileIndex,
+    TileValue,
+    as_affine,
+    is_flag,
+)
 
 MAX_INLINE_DEPTH = 32
 TRACED = (TileValue, Affine, TileIndex, Ref)
@@ -67,26 +75,11 @@ _PYTHON_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.In: lambda a, b: a in b,
     ast.NotIn: lambda a, b: a not in b,
 }
-_METHODS = frozenset(
-    [
-        "astype",
-        "reshape",
-        "sum",
-        "prod",
-        "max",
-        "min",
-        "mean",
-        "var",
-        "all",
-        "any",
-        "argmax",
-        "argmin",
-        "sort",
-        "transpose",
-        "squeeze",
-        "expand_dims",
-        "broadcast_to",
-    ]
+METHODS = frozenset(
+    (
+        *("astype", "reshape", "sum", "prod", "max", "min", "mean", "var", "all", "any", "argmax", "argmin", "sort"),
+        *("transpose", "squeeze", "expand_dims", "broadcast_to"),
+    )
 )
 _UNSUPPORTED: dict[type[ast.expr], tuple[str, str]] = {
     ast.Lambda: ("a lambda", "define a helper with `def` outside the kernel"),
@@ -243,7 +236,7 @@ class Expressions(ABC):
 
     def _affine(self, node: ast.AST, fn: str, left: Any, right: Any) -> Affine | None:
         """Arithmetic on index integers, where the result is one; None otherwise."""
-        a, b = _as_affine(left), _as_affine(right)
+        a, b = as_affine(left), as_affine(right)
         if a is None or b is None:
             return None
         if fn == "add":
@@ -261,12 +254,16 @@ class Expressions(ABC):
     def _UnaryOp(self, node: ast.UnaryOp) -> Any:
         value = self.evaluate(node.operand)
         if isinstance(node.op, ast.Not):
+            if is_flag(value) or isinstance(value, Affine | TileIndex):
+                return self.at(node, functions.call_handler, self.b, "logical_not", [value], {})
             return not self.condition(node, value, "`not`", "write `~mask`")
+        if isinstance(node.op, ast.Invert) and isinstance(value, bool):
+            return not value  # as of a tile of bools, so that a flag may become one
         if not isinstance(value, TRACED):
             return self.python(node, _UNARY[type(node.op)], value)
         if isinstance(node.op, ast.UAdd):
             return value
-        affine = _as_affine(value)
+        affine = as_affine(value)
         if isinstance(node.op, ast.USub) and affine is not None:
             return -affine
         return self.at(node, self.b.map, "negative" if isinstance(node.op, ast.USub) else "bitwise_not", value)
@@ -295,7 +292,7 @@ class Expressions(ABC):
         traced = isinstance(left, TRACED), isinstance(right, TRACED)
         if not any(traced):
             return self.python(node, python, left, right)
-        a, b = _as_affine(left), _as_affine(right)
+        a, b = as_affine(left), as_affine(right)
         if a is not None and b is not None and (known := _decided(fn, (a - b).range)) is not None:
             return known
         if fn in ("equal", "not_equal") and (left is None or right is None or isinstance(left, str)):
@@ -304,14 +301,22 @@ class Expressions(ABC):
 
     def _BoolOp(self, node: ast.BoolOp) -> Any:
         is_and = isinstance(node.op, ast.And)
+        word, symbol = ("`and`", "&") if is_and else ("`or`", "|")
+        help = f"write `(a) {symbol} (b)`"
         value: Any = is_and
+        flag: Any = None  # of the flags so far: all of them are evaluated, which has no effects
         for part in node.values:
             value = self.evaluate(part)
-            symbol = "&" if is_and else "|"
-            word = "`and`" if is_and else "`or`"
-            if self.condition(part, value, word, f"write `(a) {symbol} (b)`") != is_and:
+            if flag is None and is_flag(value):
+                flag = value
+            elif flag is not None:
+                if not is_flag(value) and not isinstance(value, bool):
+                    message = f"{word} of a bool scalar and something else"
+                    self.fail(part, DataDependentShapeError, message, help)
+                flag = self.at(node, self.b.map, "bitwise_and" if is_and else "bitwise_or", flag, value)
+            elif self.condition(part, value, word, help) != is_and:
                 return value
-        return value
+        return value if flag is None else flag
 
     def condition(self, node: ast.AST, value: Any, what: str, help: str) -> bool:
         """The truth of a compile-time value."""
@@ -386,9 +391,9 @@ class Expressions(ABC):
         if isinstance(owner, TileValue):
             if name in ("T", "mT"):
                 return self.at(node, functions.transpose if name == "T" else functions.matrix_transpose, self.b, owner)
-            if name in _METHODS:
+            if name in METHODS:
                 return Method(owner, name)
-            close = difflib.get_close_matches(name, [*_METHODS, *_TYPE_ATTRIBUTES, "T", "mT"], 1)
+            close = difflib.get_close_matches(name, [*METHODS, *_TYPE_ATTRIBUTES, "T", "mT"], 1)
             help = f"did you mean `{close[0]}`?" if close else "use the functions of `tw`"
             self.fail(node, UnknownNameError, f"a tile has no attribute `{name}`", help)
         if isinstance(owner, Ref):
@@ -451,8 +456,18 @@ class Expressions(ABC):
         if helper is not None and (traced or hasattr(function, "__wrapped__") or uses_tiles(helper)):
             return self._inlined(node, helper, args, keywords)
         if not traced:
+            self._check_change(node, function)
             return self.python(node, function, *args, **keywords)
-        return self._builtin(node, function, args)
+        return self._builtin(node, function, args, keywords)
+
+    def _check_change(self, node: ast.Call, function: Any) -> None:
+        """Refuse to change a list in place where a path of run time decides whether, or how often, it happens."""
+        owner = getattr(function, "__self__", None)
+        if self.runtime_depth == self.frame.runtime_depth or not isinstance(owner, list | dict | set):
+            return
+        if function.__name__ in _CHANGES:
+            what = f"`.{function.__name__}` inside a loop or a choice made at run time"
+            self.unsupported(node, what, "assign a new value to a name, or decide at compile time")
 
     def _array_function(
         self, node: ast.Call, function: Any, args: list[Any], keywords: dict[str, Any], *, traced: bool
@@ -466,15 +481,16 @@ class Expressions(ABC):
             error.location = self.frame.source.location(node)  # it took the kernel's caller for the user's line
             raise
 
-    def _builtin(self, node: ast.Call, function: Any, args: list[Any]) -> Any:
+    def _builtin(self, node: ast.Call, function: Any, args: list[Any], keywords: dict[str, Any]) -> Any:
         """The Python builtins that make sense for tiles."""
         (first, *rest) = args or [None]
-        if function is abs:
+        is_unary = len(args) == 1 and not keywords
+        if function is abs and is_unary:
             return self.at(node, self.b.map, "absolute", first)
-        if function is len and isinstance(first, TileValue | Ref) and first.type.rank:
+        if function is len and is_unary and isinstance(first, TileValue | Ref) and first.type.rank:
             return first.type.shape[0]
-        if any(function is each for each in (tuple, list, zip, enumerate, reversed, isinstance, type)):
-            return self.python(node, function, *args)
+        if any(function is each for each in (abs, len, tuple, list, zip, enumerate, reversed, isinstance, type, slice)):
+            return self.python(node, function, *args, **keywords)
         what = getattr(function, "__name__", type(function).__name__)
         if any(function is each for each in (int, float, bool)):
             help = "keep it a tile: `.astype(tw.i32)`; what a tile holds is not known at compile time"
@@ -483,7 +499,7 @@ class Expressions(ABC):
             help = "use compile-time bounds, and `tw.where` to skip what is beyond"
             self.fail(node, DataDependentShapeError, "`range` with a bound known only at run time", help)
         if function is print:
-            return self.at(node, functions.print_, self.b, *args)
+            return self.at(node, functions.call_handler, self.b, "print", args, keywords)
         ours = registered_names()
         public = {"min": "minimum", "max": "maximum"}.get(what, what) if rest else what
         close = difflib.get_close_matches(public, ours, 1)
@@ -533,20 +549,19 @@ class Expressions(ABC):
 
 
 _COMPILE_TIME = frozenset({"cdiv"})
+# Methods that change a list, dict or set in place.
+_CHANGES = frozenset(
+    (
+        *("add", "append", "clear", "discard", "extend", "insert", "pop", "popitem", "remove", "reverse", "setdefault"),
+        *("sort", "update"),
+    )
+)
 _TYPE_ATTRIBUTES: dict[str, Callable[[Any], Any]] = {
     "shape": lambda type: type.shape,
     "dtype": lambda type: type.dtype,
     "ndim": lambda type: type.rank,
     "size": lambda type: type.size,
 }
-
-
-def _as_affine(value: Any) -> Affine | None:
-    if isinstance(value, Affine):
-        return value
-    if isinstance(value, TileIndex):
-        return value.number
-    return Affine(int(value)) if is_integer(value) else None
 
 
 def _decided(fn: str, difference: tuple[int, int]) -> bool | None:
@@ -568,18 +583,5 @@ def _is_traced(values: Any) -> bool:
         if isinstance(value, tuple | list) and _is_traced(value):
             return True
         if isinstance(value, dict) and _is_traced(value.values()):
-            return True
-    return False
-
-
-def uses_tiles(helper: FunctionType, seen: frozenset[FunctionType] = frozenset()) -> bool:
-    """Whether a helper calls functions of kernels, itself or through others; it must then be compiled, not run."""
-    if helper in seen or is_ours(helper):
-        return False
-    for value in references(helper).values():
-        if handler_of(value) is not None:
-            return True
-        inner = plain_function(value)
-        if inner is not None and uses_tiles(inner, seen | {helper}):
             return True
     return False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from xdsl.ir import SSAValue
@@ -75,13 +75,44 @@ def call_handler(b: KernelBuilder, name: str, args: list[Any], keywords: dict[st
         ArgumentError: it does not take these arguments.
         Others: as the function does.
     """
-    function = HANDLERS[name]
+    check_arguments(name, args, keywords)
+    return HANDLERS[name](b, *args, **keywords)
+
+
+# What to write instead of keywords that functions of the same name have elsewhere.
+_KEYWORDS_ELSEWHERE = {
+    ("load", "mask"): "choose among the loaded elements: `tw.where(mask, x[i], other)`",
+    ("load", "other"): "write `tw.load(x, i, fill=0)`",
+    ("store", "mask"): "declare the array as `tw.InOut` and write `y[i] = tw.where(mask, value, y[i])`",
+}
+_BY_KEYWORD = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def check_arguments(name: str, args: list[Any], keywords: Mapping[str, Any]) -> None:
+    """Check the arguments of a call against the parameters of its handler, unknown keywords first.
+
+    Raises:
+        ArgumentError: a keyword is unknown, or there are too many arguments or too few.
+    """
+    signature = inspect.signature(HANDLERS[name])
+    parameters = list(signature.parameters.values())[1:]
+    help = f"inside a kernel it is `{name}({', '.join(map(_parameter_text, parameters))})`"
+    known = [p.name for p in parameters if p.kind in _BY_KEYWORD]
+    for keyword in keywords:
+        if keyword not in known:
+            instead = _KEYWORDS_ELSEWHERE.get((name, keyword), help)
+            raise ArgumentError(f"`{name}` has no keyword `{keyword}` in a kernel", help=instead)
     try:
-        inspect.signature(function).bind(b, *args, **keywords)
+        signature.bind(None, *args, **keywords)
     except TypeError as error:
-        listed = ", ".join(map(str, list(inspect.signature(function).parameters.values())[1:]))
-        raise ArgumentError(f"`{name}`: {error}", help=f"inside a kernel it is `{name}({listed})`") from None
-    return function(b, *args, **keywords)
+        raise ArgumentError(f"`{name}`: {error}", help=help) from None
+
+
+def _parameter_text(parameter: inspect.Parameter) -> str:
+    """A parameter as the user writes it, without its annotation."""
+    stars = "*" if parameter.kind == parameter.VAR_POSITIONAL else ""
+    default = "" if parameter.default is parameter.empty else f"={parameter.default}"
+    return f"{stars}{parameter.name.rstrip('_')}{default}"
 
 
 # ---- elementwise ----------------------------------------------------------------------------------------------------
@@ -519,7 +550,7 @@ def print_(b: KernelBuilder, /, *values: Any) -> None:
 
 
 @handler("zone")
-def zone(b: KernelBuilder, /, *_: Any, **__: Any) -> None:
+def zone(b: KernelBuilder, name: Any, /) -> None:
     """What is in it is a matter of the `with` statement."""
     raise UnsupportedSyntaxError("`tw.zone` without `with`", help='write `with tw.zone("load"):` around statements')
 

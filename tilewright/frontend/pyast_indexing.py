@@ -21,9 +21,19 @@ from tilewright.errors import (
     OutOfBoundsError,
     ShapeError,
 )
-from tilewright.frontend.pyast_builder import KernelBuilder, Shape, Symbols, broadcast_shapes
+from tilewright.frontend.pyast_builder import KernelBuilder, Shape, Symbols, broadcast_shapes, spread_edges
 from tilewright.frontend.pyast_reductions import edge_of
-from tilewright.frontend.pyast_values import Affine, Edge, Edges, Ref, TileIndex, TileValue, is_integer, no_edges
+from tilewright.frontend.pyast_values import (
+    Affine,
+    Edge,
+    Edges,
+    Ref,
+    TileIndex,
+    TileValue,
+    is_integer,
+    no_edges,
+    union_edges,
+)
 from tilewright.primitives import ArrayType
 
 
@@ -56,10 +66,7 @@ class Access:
     @property
     def may_leave(self) -> bool:
         """Whether a lane may lie outside the array."""
-        if any(self.edges) or any(isinstance(c, TileValue) for c in self.coordinates):
-            return True
-        ranges = [(c.range, n) for c, n in zip(self.coordinates, self.ref.type.shape, strict=True) if type(c) is Affine]
-        return any(low < 0 or high >= n for (low, high), n in ranges)
+        return any(self.edges) or any(isinstance(c, TileValue) for c in self.coordinates)
 
 
 def access_of(ref: Ref, subscript: Any) -> Access:
@@ -72,11 +79,12 @@ def access_of(ref: Ref, subscript: Any) -> Access:
     coordinates = [_coordinate(ref, axis, item) for axis, item in enumerate(items)]
     lanes = [c for c in coordinates if isinstance(c, TileValue)]
     lane_shape = broadcast_shapes("index", [c.shape for c in lanes])
-    lane_edges = _lane_edges(lanes, len(lane_shape))
+    lane_edges = _lane_edges(lanes, lane_shape)
     places = [n for n, c in enumerate(coordinates) if isinstance(c, TileValue)]
     scattered = bool(places) and places[-1] - places[0] + 1 != len(places)
     shape: list[int] = list(lane_shape) if scattered else []
-    edges: list[tuple[Edge, ...]] = list(lane_edges) if scattered else []
+    edges: list[tuple[Edge, ...]] = list(lane_edges[:-1]) if scattered else []
+    whole: dict[Edge, None] = dict.fromkeys(lane_edges[-1])
     dims: list[int] = []
     lanes_at = 0
     for axis, coordinate in enumerate(coordinates):
@@ -87,9 +95,13 @@ def access_of(ref: Ref, subscript: Any) -> Access:
         elif isinstance(coordinate, TileValue) and not scattered and axis == places[0]:
             lanes_at = len(shape)
             shape.extend(lane_shape)
-            edges.extend(lane_edges)
+            edges.extend(lane_edges[:-1])
+        elif isinstance(coordinate, Affine):
+            # One position is a window of one, whose axis is dropped.
+            whole.update(dict.fromkeys(edge_of(coordinate, 0, 1, ref.type.shape[axis])))
     new_axes = _places_of_new_axes(new_axes_before, coordinates, len(lane_shape), places, scattered)
-    return Access(ref, tuple(coordinates), tuple(shape), tuple(edges), new_axes, tuple(dims), lanes_at)
+    all_edges = (*edges, tuple(whole))
+    return Access(ref, tuple(coordinates), tuple(shape), all_edges, new_axes, tuple(dims), lanes_at)
 
 
 def _completed(subscript: Any, rank: int, what: str) -> tuple[list[Any], list[int]]:
@@ -131,12 +143,9 @@ def _places_of_new_axes(
     return tuple(result)
 
 
-def _lane_edges(lanes: Sequence[TileValue], rank: int) -> Edges:
-    edges: list[dict[Edge, None]] = [{} for _ in range(rank)]
-    for value in lanes:
-        for position, own in enumerate(value.edges, start=rank - value.rank):
-            edges[position].update(dict.fromkeys(own))
-    return tuple(tuple(e) for e in edges)
+def _lane_edges(lanes: Sequence[TileValue], shape: Shape) -> Edges:
+    """Edges of integer tiles that broadcast to one shape."""
+    return union_edges(no_edges(len(shape)), *(spread_edges(value, shape) for value in lanes))
 
 
 def _coordinate(ref: Ref, axis: int, item: Any) -> Coordinate:
@@ -253,8 +262,9 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float | np.number) and not isinstance(value, bool)
 
 
-def store(b: KernelBuilder, ref: Ref, subscript: Any, value: Any) -> None:
-    """Write a tile, broadcast to the tile at the subscript; lanes outside the array are dropped.
+def store(b: KernelBuilder, ref: Ref, subscript: Any, value: Any) -> Access:
+    """Write a tile, broadcast to the tile at the subscript; lanes outside the array are dropped. Gives what the
+    subscript means.
 
     Raises:
         ArgumentError: the array is read-only.
@@ -269,6 +279,7 @@ def store(b: KernelBuilder, ref: Ref, subscript: Any, value: Any) -> None:
     stored = _fitting(b, ref, access, value)
     operands, attributes = _mapped(b, access, is_store=True)
     b.add(tile.StoreOp.make([stored.value, ref.value, *operands], attributes, []))
+    return access
 
 
 def _fitting(b: KernelBuilder, ref: Ref, access: Access, value: Any) -> TileValue:

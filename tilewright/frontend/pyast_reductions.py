@@ -11,8 +11,8 @@ from tilewright.dialects import tile
 from tilewright.dialects.base import tensor
 from tilewright.dtypes import DType
 from tilewright.errors import ArgumentError, CompilerBug, DTypeError, ShapeError
-from tilewright.frontend.pyast_builder import KernelBuilder, element_type, union_edges
-from tilewright.frontend.pyast_values import Affine, Edge, TileValue
+from tilewright.frontend.pyast_builder import KernelBuilder, element_type
+from tilewright.frontend.pyast_values import Affine, Edge, TileValue, union_edges
 from tilewright.primitives import ArrayType, infer
 
 
@@ -24,7 +24,8 @@ def identity_of(fn: str, dtype: DType) -> float | int | bool:
 
 
 def reduce(b: KernelBuilder, fn: str, x: TileValue, axes: Sequence[int], keepdims: bool) -> TileValue:
-    """Reduce over axes; 16-bit floats combine in f32 and round once.
+    """Reduce over axes; 16-bit floats combine in f32 and round once. The result counts unless it lies beyond an array
+    along an axis that remains.
 
     Raises:
         DTypeError: the function does not reduce this type.
@@ -32,13 +33,13 @@ def reduce(b: KernelBuilder, fn: str, x: TileValue, axes: Sequence[int], keepdim
     dtype = x.type.dtype
     if dtype.kind not in ops.FUNCTIONS[fn].kinds:
         raise DTypeError(f"`{fn}` does not reduce {dtype}", help="cast the tile first: `x.astype(tw.f32)`")
+    if not axes:
+        return b.cast(x, dtype)
     wide = b.filled(b.cast(x, dtype.compute), axes, identity_of(fn, dtype.compute))
     kept = [d for d in range(x.rank) if d not in axes]
     type = ArrayType(tuple(x.shape[d] for d in kept), dtype.compute)
-    edges = tuple(x.edges[d] for d in kept)
-    result = wide
-    if axes:
-        result = b.new(tile.ReduceOp, [wide.value], {"fn": fn, "axes": tuple(sorted(axes))}, type, edges)
+    edges = (*(x.edges[d] for d in kept), ())
+    result = b.new(tile.ReduceOp, [wide.value], {"fn": fn, "axes": tuple(sorted(axes))}, type, edges)
     result = b.cast(result, dtype)
     return b.expand_dims(result, axes) if keepdims else result
 
@@ -54,10 +55,11 @@ def mean(b: KernelBuilder, x: TileValue, axes: Sequence[int], keepdims: bool) ->
     """The mean over the lanes inside the array."""
     wide = x if x.type.dtype.is_float else b.cast(x, dtypes.f32)
     total = reduce(b, "add", wide, axes, keepdims)
-    if not any(x.edges[d] for d in axes):
+    reduced = {*axes, x.rank} if axes else set[int]()
+    if not any(x.edges[d] for d in reduced):
         return b.map("divide", total, float(math.prod(x.shape[d] for d in axes)))
     ones = b.full(x.shape, 1, wide.type.dtype.compute)
-    marked = TileValue(ones.value, ones.type, tuple(e if d in axes else () for d, e in enumerate(x.edges)))
+    marked = TileValue(ones.value, ones.type, tuple(e if d in reduced else () for d, e in enumerate(x.edges)))
     count = reduce(b, "add", marked, axes, keepdims)
     return b.cast(b.map("divide", total, count), wide.type.dtype)
 
@@ -66,7 +68,7 @@ def arg_reduce(b: KernelBuilder, fn: str, x: TileValue, axis: int, keepdims: boo
     """Index (i64) of the first maximum or minimum along an axis; the first NaN wins."""
     filled = b.filled(x, [axis], identity_of(fn, x.type.dtype))
     (type,) = infer("arg_reduce", [filled.type], {"fn": fn, "axis": axis})
-    edges = tuple(e for d, e in enumerate(x.edges) if d != axis)
+    edges = (*(e for d, e in enumerate(x.edges[:-1]) if d != axis), ())
     result = b.new(tile.ArgReduceOp, [filled.value], {"fn": fn, "axis": axis}, type, edges)
     return b.expand_dims(result, [axis]) if keepdims else result
 
@@ -139,10 +141,12 @@ def dot(
         a, c = b.cast(a, dtypes.tf32), b.cast(c, dtypes.tf32)
     for edge in depth:
         a, c = b.fill_edge(a, 1, edge, 0), b.fill_edge(c, 0, edge, 0)
+    for edge in union_edges(left.edges[-1:], right.edges[-1:])[0]:
+        a, c = b.fill_edge(a, 2, edge, 0), b.fill_edge(c, 2, edge, 0)
     acc = b.cast(accumulator, total)
     op = tile.DotOp.make([a.value, c.value, acc.value], {}, [tensor(result)])
     b.add(op)
-    edges = union_edges(accumulator.edges, (left.edges[0], right.edges[1]))
+    edges = union_edges(accumulator.edges, (left.edges[0], right.edges[1], ()))
     return TileValue(op.results[0], result, edges)
 
 

@@ -6,7 +6,11 @@ they were imported.
 
 from __future__ import annotations
 
+from types import FunctionType
 from typing import Any
+
+from tilewright.frontend.pyast_source import is_ours, plain_function
+from tilewright.frontend.references import references
 
 _BY_IDENTITY: dict[int, tuple[Any, str]] = {}
 
@@ -25,3 +29,16 @@ def handler_of(value: Any) -> str | None:
 def registered_names() -> list[str]:
     """All handlers that a public function stands for."""
     return sorted({name for _, name in _BY_IDENTITY.values()})
+
+
+def uses_tiles(helper: FunctionType, seen: frozenset[FunctionType] = frozenset()) -> bool:
+    """Whether a helper calls functions of kernels, itself or through others; it must then be compiled, not run."""
+    if helper in seen or is_ours(helper):
+        return False
+    for value in references(helper).values():
+        if handler_of(value) is not None:
+            return True
+        inner = plain_function(value)
+        if inner is not None and uses_tiles(inner, seen | {helper}):
+            return True
+    return False

@@ -3,33 +3,35 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
 
 import numpy as np
 from xdsl.dialects.builtin import IndexType
-from xdsl.ir import Block, Region
+from xdsl.ir import Block, Region, SSAValue
 
 from tilewright.dialects import tile
-from tilewright.dialects.base import tensor
 from tilewright.errors import (
     ArgumentError,
     DataDependentShapeError,
     DTypeError,
+    RaceError,
     ShapeError,
     TilewrightError,
     UnsupportedSyntaxError,
 )
 from tilewright.frontend import pyast_functions as functions
 from tilewright.frontend import pyast_indexing as indexing
-from tilewright.frontend.pyast_builder import KernelBuilder, union_edges
+from tilewright.frontend import pyast_merges as merges
+from tilewright.frontend.pyast_builder import KernelBuilder
 from tilewright.frontend.pyast_expressions import Expressions, Frame, LoopLocal
+from tilewright.frontend.pyast_races import counter_of_race
 from tilewright.frontend.pyast_registry import handler_of
 from tilewright.frontend.pyast_values import (
     Affine,
     Counter,
-    Edges,
     Grid,
     Ref,
     Steps,
@@ -70,6 +72,20 @@ class Returned:
     value: Any
 
 
+@dataclass
+class _Loop:
+    """A loop run in order, and what attempts to compile it have learnt: the tiles that it carries as they are before
+    it, edges that these have in some trips only, and names that a trip leaves without a value."""
+
+    node: ast.For
+    trips: int
+    index_of: IndexOf
+    assigned: Sequence[str]
+    carried: dict[str, TileValue] = field(default_factory=dict)
+    flags: dict[merges.Flag, None] = field(default_factory=dict)
+    lost: dict[str, LoopLocal] = field(default_factory=dict)
+
+
 class Compiler(Expressions):
     """Compiles one kernel into `body`; its grid's sizes are in `grid` afterwards."""
 
@@ -78,7 +94,9 @@ class Compiler(Expressions):
         self.kernel_frame = frame
         self.body = body
         self.grid: tuple[int, ...] | None = None
+        self.grid_counters: list[Counter] = []  # of more than one point
         self.in_grid = False
+        self.choice_depth = 0
         self.stored: set[str] = set()
 
     # ---- blocks -------------------------------------------------------------------------------------------------
@@ -195,11 +213,19 @@ class Compiler(Expressions):
     def _store(self, node: ast.expr, ref: Ref, index: Any, value: Any) -> None:
         if not self.in_grid:
             self.unsupported(node, "a store outside its `tw.grid` loop", "move it into the loop")
-        self.at(node, indexing.store, self.b, ref, index, value)
+        access = self.at(node, indexing.store, self.b, ref, index, value)
         self.stored.add(ref.name)
+        # A branch may be that of one point.
+        counter = None if self.choice_depth else counter_of_race(access, self.grid_counters)
+        if counter is not None:
+            name = counter.name
+            message = f"points of the grid that differ only in `{name}` store to the same elements of `{ref.name}`"
+            help = f"index `{ref.name}` with `{name}`, or take `{name}` from the grid and walk it with `tw.steps`"
+            self.fail(node, RaceError, message, help)
 
     def call(self, node: ast.Call, function: Any, args: list[Any], keywords: dict[str, Any]) -> Any:
-        if handler_of(function) == "store" and len(args) == 3 and isinstance(args[0], Ref):
+        if handler_of(function) == "store" and args and isinstance(args[0], Ref):
+            self.at(node, functions.check_arguments, "store", args, keywords)
             self._store(node, args[0], args[1], args[2])
             return None
         return super().call(node, function, args, keywords)
@@ -250,7 +276,9 @@ class Compiler(Expressions):
         for position, (extent, block, trips) in enumerate(zip(over.extents, over.blocks, over.trips, strict=True)):
             value = self.body.insert_arg(IndexType(), len(self.body.args))
             name = names[position] if position < len(names) else f"index {position}"
-            number = Affine.of(Counter(value, trips, name)) if trips > 1 else Affine()
+            counter = Counter(value, trips, name)
+            number = Affine.of(counter) if trips > 1 else Affine()
+            self.grid_counters += [counter] if trips > 1 else []
             indices.append(number if block is None else TileIndex(number, block, extent, name))
         self.bind(node.target, tuple(indices) if over.is_tuple else indices[0])
         self.in_grid = True
@@ -259,16 +287,17 @@ class Compiler(Expressions):
 
     def _sequential(self, node: ast.For, trips: int, index_of: IndexOf) -> None:
         """A loop that runs in order; names assigned before and inside it are carried from trip to trip."""
-        assigned = _assigned(node.body)
+        where = f"the loop over `{_name(node.target)}`"
         if trips == 1:
             self.bind(node.target, index_of(Affine()))
             self._nested(node.body)
         elif trips > 1:
-            carried: dict[str, TileValue] = {}
+            targets = _assigned([node.target])
+            loop = _Loop(node, trips, index_of, [n for n in _assigned(node.body) if n not in targets])
             for _ in range(MAX_ATTEMPTS):
-                if self._attempt(node, trips, index_of, assigned, carried):
+                if self._attempt(loop):
                     break
-        where = f"the loop over `{_name(node.target)}`"
+            self.frame.names.update(dict.fromkeys(targets, LoopLocal(where)))
         self._forget(_assigned([node]), where, keep=trips == 1)
 
     def _nested(self, body: Sequence[ast.stmt]) -> None:
@@ -276,41 +305,67 @@ class Compiler(Expressions):
         self._block(body)
         self.runtime_depth -= 1
 
-    def _attempt(
-        self, node: ast.For, trips: int, index_of: IndexOf, assigned: Sequence[str], carried: dict[str, TileValue]
-    ) -> bool:
-        """Compile the loop with the carried tiles known so far. When it turns out that there are more, or that more of
-        their lanes may lie beyond an array, record that and give False."""
-        before = dict(self.frame.names)
-        for name in assigned:
-            if isinstance(before.get(name), TileValue):
+    def _attempt(self, loop: _Loop) -> bool:
+        """Compile the loop with the carried tiles and flags known so far. When it turns out that there are more, record
+        that and give False."""
+        node, carried, before = loop.node, loop.carried, dict(self.frame.names)
+        for name in loop.assigned:
+            if isinstance(before.get(name), TileValue) and name not in loop.lost:
                 carried.setdefault(name, before[name])
-        names = list(carried)
-        types = [tensor(carried[n].type) for n in names]
+        starts = [x.value for x in carried.values()]
+        starts += [self.b.guard_of(carried[f.name].edges[f.dim], f.edge) for f in loop.flags]
+        types = [value.type for value in starts]
         block = Block(arg_types=[IndexType(), *types])
-        counter = Counter(block.args[0], trips, _name(node.target))
-        outer, self.b.block = self.b.block, block
-        for name, argument in zip(names, block.args[1:], strict=True):
-            self.frame.names[name] = TileValue(argument, carried[name].type, carried[name].edges)
-        self.bind(node.target, index_of(Affine.of(counter)))
-        self._nested(node.body)
-        results = {n: self._carried_result(node, n, carried[n]) for n in names}
-        after, self.b.block = self.frame.names, outer
-        learnt = self._learn(node, before, after, assigned, carried, results, counter)
-        self.frame.names = before
-        if learnt:
+        counter = Counter(block.args[0], loop.trips, _name(node.target))
+        tiles, guards = block.args[1 : 1 + len(carried)], block.args[1 + len(carried) :]
+        flags = dict[merges.Flag, SSAValue](zip(loop.flags, guards, strict=True))
+        for (name, start), argument in zip(carried.items(), tiles, strict=True):
+            edges = merges.edges_in_trip(name, start.edges, flags)
+            self.frame.names[name] = TileValue(argument, start.type, edges)
+        self.frame.names.update(loop.lost)
+        self.bind(node.target, loop.index_of(Affine.of(counter)))
+        with self.b.inside(block):
+            self._nested(node.body)
+            after, self.frame.names = self.frame.names, before
+            if self._lose(loop, before, after):
+                block.erase(safe_erase=False)
+                return False
+            last = {name: self._after_trip(node, name, after[name], start, counter) for name, start in carried.items()}
+            yielded = [x.value for x in last.values()]
+            yielded += [self.b.guard_of(last[f.name].edges[f.dim], f.edge) for f in loop.flags]
+        if self._learn(loop, before, after, last):
             block.erase(safe_erase=False)
             return False
-        block.add_op(tile.YieldOp.make([results[n].value for n in names], {}, []))
-        op = tile.ForOp.make([carried[n].value for n in names], {"trips": trips}, types, [Region(block)])
+        block.add_op(tile.YieldOp.make(yielded, {}, []))
+        op = tile.ForOp.make(starts, {"trips": loop.trips}, types, [Region(block)])
         self.at(node, self.b.add, op)
-        for name, value in zip(names, op.results, strict=True):
-            self.frame.names[name] = TileValue(value, carried[name].type, carried[name].edges)
+        flags = dict(zip(loop.flags, op.results[len(carried) :], strict=True))
+        for (name, start), value in zip(carried.items(), op.results[: len(carried)], strict=True):
+            edges = merges.edges_after_loop(name, start.edges, last[name].edges, flags)
+            self.frame.names[name] = TileValue(value, start.type, edges)
+        self.frame.names.update(loop.lost)
         return True
 
-    def _carried_result(self, node: ast.For, name: str, start: TileValue) -> TileValue:
+    def _lose(self, loop: _Loop, before: dict[str, Any], after: dict[str, Any]) -> bool:
+        """Record names that a trip leaves without a value; gives whether there are new ones."""
+        lost = {
+            name: after[name]
+            for name in loop.assigned
+            if name in before and isinstance(after[name], LoopLocal) and not isinstance(before[name], LoopLocal)
+        }
+        is_new = any(name not in loop.lost for name in lost)
+        loop.lost.update(lost)
+        for name in lost:
+            loop.carried.pop(name, None)
+        loop.flags = {flag: None for flag in loop.flags if flag.name not in lost}
+        return is_new
+
+    def _after_trip(self, node: ast.For, name: str, value: Any, start: TileValue, counter: Counter) -> TileValue:
+        result = self._carried_result(node, name, value, start)
+        return TileValue(result.value, result.type, merges.independent_edges(result.edges, counter))
+
+    def _carried_result(self, node: ast.For, name: str, value: Any, start: TileValue) -> TileValue:
         """What the next trip gets, in the type that the loop started with."""
-        value = self.frame.names[name]
         if not isinstance(value, TileValue | bool | int | float | np.generic | Affine):
             message = f"`{name}` is a tile before the loop and a {type(value).__name__} after a trip"
             self.fail(node, ArgumentError, message, "use two names")
@@ -326,29 +381,19 @@ class Compiler(Expressions):
         help = f"start `{name}` as {lifted.type.dtype}, or cast in the loop: `.astype(tw.{start.type.dtype.name})`"
         self.fail(node, DTypeError, message, help)
 
-    def _learn(
-        self,
-        node: ast.For,
-        before: dict[str, Any],
-        after: dict[str, Any],
-        assigned: Sequence[str],
-        carried: dict[str, TileValue],
-        results: dict[str, TileValue],
-        counter: Counter,
-    ) -> bool:
+    def _learn(self, loop: _Loop, before: dict[str, Any], after: dict[str, Any], last: Mapping[str, TileValue]) -> bool:
+        """Record what else the loop has to carry, and give whether that is anything."""
         learnt = False
-        for name, result in results.items():
-            start = carried[name]
-            edges = union_edges(start.edges, _independent(result.edges, counter))
-            if edges != start.edges:
-                carried[name] = TileValue(start.value, start.type, edges)
-                learnt = True
-        for name in assigned:
-            if name in results or name not in before or isinstance(before[name], LoopLocal):
+        for name, result in last.items():
+            changed = merges.changed_edges(name, loop.carried[name].edges, result.edges, loop.flags)
+            loop.flags.update(dict.fromkeys(changed))
+            learnt = learnt or bool(changed)
+        for name in loop.assigned:
+            if name in last or name in loop.lost or name not in before or isinstance(before[name], LoopLocal):
                 continue
             if _same(before[name], after[name]):
                 continue
-            carried[name] = self._promoted(node, name, before[name], after[name])
+            loop.carried[name] = self._promoted(loop.node, name, before[name], after[name])
             learnt = True
         return learnt
 
@@ -391,34 +436,35 @@ class Compiler(Expressions):
         before = dict(self.frame.names)
         blocks = (Block(), Block())
         outcomes: list[dict[str, Any]] = []
-        outer = self.b.block
+        self.choice_depth += 1
         for block, body in zip(blocks, (node.body, node.orelse), strict=True):
-            self.b.block = block
             self.frame.names = dict(before)
-            self._nested(body)
+            with self.b.inside(block):
+                self._nested(body)
             outcomes.append(self.frame.names)
-        merged: dict[str, tuple[TileValue, TileValue]] = {}
-        assigned = _assigned(node.body) + _assigned(node.orelse)
-        for name in dict.fromkeys(assigned):
-            values = [names.get(name) for names in outcomes]
-            known = all(name in names and not isinstance(names[name], LoopLocal) for names in outcomes)
-            if known and not _same(*values):
-                merged[name] = self._merged(node, name, values, blocks)
-        for block, side in zip(blocks, (0, 1), strict=True):
-            block.add_op(tile.YieldOp.make([pair[side].value for pair in merged.values()], {}, []))
-        self.b.block = outer
-        types = [pair[0].value.type for pair in merged.values()]
-        op = tile.IfOp.make([condition.value], {}, types, [Region(block) for block in blocks])
-        self.at(node, self.b.add, op)
+        self.choice_depth -= 1
         self.frame.names = before
-        for (name, (a, b)), value in zip(merged.items(), op.results, strict=True):
-            self.frame.names[name] = TileValue(value, a.type, union_edges(a.edges, b.edges))
-        for name in assigned:
-            if name in merged:
-                continue
-            if name in outcomes[0] and name in outcomes[1]:
-                self.frame.names[name] = outcomes[0][name]
-        self._forget(assigned, "one branch of an `if`", keep=False)
+        merged: dict[str, tuple[TileValue, TileValue]] = {}
+        unassigned = LoopLocal("one branch of an `if`")
+        for name in dict.fromkeys(_assigned(node.body) + _assigned(node.orelse)):
+            values = [names.get(name, unassigned) for names in outcomes]
+            if any(isinstance(value, LoopLocal) for value in values):
+                before[name] = values[0] if values[0] == values[1] else unassigned
+            elif _same(*values):
+                before[name] = values[0]
+            else:
+                merged[name] = self._merged(node, name, values, blocks)
+        meeting = merges.Meeting(self.b, blocks)
+        planned = [meeting.plan(a.edges, c.edges) for a, c in merged.values()]
+        pairs = [*((a.value, c.value) for a, c in merged.values()), *meeting.yielded]
+        for block, side in zip(blocks, (0, 1), strict=True):
+            block.add_op(tile.YieldOp.make([pair[side] for pair in pairs], {}, []))
+        op = tile.IfOp.make([condition.value], {}, [a.type for a, _ in pairs], [Region(block) for block in blocks])
+        self.at(node, self.b.add, op)
+        guards = op.results[len(merged) :]
+        for (name, (a, _)), value, plan in zip(merged.items(), op.results, planned, strict=False):
+            edges = self.at(node, meeting.edges, plan, condition, guards)
+            before[name] = TileValue(value, a.type, edges)
 
     def _merged(self, node: ast.If, name: str, values: list[Any], blocks: tuple[Block, Block]) -> tuple[Any, Any]:
         """A name's value after the choice: both sides in one type and shape."""
@@ -434,8 +480,8 @@ class Compiler(Expressions):
             self.fail(node, ShapeError, message, "give it one shape in both branches")
         results: list[TileValue] = []
         for block, value in zip(blocks, values, strict=True):
-            self.b.block = block
-            results.append(self.at(node, self.b.typed, value, dtype, shape))
+            with self.b.inside(block):
+                results.append(self.at(node, self.b.typed, value, dtype, shape))
         return results[0], results[1]
 
 
@@ -475,8 +521,8 @@ def _reading(target: ast.expr) -> ast.expr:
     return target
 
 
-def _assigned(body: Sequence[ast.stmt]) -> list[str]:
-    """Names that statements assign, in order."""
+def _assigned(body: Sequence[ast.AST]) -> list[str]:
+    """Names that statements or targets assign, in order."""
     found: dict[str, None] = {}
     for statement in body:
         for node in ast.walk(statement):
@@ -485,17 +531,16 @@ def _assigned(body: Sequence[ast.stmt]) -> list[str]:
     return list(found)
 
 
-def _independent(edges: Edges, counter: Counter) -> Edges:
-    """The edges that do not move with a loop: those of one trip's tile say nothing about what is carried."""
-    return tuple(tuple(e for e in own if counter not in e.start.counters()) for own in edges)
-
-
 def _same(a: Any, b: Any) -> bool:
+    """Whether two values are one: the same tile, or equal compile-time values of one type, signs of zeros included."""
     if a is b:
         return True
-    if isinstance(a, TileValue | Ref) or isinstance(b, TileValue | Ref):
+    if isinstance(a, TileValue | Ref) or type(a) is not type(b):
         return False
+    if isinstance(a, tuple | list):
+        own, other = [*cast("Sequence[Any]", a)], [*b]
+        return len(own) == len(other) and all(map(_same, own, other))
     try:
-        return type(a) is type(b) and bool(a == b)
+        return bool(a == b) and (not isinstance(a, float) or math.copysign(1, a) == math.copysign(1, b))
     except (TypeError, ValueError):
         return False

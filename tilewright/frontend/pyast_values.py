@@ -7,7 +7,7 @@ which decides what is masked. A `TileValue` knows which of its lanes may lie bey
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
@@ -186,14 +186,27 @@ class TileIndex:
 
 @dataclass(frozen=True)
 class Edge:
-    """Lanes `l` of one tile dimension with `start + stride * l >= limit` lie beyond an array."""
+    """Lanes `l` of one tile dimension with `start + stride * l >= limit` lie beyond an array: always, or where the bool
+    scalar `guard` is true, which says that the branch or trip that loaded them ran."""
 
     start: Affine
     stride: int
     limit: int
+    guard: SSAValue | None = None
+
+    @property
+    def unguarded(self) -> Edge:
+        return Edge(self.start, self.stride, self.limit)
+
+    @property
+    def of_tile(self) -> Edge:
+        """The same for a tile of only the first lane, whose dimension is dropped."""
+        return Edge(self.start, 0, self.limit, self.guard)
 
 
-Edges = tuple[tuple[Edge, ...], ...]  # one entry per tile dimension
+# One entry per tile dimension, and a last one for dimensions of size 1 that were dropped: its edges have stride 0, so
+# that they hold for all elements or for none.
+Edges = tuple[tuple[Edge, ...], ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,8 +231,32 @@ class TileValue:
         return f"a tile {self.type}"
 
 
+def as_affine(value: Any) -> Affine | None:
+    """A value as an index integer, if it is one."""
+    if isinstance(value, Affine):
+        return value
+    if isinstance(value, TileIndex):
+        return value.number
+    return Affine(int(value)) if is_integer(value) else None
+
+
+def is_flag(value: Any) -> TypeGuard[TileValue]:
+    """Whether a value is one truth value, known at run time."""
+    return isinstance(value, TileValue) and not value.shape and value.type.dtype.is_bool
+
+
 def no_edges(rank: int) -> Edges:
-    return ((),) * rank
+    return ((),) * (rank + 1)
+
+
+def union_edges(*all_edges: Edges) -> Edges:
+    """Lanes that lie beyond an array in any of some tiles of one rank."""
+    return tuple(_without_implied(dict.fromkeys(e for own in dim for e in own)) for dim in zip(*all_edges, strict=True))
+
+
+def _without_implied(edges: Mapping[Edge, None]) -> tuple[Edge, ...]:
+    """What lies beyond an array always needs no guard."""
+    return tuple(e for e in edges if e.guard is None or e.unguarded not in edges)
 
 
 @dataclass(frozen=True, eq=False)

@@ -66,7 +66,8 @@ def _evaluate(expression: AffineExpr, dims: Sequence[Tensor], symbols: Sequence[
     return symbols[expression.position]  # type: ignore[attr-defined]  the only kind left
 
 
-def _inside(coordinates: Sequence[Tensor], shape: Sequence[int], lanes: Sequence[int]) -> Tensor:
+def inside_array(coordinates: Sequence[Tensor], shape: Sequence[int], lanes: Sequence[int]) -> Tensor:
+    """Which lanes of a tile are elements of an array."""
     inside = np.ones(tuple(lanes), bool)
     for coordinate, size in zip(coordinates, shape, strict=True):
         inside = inside & (coordinate >= 0) & (coordinate < size)
@@ -75,7 +76,7 @@ def _inside(coordinates: Sequence[Tensor], shape: Sequence[int], lanes: Sequence
 
 def load(source: Tensor, map: AffineMap, tile_type: Any, symbols: Sequence[Any], fill: Any) -> Tensor:
     coordinates = evaluate_map(map, tile_type.shape, symbols)
-    inside = _inside(coordinates, source.shape, tile_type.shape)
+    inside = inside_array(coordinates, source.shape, tile_type.shape)
     result = poison(tile_type.shape, tile_type.dtype)
     if fill is not None:
         result[...] = fill
@@ -87,7 +88,7 @@ def load(source: Tensor, map: AffineMap, tile_type: Any, symbols: Sequence[Any],
 
 def store(value: Tensor, destination: Tensor, map: AffineMap, symbols: Sequence[Any]) -> None:
     coordinates = evaluate_map(map, value.shape, symbols)
-    inside = _inside(coordinates, destination.shape, value.shape)
+    inside = inside_array(coordinates, destination.shape, value.shape)
     if destination.ndim == 0:
         destination[...] = value.reshape(-1)[-1]
         return
@@ -101,8 +102,12 @@ class Interpreter:
         """Run all grid points in row-major order. `arrays` are the refs in order."""
         refs = dict(zip(kernel.refs, arrays, strict=True))
         for point in itertools.product(*(range(n) for n in kernel.grid_shape)):
-            values: Values = dict(refs) | dict(zip(kernel.indices, point, strict=True))
-            self.run_block(kernel.body.block, values)
+            self.run_point(kernel, point, dict(refs))
+
+    def run_point(self, kernel: tile.KernelOp, point: Sequence[int], values: Values) -> None:
+        """Run one point; `values` are the refs."""
+        values.update(zip(kernel.indices, point, strict=True))
+        self.run_block(kernel.body.block, values)
 
     def run_block(self, block: Block, values: Values) -> list[Any]:
         """Run a block whose arguments are already in `values`; gives the terminator's operands."""

@@ -3,6 +3,8 @@ blocks and sizes that do not."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -257,3 +259,128 @@ def test_a_product_reads_nothing_beyond_an_operand_without_edges() -> None:
 
     for k in (16, 40):
         check(sums, lambda b: b.astype(np.float64).sum(0, keepdims=True).repeat(8, 0), numbers(k, 20), tolerance=1e-5)
+
+
+# ---- dropped axes ---------------------------------------------------------------------------------------------------
+
+WAYS = ("index", "reshape", "squeeze", "transposed", "moved", "mixed", "repeated", "scanned", "there and back")
+
+
+def dropped(t: Any, way: str) -> Any:
+    """A row from a window of one row."""
+    if way == "index":
+        return t[0]
+    if way == "reshape":
+        return t.reshape((9,))
+    if way == "squeeze":
+        return t.squeeze(0)
+    if way == "transposed":
+        return t.T[:, 0]
+    if way == "moved":
+        return t.reshape((9, 1)).reshape((9,))
+    if way == "mixed":
+        return t.reshape((3, 3))
+    if way == "repeated":
+        return tw.broadcast_to(t, (1, 9))[0] + tw.broadcast_to(t, (4, 9))[2] * 0
+    if way == "scanned":
+        return tw.cumsum(t[0] * 0, axis=0) + t[0]
+    return t[0][None].T.reshape((9, 1))[:, 0]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_dropped_axes_keep_their_edges(way: str) -> None:
+    @tw.kernel
+    def below(
+        x: tw.In["M N"], total: tw.Out["M"], most: tw.Out["M"], mean: tw.Out["M"], product: tw.Out["M"], *, way: str
+    ):
+        for i in tw.grid(x, None):
+            row = dropped(x[i + 1 : i + 2], way)
+            total[i] = tw.sum(tw.exp(row))
+            most[i] = tw.max(row)
+            mean[i] = tw.mean(row)
+            product[i] = tw.dot(tw.exp(row.reshape((1, 9))), tw.ones((9, 1)))[0, 0]
+
+    def reference(x: np.ndarray) -> tuple[np.ndarray, ...]:
+        wide = x.astype(np.float64)
+        sums = np.append(np.exp(wide[1:]).sum(1), 0)
+        return sums, np.append(wide[1:].max(1), -np.inf), np.append(wide[1:].mean(1), np.nan), sums
+
+    check(below, reference, -np.abs(numbers(3, 9)) - 1, tolerance=1e-6, way=way)
+
+
+def test_copies_of_a_lane_outside_lie_outside() -> None:
+    @tw.kernel
+    def repeated(x: tw.In["N"], y: tw.Out["N"], z: tw.Out["N"], w: tw.Out["N"]):
+        for i in tw.grid(x, None):
+            after = tw.exp(x[i + 1 : i + 2])
+            y[i] = tw.sum(after + tw.zeros((4,)))
+            z[i] = tw.sum(tw.broadcast_to(after[0], (2, 3)))
+            w[i] = tw.max(x[i + 1] + tw.zeros((5,)))
+
+    def reference(x: np.ndarray) -> tuple[np.ndarray, ...]:
+        sums = np.append(np.exp(x[1:].astype(np.float64)), 0)
+        return 4 * sums, 6 * sums, np.append(x[1:], -np.inf)
+
+    check(repeated, reference, numbers(6), tolerance=1e-6)
+
+
+def test_what_a_reduction_gives_counts() -> None:
+    @tw.kernel
+    def around(x: tw.In["M N"], y: tw.Out["M"]):
+        for p in tw.grid(y, None):
+            most = tw.full((), -9.0, tw.f32)
+            for r in range(3):
+                most = tw.maximum(most, tw.max(x[p + r - 1]))
+            y[p] = tw.sum(most * tw.ones((4,)))
+
+    def reference(x: np.ndarray) -> np.ndarray:
+        return np.array([4 * x[max(0, p - 1) : p + 2].max() for p in range(len(x))])
+
+    check(around, reference, -np.abs(numbers(5, 3)) - 1, tolerance=1e-6)
+
+
+def test_one_position_outside_is_as_a_window_of_one() -> None:
+    @tw.kernel
+    def positions(x: tw.In["N M"], y: tw.Out["N M"], z: tw.Out["N M"], w: tw.Out["N M"], e: tw.Out["N"]):
+        for p in tw.grid(x, None):
+            y[p] = x[p - 1] + 1.0
+            z[p] = (x[p - 1 : p] + 1.0)[0]
+            w[p] = x[(p - 1) + tw.arange(1)][0] + 1.0
+            e[p] = tw.max(x[p - 1])
+
+    @tw.kernel
+    def stores(x: tw.In["N M"], y: tw.InOut["N M"]):
+        for p in tw.grid(x, None):
+            y[p - 1] = x[p] + 1.0
+
+    def shifted(x: np.ndarray) -> tuple[np.ndarray, ...]:
+        before = np.concatenate([np.zeros_like(x[:1]), x[:-1]]) + 1
+        return before, before, before, np.append([-np.inf], x[:-1].max(1))
+
+    x = numbers(3, 2)
+    check(positions, shifted, x)
+    for target in ("interp", "cpu"):
+        y = np.full_like(x, 9)
+        run(stores, x, y, target=target)
+        np.testing.assert_array_equal(y, np.concatenate([x[1:] + 1, np.full_like(x[:1], 9)]))
+
+
+def test_concatenated_tiles_lie_outside_in_the_same_lanes() -> None:
+    @tw.kernel
+    def joined(x: tw.In["M N"], y: tw.Out["M"]):
+        for i in tw.grid(x, 4):
+            y[i] = tw.sum(tw.exp(tw.concat([x[i], x[i] * 2], axis=1)), axis=1)
+
+    def reference(x: np.ndarray) -> np.ndarray:
+        wide = x.astype(np.float64)
+        return (np.exp(wide) + np.exp(2 * wide)).sum(1)
+
+    check(joined, reference, numbers(6, 8), tolerance=1e-6)
+
+    @tw.kernel
+    def different(x: tw.In["M N"], y: tw.Out["P"]):
+        for i in tw.grid((x.shape[0],), 4):
+            y[i.index] = tw.sum(tw.concat([x[i], tw.ones((4, 8))], axis=1))
+
+    with pytest.raises(tw.errors.ShapeError, match="do not reach beyond their arrays in the same lanes"):
+        different.lower(numbers(6, 8), np.empty(2, np.float32)).ir()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import linecache
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +12,9 @@ from kernel_support import check, numbers, run
 
 import tilewright as tw
 from tilewright import dtypes
+from tilewright.errors import ArgumentError, TilewrightError
 from tilewright.frontend import pyast_functions, pyast_registry
+from tilewright.frontend.pyast_expressions import METHODS
 
 # Public function, NumPy's, and the range of arguments.
 UNARY = {
@@ -250,3 +254,37 @@ def test_positions_masks_and_shapes() -> None:
             y[i, j] = tw.where(mask, block.T, -1)
 
     check(causal, lambda x: np.where(np.tri(*x.shape, dtype=bool), x, -1), numbers(7, 6))
+
+
+def _calls() -> list[str]:
+    """The functions of the kernel language, those of Python and helpers that it takes, and the methods of tiles."""
+    handlers = {f"tw.{name}": pyast_registry.handler_of(getattr(tw, name)) for name in dir(tw)}
+    handlers |= {f"tw.nn.{name}": pyast_registry.handler_of(getattr(tw.nn, name)) for name in dir(tw.nn)}
+    functions = [name for name, handler in handlers.items() if handler is not None]
+    assert {*pyast_registry.registered_names()} <= {*handlers.values()}
+    return sorted([*functions, *(f"x[i].{name}" for name in METHODS), "abs", "len", "print", "helper"])
+
+
+def test_every_function_refuses_unknown_keywords_and_too_many_arguments() -> None:
+    calls = _calls()
+    lines = ["import tilewright as tw", "def helper(x):", "    return tw.exp(x)"]
+    for number, call in enumerate(calls):
+        for kind, arguments in (("keyword", "x[i], nonsense=3"), ("many", ", ".join(["x[i]"] * 20))):
+            lines += ["@tw.kernel", f'def {kind}_{number}(x: tw.In["N"], y: tw.Out["N"]):']
+            lines += ["    for i in tw.grid(x, 4):", f"        z = {call}({arguments})", "        y[i] = x[i]"]
+    file = "<functions of kernels>"
+    linecache.cache[file] = (0, None, [line + "\n" for line in lines], file)
+    names: dict[str, Any] = {"__name__": "cell"}
+    exec(compile("\n".join(lines), file, "exec"), names)
+    x = tw.ShapeDtype((8,), tw.f32)
+    variadic = {"tw.print", "print", "tw.reshape", "x[i].reshape"}
+    for number, call in enumerate(calls):
+        for kind in ("keyword", "many"):
+            if kind == "many" and call in variadic:
+                continue
+            with pytest.raises(TilewrightError) as caught:
+                names[f"{kind}_{number}"].lower(x, x).ir()
+            assert type(caught.value) is ArgumentError, (call, kind, str(caught.value))
+            assert caught.value.location is not None
+            assert caught.value.help
+            assert kind == "many" or "keyword" in caught.value.message or "nonsense" in caught.value.message
