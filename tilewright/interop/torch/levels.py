@@ -90,7 +90,7 @@ def donations_of(module: GraphModule, levels: Mapping[FxNode, int], wanted: set[
     seen = {_root_of_view(node) for node in wanted if is_view(node)}
     found: dict[FxNode, FxNode] = {}
     for node in module.graph.nodes:
-        if name_of(node.target) != "aten.copy_.default" or node.users:
+        if name_of(node.target) != "aten.copy_.default" or any(user.op != "output" for user in node.users):
             continue
         target, source = node.args[:2]
         inside = all(levels.get(user) == 0 or user is node for user in (*target.users, *source.users))

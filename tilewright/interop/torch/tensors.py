@@ -15,6 +15,7 @@ from tilewright.api.array import Array, located
 from tilewright.api.lifting import Scalar, full, is_scalar
 from tilewright.dtypes import EXTENSIONS, DType
 from tilewright.errors import UnsupportedOperatorError
+from tilewright.interop.torch.casts import convert
 from tilewright.interop.torch.packages import TorchTensor, torch
 
 Tensor = np.ndarray[Any, Any]
@@ -111,7 +112,7 @@ def unified(*operands: Any, floats: bool = False) -> list[Any]:
 
 def _in_type(operand: Any, dtype: DType) -> Any:
     if not is_scalar(operand):
-        return tw.astype(operand, dtype)
+        return convert(operand, dtype)
     if dtype.is_float:
         return float(operand)
     return bool(operand) if dtype.is_bool else int(operand)

@@ -9,6 +9,7 @@ from tilewright import api as tw
 from tilewright.api.array import Array
 from tilewright.api.lifting import is_scalar
 from tilewright.errors import UnsupportedOperatorError
+from tilewright.interop.torch.casts import convert
 from tilewright.interop.torch.registry import operator
 from tilewright.interop.torch.tensors import as_floats, dtype_of, result_type, unified, widened
 
@@ -210,10 +211,13 @@ def remainder(x: Operand, y: Operand) -> Array:
 def fmod(x: Operand, y: Operand) -> Array:
     """The remainder of `x / y` rounded towards 0, with the sign of `x`."""
     a, b = unified(x, y)
-    rest = tw.remainder(tw.abs(a), tw.abs(b))
+    rest = tw.remainder(a, b)
     if rest.dtype.is_float:
-        return tw.copysign(rest, a)
-    return tw.where(tw.less(a, 0), tw.negative(rest), rest)
+        # Exact for magnitudes, of which rounding down is rounding towards 0.
+        return tw.copysign(tw.remainder(tw.abs(a), tw.abs(b)), a)
+    # Magnitudes of the smallest integers wrap: the remainder of the division rounded down is corrected instead.
+    is_above = tw.logical_and(tw.not_equal(rest, 0), tw.not_equal(tw.less(a, 0), tw.less(b, 0)))
+    return tw.where(is_above, rest - b, rest)
 
 
 @operator("pow.Tensor_Tensor", "pow.Tensor_Scalar", "pow.Scalar")
@@ -330,7 +334,7 @@ def fill(x: Array, value: Operand) -> Array:
 @operator("copy")
 def copy(x: Array, source: Array, non_blocking: bool = False) -> Array:
     """`source` in the shape and type of `x`."""
-    return tw.broadcast_to(tw.astype(source, x.dtype), x.shape)
+    return tw.broadcast_to(convert(source, x.dtype), x.shape)
 
 
 @operator("_to_copy")
@@ -344,7 +348,7 @@ def to_copy(
     memory_format: Any = None,
 ) -> Array:
     """`x` in another element type."""
-    return x if dtype is None else tw.astype(x, dtype_of(dtype))
+    return x if dtype is None else convert(x, dtype_of(dtype))
 
 
 # ---- activations ----------------------------------------------------------------------------------------------------
