@@ -7,7 +7,7 @@ from typing import Any
 
 from tilewright import api as tw
 from tilewright.api.array import Array
-from tilewright.interop.torch.casts import convert
+from tilewright.interop.casts import convert
 from tilewright.interop.torch.registry import operator
 from tilewright.interop.torch.tensors import dtype_of, result_type
 

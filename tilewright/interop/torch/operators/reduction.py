@@ -10,7 +10,7 @@ from tilewright import api as tw
 from tilewright.api.array import Array
 from tilewright.api.lifting import emit
 from tilewright.errors import UnsupportedOperatorError
-from tilewright.interop.torch.casts import convert
+from tilewright.interop.casts import convert
 from tilewright.interop.torch.registry import operator
 from tilewright.interop.torch.tensors import dtype_of, widened
 
@@ -187,7 +187,8 @@ def vector_norm(x: Array, ord: float = 2, dim: Axes = None, keepdim: bool = Fals
 def cumsum(x: Array, dim: int, *, dtype: Any = None) -> Array:
     """Sums of the elements so far along an axis."""
     y = convert(x, _total_type(x, dtype))
-    return tw.cumsum(y, axis=dim) if x.ndim else y
+    # Totals start from 0, so that none is a negative zero.
+    return (tw.cumsum(y, axis=dim) if x.ndim else y) + 0
 
 
 @operator("cumprod")

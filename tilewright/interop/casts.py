@@ -1,8 +1,8 @@
-"""Casts between element types as eager torch does them on x86-64, where C++ leaves the result of many open.
+"""Casts between element types as eager torch and ONNX Runtime do them on x86-64, where C++ leaves many results open.
 
 Floats beyond an integer type wrap: they are truncated to 32 or 64 bits, of which the lowest are kept, and what does not
 fit those (NaN and infinities too) becomes the smallest signed integer, as the instructions of the CPU have it. Numbers
-reach floats of 16 and 8 bits through f32, and `float8_e4m3fn` saturates, infinities too.
+reach floats of 16 and 8 bits through f32 in torch, and `float8_e4m3fn` saturates there, infinities too.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from tilewright import dtypes
 from tilewright.api.array import Array
 from tilewright.dtypes import DType
 
-_LARGEST_E4M3FN = 448.0
+LARGEST_E4M3FN = 448.0
 
 
 def convert(x: Array, dtype: DType) -> Array:
-    """The array in another element type."""
+    """The array in another element type, as torch casts it."""
     if x.dtype == dtype or dtype.is_bool or x.dtype.is_bool:
         return tw.astype(x, dtype)
     if x.dtype.is_float and dtype.is_integer:
-        return _to_integer(x, dtype)
+        return to_integer(x, dtype)
     if dtype.is_narrow_float:
         return _to_narrow_float(x, dtype)
     return tw.astype(x, dtype)
@@ -29,11 +29,12 @@ def convert(x: Array, dtype: DType) -> Array:
 def _to_narrow_float(x: Array, dtype: DType) -> Array:
     wide = tw.astype(x, tw.f32)
     if dtype == tw.f8e4m3fn:
-        wide = tw.clip(wide, -_LARGEST_E4M3FN, _LARGEST_E4M3FN)
+        wide = tw.clip(wide, -LARGEST_E4M3FN, LARGEST_E4M3FN)
     return tw.astype(wide, dtype)
 
 
-def _to_integer(x: Array, dtype: DType) -> Array:
+def to_integer(x: Array, dtype: DType) -> Array:
+    """Floats cut off to integers, of which those beyond the type wrap."""
     if dtype == tw.u64:
         return _to_u64(x)
     # Doubles reach u8 through 64 bits and the other narrow types through 32; so do all floats u32.
