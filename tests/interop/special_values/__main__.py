@@ -3,8 +3,8 @@
     python -m tests.interop.special_values [--framework torch,onnx,stablehlo] [--op NAME] [--verbose]
 
 Every elementwise, reduction and cast rule runs for each element type on NaN, infinities, zeros of both signs, extremes,
-subnormals, halves and all integers of 8 bits, in pairs for operators of two operands. "Unsettled" are elements for which
-the framework itself gives different results on its paths, one of which we give.
+subnormals, halves and all integers of 8 bits, in pairs for operators of two operands. "Unsettled" are elements for
+which the framework itself gives different results on its paths, one of which we give.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ def main() -> None:
     parser.add_argument("--framework", default=",".join(FRAMEWORKS))
     parser.add_argument("--op", default="", help="a part of the names of rules")
     parser.add_argument("--verbose", action="store_true", help="print what is unsettled or refused too")
+    parser.add_argument("--progress", action="store_true", help="print each rule that was compared")
     given = parser.parse_args()
     outcomes: list[Outcome] = []
     start = time.perf_counter()
@@ -43,6 +44,8 @@ def main() -> None:
             for case in cases(framework, given.op):
                 outcomes.append(run(case))
                 _print(outcomes[-1], given.verbose)
+                if given.progress and (len(outcomes) == 1 or outcomes[-2].case.op != case.op):
+                    print(f"{time.perf_counter() - start:.0f} s: {case.op}", flush=True)
     print(summary(outcomes))
     print(f"{time.perf_counter() - start:.0f} s")
     raise SystemExit(any(o.wrong for o in outcomes))

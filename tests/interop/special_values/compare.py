@@ -75,6 +75,10 @@ def run(case: Case) -> Outcome:
     except TilewrightError as error:
         outcome.refused = _reason(error)
         return outcome
+    except Exception as error:  # a finding
+        outcome.wrong += 1
+        outcome.examples.append(f"{type(error).__name__}: {error}"[:200])
+        return outcome
     exact = case.exact() if case.exact is not None else None
     for n, ours in enumerate(found[: case.results]):
         _count(outcome, np.asarray(ours), [np.asarray(r[n]) for r in references], None if exact is None else exact[n])
@@ -128,7 +132,9 @@ def agree(a: Array, b: Array, case: Case) -> Array:
         if case.ulps:
             info = ml_dtypes.finfo(a.dtype)
             size = np.abs(other) if case.scale is None else np.maximum(np.abs(other), case.scale.reshape(a.shape))
-            near = np.abs(wide - other) <= case.ulps * np.maximum(size * float(info.eps), float(info.smallest_subnormal))
+            near = np.abs(wide - other) <= case.ulps * np.maximum(
+                size * float(info.eps), float(info.smallest_subnormal)
+            )
             # A result of 0 has a sign; one that rounds to the smallest numbers has none to speak of.
             same = same | (near & np.isfinite(wide) & np.isfinite(other) & ((wide != 0) | (other != 0)))
     return same
@@ -143,7 +149,9 @@ def summary(outcomes: Sequence[Outcome]) -> str:
         wrong = sorted({o.case.op for o in these if o.wrong})
         totals = {k: sum(getattr(o, k) for o in these) for k in ("right", "unsettled", "wrong")}
         text = ", ".join(f"{n} {k}" for k, n in totals.items())
-        lines.append(f"{framework}: {rules} rules, {len(these)} cases: {text} elements" + f"; wrong: {wrong}" * bool(wrong))
+        lines.append(
+            f"{framework}: {rules} rules, {len(these)} cases: {text} elements" + f"; wrong: {wrong}" * bool(wrong)
+        )
         refused = collections.Counter(o.refused for o in these if o.refused)
         lines += [f"    refused, {n} cases: {reason}" for reason, n in refused.most_common()]
     return "\n".join(lines)

@@ -16,6 +16,7 @@ from tilewright.interop.torch.packages import FxNode, GraphModule, fx, torch
 from tilewright.interop.torch.registry import name_of
 from tilewright.interop.torch.walk import value_of
 
+
 def levels_of(module: GraphModule, refused: Mapping[FxNode, str]) -> dict[FxNode, int]:
     """The level of each node that computes something: even where it is traced, odd where torch runs it."""
     levels: dict[FxNode, int] = {}

@@ -37,7 +37,7 @@ def erf(x: Lanes) -> Lanes:
     if x.element == "f32":
         far = horner(inside - ERF_TAIL_CENTRE, TABLES["ERF_TAIL"]["f32"])
         # Exact, so that `1 - erf` vanishes there: times a large number its last bit is one too.
-        far = (a >= ERF_IS_ONE["f32"]).choose(1.0, far)
+        far = (a >= ERF_IS_ONE["f32"]).choose(a.constant(1.0), far)
     else:
         tail, _, reduced = _tail(inside)
         far = (-tail).times_plus(reduced.scale(), 1.0)
