@@ -23,8 +23,8 @@ class Unusable(Exception):
 
 @dataclass(frozen=True)
 class Case:
-    """A rule for one element type: `ours`, and the framework on several of its paths (vectors, single elements), each of
-    which gives a list of arrays. `ulps` is how far results may be apart; 0 is bit for bit, NaN of any payload."""
+    """A rule for one element type: `ours`, and the framework on several of its paths (vectors, single elements), each
+    of which gives a list of arrays. `ulps` is how far results may be apart; 0 is bit for bit, NaN of any payload."""
 
     framework: str
     op: str
