@@ -93,9 +93,10 @@ def _parse(key: Any, shape: Shape) -> list[_Item]:
 
 def _with_mask_axes(x: Array, key: Any) -> tuple[Array, Any]:
     """The array with an axis of size 1 for each mask without axes in a key, which then chooses it or nothing."""
+    whole: Any = key
     parts: list[Any] = [*key] if isinstance(key, tuple) else [key]
     if not any(_is_scalar_mask(part) for part in parts):
-        return x, key
+        return x, whole
     sizes = [*x.shape]
     axis = 0
     for n, part in enumerate(parts):
@@ -108,7 +109,8 @@ def _with_mask_axes(x: Array, key: Any) -> tuple[Array, Any]:
             axis += 1
         else:
             axis += _axes_taken(part)
-    return reshape(x, tuple(sizes)), tuple(parts)
+    spread: tuple[Any, ...] = tuple(parts)
+    return reshape(x, tuple(sizes)), spread
 
 
 def _is_scalar_mask(part: Any) -> bool:
