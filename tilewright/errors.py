@@ -99,7 +99,7 @@ class UnsupportedOperatorError(TilewrightError):
     code = "TW0105"
 
 
-class ShapeError(TilewrightError):
+class ShapeError(TilewrightError, ValueError):
     """Shapes that do not fit together."""
 
     code = "TW0201"
@@ -123,7 +123,7 @@ class IndexError_(TilewrightError, IndexError):
     code = "TW0204"
 
 
-class ArgumentError(TilewrightError):
+class ArgumentError(TilewrightError, ValueError):
     """An argument outside the values that a function takes."""
 
     code = "TW0205"

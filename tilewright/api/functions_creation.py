@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright import dtypes
+from tilewright import dtypes, ops
 from tilewright.api import lifting
 from tilewright.api.array import Array, located
 from tilewright.api.functions_elementwise import add, greater_equal, less_equal, multiply, where
@@ -86,30 +86,59 @@ def empty_like(x: ArrayLike, /, *, dtype: Any = None, device: None = None) -> Ar
 def asarray(obj: Any, /, *, dtype: Any = None, device: None = None, copy: bool | None = None) -> Array:
     """An array from an array, a number, or nested lists of numbers and arrays.
 
-    Python floats in lists become f32 and integers i64. `copy` is taken for the Array API: results are always new.
+    Python numbers are converted to `dtype` at once; without it floats become f32 and integers i64. `copy` is taken for
+    the Array API: results are always new.
+
+    Raises:
+        DTypeError: a Python integer does not fit the type.
+        ShapeError: nested lists are ragged.
     """
     _check_device(device)
-    found = _from_list(obj) if is_nested(obj) else lift(obj)
-    return cast(found, element_type(dtype) if dtype else found.dtype)
+    wanted = element_type(dtype) if dtype else None
+    if is_scalar(obj):
+        return _from_number(obj, wanted or scalar_type(obj))
+    found = _from_list(obj, wanted) if is_nested(obj) else lift(obj)
+    return cast(found, wanted or found.dtype)
 
 
 array = asarray
 
 
-def _from_list(items: Sequence[Any]) -> Array:
+def _from_number(number: Any, dtype: DType) -> Array:
+    """One Python number: exact where the type has it, and cut off where floats become integers."""
+    if isinstance(number, float) and dtype.is_integer:
+        return cast(lifting.full((), number, dtypes.f64), dtype)
+    return lifting.full((), number, dtype)
+
+
+def _from_list(items: Sequence[Any], dtype: DType | None) -> Array:
     flat: list[Any] = []
     _flatten(items, flat)
     if any(isinstance(item, Array) for item in flat):
         from tilewright.api.functions_manipulation import stack
 
-        return stack([asarray(item) for item in items])
+        return stack([asarray(item, dtype=dtype) for item in items])
     try:
         stored = np.asarray(items)
     except ValueError as error:
         raise located(ShapeError("the nested lists are ragged", help="make all rows the same length")) from error
-    if all(is_scalar(item) for item in flat) and stored.dtype.kind == "f":
-        stored = stored.astype(np.float32)
-    return lifting.constant(stored)
+    if not flat or not all(is_scalar(item) for item in flat):
+        return lifting.constant(stored)
+    if dtype is None:
+        return lifting.constant(stored.astype(np.float32) if stored.dtype.kind == "f" else stored)
+    return _from_numbers(flat, stored.shape, dtype)
+
+
+def _from_numbers(numbers: Sequence[Any], shape: tuple[int, ...], dtype: DType) -> Array:
+    """Python numbers as a constant of a type, as `_from_number` converts each."""
+    if dtype.is_integer and all(isinstance(n, int) for n in numbers):
+        outside = [n for n in numbers if not int(dtype.lowest) <= n <= int(dtype.highest)]
+        if outside:
+            lifting.full((), outside[0], dtype)  # which says what is wrong
+        return lifting.constant(np.array(numbers, dtype.numpy).reshape(shape))
+    stored = np.array([float(n) for n in numbers]).reshape(shape)
+    with np.errstate(over="ignore"):
+        return lifting.constant(ops.cast(stored, dtype))
 
 
 def _flatten(items: Sequence[Any], flat: list[Any], depth: int = 1) -> None:

@@ -91,6 +91,32 @@ def _parse(key: Any, shape: Shape) -> list[_Item]:
     return items
 
 
+def _with_mask_axes(x: Array, key: Any) -> tuple[Array, Any]:
+    """The array with an axis of size 1 for each mask without axes in a key, which then chooses it or nothing."""
+    whole: Any = key
+    parts: list[Any] = [*key] if isinstance(key, tuple) else [key]
+    if not any(_is_scalar_mask(part) for part in parts):
+        return x, whole
+    sizes = [*x.shape]
+    axis = 0
+    for n, part in enumerate(parts):
+        if part is Ellipsis:
+            # The axes behind the gap are counted from the last one.
+            axis = len(sizes) - sum(_axes_taken(later) for later in parts[n + 1 :] if not _is_scalar_mask(later))
+        elif _is_scalar_mask(part):
+            sizes.insert(axis, 1)
+            parts[n] = np.flatnonzero(part)
+            axis += 1
+        else:
+            axis += _axes_taken(part)
+    spread: tuple[Any, ...] = tuple(parts)
+    return reshape(x, tuple(sizes)), spread
+
+
+def _is_scalar_mask(part: Any) -> bool:
+    return isinstance(part, np.bool_) or (isinstance(part, np.ndarray) and part.ndim == 0 and part.dtype == np.bool_)
+
+
 def _as_index_array(part: Sequence[Any]) -> Any:
     from tilewright.api.functions_creation import asarray
 
@@ -223,6 +249,7 @@ def get(x: Array, key: Any) -> Array:
         IndexError_: the key does not fit the array.
         DataDependentShapeError: the size of the result would depend on traced data.
     """
+    x, key = _with_mask_axes(x, key)
     items = _parse(key, x.shape)
     result = _read_windows(x, items)
     lookups = [item for item in items if isinstance(item, _Lookup)]
@@ -348,6 +375,12 @@ class Update:
 
 
 def _update(x: Array, key: Any, fn: str, value: ArrayLike) -> Array:
+    shape = x.shape
+    x, key = _with_mask_axes(x, key)
+    return reshape(_update_at(x, key, fn, value), shape)
+
+
+def _update_at(x: Array, key: Any, fn: str, value: ArrayLike) -> Array:
     items = _parse(key, x.shape)
     update = lifting.fitting(value, x.dtype)
     if all(isinstance(i, _NewAxis | _Point | _Gap) or (isinstance(i, _Window) and i.step == 1) for i in items):

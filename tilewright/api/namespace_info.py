@@ -19,15 +19,17 @@ class NamespaceInfo:
     def default_device(self) -> None:
         """None: a traced array has no device."""
 
-    def devices(self) -> list[None]:
-        return [None]
+    def devices(self) -> tuple[None]:
+        """The one device that arrays of a program are on, before a target is chosen."""
+        return (None,)
 
     def default_dtypes(self, *, device: None = None) -> dict[str, DType]:
         return {"real floating": dtypes.f32, "integral": dtypes.i64, "indexing": dtypes.i64}
 
     def dtypes(self, *, device: None = None, kind: Any = None) -> dict[str, DType]:
-        """Element types by their names in the Array API, all or those of a kind."""
-        return {d.numpy.name: d for d in dtypes.ALL if kind is None or isdtype(d, kind)}
+        """Element types of the Array API by their names there, all or those of a kind."""
+        standard = [d for d in dtypes.ALL if not d.is_narrow_float and d != dtypes.tf32]
+        return {d.numpy.name: d for d in standard if kind is None or isdtype(d, kind)}
 
 
 def __array_namespace_info__() -> NamespaceInfo:

@@ -83,10 +83,10 @@ def leaky_relu(x: ArrayLike, /, negative_slope: float = 0.01) -> Array:
 
 
 def elu(x: ArrayLike, /, alpha: float = 1.0) -> Array:
-    """`x` where it is positive, `alpha * (exp(x) - 1)` elsewhere."""
+    """`alpha * (exp(x) - 1)` where `x` is negative, `x` elsewhere."""
     array, wide = _wide(x)
     # The exponential of a large positive element would overflow unseen.
-    return cast(where(wide > 0, wide, expm1(minimum(wide, 0)) * alpha), array.dtype)
+    return cast(where(wide < 0, expm1(minimum(wide, 0)) * alpha, wide), array.dtype)
 
 
 def silu(x: ArrayLike, /) -> Array:

@@ -89,3 +89,12 @@ def test_memory_with_strides() -> None:
     assert found.shape == (3, 4)
     assert found.dtype == torch.float32
     assert found.stride() == (1, 3)
+
+
+def test_distances_strides_and_decimals() -> None:
+    torch.manual_seed(0)
+    for order in (1.0, 2.0, float("inf")):
+        _check(_ATEN._pdist_forward.default, [torch.randn(5, 4)], order)
+    _check(_ATEN.as_strided.default, [torch.randn(24)], [3, 4], [2, 1], 1)
+    for decimals in (2, 0, -1):
+        _check(_ATEN.round.decimals, [torch.randn(5, 4) * 30], decimals=decimals)

@@ -81,14 +81,21 @@ def backend(
 _FURTHER = (
     "adaptive_max_pool2d",
     "adaptive_max_pool3d",
+    "_native_batch_norm_legit",
     "batch_norm_backward",
     "dist",
     "grid_sampler_2d",
     "ldexp",
     "narrow_copy",
     "native_batch_norm",
+    "tril_indices",
+    "triu_indices",
     "upsample_bicubic2d",
     "upsample_bilinear2d",
+    "upsample_linear1d",
+    "upsample_nearest1d",
+    "upsample_nearest2d",
+    "upsample_nearest3d",
     "upsample_trilinear3d",
 )
 

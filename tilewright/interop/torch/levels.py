@@ -12,30 +12,9 @@ import operator
 from collections.abc import Mapping
 from typing import Any
 
-from tilewright.interop.torch.packages import FxNode, GraphModule, torch
+from tilewright.interop.torch.packages import FxNode, GraphModule, fx, torch
 from tilewright.interop.torch.registry import name_of
 from tilewright.interop.torch.walk import value_of
-
-# Operators that give another view of memory: where a result of a part is one, torch makes it without a copy.
-VIEWS = frozenset(
-    f"aten.{name}"
-    for name in (
-        "alias.default",
-        "detach.default",
-        "diagonal.default",
-        "expand.default",
-        "permute.default",
-        "select.int",
-        "slice.Tensor",
-        "squeeze.default",
-        "squeeze.dim",
-        "squeeze.dims",
-        "t.default",
-        "transpose.int",
-        "unsqueeze.default",
-        "view.default",
-    )
-)
 
 
 def levels_of(module: GraphModule, refused: Mapping[FxNode, str]) -> dict[FxNode, int]:
@@ -90,7 +69,7 @@ def donations_of(module: GraphModule, levels: Mapping[FxNode, int], wanted: set[
     seen = {_root_of_view(node) for node in wanted if is_view(node)}
     found: dict[FxNode, FxNode] = {}
     for node in module.graph.nodes:
-        if name_of(node.target) != "aten.copy_.default" or node.users:
+        if name_of(node.target) != "aten.copy_.default" or any(user.op != "output" for user in node.users):
             continue
         target, source = node.args[:2]
         inside = all(levels.get(user) == 0 or user is node for user in (*target.users, *source.users))
@@ -102,8 +81,20 @@ def donations_of(module: GraphModule, levels: Mapping[FxNode, int], wanted: set[
 
 
 def is_view(node: FxNode) -> bool:
-    """Whether a node gives another view of memory."""
-    return name_of(node.target) in VIEWS
+    """Whether a node gives another view of its first operand's memory, or is a part of such a list of views. Where a
+    result of a program is one, torch makes it without a copy; it has the strides and the offset of eager torch then, by
+    which AOTAutograd finds views of inputs again.
+
+    What `as_strided` reads is in memory where eager torch has it for inputs alone.
+    """
+    if node.target is operator.getitem:
+        return isinstance(node.args[0], fx.Node) and is_view(node.args[0])
+    if node.op != "call_function" or not hasattr(node.target, "_schema"):
+        return False
+    if name_of(node.target) == "aten.as_strided.default" and node.args[0].op != "placeholder":
+        return False
+    aliases = [result.alias_info for result in node.target._schema.returns]
+    return any(alias is not None and not alias.is_write for alias in aliases)
 
 
 def _root_of_view(node: FxNode) -> FxNode:

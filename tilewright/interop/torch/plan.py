@@ -179,7 +179,7 @@ class Plan:
             return Step(lambda: (attribute,), (), (self._place(node),))
         sources = tuple(node.all_input_nodes)
         if name_of(node.target) == "aten.copy_.default":
-            return Step(_copy, tuple(self._places[n] for n in node.args[:2]), ())
+            return Step(_copy, tuple(self._places[n] for n in node.args[:2]), (self._place(node),))
         # A view in the graph may be one of memory in another order than was traced.
         target = torch.ops.aten.reshape.default if name_of(node.target) == "aten.view.default" else node.target
 
@@ -222,11 +222,11 @@ class Plan:
         return steps
 
 
-def _copy(target: TorchTensor, source: TorchTensor) -> tuple[()]:
-    """Write to an input, unless a program has done so."""
+def _copy(target: TorchTensor, source: TorchTensor) -> tuple[TorchTensor]:
+    """Write to an input, unless a program has done so; the result is the input."""
     if target.data_ptr() != source.data_ptr() or target.stride() != source.stride():
         target.copy_(source)
-    return ()
+    return (target,)
 
 
 def _needed(outputs: Sequence[FxNode], among: set[FxNode]) -> set[FxNode]:

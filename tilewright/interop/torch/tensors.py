@@ -15,6 +15,7 @@ from tilewright.api.array import Array, located
 from tilewright.api.lifting import Scalar, full, is_scalar
 from tilewright.dtypes import EXTENSIONS, DType
 from tilewright.errors import UnsupportedOperatorError
+from tilewright.interop.casts import LARGEST_E4M3FN, convert
 from tilewright.interop.torch.packages import TorchTensor, torch
 
 Tensor = np.ndarray[Any, Any]
@@ -111,10 +112,19 @@ def unified(*operands: Any, floats: bool = False) -> list[Any]:
 
 def _in_type(operand: Any, dtype: DType) -> Any:
     if not is_scalar(operand):
-        return tw.astype(operand, dtype)
-    if dtype.is_float:
-        return float(operand)
-    return bool(operand) if dtype.is_bool else int(operand)
+        return convert(operand, dtype)
+    return number_in(operand, dtype)
+
+
+def number_in(number: Scalar, dtype: DType) -> Scalar:
+    """A Python number as torch converts it to a type: integers wrap, and `float8_e4m3fn` saturates."""
+    if dtype.is_bool:
+        return bool(number)
+    if not dtype.is_float:
+        span = 1 << dtype.bits
+        return (int(number) - int(dtype.lowest)) % span + int(dtype.lowest)
+    saturates = dtype == tw.f8e4m3fn and number == number
+    return max(-LARGEST_E4M3FN, min(LARGEST_E4M3FN, float(number))) if saturates else float(number)
 
 
 def as_floats(x: Array) -> Array:

@@ -149,6 +149,8 @@ class Support:
             return WRITTEN
         if find_rule(node.target) is None:
             return "no rule"
+        if name_of(node.target) == "aten.as_strided.default" and not value_of(node.args[0]).is_contiguous():
+            return "strides of memory in another order than that of the axes"
         key = _form(node)
         if key not in self._known:
             self._known[key] = self._try(node)

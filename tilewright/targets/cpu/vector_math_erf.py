@@ -36,6 +36,8 @@ def erf(x: Lanes) -> Lanes:
     inside = a.at_most(ERF_IS_ONE[x.element])
     if x.element == "f32":
         far = horner(inside - ERF_TAIL_CENTRE, TABLES["ERF_TAIL"]["f32"])
+        # Exact, so that `1 - erf` vanishes there: times a large number its last bit is one too.
+        far = (a >= ERF_IS_ONE["f32"]).choose(a.constant(1.0), far)
     else:
         tail, _, reduced = _tail(inside)
         far = (-tail).times_plus(reduced.scale(), 1.0)

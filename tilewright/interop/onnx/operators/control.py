@@ -12,8 +12,10 @@ import numpy as np
 
 from tilewright import api as tw
 from tilewright.api.array import Array
+from tilewright.dtypes import DType
 from tilewright.errors import ShapeError, TilewrightError
 from tilewright.interop.onnx.folding import StaticInputsNeeded
+from tilewright.interop.onnx.operators.elementwise import dtype_of
 from tilewright.interop.onnx.registry import Node, lifted, operator
 
 _MAX_UNROLLED = 64
@@ -83,8 +85,27 @@ def _unrolled(node: Node, body: Any, limit: int, carried: list[Any]) -> tuple[An
         if not known.reshape(-1)[0]:
             break
     if any(not row for row in rows):
-        raise node.unsupported("a `Loop` of no trips gives an empty array of a shape that is not known")
+        return (*carried, *_nothing(node, body, carried))
     return (*carried, *(tw.stack(row) for row in rows))
+
+
+def _nothing(node: Node, body: Any, carried: list[Any]) -> list[Any]:
+    """What a loop of no trips gathers: arrays of no elements, of the shape that one trip would add."""
+    declared = [_declared(node, output) for output in body.output[1 + len(carried) :]]
+    if any(element is None for element in declared):
+        # Traced for its types alone; nothing reads it.
+        trial = node.run(body, lifted(np.asarray(0, np.int64)), lifted(np.asarray(True)), *carried)
+        declared = [(tuple(x.shape), x.dtype) for x in trial[1 + len(carried) :]]
+    return [tw.zeros((0, *shape), dtype=dtype) for shape, dtype in filter(None, declared)]
+
+
+def _declared(node: Node, output: Any) -> tuple[tuple[int, ...], DType] | None:
+    """The shape and type that a graph declares of an output; None where it leaves a size open."""
+    declared = output.type.tensor_type
+    sizes = [d.dim_value if d.HasField("dim_value") else None for d in declared.shape.dim]
+    if not declared.HasField("shape") or any(n is None for n in sizes):
+        return None
+    return tuple(n for n in sizes if n is not None), dtype_of(node, declared.elem_type)
 
 
 def _looped(
@@ -130,7 +151,7 @@ def _collected(
         raise node.unsupported("a `Loop` that gathers results until a condition, whose number depends on data")
     (limit,) = node.known_ints(trips, "M")
     if condition is not None and not np.all(node.known(condition, "cond")):
-        raise node.unsupported("a `Loop` of no trips gives an empty array of a shape that is not known")
+        return (*carried, *_nothing(node, body, carried))
     if limit <= _MAX_UNROLLED:
         raise node.unsupported("a `Loop` that gathers results until a condition, whose number depends on data")
 

@@ -13,6 +13,7 @@ from tilewright import api as tw
 from tilewright import dtypes
 from tilewright.api.array import Array
 from tilewright.dtypes import DType
+from tilewright.interop.casts import to_integer
 from tilewright.interop.narrow import STORAGES, Coded, decoded, encoded
 from tilewright.interop.onnx.registry import Node, operator
 from tilewright.interop.onnx.tensors import storage_of
@@ -186,13 +187,26 @@ def where(node: Node, condition: Array, a: Array, b: Array) -> Array:
 @operator("Clip", since=11)
 def clip(node: Node, x: Array, low: Array | None = None, high: Array | None = None) -> Array:
     """Between two scalars, either of which may be absent."""
-    return tw.clip(x, low, high)
+    return _clipped(x, low, high)
+
+
+def _clipped(x: Array, low: Any, high: Any) -> Array:
+    """What equals a bound stays: zeros keep their sign."""
+    above = x if low is None else tw.where(_passes(tw.less, x, low), low, x)
+    return above if high is None else tw.where(_passes(tw.greater, above, high), high, above)
+
+
+def _passes(is_beyond: Callable[[Any, Any], Array], x: Array, bound: Any) -> Array:
+    beyond = is_beyond(x, bound)
+    if not x.dtype.is_float or not isinstance(bound, Array):
+        return beyond
+    return tw.logical_and(tw.logical_or(beyond, tw.isnan(bound)), tw.logical_not(tw.isnan(x)))
 
 
 @operator("Clip")
 def clip_by_attributes(node: Node, x: Array) -> Array:
     """Between two attributes."""
-    return tw.clip(x, node.get("min"), node.get("max"))
+    return _clipped(x, node.get("min"), node.get("max"))
 
 
 # ---- activations ----------------------------------------------------------------------------------------------------
@@ -221,7 +235,7 @@ def selu(node: Node, x: Array) -> Array:
     """A scaled `Elu`."""
     alpha, gamma = node.get("alpha", 1.67326319217681884765625), node.get("gamma", 1.05070102214813232421875)
     y = wide(x)
-    return _from_wide(x, tw.where(y > 0, y, tw.expm1(tw.minimum(y, 0.0)) * alpha) * gamma)
+    return _from_wide(x, tw.where(y < 0, tw.expm1(tw.minimum(y, 0.0)) * alpha, y) * gamma)
 
 
 @operator("LeakyRelu")
@@ -340,7 +354,7 @@ def log_softmax(node: Node, x: Array) -> Array:
 
 
 def convert(node: Node, x: Array | Coded, to: ElementType) -> Array | Coded:
-    """A cast; floats of 8 bits saturate unless the node says otherwise."""
+    """A cast; floats of 8 bits saturate unless the node says otherwise, and integers wrap, as in ONNX Runtime."""
     if isinstance(x, Coded):
         if x.storage == to:
             return x
@@ -348,6 +362,8 @@ def convert(node: Node, x: Array | Coded, to: ElementType) -> Array | Coded:
     saturate = bool(node.get("saturate", 1))
     if not isinstance(to, DType):
         return _narrowed(node, x, to, saturate)
+    if x.dtype.is_float and to.is_integer:
+        return to_integer(x, to)
     if not (to.is_float and to.bits == 8 and saturate) or x.dtype == to:
         return tw.astype(x, to)
     limit = 448.0 if to == tw.f8e4m3fn else 57344.0

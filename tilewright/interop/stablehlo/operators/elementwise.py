@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -44,7 +45,7 @@ _SAME = {
     "is_finite": "isfinite",
 }
 # Those that mean a bit operation on bools.
-_ON_BOOLS = {"add": "bitwise_or", "multiply": "bitwise_and", "maximum": "bitwise_or", "minimum": "bitwise_and"}
+_ON_BOOLS = {"add": "bitwise_or", "multiply": "bitwise_and"}
 UNSIGNED = {8: dtypes.u8, 16: dtypes.u16, 32: dtypes.u32, 64: dtypes.u64}
 SIGNED = {8: dtypes.i8, 16: dtypes.i16, 32: dtypes.i32, 64: dtypes.i64}
 
@@ -86,6 +87,51 @@ def _register_on_bools(name: str, fn: str) -> None:
 
 for _name, _fn in _ON_BOOLS.items():
     _register_on_bools(_name, _fn)
+
+
+@operation("stablehlo.maximum", elementwise=True)
+def maximum(node: Node, a: Array, b: Array) -> Array:
+    """The larger, or NaN; 0 is above -0. Of bools, whether either holds."""
+    return extreme("maximum", a, b)
+
+
+@operation("stablehlo.minimum", elementwise=True)
+def minimum(node: Node, a: Array, b: Array) -> Array:
+    """The smaller, or NaN; -0 is below 0. Of bools, whether both hold."""
+    return extreme("minimum", a, b)
+
+
+def extreme(fn: str, a: Array, b: Array) -> Array:
+    """`maximum` or `minimum` as IEEE 754-2019 has them: -0 is below 0."""
+    if a.dtype.is_bool:
+        return mapped("bitwise_or" if fn == "maximum" else "bitwise_and", a, b)
+    if not a.dtype.is_float:
+        return mapped(fn, a, b)
+    for x, bound in ((a, known_number(b)), (b, known_number(a))):
+        if bound is not None:
+            return _bounded(fn, x, bound)
+    first, second = (b, a) if fn == "maximum" else (a, b)
+    return tw.where(tw.equal(a, b), tw.where(tw.signbit(a), first, second), mapped(fn, a, b))
+
+
+def _bounded(fn: str, x: Array, bound: float) -> Array:
+    """An extreme of an array and a number, which has zeros of two signs to choose from only where it is 0 itself."""
+    if bound != 0.0:
+        return mapped(fn, x, like(x, bound))
+    # A zero that wins a tie replaces the other one, which is then compared too.
+    wins_ties = (math.copysign(1.0, bound) > 0) == (fn == "maximum")
+    below, above = (tw.less_equal, tw.greater_equal) if wins_ties else (tw.less, tw.greater)
+    return tw.where((below if fn == "maximum" else above)(x, like(x, 0.0)), like(x, bound), x)
+
+
+def known_number(x: Array) -> float | None:
+    """The number that all elements of an array are equal to; None where that is not known."""
+    producer = x.value.producer
+    while producer is not None and producer.op in ("broadcast", "reshape"):
+        producer = producer.operands[0].producer
+    if producer is None or producer.op != "constant" or producer.attributes["resource"]:
+        return None
+    return producer.attributes["value"]
 
 
 @operation("stablehlo.abs", elementwise=True)
@@ -248,8 +294,8 @@ def codes_like(node: Node, value: Any, storage: np.dtype[Any]) -> Array:
 @operation("stablehlo.clamp", elementwise=True)
 def clamp(node: Node, low: Array, x: Array, high: Array) -> Array:
     """`x` between two bounds, which may be scalars."""
-    above = mapped("maximum", x, broadcast(low, x.shape))
-    return mapped("minimum", above, broadcast(high, x.shape))
+    above = extreme("maximum", x, broadcast(low, x.shape))
+    return extreme("minimum", above, broadcast(high, x.shape))
 
 
 # ---- conversions ----------------------------------------------------------------------------------------------------

@@ -32,6 +32,18 @@ def _logits(q: Array, k: Array, causal: bool, mask: Array | None, scale: float) 
     return logits
 
 
+def _log_sums(logits: Array) -> Array:
+    """Logarithms of the sums of exponentials; 0 for rows that see no key, so that their weights come out as 0."""
+    sums = tw.logsumexp(logits, axis=-1)
+    return tw.where(tw.equal(sums, -math.inf), 0.0, sums)
+
+
+def _without_blind_rows(result: Array, mask: Array) -> Array:
+    """A result of attention with zeros in the rows that a mask lets see no key, where a softmax gives NaN."""
+    allows = mask if mask.dtype.is_bool else tw.not_equal(mask, -math.inf)
+    return tw.where(tw.any(allows, -1, keepdims=True), result, 0.0)
+
+
 def _causal_mask(q: Array, k: Array) -> Array:
     """Which keys a query sees: query 0 sees key 0, also where there are more keys than queries."""
     return tw.iota((1, k.shape[-2]), 1) <= tw.iota((q.shape[-2], 1))
@@ -49,14 +61,15 @@ def flash_attention(
     scale: float | None = None,
 ) -> tuple[Array, Array]:
     """`softmax(q @ k.mT * scale + mask) @ v` over (batch, heads, length, size), and the logarithms of the sums of
-    exponentials, (batch, heads, queries), in f32 or wider."""
+    exponentials, (batch, heads, queries), in f32 or wider. Of queries that see no key both are 0."""
     _refuse_dropout(dropout_p)
     factor = query.shape[-1] ** -0.5 if scale is None else scale
     square = query.shape[-2] == key.shape[-2]
     mask = _causal_mask(query, key) if is_causal and not square else attn_mask
     result = tw.nn.attention(query, key, value, mask, causal=is_causal and square, scale=factor)
-    sums = tw.logsumexp(_logits(query, key, is_causal, attn_mask, factor), axis=-1)
-    return result, sums
+    if attn_mask is not None:
+        result = _without_blind_rows(result, attn_mask)
+    return result, _log_sums(_logits(query, key, is_causal, attn_mask, factor))
 
 
 @operator("_scaled_dot_product_flash_attention_for_cpu_backward")

@@ -9,6 +9,7 @@ from tilewright import api as tw
 from tilewright.api.array import Array
 from tilewright.api.lifting import is_scalar
 from tilewright.errors import UnsupportedOperatorError
+from tilewright.interop.casts import convert
 from tilewright.interop.torch.registry import operator
 from tilewright.interop.torch.tensors import as_floats, dtype_of, result_type, unified, widened
 
@@ -28,7 +29,6 @@ _UNARY: dict[str, Callable[[Array], Array]] = {
     "lift_fresh_copy": lambda x: x,
     "logical_not": tw.logical_not,
     "neg": tw.negative,
-    "relu": tw.nn.relu,
     "sign": tw.sign,
     "signbit": tw.signbit,
     "sgn": tw.sign,
@@ -185,7 +185,7 @@ def divide_rounded(x: Operand, y: Operand, *, rounding_mode: str | None) -> Arra
         return divide(x, y)
     a, b = unified(x, y)
     if rounding_mode == "floor":
-        return tw.floor_divide(a, b)
+        return floor_divide(x, y)
     if a.dtype.is_float if isinstance(a, Array) else b.dtype.is_float:
         return tw.trunc(tw.divide(a, b))
     quotient = tw.floor_divide(a, b)
@@ -196,8 +196,19 @@ def divide_rounded(x: Operand, y: Operand, *, rounding_mode: str | None) -> Arra
 
 @operator("floor_divide", "floor_divide.Scalar")
 def floor_divide(x: Operand, y: Operand) -> Array:
-    """`x // y`."""
-    return tw.floor_divide(*unified(x, y))
+    """`x // y`. Each step on floats of 16 bits is rounded, as torch does them."""
+    a, b = unified(x, y)
+    if not (a if isinstance(a, Array) else b).dtype.is_narrow_float:
+        return tw.floor_divide(a, b)
+    a, b = (tw.full((), n, dtype=result_type([x, y])) if is_scalar(n) else n for n in (a, b))
+    rest = fmod(a, b)
+    quotient = (a - rest) / b
+    is_above = tw.logical_and(tw.not_equal(rest, 0), tw.not_equal(tw.less(b, 0), tw.less(rest, 0)))
+    quotient = tw.where(is_above, quotient - 1.0, quotient)
+    below = tw.floor(quotient)
+    rounded = tw.where(quotient - below > 0.5, below + 1.0, below)
+    rounded = tw.where(tw.equal(quotient, 0), tw.copysign(tw.zeros_like(rounded), a / b), rounded)
+    return tw.where(tw.equal(b, 0), a / b, rounded)
 
 
 @operator("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor")
@@ -210,10 +221,32 @@ def remainder(x: Operand, y: Operand) -> Array:
 def fmod(x: Operand, y: Operand) -> Array:
     """The remainder of `x / y` rounded towards 0, with the sign of `x`."""
     a, b = unified(x, y)
-    rest = tw.remainder(tw.abs(a), tw.abs(b))
+    rest = tw.remainder(a, b)
     if rest.dtype.is_float:
-        return tw.copysign(rest, a)
-    return tw.where(tw.less(a, 0), tw.negative(rest), rest)
+        # Exact for magnitudes, of which rounding down is rounding towards 0.
+        return tw.copysign(tw.remainder(tw.abs(a), tw.abs(b)), a)
+    # Magnitudes of the smallest integers wrap: the remainder of the division rounded down is corrected instead.
+    is_above = tw.logical_and(tw.not_equal(rest, 0), tw.not_equal(tw.less(a, 0), tw.less(b, 0)))
+    return tw.where(is_above, rest - b, rest)
+
+
+@operator("round.decimals")
+def round_decimals(x: Array, *, decimals: int) -> Array:
+    """The nearest number of so many decimals; powers of ten for those below 0."""
+    if not x.dtype.is_float:
+        return x
+    power = 10.0 ** abs(decimals)
+    wide = widened(x)
+    found = tw.round(wide * power) / power if decimals >= 0 else tw.round(wide / power) * power
+    return tw.astype(found, x.dtype)
+
+
+@operator("native_dropout")
+def dropout(x: Array, p: float, train: bool | None) -> tuple[Array, Array]:
+    """`x` and a mask of trues, as it is outside of training; what is dropped there follows torch's random numbers."""
+    if train is not False:
+        raise UnsupportedOperatorError("dropout in training", help="export the module after `.eval()`")
+    return x, tw.full(x.shape, True, dtype=tw.bool)
 
 
 @operator("pow.Tensor_Tensor", "pow.Tensor_Scalar", "pow.Scalar")
@@ -230,16 +263,21 @@ def power(x: Operand, y: Operand) -> Array:
 
 @operator("fmax")
 def fmax(x: Array, y: Array) -> Array:
-    """The larger of both, or the one that is a number."""
+    """The larger of both, or the one that is a number; the first of equal ones."""
     a, b = unified(x, y)
-    return tw.where(tw.isnan(a), b, tw.where(tw.isnan(b), a, tw.maximum(a, b)))
+    return tw.where(_first_wins(a, b, tw.greater_equal), a, b)
+
+
+def _first_wins(a: Array, b: Array, is_better: Callable[[Operand, Operand], Array]) -> Array:
+    better = is_better(a, b)
+    return tw.logical_or(better, tw.isnan(b)) if a.dtype.is_float else better
 
 
 @operator("fmin")
 def fmin(x: Array, y: Array) -> Array:
-    """The smaller of both, or the one that is a number."""
+    """The smaller of both, or the one that is a number; the first of equal ones."""
     a, b = unified(x, y)
-    return tw.where(tw.isnan(a), b, tw.where(tw.isnan(b), a, tw.minimum(a, b)))
+    return tw.where(_first_wins(a, b, tw.less_equal), a, b)
 
 
 @operator("atan2")
@@ -295,12 +333,28 @@ def where(condition: Array, x: Operand, y: Operand) -> Array:
 
 @operator("clamp", "clamp.Tensor")
 def clamp(x: Array, min: Operand = None, max: Operand = None) -> Array:
-    """`x` kept between bounds, either of which may be absent."""
+    """`x` kept between bounds, either of which may be absent. What equals a bound stays: zeros keep their sign."""
     bounds = [bound for bound in (min, max) if bound is not None]
     result, *limits = unified(x, *bounds)
     if min is not None:
-        result = tw.maximum(result, limits.pop(0))
-    return tw.minimum(result, limits.pop(0)) if limits else result
+        result = _bounded(tw.less, result, limits.pop(0))
+    return _bounded(tw.greater, result, limits.pop(0)) if limits else result
+
+
+def _bounded(is_beyond: Callable[[Operand, Operand], Array], x: Array, bound: Operand) -> Array:
+    """The bound where `x` is beyond it, or where it is NaN itself."""
+    if is_scalar(bound):
+        return tw.full(x.shape, bound, dtype=x.dtype) if bound != bound else tw.where(is_beyond(x, bound), bound, x)
+    chosen = is_beyond(x, bound)
+    if x.dtype.is_float:
+        chosen = tw.logical_and(tw.logical_or(chosen, tw.isnan(bound)), tw.logical_not(tw.isnan(x)))
+    return tw.where(chosen, bound, x)
+
+
+@operator("relu")
+def relu(x: Array) -> Array:
+    """`x`, but at least 0; a negative zero stays."""
+    return _bounded(tw.less, x, 0)
 
 
 @operator("clamp_min", "clamp_min.Tensor")
@@ -330,7 +384,7 @@ def fill(x: Array, value: Operand) -> Array:
 @operator("copy")
 def copy(x: Array, source: Array, non_blocking: bool = False) -> Array:
     """`source` in the shape and type of `x`."""
-    return tw.broadcast_to(tw.astype(source, x.dtype), x.shape)
+    return tw.broadcast_to(convert(source, x.dtype), x.shape)
 
 
 @operator("_to_copy")
@@ -344,7 +398,7 @@ def to_copy(
     memory_format: Any = None,
 ) -> Array:
     """`x` in another element type."""
-    return x if dtype is None else tw.astype(x, dtype_of(dtype))
+    return x if dtype is None else convert(x, dtype_of(dtype))
 
 
 # ---- activations ----------------------------------------------------------------------------------------------------
@@ -361,7 +415,7 @@ def elu(x: Array, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1
     """`scale * x` where it is positive, `scale * alpha * (exp(input_scale * x) - 1)` elsewhere."""
     wide = widened(x)
     negative = tw.expm1(tw.minimum(wide, 0.0) * input_scale) * (alpha * scale)
-    return tw.astype(tw.where(wide > 0, wide * scale, negative), x.dtype)
+    return tw.astype(tw.where(wide < 0, negative, wide * scale), x.dtype)
 
 
 @operator("leaky_relu")
@@ -373,7 +427,7 @@ def leaky_relu(x: Array, negative_slope: float = 0.01) -> Array:
 @operator("hardtanh")
 def hardtanh(x: Array, min_val: float = -1.0, max_val: float = 1.0) -> Array:
     """`x` kept between two numbers."""
-    return tw.clip(x, *(bound if x.dtype.is_float else int(bound) for bound in (min_val, max_val)))
+    return clamp(x, min_val, max_val)
 
 
 @operator("softplus")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from tilewright import api as tw
 from tilewright.api.array import Array
 from tilewright.errors import DataDependentShapeError
@@ -69,3 +71,12 @@ def gather(x: Array, dim: int, index: Array, *, sparse_grad: bool = False) -> Ar
 def take(x: Array, index: Array) -> Array:
     """Elements of the flattened array."""
     return tw.take(tw.reshape(x, (x.size,)), index)
+
+
+@operator("as_strided")
+def as_strided(x: Array, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None) -> Array:
+    """Elements of an array in row-major order, so many apart along each axis."""
+    places = np.full(tuple(size), storage_offset or 0, np.int64)
+    for axis, step in enumerate(stride):
+        places += step * np.arange(size[axis]).reshape(-1, *(1,) * (len(size) - axis - 1))
+    return tw.reshape(x, (x.size,))[places]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from tilewright import api as tw
 from tilewright.api.array import Array
 from tilewright.interop.torch.operators.reduction import vector_norm
@@ -42,6 +44,13 @@ def distances(x: Array, y: Array, p: float, compute_mode: int | None) -> Array:
     """The norm of order `p` of the difference of all pairs of rows."""
     pairs = tw.expand_dims(x, -2) - tw.expand_dims(y, -3)
     return vector_norm(pairs, p, -1)
+
+
+@operator("_pdist_forward")
+def distances_within(x: Array, p: float = 2) -> Array:
+    """The norms of order `p` of the differences of each two rows, those of the first row first."""
+    first, second = np.triu_indices(x.shape[0], 1)
+    return vector_norm(x[first] - x[second], p, -1)
 
 
 @operator("_cdist_backward")

@@ -7,6 +7,7 @@ from typing import Any
 
 from tilewright import api as tw
 from tilewright.api.array import Array
+from tilewright.interop.casts import convert
 from tilewright.interop.torch.registry import operator
 from tilewright.interop.torch.tensors import dtype_of, result_type
 
@@ -84,7 +85,7 @@ def slice_scatter(
     x: Array, source: Array, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> Array:
     """A copy with a window of an axis replaced."""
-    return x.at[window(x, dim, start, end, step)].set(tw.astype(source, x.dtype))
+    return x.at[window(x, dim, start, end, step)].set(convert(source, x.dtype))
 
 
 @operator("select.int", "select_copy.int")
@@ -96,7 +97,7 @@ def select(x: Array, dim: int, index: int) -> Array:
 @operator("select_scatter")
 def select_scatter(x: Array, source: Array, dim: int, index: int) -> Array:
     """A copy with one slice of an axis replaced."""
-    return x.at[(*(slice(None),) * (dim % x.ndim), index)].set(tw.astype(source, x.dtype))
+    return x.at[(*(slice(None),) * (dim % x.ndim), index)].set(convert(source, x.dtype))
 
 
 @operator("cat")
@@ -104,14 +105,14 @@ def concatenate(arrays: Sequence[Array], dim: int = 0) -> Array:
     """Arrays one after the other; empty vectors fit any shape."""
     dtype = result_type(arrays)
     kept = [a for a in arrays if a.shape != (0,)] or [arrays[0]]
-    return tw.concat([tw.astype(a, dtype) for a in kept], axis=dim)
+    return tw.concat([convert(a, dtype) for a in kept], axis=dim)
 
 
 @operator("stack")
 def stack(arrays: Sequence[Array], dim: int = 0) -> Array:
     """Arrays of one shape along a new axis."""
     dtype = result_type(arrays)
-    return tw.stack([tw.astype(a, dtype) for a in arrays], axis=dim)
+    return tw.stack([convert(a, dtype) for a in arrays], axis=dim)
 
 
 @operator("split_with_sizes", "split_with_sizes_copy")

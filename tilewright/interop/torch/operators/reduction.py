@@ -11,6 +11,7 @@ from tilewright.api.array import Array
 from tilewright.api.functions_statistics import moments
 from tilewright.api.lifting import emit
 from tilewright.errors import UnsupportedOperatorError
+from tilewright.interop.casts import convert
 from tilewright.interop.torch.registry import operator
 from tilewright.interop.torch.tensors import dtype_of, widened
 
@@ -28,7 +29,7 @@ def axes_of(x: Array, dim: Axes) -> tuple[int, ...] | None:
 @operator("sum", "sum.dim_IntList")
 def sum_(x: Array, dim: Axes = None, keepdim: bool = False, *, dtype: Any = None) -> Array:
     """Sum, of integers and bools as i64."""
-    return tw.sum(x, axes_of(x, dim), dtype=_total_type(x, dtype), keepdims=keepdim)
+    return tw.sum(convert(x, _total_type(x, dtype)), axes_of(x, dim), keepdims=keepdim)
 
 
 def _total_type(x: Array, dtype: Any) -> Any:
@@ -40,13 +41,13 @@ def _total_type(x: Array, dtype: Any) -> Any:
 @operator("mean", "mean.dim")
 def mean(x: Array, dim: Axes = None, keepdim: bool = False, *, dtype: Any = None) -> Array:
     """Arithmetic mean of floats."""
-    return tw.mean(x if dtype is None else tw.astype(x, dtype_of(dtype)), axes_of(x, dim), keepdims=keepdim)
+    return tw.mean(x if dtype is None else convert(x, dtype_of(dtype)), axes_of(x, dim), keepdims=keepdim)
 
 
 @operator("prod", "prod.dim_int")
 def prod(x: Array, dim: int | None = None, keepdim: bool = False, *, dtype: Any = None) -> Array:
     """Product, of integers and bools as i64."""
-    return tw.prod(x, axes_of(x, dim), dtype=_total_type(x, dtype), keepdims=keepdim)
+    return tw.prod(convert(x, _total_type(x, dtype)), axes_of(x, dim), keepdims=keepdim)
 
 
 @operator("amax")
@@ -165,7 +166,7 @@ def logsumexp(x: Array, dim: Axes, keepdim: bool = False) -> Array:
 @operator("linalg_vector_norm")
 def vector_norm(x: Array, ord: float = 2, dim: Axes = None, keepdim: bool = False, *, dtype: Any = None) -> Array:
     """`sum(abs(x) ** ord) ** (1 / ord)` of floats; the extremes of magnitudes for infinite orders."""
-    y = x if dtype is None else tw.astype(x, dtype_of(dtype))
+    y = x if dtype is None else convert(x, dtype_of(dtype))
     axes = axes_of(y, dim)
     size = tw.abs(widened(y))
     if ord == 2:
@@ -188,15 +189,16 @@ def vector_norm(x: Array, ord: float = 2, dim: Axes = None, keepdim: bool = Fals
 @operator("cumsum")
 def cumsum(x: Array, dim: int, *, dtype: Any = None) -> Array:
     """Sums of the elements so far along an axis."""
-    kind = _total_type(x, dtype)
-    return tw.cumsum(x, axis=dim, dtype=kind) if x.ndim else tw.astype(x, kind)
+    y = convert(x, _total_type(x, dtype))
+    # Totals start from 0, so that none is a negative zero.
+    return (tw.cumsum(y, axis=dim) if x.ndim else y) + 0
 
 
 @operator("cumprod")
 def cumprod(x: Array, dim: int, *, dtype: Any = None) -> Array:
     """Products of the elements so far along an axis."""
-    kind = _total_type(x, dtype)
-    return tw.cumprod(x, axis=dim, dtype=kind) if x.ndim else tw.astype(x, kind)
+    y = convert(x, _total_type(x, dtype))
+    return tw.cumprod(y, axis=dim) if x.ndim else y
 
 
 def _running_extreme(x: Array, dim: int, fn: str) -> tuple[Array, Array]:
