@@ -124,8 +124,8 @@ MUTANTS: tuple[Mutant, ...] = (
     _pull(
         "last chunk of a long row dropped",
         "_pull_reduce",
-        "-(-shape[dims[0]] // extents[dims[0]])",
-        "shape[dims[0]] // extents[dims[0]]",
+        "-(-sizes[d] // extents[d])",
+        "sizes[d] // extents[d]",
     ),
     _pull(
         "gather of the wrong axis",
@@ -213,11 +213,11 @@ MUTANTS: tuple[Mutant, ...] = (
         "ir.Constant(I32, known % lanes)",
         "ir.Constant(I32, max(1, known % lanes - 1))",
     ),
-    _nest("masked lanes reduced", "_with_next", "if self.position.mask is not None and", "if False and"),
+    _nest("masked lanes reduced", "_next", "if self.position.mask is not None and", "if False and"),
     _nest("half of the lanes dropped", "_across_lanes", "while lanes > 1", "while lanes > 2"),
     _nest(
         "unrolled sums dropped",
-        "_store_totals",
+        "_joined_slots",
         "else accumulator.slots",
         "else accumulator.slots[:1]",
     ),
