@@ -84,7 +84,8 @@ def source_of(function: FunctionType) -> FunctionSource:
         message = f"the source of `{name}` cannot be read"
         raise KernelSignatureError(message, help="define the function in a file or in a notebook cell") from None
     file = inspect.getsourcefile(function) or function.__code__.co_filename
-    node = _definition(function.__code__, "".join(lines), file)
+    code = function.__code__
+    node = _definition(code, "".join(lines), file) or _definition(code, _alone(lines, code), file)
     if node is None:
         message = f"the source of `{name}` in `{file}` is not the code that Python runs: the file has changed"
         raise KernelSignatureError(message, help="import the module again, in a new process")
@@ -112,8 +113,20 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
             yield from _codes(constant)
 
 
+def _alone(lines: list[str], code: CodeType) -> str:
+    """A text that holds a function alone, at its lines, for files that are not Python as a whole, such as a page of
+    documentation. The line above makes it a nested function where it is one."""
+    first = code.co_firstlineno - 1
+    if first >= len(lines):
+        return ""
+    above = f"def around({', '.join(code.co_freevars)}):\n" if code.co_flags & inspect.CO_NESTED else "if True:\n"
+    is_indented = lines[first][:1].isspace() and first > 0
+    empty = "\n" * (first - 1) + above if is_indented else "\n" * first
+    return empty + "".join(inspect.getblock(lines[first:]))
+
+
 def _definition(code: CodeType, text: str, file: str) -> ast.AST | None:
-    """The definition in a file that compiles to code; the nearest, where several do. None where none does."""
+    """The definition in a text that compiles to code; the nearest, where several do. None where none does."""
     parsed = _parsed(text, file, code.co_flags & _FUTURES)
     if parsed is None:
         return None
@@ -123,8 +136,10 @@ def _definition(code: CodeType, text: str, file: str) -> ast.AST | None:
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     }
-    named = [other for other in codes if other.co_name == code.co_name and other.co_qualname == code.co_qualname]
-    for other in sorted(named, key=lambda other: abs(other.co_firstlineno - code.co_firstlineno)):
+    # Of equal functions it does not matter which one is read, but for what errors show.
+    named = [other for other in codes if other.co_name == code.co_name]
+    distance = {other: abs(other.co_firstlineno - code.co_firstlineno) for other in named}
+    for other in sorted(named, key=lambda other: (other.co_qualname != code.co_qualname, distance[other])):
         node = definitions.get((other.co_name, other.co_firstlineno))
         if node is not None and (is_same_code(other, code) or _has_rewritten_assertions(node, other, code)):
             return node

@@ -354,3 +354,30 @@ def test_a_file_edited_after_its_import_is_an_error_or_changes_nothing(tmp_path:
         return
     with pytest.raises(KernelSignatureError, match=r"`helper` in .* is not the code that Python runs"):
         kernel(x)
+
+
+def test_a_kernel_in_a_file_that_is_not_python_as_a_whole() -> None:
+    text = """# A page
+
+```python
+import tilewright as tw
+FACTOR = 3
+@tw.kernel
+def scale(x: tw.In["N"], y: tw.Out["N"]):
+    for i in tw.grid(x, 4):
+        y[i] = x[i] * FACTOR
+def make(factor):
+    @tw.kernel
+    def nested(x: tw.In["N"], y: tw.Out["N"]):
+        for i in tw.grid(x, 4):
+            y[i] = x[i] * factor
+    return nested
+```
+"""
+    file, lines = "<a page>", text.splitlines(keepends=True)
+    linecache.cache[file] = (len(text), None, lines, file)
+    names: dict[str, Any] = {"__name__": "page"}
+    exec(compile("\n" * 3 + "".join(lines[3:-1]), file, "exec"), names)
+    x = np.ones(6, np.float32)
+    np.testing.assert_array_equal(names["scale"](x), x * 3)
+    np.testing.assert_array_equal(names["make"](5)(x), x * 5)
