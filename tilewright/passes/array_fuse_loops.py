@@ -51,6 +51,8 @@ from tilewright.passes.lower_ordered_group import ORDERED
 from tilewright.passes.tile_builder import PULLABLE
 
 LARGEST_GROUP = 64
+# Arrays that a group reads and stores: a kernel has a pointer to each, a core a queue for the pages of each.
+MOST_ARRAYS = 24
 
 # Operations that read their operands at coordinates of their own: what feeds them is stored first.
 _MAPPED = (
@@ -118,7 +120,7 @@ def _fuse_block(unit: Unit, block: Block) -> None:
                     group_of[member], members_of[member] = merged, merged.ops
     for group in dict.fromkeys(group_of.values()):
         members = group.ops | set(inline_closure((o for op in group.ops for o in op.operands), block))
-        make_group(block, members, "loop", describe([op for op in block.ops if op in group.ops]))
+        make_group(block, members, "loop", describe(sorted(group.ops, key=order.index.__getitem__)))
     _group_rest(block)
 
 
@@ -159,6 +161,9 @@ def _refusal(
         return f"the group would have more than {LARGEST_GROUP} operations"
     every = merged | set(inline_closure((o for op in merged for o in op.operands), order.block))
     roots = [op for op in merged if any(in_block(u, order.block) not in every for r in op.results for u in users(r))]
+    read = {o for op in every for o in op.operands if o.owner not in every}
+    if len(read) + len(roots) > MOST_ARRAYS:
+        return f"the group would read and store more than {MOST_ARRAYS} arrays"
     space, problem = _space(merged, roots)
     problem = problem or _recomputes(merged, roots, space)
     if problem:
