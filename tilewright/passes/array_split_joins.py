@@ -43,40 +43,53 @@ class ArraySplitJoinsPass:
 
     def apply(self, unit: Unit) -> None:
         for block in blocks_of(unit.main):
-            long = [op for op in block.ops if isinstance(op, array.ConcatOp) and len(op.operands) > MOST_OPERANDS]
-            positions = {op: n for n, op in enumerate(block.ops)} if long else {}
-            for op in long:
+            joins = [op for op in block.ops if isinstance(op, array.ConcatOp) and len(op.operands) > MOST_OPERANDS]
+            places = _Places(block) if joins else None
+            for op in joins if places is not None else ():
                 why = f"a kernel concatenates at most {MOST_OPERANDS} arrays"
                 subject = f"concat of {len(op.operands)} at {where(op)}"
                 unit.remarks.append(Remark(self.name, subject, "concatenated in parts", why))
-                _split(block, op, positions)
+                _split(op, places)
 
 
-def _split(block: Block, op: array.ConcatOp, positions: dict[Operation, int]) -> None:
+class _Places:
+    """The order of a block's operations while others are inserted after them: by the index of the operation that they
+    follow, then one after the other."""
+
+    def __init__(self, block: Block) -> None:
+        self._block = block
+        self._index = {op: n for n, op in enumerate(block.ops)}
+        self._lasts = list(block.ops)  # of each operation, the last one that was inserted after it, or itself
+
+    def insert(self, made: Operation, user: Operation) -> None:
+        """Insert an operation after the last of its operands; before its user where those are arguments."""
+        before = self._index[user] - 1
+        owners = [operand.owner for operand in made.operands]
+        index = max((self._index[o] for o in owners if isinstance(o, Operation) and o in self._index), default=before)
+        if index < 0:
+            self._block.insert_op_before(made, user)
+            return
+        self._block.insert_op_after(made, self._lasts[index])
+        self._index[made] = index
+        self._lasts[index] = made
+
+
+def _split(op: array.ConcatOp, places: _Places) -> None:
     """Concatenate parts of an operation's operands, and parts of those, until there are few enough. Each part stands
     after the last of its operands: what makes them is near, and their memory is free soon."""
     operands: Sequence[SSAValue] = op.operands
     while len(operands) > MOST_OPERANDS:
         parts = [operands[n : n + MOST_OPERANDS] for n in range(0, len(operands), MOST_OPERANDS)]
-        operands = [_joined(block, op, part, positions) for part in parts]
+        operands = [part[0] if len(part) == 1 else _joined(op, part, places) for part in parts]
     op.operands = operands
 
 
-def _joined(block: Block, op: array.ConcatOp, part: Sequence[SSAValue], positions: dict[Operation, int]) -> SSAValue:
-    if len(part) == 1:
-        return part[0]
+def _joined(op: array.ConcatOp, part: Sequence[SSAValue], places: _Places) -> SSAValue:
     attributes: dict[str, Any] = op.attributes_of()
     axis, first = attributes["axis"], array_type(part[0])
     shape = list(first.shape)
     shape[axis] = sum(array_type(operand).shape[axis] for operand in part)
     made = array.ConcatOp.make(part, attributes, [tensor(ArrayType(tuple(shape), first.dtype))])
     made.location = op.location
-    owners = [v.owner for v in part if isinstance(v.owner, Operation) and v.owner.parent_block() is block]
-    last = max(owners, key=positions.__getitem__, default=None)
-    if last is None:
-        block.insert_op_before(made, op)
-        positions[made] = -1
-    else:
-        block.insert_op_after(made, last)
-        positions[made] = positions[last]
+    places.insert(made, op)
     return made.results[0]
