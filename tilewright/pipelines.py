@@ -29,6 +29,7 @@ def array_to_tile() -> Sequence[Pass]:
     from tilewright.passes.array_order_operands import ArrayOrderOperandsPass
     from tilewright.passes.array_order_weights import ArrayOrderWeightsPass
     from tilewright.passes.array_simplify import ArraySimplifyPass
+    from tilewright.passes.array_split_joins import ArraySplitJoinsPass
     from tilewright.passes.array_split_sums import ArraySplitSumsPass
     from tilewright.passes.array_update_in_place import ArrayUpdateInPlacePass
 
@@ -43,6 +44,7 @@ def array_to_tile() -> Sequence[Pass]:
         ArrayOrderWeightsPass(),  # a kernel before products are, which would take its transpose in
         ArrayOrderOperandsPass(),  # the same: its transposes and zeros are not taken in
         ArraySplitSumsPass(),  # long sums of few results, for many threads or cores, of operands as they lie now
+        ArraySplitJoinsPass(),  # concatenations of many arrays in parts, each of which fuses with its producers
         ArrayFuseContractPass(),  # products take their epilogues before loops do
         ArrayUpdateInPlacePass(),  # updates of arrays that are not used again write the window alone
         ArrayFuseLoopsPass(),  # what remains: elementwise chains and reductions

@@ -79,8 +79,11 @@ class _Borders:
         self.tie(border, None)
 
     def _root(self, border: _Border) -> _Border:
+        path: list[_Border] = []
         while (parent := self._parents.get(border, border)) != border:
+            path.append(border)
             border = parent
+        self._parents.update(dict.fromkeys(path, border))
         return border
 
     def relate(self, source: SSAValue, result: SSAValue, place: Mapping[int, int]) -> None:

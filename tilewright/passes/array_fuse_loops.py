@@ -38,6 +38,7 @@ from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.passes.base import Remark, Unit, blocks_of, where
 from tilewright.passes.fusion import (
+    ELEMENTWISE,
     BlockOrder,
     describe,
     in_block,
@@ -51,6 +52,8 @@ from tilewright.passes.lower_ordered_group import ORDERED
 from tilewright.passes.tile_builder import PULLABLE
 
 LARGEST_GROUP = 64
+# Arrays that a group reads and stores: a kernel has a pointer to each, a core a queue for the pages of each.
+MOST_ARRAYS = 24
 
 # Operations that read their operands at coordinates of their own: what feeds them is stored first.
 _MAPPED = (
@@ -107,18 +110,22 @@ def _fuse_block(unit: Unit, block: Block) -> None:
             other = group_of.get(producer)
             if other is None or other is group_of[op]:
                 continue
-            reason = _refusal(order, group_of[op], other, members_of)
+            own = group_of[op]
+            continues = own.ops == {op} and _continues(order, op, other)
+            reason = None if continues else _refusal(order, own, other, members_of)
             subject = f"{describe([producer])} into {describe([op])} at {where(op)}"
             unit.remarks.append(
                 Remark("array-fuse-loops", subject, "not fused" if reason else "fused", reason or "computed once")
             )
             if reason is None:
-                merged = _Group(group_of[op].ops | other.ops)
-                for member in merged.ops:
+                # The smaller one joins the larger one.
+                merged, joining = (other, own) if len(other.ops) >= len(own.ops) else (own, other)
+                merged.ops |= joining.ops
+                for member in joining.ops:
                     group_of[member], members_of[member] = merged, merged.ops
     for group in dict.fromkeys(group_of.values()):
         members = group.ops | set(inline_closure((o for op in group.ops for o in op.operands), block))
-        make_group(block, members, "loop", describe([op for op in block.ops if op in group.ops]))
+        make_group(block, members, "loop", describe(sorted(group.ops, key=order.index.__getitem__)))
     _group_rest(block)
 
 
@@ -150,6 +157,36 @@ def _producers(op: Operation) -> list[Operation]:
     return list(found)
 
 
+def _continues(order: BlockOrder, op: Operation, producer: _Group) -> bool:
+    """Whether an operation plainly continues a group, so that nothing needs to be proven of what they make together:
+    all operations work element by element on one shape, and all that this one reads is theirs or there before them."""
+    members = producer.ops | {op}
+    shape = array_type(op.results[0]).shape
+    if len(members) > LARGEST_GROUP or not all(
+        isinstance(member, ELEMENTWISE) and array_type(member.results[0]).shape == shape for member in members
+    ):
+        return False
+    beside = [operand for operand in op.operands if operand.owner not in producer.ops]
+    inline = inline_closure(beside, order.block)
+    for value in (*beside, *(operand for view in inline for operand in view.operands)):
+        owner = value.owner
+        is_there = isinstance(owner, Block | array.ConstantOp) or owner.parent_block() is not order.block
+        if not is_there and owner not in inline:
+            return False
+    every = members | set(inline_closure((o for member in members for o in member.operands), order.block))
+    return _array_count(every, _roots(order, members, every)) <= MOST_ARRAYS
+
+
+def _roots(order: BlockOrder, merged: set[Operation], every: set[Operation]) -> list[Operation]:
+    """The operations of a set whose results are used outside it."""
+    return [op for op in merged if any(in_block(u, order.block) not in every for r in op.results for u in users(r))]
+
+
+def _array_count(every: set[Operation], roots: list[Operation]) -> int:
+    """How many arrays a group reads and stores."""
+    return len({o for op in every for o in op.operands if o.owner not in every}) + len(roots)
+
+
 def _refusal(
     order: BlockOrder, consumer: _Group, producer: _Group, groups: Mapping[Operation, set[Operation]]
 ) -> str | None:
@@ -158,7 +195,9 @@ def _refusal(
     if len(merged) > LARGEST_GROUP:
         return f"the group would have more than {LARGEST_GROUP} operations"
     every = merged | set(inline_closure((o for op in merged for o in op.operands), order.block))
-    roots = [op for op in merged if any(in_block(u, order.block) not in every for r in op.results for u in users(r))]
+    roots = _roots(order, merged, every)
+    if _array_count(every, roots) > MOST_ARRAYS:
+        return f"the group would read and store more than {MOST_ARRAYS} arrays"
     space, problem = _space(merged, roots)
     problem = problem or _recomputes(merged, roots, space)
     if problem:

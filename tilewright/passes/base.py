@@ -45,6 +45,7 @@ class Unit:
     storage: dict[int, str] = field(default_factory=dict)
     remarks: list[Remark] = field(default_factory=list)
     seconds: dict[str, dict[str, float]] = field(default_factory=dict)  # spent on each kernel, by step
+    _kernels: dict[str, tile.KernelOp] = field(default_factory=dict[str, tile.KernelOp], repr=False)  # by name
 
     @property
     def main(self) -> FuncOp:
@@ -72,7 +73,11 @@ class Unit:
         steps[step] = steps.get(step, 0.0) + time.perf_counter() - start
 
     def kernel(self, name: str) -> tile.KernelOp:
-        return next(k for k in self.kernels() if k.sym_name.data == name)
+        found = self._kernels.get(name)
+        if found is None or found.parent_op() is not self.module or found.sym_name.data != name:
+            self._kernels = {kernel.sym_name.data: kernel for kernel in self.kernels()}
+            found = self._kernels[name]
+        return found
 
 
 class Pass(Protocol):

@@ -12,6 +12,7 @@ from xdsl.ir.affine import AffineExpr, AffineMap
 from tilewright import dtypes
 from tilewright.dialects import cores, tile
 from tilewright.dialects.base import array_type, decode, tensor
+from tilewright.dialects.walks import producers_first
 from tilewright.passes.core_forms import ABSENT, Form, linear, page_counts
 from tilewright.passes.core_sections import (
     Held,
@@ -52,6 +53,10 @@ class Tiles(Protocol):
     def load_behind(self, value: SSAValue) -> Loaded | None: ...
 
 
+# A tile, and for each of its dims the dim of a result along which it goes.
+PlacedTile = tuple[SSAValue, tuple[int | None, ...]]
+
+
 class Graph:
     """Builds the graph of one result: `at` are, for each dim of a tile, the dim of the result along which it goes."""
 
@@ -59,18 +64,32 @@ class Graph:
         self._tiles = tiles
         self._shape = shape
         self._form = form
-        self._memo: dict[tuple[SSAValue, tuple[int | None, ...]], Node] = {}
+        self._memo: dict[PlacedTile, Node] = {}
 
     def node(self, value: SSAValue, at: tuple[int | None, ...]) -> Node:
-        key = (value, at)
-        if key not in self._memo:
-            op = value.owner
-            is_read = value in self._tiles.shared or not isinstance(op, (*PLACEWISE, *RELABELS))
-            is_plain = isinstance(op, Operation) and (is_unit_reshape(op) or is_place_of_lanes(op))
-            if is_plain or isinstance(op, tile.IfOp):
-                is_read = False
-            self._memo[key] = self.read(value, at) if is_read else self.expanded(value, at)
-        return self._memo[key]
+        for key in producers_first([(value, at)], self._operands, self._memo):
+            self._memo[key] = self.read(*key) if self._is_read(key[0]) else self.expanded(*key)
+        return self._memo[value, at]
+
+    def _is_read(self, value: SSAValue) -> bool:
+        """Whether a tile is read from a queue, and not computed in the graph."""
+        op = value.owner
+        is_plain = isinstance(op, Operation) and (is_unit_reshape(op) or is_place_of_lanes(op))
+        if is_plain or isinstance(op, tile.IfOp):
+            return False
+        return value in self._tiles.shared or not isinstance(op, (*PLACEWISE, *RELABELS))
+
+    def _operands(self, key: PlacedTile) -> Sequence[PlacedTile]:
+        """The tiles of which an element-by-element function is always computed, and where each is read."""
+        value, at = key
+        op = value.owner
+        if self._is_read(value):
+            return ()
+        if isinstance(op, tile.MapOp | tile.CastOp | tile.BitcastOp):
+            return [(operand, at) for operand in op.operands]
+        if isinstance(op, tile.BroadcastOp | tile.TransposeOp | tile.RelayoutOp | tile.ReshapeOp):
+            return [(op.operands[0], _moved(op, at))]
+        return ()
 
     def expanded(self, value: SSAValue, at: tuple[int | None, ...]) -> Node:
         """What a tile is computed from."""
@@ -86,18 +105,8 @@ class Graph:
                 return self._cast(op, at)
             case tile.BitcastOp():
                 return self._bitcast(op, at)
-            case tile.BroadcastOp():
-                before, after = array_type(op.operands[0]).shape, array_type(value).shape
-                axes: tuple[int, ...] = op.attributes_of()["axes"]
-                inner = tuple(None if n == 1 != after[a] else at[a] for n, a in zip(before, axes, strict=True))
-                return self.node(op.operands[0], inner)
-            case tile.TransposeOp():
-                turned: list[int | None] = [None] * len(at)
-                for place, source in enumerate(op.attributes_of()["permutation"]):
-                    turned[source] = at[place]
-                return self.node(op.operands[0], tuple(turned))
-            case tile.RelayoutOp():
-                return self.node(op.operands[0], at)
+            case tile.BroadcastOp() | tile.TransposeOp() | tile.RelayoutOp():
+                return self.node(op.operands[0], _moved(op, at))
             case tile.FillPaddingOp():
                 return self._filled(op, at)
             case tile.IfOp():
@@ -109,9 +118,7 @@ class Graph:
             case tile.IotaOp() if any(not isinstance(s.type, IndexType) for s in op.symbols):
                 return self._place(op, at)
             case Operation() if is_unit_reshape(op):
-                places = unit_places(op)
-                rank = array_type(op.operands[0]).rank
-                return self.node(op.operands[0], tuple(at[places[d]] if d in places else None for d in range(rank)))
+                return self.node(op.operands[0], _moved(op, at))
             case _:
                 return self.read(value, at)
 
@@ -219,3 +226,20 @@ class Graph:
 
 def _index_tile(shape: Sequence[int]) -> Any:
     return tensor(ArrayType(tuple(shape), dtypes.i64))
+
+
+def _moved(op: Operation, at: tuple[int | None, ...]) -> tuple[int | None, ...]:
+    """The dims of the result along which the operand of an index map goes, from those of its result."""
+    if isinstance(op, tile.BroadcastOp):
+        before, after = array_type(op.operands[0]).shape, array_type(op.results[0]).shape
+        axes: tuple[int, ...] = op.attributes_of()["axes"]
+        return tuple(None if n == 1 != after[a] else at[a] for n, a in zip(before, axes, strict=True))
+    if isinstance(op, tile.TransposeOp):
+        turned: list[int | None] = [None] * len(at)
+        for place, source in enumerate(op.attributes_of()["permutation"]):
+            turned[source] = at[place]
+        return tuple(turned)
+    if isinstance(op, tile.RelayoutOp):
+        return at
+    places = unit_places(op)
+    return tuple(at[places[d]] if d in places else None for d in range(array_type(op.operands[0]).rank))

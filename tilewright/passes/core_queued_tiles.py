@@ -13,6 +13,7 @@ from xdsl.ir.affine import AffineExpr
 from tilewright import dtypes
 from tilewright.dialects import cores, tile
 from tilewright.dialects.base import array_type, decode
+from tilewright.dialects.walks import producers_first
 from tilewright.errors import CompilerBug
 from tilewright.layout.catalogue.device_tiles import TILE
 from tilewright.passes.core_forms import (
@@ -53,6 +54,8 @@ from tilewright.passes.core_threads import (
     times,
 )
 from tilewright.passes.core_tile_facts import (
+    PLACEWISE,
+    RELABELS,
     Loaded,
     is_anchored,
     is_place_of_lanes,
@@ -83,6 +86,7 @@ class QueuedTiles(LoadedTiles):
         self.shared = shared
         self._registers = registers
         self.forms: dict[SSAValue, Form] = {}
+        self._anchored: dict[SSAValue, bool] = {}
         self._held: dict[SSAValue, list[tuple[Held, str]]] = {}
 
     def add(self, value: SSAValue, held: Held) -> None:
@@ -100,12 +104,31 @@ class QueuedTiles(LoadedTiles):
 
     def natural(self, value: SSAValue) -> Form:
         """The form in which a tile comes without being turned around."""
-        if value not in self.forms:
-            shape = array_type(value).shape
-            self.forms[value] = default_form(shape)  # where a loop's tile depends on itself
-            found = self._natural(value, shape)
-            self.forms[value] = completed(found.rows, found.columns, shape)
+        for needed in producers_first([value], self._shaping_operand, self.forms):
+            shape = array_type(needed).shape
+            self.forms[needed] = default_form(shape)  # where a loop's tile depends on itself
+            found = self._natural(needed, shape)
+            self.forms[needed] = completed(found.rows, found.columns, shape)
         return self.forms[value]
+
+    def _shaping_operand(self, value: SSAValue) -> Sequence[SSAValue]:
+        """The operand whose form an operation's result takes on, if there is one."""
+        op = value.owner
+        if isinstance(op, tile.MapOp):
+            return self._shaping_operands(op)[:1]
+        if isinstance(op, (*RELABELS, *PLACEWISE, tile.ReduceOp, tile.ScanOp, tile.SortOp)) or (
+            isinstance(op, Operation) and is_unit_reshape(op)
+        ):
+            return op.operands[:1]
+        if isinstance(op, tile.ForOp):
+            initial = op.initial[list(op.results).index(value)]  # type: ignore[arg-type]
+            return () if is_vague(initial) else (initial,)
+        return ()
+
+    def _shaping_operands(self, op: tile.MapOp) -> Sequence[SSAValue]:
+        """The operands whose form a function may take on, those that lie in pages where there are any."""
+        known = [o for o in op.operands if not is_vague(o)]
+        return [o for o in known if is_anchored(o, self._anchored)] or known
 
     def _natural(self, value: SSAValue, shape: Sequence[int]) -> Form:
         op = value.owner
@@ -127,8 +150,7 @@ class QueuedTiles(LoadedTiles):
             case tile.ReduceOp():
                 return reduced_form(self.natural(op.operands[0]), op)
             case tile.MapOp():
-                known = [o for o in op.operands if not is_vague(o)]
-                anchored = [o for o in known if is_anchored(o)] or known
+                anchored = self._shaping_operands(op)
                 return self.natural(anchored[0]) if anchored else default_form(shape)
             case tile.IfOp():
                 last = op.then.block.last_op

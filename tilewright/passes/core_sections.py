@@ -6,6 +6,7 @@ pages of its result, row by row. As many places are done at a time as the regist
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -17,6 +18,7 @@ from xdsl.ir.affine import AffineExpr
 
 from tilewright import dtypes, ops
 from tilewright.dialects import cores
+from tilewright.dialects.walks import producers_first
 from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug
 from tilewright.layout.catalogue.device_tiles import FORMATS
@@ -320,28 +322,18 @@ def plan_of(root: Node) -> Plan:
     computed once. A result takes the place of an operand that is not used again."""
     matrix = _matrix_operations(root)
     needs: dict[Node, int] = {}
-    order: list[Node] = []
-    uses: dict[Node, int] = {}
 
     def operands(node: Node) -> list[Node]:
         return [] if node in matrix else _registers_of(node)
 
-    def need(node: Node) -> int:
-        if node not in needs:
-            below = sorted((need(each) for each in operands(node)), reverse=True)
-            needs[node] = max([1, *(n + i for i, n in enumerate(below))])
-        return needs[node]
+    def dearest_first(node: Node) -> list[Node]:
+        return sorted(operands(node), key=needs.__getitem__, reverse=True)
 
-    def visit(node: Node) -> None:
-        if node in uses:
-            uses[node] += 1
-            return
-        uses[node] = 1
-        for each in sorted(operands(node), key=need, reverse=True):
-            visit(each)
-        order.append(node)
-
-    visit(root)
+    for node in producers_first([root], operands, needs):
+        below = sorted((needs[each] for each in operands(node)), reverse=True)
+        needs[node] = max([1, *(n + i for i, n in enumerate(below))])
+    order = list(producers_first([root], dearest_first))
+    uses = Counter(each for node in order for each in operands(node))
     slots: dict[Node, int] = {}
     free: list[int] = []
     count = 0
@@ -386,50 +378,29 @@ def spilled(root: Node, registers: int) -> Node:
 def replaced(root: Node, node: Node, other: Node) -> Node:
     """A graph with another node in the place of one."""
     memo: dict[Node, Node] = {node: other}
-
-    def visit(each: Node) -> Node:
-        if each not in memo:
+    for each in producers_first([root], lambda inner: inner.operands, memo):
+        if isinstance(each, Apply):
+            memo[each] = Apply(each.fn, tuple(memo[argument] for argument in each.arguments), each.carrier)
+        elif isinstance(each, Convert):
+            memo[each] = Convert(memo[each.source], each.to, each.carrier)
+        elif isinstance(each, Bits):
+            memo[each] = Bits(memo[each.source], each.carrier)
+        else:
             memo[each] = each
-            if isinstance(each, Apply):
-                memo[each] = Apply(each.fn, tuple(visit(a) for a in each.arguments), each.carrier)
-            elif isinstance(each, Convert):
-                memo[each] = Convert(visit(each.source), each.to, each.carrier)
-            elif isinstance(each, Bits):
-                memo[each] = Bits(visit(each.source), each.carrier)
-        return memo[each]
-
-    return visit(root)
+    return memo[root]
 
 
 def _nodes_of(root: Node) -> list[Node]:
     """The nodes of a graph, each behind its operands."""
-    found: dict[Node, None] = {}
-
-    def visit(node: Node) -> None:
-        if node not in found:
-            for each in node.operands:
-                visit(each)
-            found[node] = None
-
-    visit(root)
-    return list(found)
+    return list(producers_first([root], lambda node: node.operands))
 
 
 def _matrix_operations(root: Node) -> set[Node]:
     """The sums, differences and products of two pages that the matrix unit does, of which no page is read for
     something else too."""
-    users: dict[Node, int] = {}
-    seen: set[Node] = set()
-
-    def visit(node: Node) -> None:
-        users[node] = users.get(node, 0) + 1
-        if node not in seen:
-            seen.add(node)
-            for each in node.operands:
-                visit(each)
-
-    visit(root)
-    return {node for node in seen if matrix_operands(node) is not None and all(users[a] == 1 for a in node.operands)}
+    nodes = _nodes_of(root)
+    users = Counter(operand for node in nodes for operand in node.operands)
+    return {node for node in nodes if matrix_operands(node) is not None and all(users[a] == 1 for a in node.operands)}
 
 
 def matrix_operands(node: Node) -> tuple[Read, Read] | None:

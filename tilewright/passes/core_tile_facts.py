@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ from xdsl.ir.affine import AffineDimExpr, AffineExpr
 from tilewright import dtypes, ops
 from tilewright.dialects import tile
 from tilewright.dialects.base import array_type, decode
+from tilewright.dialects.walks import producers_first
 from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug, UnsupportedOnTargetError
 from tilewright.passes.core_forms import Form
@@ -164,12 +166,21 @@ def is_vague(value: SSAValue) -> bool:
     return isinstance(op, tile.FullOp | tile.BroadcastOp)
 
 
-def is_anchored(value: SSAValue) -> bool:
-    """Whether a tile has something in it that lies in pages, and not only numbers that are made anywhere."""
+def is_anchored(value: SSAValue, known: dict[SSAValue, bool]) -> bool:
+    """Whether a tile has something in it that lies in pages, and not only numbers that are made anywhere. The answers
+    for it and for what it is computed from are kept in `known`."""
+    for tile_value in producers_first([value], _anchoring_operands, known):
+        operands = _anchoring_operands(tile_value)
+        is_made_anywhere = isinstance(tile_value.owner, tile.IotaOp | tile.FullOp)
+        known[tile_value] = any(known[operand] for operand in operands) if operands else not is_made_anywhere
+    return known[value]
+
+
+def _anchoring_operands(value: SSAValue) -> Sequence[SSAValue]:
+    """The operands of which one must lie in pages for a tile to."""
     op = value.owner
-    if isinstance(op, (*PLACEWISE, *RELABELS)) or (isinstance(op, Operation) and is_unit_reshape(op)):
-        return any(is_anchored(operand) for operand in op.operands)
-    return not isinstance(op, tile.IotaOp)
+    is_placewise = isinstance(op, (*PLACEWISE, *RELABELS)) or (isinstance(op, Operation) and is_unit_reshape(op))
+    return op.operands if isinstance(op, Operation) and is_placewise else ()
 
 
 def is_zero(value: SSAValue) -> bool:

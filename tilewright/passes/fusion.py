@@ -9,6 +9,7 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
+from tilewright.dialects.walks import producers_first
 
 INDEX_MAPS = (array.BroadcastOp, array.TransposeOp, array.SliceOp, array.ReverseOp, array.UnfoldOp)
 ELEMENTWISE = (array.MapOp, array.CastOp, array.BitcastOp)
@@ -34,18 +35,12 @@ def is_inline(op: Operation) -> bool:
 def inline_closure(values: Iterable[SSAValue], block: Block) -> list[Operation]:
     """The inline operations of a block that lead to the given values, producers first. Those of enclosing blocks are
     stored there."""
-    found: dict[Operation, None] = {}
 
-    def visit(value: SSAValue) -> None:
-        op = value.owner
-        if isinstance(op, Operation) and is_inline(op) and op.parent_block() is block and op not in found:
-            for operand in op.operands:
-                visit(operand)
-            found[op] = None
+    def inline_owners(values: Iterable[SSAValue]) -> list[Operation]:
+        owners = [value.owner for value in values]
+        return [op for op in owners if isinstance(op, Operation) and is_inline(op) and op.parent_block() is block]
 
-    for value in values:
-        visit(value)
-    return list(found)
+    return list(producers_first(inline_owners(values), lambda op: inline_owners(op.operands)))
 
 
 def users(value: SSAValue) -> list[Operation]:
@@ -137,7 +132,7 @@ def make_group(block: Block, members: set[Operation], kind: str, why: str) -> ar
     Inside they stand in the order in which their results need them, so that equal sets become equal groups wherever
     their operations stood: equal groups share a kernel.
     """
-    span = _span(block, members)
+    span = _span(members)
     in_program_order = [op for op in span if op in members]
     anchor = in_program_order[-1]
     results = [
@@ -173,18 +168,13 @@ def make_group(block: Block, members: set[Operation], kind: str, why: str) -> ar
 
 def _in_order_of_need(results: Iterable[SSAValue], members: set[Operation]) -> list[Operation]:
     """The operations of a set that lead to values, each after those that it reads."""
-    found: dict[Operation, None] = {}
 
-    def visit(op: Operation) -> None:
-        for operand in _reads(op):
-            if isinstance(operand.owner, Operation) and operand.owner in members and operand.owner not in found:
-                visit(operand.owner)
-        found[op] = None
+    def needed(op: Operation) -> list[Operation]:
+        owners = [operand.owner for operand in _reads(op)]
+        return [owner for owner in owners if isinstance(owner, Operation) and owner in members]
 
-    for result in results:
-        if isinstance(result.owner, Operation) and result.owner not in found:
-            visit(result.owner)
-    return list(found)
+    owners = [result.owner for result in results]
+    return list(producers_first([op for op in owners if isinstance(op, Operation)], needed))
 
 
 def _within(op: Operation, ancestor: Operation) -> bool:
@@ -205,18 +195,25 @@ def _location(ops: Sequence[Operation]) -> LocationAttr:
     return known[-1] if known else ops[-1].location
 
 
-def _span(block: Block, members: set[Operation]) -> list[Operation]:
-    """The operations of a block from the first to the last of a set."""
-    span: list[Operation] = []
-    missing = len(members)
-    for op in block.ops:
-        is_member = op in members
-        missing -= is_member
-        if is_member or span:
-            span.append(op)
-        if not missing:
-            break
-    return span
+def _span(members: set[Operation]) -> list[Operation]:
+    """The operations of their block from the first to the last of a set."""
+    start = next(iter(members))
+    before, after = start.prev_op, start.next_op
+    earlier, later = list[Operation](), [start]
+    missing = len(members) - 1
+    # From one of them both ways: blocks are long, and sets are near each other.
+    while missing and (before is not None or after is not None):
+        if before is not None:
+            earlier.append(before)
+            missing -= before in members
+            before = before.prev_op
+        if after is not None:
+            later.append(after)
+            missing -= after in members
+            after = after.next_op
+    span = [*reversed(earlier), *later]
+    inside = [n for n, op in enumerate(span) if op in members]
+    return span[inside[0] : inside[-1] + 1]
 
 
 def _dependents(block: Block, members: set[Operation], span: Sequence[Operation]) -> list[Operation]:

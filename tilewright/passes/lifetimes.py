@@ -19,10 +19,12 @@ def storage(value: SSAValue) -> SSAValue:
 
 def all_users(value: SSAValue) -> Iterable[Operation]:
     """Users of a value and of its views."""
-    for use in value.uses:
-        yield use.operation
-        if isinstance(use.operation, array.ReshapeOp):
-            yield from all_users(use.operation.results[0])
+    views = [value]
+    while views:
+        for use in views.pop().uses:
+            yield use.operation
+            if isinstance(use.operation, array.ReshapeOp):
+                views.append(use.operation.results[0])
 
 
 def ends_with(value: SSAValue, op: Operation) -> bool:

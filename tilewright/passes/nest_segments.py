@@ -8,7 +8,7 @@ when it crosses a reduction, a product or a loop, or when it is dear and two nes
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 from tilewright import ops
 from tilewright.dialects import scheduled, tile
 from tilewright.dialects.base import array_type
+from tilewright.dialects.walks import producers_first
 from tilewright.layout import Layout
 from tilewright.machines.machine import Machine
 from tilewright.passes.nest_writer import NestWriter, Root, is_place, is_unit_reshape
@@ -71,7 +72,7 @@ class Segment:
     """Operations between two barriers, their roots, and the stage at which each value was put into a buffer."""
 
     places: Places
-    ops: list[Operation] = field(default_factory=list)
+    ops: dict[Operation, None] = field(default_factory=dict)  # in order
     roots: list[Root] = field(default_factory=list)
     written: dict[SSAValue, int] = field(default_factory=dict)
     barrier: Operation | None = None
@@ -79,7 +80,7 @@ class Segment:
 
     def add(self, op: Operation) -> None:
         """Take the next operation of the block, which is no barrier."""
-        self.ops.append(op)
+        self.ops[op] = None
         if isinstance(op, tile.ReduceOp):
             buffer = self.places.alloc(array_type(op.results[0]))
             stage = self.stage(op.operands[0])
@@ -120,16 +121,20 @@ class Segment:
 
     def stage(self, value: SSAValue) -> int:
         """The earliest nest round of the segment in which a value can be computed."""
-        return self._stage(value, {})
+        stages: dict[SSAValue, int] = {}
+        for needed in producers_first([value], self._stage_operands, stages):
+            stages[needed] = self._stage_after(needed, stages)
+        return stages[value]
 
-    def _stage(self, value: SSAValue, known: dict[SSAValue, int]) -> int:
-        """`known` are stages that were found on the way: values may be reached along very many paths."""
-        found = known.get(value)
-        if found is None:
-            found = known[value] = self._new_stage(value, known)
-        return found
+    def _stage_operands(self, value: SSAValue) -> Sequence[SSAValue]:
+        """The operands that decide in which round a value can be computed; none where a buffer holds it."""
+        op = value.owner
+        if value in self.written or value in self.places.buffers or not isinstance(op, Operation):
+            return ()
+        return [operand for operand in op.operands if not is_place(operand)]
 
-    def _new_stage(self, value: SSAValue, known: dict[SSAValue, int]) -> int:
+    def _stage_after(self, value: SSAValue, known: Mapping[SSAValue, int]) -> int:
+        """The round of a value, from those of its operands."""
         if value in self.written:
             owner = value.owner
             crosses = isinstance(owner, tile.ReduceOp | tile.LoadOp)
@@ -138,7 +143,7 @@ class Segment:
         if value in self.places.buffers or not isinstance(op, Operation):
             return 0
         # A value computed before this segment may still read what the segment wrote (it is recomputed here).
-        stages = [self._stage(o, known) for o in op.operands if not is_place(o)]
+        stages = [known[operand] for operand in self._stage_operands(value)]
         moves = isinstance(op, tile.ReshapeOp | tile.ConcatOp) and not is_unit_reshape(op)
         return max(stages, default=0) + (1 if moves and stages and op in self.ops else 0)
 
@@ -165,16 +170,15 @@ class Segment:
         """Buffers for values that are dear to compute and needed by several nests or after the segment."""
         for op in self.ops:
             for value in op.results:
-                if value in self.places.buffers or not self._is_dear(value) or isinstance(op, tile.FullOp):
-                    continue
-                where = {n for n, roots in enumerate(_nests(self.roots)) for r in roots if self._reads(r, value)}
-                later = any(self._is_later(u.operation) for u in value.uses)
-                if len(where) + later < 2:
+                if value in self.places.buffers or isinstance(op, tile.FullOp) or not self._is_dear(value):
                     continue
                 follow = [u.operation for u in value.uses]
+                later = any(self._is_later(user) for user in follow)
                 if len(follow) == 1 and not later and follow[0] in self.ops and _keeps_shape(follow[0]):
                     continue
-                self.materialise(value)
+                where = {n for n, roots in enumerate(_nests(self.roots)) for r in roots if self._reads(r, value)}
+                if len(where) + later >= 2:
+                    self.materialise(value)
 
     def _is_later(self, user: Operation) -> bool:
         """Whether a user runs after the segment; the barrier itself and the yield have roots of their own."""
@@ -182,18 +186,18 @@ class Segment:
 
     def _reads(self, root: Root, value: SSAValue) -> bool:
         """Whether computing a root inline computes `value`."""
-        seen: set[SSAValue] = set()
-
-        def visit(current: SSAValue) -> bool:
+        pending, seen = list(_root_values(root)), set[SSAValue]()
+        while pending:
+            current = pending.pop()
             if current is value:
                 return True
             if current in seen or self._readable(current, root.stage):
-                return False
+                continue
             seen.add(current)
             op = current.owner
-            return isinstance(op, Operation) and any(visit(o) for o in op.operands if not is_place(o))
-
-        return any(visit(v) for v in _root_values(root))
+            if isinstance(op, Operation):
+                pending.extend(operand for operand in op.operands if not is_place(operand))
+        return False
 
     def _readable(self, value: SSAValue, stage: int) -> bool:
         """Whether a value's buffer is filled before a nest of the given stage runs."""
@@ -212,8 +216,10 @@ class Segment:
                 if ops.FUNCTIONS[op.fn.data].cost in (ops.DIVIDE, ops.TRANSCENDENTAL):
                     return True
                 count += 1
+                if count > RECOMPUTED_OPERATIONS:
+                    return True
             pending.extend(o for o in op.operands if not is_place(o))
-        return count > RECOMPUTED_OPERATIONS
+        return False
 
 
 def _nests(all_roots: Sequence[Root]) -> list[list[Root]]:

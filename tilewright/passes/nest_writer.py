@@ -12,6 +12,7 @@ from xdsl.ir.affine import AffineExpr, AffineMap
 from tilewright import dtypes
 from tilewright.dialects import tile
 from tilewright.dialects.base import array_type, tensor
+from tilewright.dialects.walks import producers_first
 from tilewright.errors import CompilerBug
 from tilewright.primitives import ArrayType
 
@@ -60,7 +61,7 @@ class NestWriter:
         if root.store is not None:
             self._copy(root.store)
             return
-        value = self._compute(root.value) if root.reduce is None else self._copy(root.reduce)[0]
+        value = self.value(root.value) if root.reduce is None else self._copy(root.reduce)[0]
         if root.buffer is not None:
             store = tile.StoreOp.make([value, root.buffer], {"map": AffineMapAttr(identity_map(value))}, [])
             self.block.add_op(store)
@@ -68,28 +69,32 @@ class NestWriter:
     def value(self, old: SSAValue) -> SSAValue:
         if is_place(old):
             return self.places[old]
-        if old in self.values:
-            return self.values[old]
+        for needed in producers_first([old], self._copied_operands, self.values):
+            self._write(needed)
+        return self.values[old]
+
+    def _copied_operands(self, old: SSAValue) -> Sequence[SSAValue]:
+        """The tiles that the copy of a value's operation takes; of a value that is read from a buffer, none."""
+        op = old.owner
+        if self.readable(old) or not isinstance(op, Operation) or _is_read_from_buffers(op):
+            return ()
+        return [operand for operand in op.operands if not is_place(operand)]
+
+    def _write(self, old: SSAValue) -> None:
+        """Read a value from its buffer, or compute it from operands that have been written."""
+        op = old.owner
         if self.readable(old):
             load = tile.LoadOp.make([self.buffers[old]], {"map": AffineMapAttr(identity_map(old))}, [old.type])
             self.block.add_op(load)
             self.values[old] = load.result
-            return load.result
-        return self._compute(old)
-
-    def _compute(self, old: SSAValue) -> SSAValue:
-        """The value computed here, even if it also has a buffer."""
-        if old in self.values or self.readable(old):
-            return self.value(old)
-        op = old.owner
-        if isinstance(op, tile.ReshapeOp) and not is_unit_reshape(op):
-            return self._reshaped(op)
-        if isinstance(op, tile.ConcatOp):
-            return self._joined(op)
-        if not isinstance(op, Operation):
+        elif isinstance(op, tile.ConcatOp):
+            self._joined(op)
+        elif isinstance(op, tile.ReshapeOp) and not is_unit_reshape(op):
+            self._reshaped(op)
+        elif isinstance(op, Operation):
+            self.values.update(zip(op.results, self._copy(op), strict=True))
+        else:
             raise CompilerBug("a block argument that is not readable")
-        self.values.update(zip(op.results, self._copy(op), strict=True))
-        return self.values[old]
 
     def _copy(self, op: Operation) -> Sequence[SSAValue]:
         operands = [self.value(o) for o in op.operands]
@@ -98,7 +103,7 @@ class NestWriter:
         self.block.add_op(copy)
         return copy.results
 
-    def _reshaped(self, op: tile.ReshapeOp) -> SSAValue:
+    def _reshaped(self, op: tile.ReshapeOp) -> None:
         """A reshaped tile is read from its operand's row-major buffer: split the linear index."""
         source = self.buffers[op.operands[0]]
         shape, result = array_type(op.operands[0]).shape, array_type(op.results[0])
@@ -114,9 +119,8 @@ class NestWriter:
         load = tile.LoadOp.make([source], {"map": AffineMapAttr(map)}, [op.results[0].type])
         self.block.add_op(load)
         self.values[op.results[0]] = load.result
-        return load.result
 
-    def _joined(self, op: tile.ConcatOp) -> SSAValue:
+    def _joined(self, op: tile.ConcatOp) -> None:
         """A concatenated tile chooses between masked reads of its operands' buffers."""
         axis, result = int(op.axis.value.data), array_type(op.results[0])
         position = tile.IotaOp.make(
@@ -147,12 +151,16 @@ class NestWriter:
         if chosen is None:
             raise CompilerBug("a concatenation of nothing")
         self.values[op.results[0]] = chosen
-        return chosen
 
 
 def is_place(value: SSAValue) -> bool:
     """Refs and index scalars, as opposed to tiles."""
     return isinstance(value.type, tile.RefType | IndexType)
+
+
+def _is_read_from_buffers(op: Operation) -> bool:
+    """Whether a nest computes an operation by reading its operands' buffers at other coordinates."""
+    return isinstance(op, tile.ConcatOp) or (isinstance(op, tile.ReshapeOp) and not is_unit_reshape(op))
 
 
 def is_unit_reshape(op: Operation) -> bool:

@@ -100,6 +100,7 @@ class _Planner:
     def __init__(self, unit: Unit) -> None:
         self.unit = unit
         self.block = unit.main.body.block
+        self.kernels = {kernel.sym_name.data: kernel for kernel in unit.kernels()}
         self.steps = {op: i for i, op in enumerate(self.block.ops)}
         self.result = MemoryPlan()
         self.buffer_of: dict[SSAValue, Buffer] = {}
@@ -132,17 +133,19 @@ class _Planner:
 
     def _place_result(self, root: SSAValue, output: int) -> None:
         """Place an array in an output, and before it what it is written over, as far back as nothing is spoiled."""
-        self.result.places[root] = Place(OUTPUT, output)
-        source = self._written_over(root)
-        if source is not None and source not in self.result.places and self._may_be_computed_in(source, output):
-            self._place_result(source, output)
+        source: SSAValue | None = root
+        while source is not None:
+            self.result.places[source] = Place(OUTPUT, output)
+            source = self._written_over(source)
+            if source in self.result.places or source is None or not self._may_be_computed_in(source, output):
+                return
 
     def _written_over(self, result: SSAValue) -> SSAValue | None:
         """The array whose memory a kernel's result takes over: the kernel writes over it, and it is not used again."""
         call = result.owner
         if not isinstance(call, array.CallOp):
             return None
-        operand_refs, result_refs = _refs(self.unit.kernel(call.callee.data))
+        operand_refs, result_refs = _refs(self.kernels[call.callee.data])
         written = result_refs[_position(result, call)]
         if written not in operand_refs:
             return None
@@ -186,7 +189,7 @@ class _Planner:
         return not inside and all(o is op.operands[_position(root, op)] for o in carried)
 
     def _writes_behind_its_reads(self, call: array.CallOp, root: SSAValue, source: SSAValue) -> bool:
-        kernel = self.unit.kernel(call.callee.data)
+        kernel = self.kernels[call.callee.data]
         operand_refs, result_refs = _refs(kernel)
         written = result_refs[_position(root, call)]
         read = [ref for ref, o in zip(operand_refs, call.operands, strict=True) if storage(o) is source]

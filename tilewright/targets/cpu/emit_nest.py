@@ -14,6 +14,7 @@ from xdsl.ir import Operation, SSAValue
 from tilewright import ops
 from tilewright.dialects import scheduled, tile
 from tilewright.dialects.base import array_type, decode
+from tilewright.dialects.walks import producers_first
 from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug
 from tilewright.passes.affine_access import Indices
@@ -263,16 +264,18 @@ class NestEmitter:
 
     def _below_reduce(self, item: Item) -> bool:
         """Items computed from a reduction's result have to wait for it."""
-        known = self._waits.get(item)
-        if known is None:
-            value, at = item
-            op = value.owner
-            known = isinstance(op, tile.ReduceOp) or (
-                isinstance(op, Operation)
-                and any(self._below_reduce(inner) for inner in operand_items(op, at, self.plan))
-            )
-            self._waits[item] = known
-        return known
+        for needed in producers_first([item], self._operands_of, self._waits):
+            is_reduced = isinstance(needed[0].owner, tile.ReduceOp)
+            self._waits[needed] = is_reduced or any(self._waits[inner] for inner in self._operands_of(needed))
+        return self._waits[item]
+
+    def _operands_of(self, item: Item) -> Sequence[Item]:
+        """The items that an item is computed from."""
+        value, at = item
+        op = value.owner
+        if not isinstance(op, Operation) or isinstance(op, tile.ReduceOp):
+            return ()
+        return operand_items(op, at, self.plan)
 
     # ---- roots and reductions -----------------------------------------------------------------------------------
 
@@ -459,10 +462,18 @@ class NestEmitter:
         lanes share."""
         item = (value, at)
         found = self._find(item)
-        if found is None:
-            found = self._compute(value, at)
-            self._scopes[-1][item] = found
-        return found
+        if found is not None:
+            return found
+        for needed in producers_first([item], self._uncomputed_operands):
+            if self._find(needed) is None:
+                self._scopes[-1][needed] = self._compute(*needed)
+        return self._scopes[-1][item]
+
+    def _uncomputed_operands(self, item: Item) -> Sequence[Item]:
+        """The items that are computed before an item; none where a register holds it."""
+        if item in self._turned or self._find(item) is not None:
+            return ()
+        return self._operands_of(item)
 
     def _compute(self, value: SSAValue, at: Indices) -> Value:
         op = value.owner

@@ -12,6 +12,7 @@ from xdsl.ir.affine import AffineDimExpr
 from tilewright import ops
 from tilewright.dialects import scheduled, tile
 from tilewright.dialects.base import array_type, decode
+from tilewright.dialects.walks import producers_first
 from tilewright.errors import CompilerBug
 from tilewright.layout import Layout
 from tilewright.machines.machine import Machine
@@ -178,24 +179,34 @@ def operand_items(op: Operation, at: Indices, plan: NestPlan) -> list[Item]:
 
 
 def _depend(plan: NestPlan, value: SSAValue, at: Indices) -> frozenset[int]:
-    """Record which nest dimensions an item varies along, operands first."""
-    key = (value, at)
-    if key in plan.dependences:
-        return plan.dependences[key]
+    """Record which nest dimensions an item varies along, and those that it is computed from."""
+    for item in producers_first([(value, at)], lambda item: _operands_of(plan, item), plan.dependences):
+        _record_dependences(plan, item)
+    return plan.dependences[value, at]
+
+
+def _operands_of(plan: NestPlan, item: Item) -> Sequence[Item]:
+    """The items that an item is computed from."""
+    value, at = item
+    return operand_items(value.owner, at, plan) if isinstance(value.owner, Operation) else ()
+
+
+def _record_dependences(plan: NestPlan, item: Item) -> None:
+    """Record which nest dimensions an item varies along, when that is known of its operands."""
+    value, at = item
     op = value.owner
     if not isinstance(op, Operation):
         raise CompilerBug("a nest value without an operation")
     found: set[int] = set()
-    for operand, inner in operand_items(op, at, plan):
-        found |= _depend(plan, operand, inner)
+    for operand in operand_items(op, at, plan):
+        found |= plan.dependences[operand]
     if isinstance(op, tile.LoadOp | tile.IotaOp | tile.FillPaddingOp):
         for expression in op.map.data.results:
             used = {e.position for e in expression.dfs() if isinstance(e, AffineDimExpr)}
             found |= {dim for p in used if (dim := at[p].dim) is not None}
     if isinstance(op, tile.ReduceOp):
         found -= plan.reduced
-    plan.dependences[key] = frozenset(found)
-    return plan.dependences[key]
+    plan.dependences[item] = frozenset(found)
 
 
 def _access(op: Operation, at: Indices) -> Access:
@@ -351,7 +362,7 @@ def _clips(plan: NestPlan, bound: Bound) -> list[Clip]:
             value = reduce.operands[0]
             at = tuple(Index(d) for d in range(len(plan.space)))
             found |= _padding_clips(reduce, value, at)
-        found |= _strict_clips(plan, value, at, bound, set())
+        found |= _strict_clips(plan, value, at, bound)
         agreed = found if agreed is None else agreed & found
     return sorted(agreed or (), key=lambda c: (c.dim, c.limit))
 
@@ -378,18 +389,20 @@ def _padding_clips(reduce: tile.ReduceOp, value: SSAValue, at: Indices) -> set[C
     return {clip} if clip is not None and clip.dim in reduce.attributes_of()["axes"] else set()
 
 
-def _strict_clips(plan: NestPlan, value: SSAValue, at: Indices, bound: Bound, seen: set[Item]) -> set[Clip]:
+def _strict_clips(plan: NestPlan, value: SSAValue, at: Indices, bound: Bound) -> set[Clip]:
     """A root is undefined wherever a load on a strict path to it is."""
-    if (value, at) in seen:
-        return set()
-    seen.add((value, at))
-    op = value.owner
-    if isinstance(op, tile.LoadOp):
-        return _overhangs(_access(op, at), bound) if op.fill is None else set()
+    clips: set[Clip] = set()
+    for item in producers_first([(value, at)], lambda item: _strict_operands(plan, item)):
+        op = item[0].owner
+        if isinstance(op, tile.LoadOp) and op.fill is None:
+            clips |= _overhangs(_access(op, item[1]), bound)
+    return clips
+
+
+def _strict_operands(plan: NestPlan, item: Item) -> Sequence[Item]:
+    """The items that must all be defined for an item to be."""
+    op = item[0].owner
     strict = isinstance(op, tile.MapOp | tile.CastOp | tile.BitcastOp | tile.BroadcastOp | tile.TransposeOp)
     if not strict or (isinstance(op, tile.MapOp) and op.fn.data == "select"):
-        return set()
-    clips: set[Clip] = set()
-    for operand, inner in operand_items(op, at, plan):
-        clips |= _strict_clips(plan, operand, inner, bound, seen)
-    return clips
+        return ()
+    return operand_items(op, item[1], plan)
