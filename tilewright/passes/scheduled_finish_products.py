@@ -134,11 +134,11 @@ After:
           cores.registers() {step = "release"}
           cores.pop(%5) {pages = 1 : index}
           cores.pop(%6) {pages = 2 : index}
+          cores.wait(%5) {pages = 1 : index}
+          cores.wait(%6) {pages = 2 : index}
           cores.push(%sum) {pages = 2 : index}
           cores.wait(%sum) {pages = 2 : index}
           cores.reserve(%7) {pages = 2 : index}
-          cores.wait(%5) {pages = 1 : index}
-          cores.wait(%6) {pages = 2 : index}
           cores.registers() {step = "acquire"}
           cores.copy(%sum) {slot = 0 : index, count = 2 : index, broadcast = "none", at = affine_map<(d0) -> (d0)>}
           cores.matmul(%5, %6) {slot = 0 : index, count = 2 : index, block = array<i64: 1, 2, 1>,
