@@ -54,7 +54,8 @@ class _Units:
         if line.startswith("tilize_uninit("):
             return replace(self, tilizes=False)
         if _INITS.match(line):
-            assert not self.masks and not self.tilizes, f"the matrix unit is prepared for something else: {line}"
+            is_taken_back = not self.masks and not self.tilizes
+            assert is_taken_back, f"the matrix unit is prepared for something else: {line}"
         if line.startswith(("tile_regs_acquire", "tile_regs_release")):
             return replace(self, fills=False)
         return replace(self, fills=True) if line.startswith(_FILLS) else self

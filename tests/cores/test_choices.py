@@ -73,3 +73,44 @@ def test_only_what_was_chosen_is_stored(kernel: Any, machine: str) -> None:
         found.append(after)
     assert np.any(found[0] != before)
     np.testing.assert_allclose(found[1], found[0], rtol=1e-6, atol=1e-6)
+
+
+@tw.kernel
+def by_one_point(x: tw.In["N M"], y: tw.Out["N M"], sums: tw.InOut["N"], counts: tw.InOut["N"]):
+    """One point of each row of points stores, and another one adds to what is there."""
+    for i, j in tw.grid(x, (32, 32)):
+        tile = x[i, j]
+        y[i, j] = tile * 2
+        if j.index == 0:
+            sums[i] = tw.sum(tile, axis=1)
+        elif (j.index > 1) & (i.index != 1):
+            counts[i] = counts[i] + tw.sum(tile, axis=1)
+
+
+@tw.kernel
+def by_data(x: tw.In["N M"], owner: tw.In["N", tw.i32], y: tw.Out["N M"], sums: tw.InOut["N"]):
+    for i, j in tw.grid(x, (None, 32)):
+        tile = x[i, j]
+        y[i, j] = tile * 2
+        if owner[i] == j.index:
+            sums[i] = tw.sum(tile)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_points_that_do_not_store_touch_no_array(machine: str) -> None:
+    random = np.random.default_rng(3)
+    x = random.integers(-4, 5, (64, 96)).astype(np.float32)
+    y, sums, counts = np.empty_like(x), np.zeros(64, np.float32), np.ones(64, np.float32)
+    by_one_point.lower(x, y, sums, counts).compile(target=f"grid:{machine}")(x, y, sums, counts)
+    np.testing.assert_array_equal(y, x * 2)
+    np.testing.assert_array_equal(sums, x[:, :32].sum(1))
+    np.testing.assert_array_equal(counts, 1 + np.where(np.arange(64) < 32, x[:, 64:].sum(1), 0))
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_points_that_data_chooses_store(machine: str) -> None:
+    random = np.random.default_rng(4)
+    x, owner = random.integers(-4, 5, (24, 96)).astype(np.float32), random.integers(0, 3, 24).astype(np.int32)
+    y, sums = np.empty_like(x), np.zeros(24, np.float32)
+    by_data.lower(x, owner, y, sums).compile(target=f"grid:{machine}")(x, owner, y, sums)
+    np.testing.assert_array_equal(sums, [x[i, o * 32 : o * 32 + 32].sum() for i, o in enumerate(owner)])
