@@ -58,7 +58,7 @@ from math import prod
 from typing import ClassVar
 
 from xdsl.dialects.builtin import BoolAttr, IndexType
-from xdsl.ir import Block, SSAValue
+from xdsl.ir import Block, Operation, SSAValue
 from xdsl.ir.affine import AffineExpr
 
 from tilewright import dtypes, ops
@@ -196,6 +196,9 @@ class _Lowering:
                     form = self.tiles.natural(op.result)
                     held = self.tiles.loaded(op, form, None, cores.COMPUTE, self.tiles.window(op))
                     self.tiles.add(op.result, self.tiles.waited(held, cores.COMPUTE))
+                case tile.PrintOp() if self._is_in_a_branch(op):
+                    what = "`print` in a branch does not run on a grid of cores, where both branches are computed"
+                    raise refuse(op, what, help='print before the branch, or run it with target="interp"')
                 case tile.ZoneOp() | tile.PrintOp():
                     place_mark(self.tiles, op)
                 case tile.LoadOp() | tile.IotaOp() | tile.AssertOp():
@@ -211,6 +214,12 @@ class _Lowering:
                 case _:
                     name = op.name.removeprefix("tile.")
                     raise refuse(op, f"`{name}` does not run on a grid of cores")
+
+    def _is_in_a_branch(self, op: Operation) -> bool:
+        outer = op.parent_op()
+        while outer is not None and not isinstance(outer, tile.IfOp):
+            outer = outer.parent_op()
+        return outer is not None
 
     def _store(self, op: tile.StoreOp) -> None:
         type, array = array_type(op.value), tile.ref_type(op.destination)
