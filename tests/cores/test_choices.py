@@ -9,6 +9,7 @@ import pytest
 
 import tilewright as tw
 from tests.cores.compiling import MACHINES
+from tilewright.dialects import cores
 
 Array = np.ndarray[Any, Any]
 
@@ -114,3 +115,39 @@ def test_points_that_data_chooses_store(machine: str) -> None:
     y, sums = np.empty_like(x), np.zeros(24, np.float32)
     by_data.lower(x, owner, y, sums).compile(target=f"grid:{machine}")(x, owner, y, sums)
     np.testing.assert_array_equal(sums, [x[i, o * 32 : o * 32 + 32].sum() for i, o in enumerate(owner)])
+
+
+@tw.kernel
+def by_order(x: tw.In["N M"], y: tw.InOut["N M"], z: tw.InOut["N M"], last: tw.InOut["1 1"]):
+    for i, j in tw.grid(x, (32, 32)):
+        tile = x[i, j]
+        if i.index <= j.index:
+            if i.index != j.index:
+                y[i, j] = tile * 2
+        else:
+            z[i, j] = z[i, j] + tile
+        if (i.index >= 1) & (j.index > 2) & (i.index < 2):
+            last[0, 0] = tw.sum(tile)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_movers_decide_by_where_their_point_is(machine: str) -> None:
+    random = np.random.default_rng(5)
+    x = random.integers(-4, 5, (70, 100)).astype(np.float32)
+    y, z, last = np.zeros_like(x), np.ones_like(x), np.zeros((1, 1), np.float32)
+    by_order.lower(x, y, z, last).compile(target=f"grid:{machine}")(x, y, z, last)
+    i, j = np.indices(x.shape) // 32
+    np.testing.assert_array_equal(y, np.where(i < j, x * 2, 0))
+    np.testing.assert_array_equal(z, np.where(i > j, x + 1, 1))
+    assert last[0, 0] == x[32:64, 96:].sum()
+
+
+def test_stores_by_place_are_choices_of_the_writer() -> None:
+    """Whole pages are put, and not element by element; a choice by data is none of the writer's."""
+    x = np.zeros((64, 64), np.float32)
+    last = np.zeros((1, 1), np.float32)
+    program: Any = by_order.lower(x, x.copy(), x.copy(), last).compile(target="grid:wormhole").executable
+    (kernel,) = program.unit.kernels()
+    puts = [op for op in kernel.walk() if isinstance(op, cores.PutOp)]
+    assert len(puts) == 3
+    assert all(isinstance(op.parent_op(), cores.IfOp) for op in puts)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import (
+    ArgumentError,
     DataDependentShapeError,
     DTypeError,
     ResourceExhausted,
@@ -31,6 +32,8 @@ def outcome_of(error: Exception, target: str) -> tuple[str, str]:
         return "error", f"{kind}: {error}"[:2000]
     refusals = _REFUSALS if target == CPU else (*_REFUSALS, ResourceExhausted)
     if isinstance(error, refusals):
+        return "unsupported", error.message
+    if target != CPU and isinstance(error, ArgumentError) and "do not fit 32 bits" in error.message:
         return "unsupported", error.message
     if "Deadlock" in kind:
         return "deadlock", error.message[:2000]

@@ -285,10 +285,11 @@ def _emit(finish: Finish, trips: ProductTrips, grid: CoreGrid) -> None:
         for step in _steps_of(queue):
             _erase(step)
     made = over_blocks(finish.pages, finish.blocks, lambda spot: _block(finish, trips, spot, [*writers]))
-    block.insert_ops_before([*made, *after], start)
+    zones = [op for op in before if isinstance(op, tile.ZoneOp)]
+    block.insert_ops_before([*zones, *made, *after], start)
     if first.loop is not None:
         # Where the loop ended, before what waits for later pages of the reader: it may wait for what a trip computes.
-        block.insert_ops_after(before, first.loop)
+        block.insert_ops_after([op for op in before if op not in zones], first.loop)
     _take_out(finish, trips)
     for queue, put in writers.items():
         _write_by_blocks(finish, queue, put)

@@ -58,7 +58,7 @@ from math import prod
 from typing import ClassVar
 
 from xdsl.dialects.builtin import BoolAttr, IndexType
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Block, SSAValue
 from xdsl.ir.affine import AffineExpr
 
 from tilewright import dtypes, ops
@@ -68,6 +68,7 @@ from tilewright.errors import CompilerBug
 from tilewright.layout.catalogue.device_tiles import TILE
 from tilewright.machines.core_grid import CoreGrid
 from tilewright.passes.base import Remark, Unit
+from tilewright.passes.core_conditions import is_of_places, taken_where
 from tilewright.passes.core_forms import Form, Window, completed, pages_of, window_of
 from tilewright.passes.core_marks import drop_empty_zones, place_mark
 from tilewright.passes.core_partials import Shared, emit_gather, shared_of, stacked
@@ -196,9 +197,6 @@ class _Lowering:
                     form = self.tiles.natural(op.result)
                     held = self.tiles.loaded(op, form, None, cores.COMPUTE, self.tiles.window(op))
                     self.tiles.add(op.result, self.tiles.waited(held, cores.COMPUTE))
-                case tile.PrintOp() if self._is_in_a_branch(op):
-                    what = "`print` in a branch does not run on a grid of cores, where both branches are computed"
-                    raise refuse(op, what, help='print before the branch, or run it with target="interp"')
                 case tile.ZoneOp() | tile.PrintOp():
                     place_mark(self.tiles, op)
                 case tile.LoadOp() | tile.IotaOp() | tile.AssertOp():
@@ -215,12 +213,6 @@ class _Lowering:
                     name = op.name.removeprefix("tile.")
                     raise refuse(op, f"`{name}` does not run on a grid of cores")
 
-    def _is_in_a_branch(self, op: Operation) -> bool:
-        outer = op.parent_op()
-        while outer is not None and not isinstance(outer, tile.IfOp):
-            outer = outer.parent_op()
-        return outer is not None
-
     def _store(self, op: tile.StoreOp) -> None:
         type, array = array_type(op.value), tile.ref_type(op.destination)
         indices = [s for s in op.symbols if isinstance(s.type, IndexType)]
@@ -231,6 +223,12 @@ class _Lowering:
         by_rows = cores.is_by_rows(op.destination)
         held = self._as_rows(op, form) if by_rows else self._stored(op, form, window)
         add = self.threads.add
+        lanes = [] if window is not None else self.tiles.lanes(op, form, cores.WRITER)
+        taken = taken_where(op, lambda index: self.tiles.index[index]) if is_of_places(op) else None
+        for each in taken or ():
+            self.threads.open_if(each.number, [cores.WRITER])
+            if not each.is_zero:
+                self.threads.otherwise()
         if window is not None:
             extents, maps = self.tiles.page_maps(window, type.shape, form, op.symbols)
             add(
@@ -244,13 +242,14 @@ class _Lowering:
             if stored_format(op.destination) == "bfp8":
                 what = "elements of an array of block floats are not written one by one"
                 raise refuse(op, what, help="store it as it is")
-            lanes = self.tiles.lanes(op, form, cores.WRITER)
             maps = self.tiles.lane_maps(op.map.data, op.symbols, type.rank)
             queues = [h.queue for h in lanes]
             # What is held may be another tile, turned around: its elements are counted as the stored one's are.
             attributes = {"shape": type.shape, "rows": form.rows, "columns": form.columns}
             add(cores.WRITER, cores.ScatterOp, [self.tiles.refs[op.destination], held.queue], attributes, maps, queues)
         add(cores.WRITER, cores.BarrierOp, [], {"of": cores.WRITE})
+        for _ in taken or ():
+            self.threads.close()
         add(cores.WRITER, cores.PopOp, [held.queue], {"pages": held.pages})
 
     def _stored(self, op: tile.StoreOp, form: Form, window: Window | None) -> Held:

@@ -2,6 +2,7 @@
 
 Both branches are computed where a choice is made element by element. A store of a branch that is not taken must not
 touch the array: another grid point may store there at the same time. Nor may a load of an array that is stored to.
+Stores whose conditions follow from indices are left: a mover decides by itself.
 
 Before:
     func.func @main(%x: tensor<32x32xf32>, %n: tensor<i32>) -> tensor<32x32xf32> {
@@ -63,6 +64,7 @@ from tilewright.dialects import tile
 from tilewright.dialects.base import array_type, tensor
 from tilewright.errors import CompilerBug
 from tilewright.passes.base import Unit
+from tilewright.passes.core_conditions import choices_of, is_of_places
 from tilewright.primitives import ArrayType
 
 # An offset that puts an index outside of every array, and whose sum with one has room in 32 bits.
@@ -79,21 +81,10 @@ class TileStoreChoicesPass:
             stored = {op.destination for op in stores}
             loads = [op for op in kernel.walk() if isinstance(op, tile.LoadOp) and op.source in stored]
             for op in [*stores, *loads]:
-                choices = _choices(op)
-                if choices:
+                choices = choices_of(op)
+                # A mover knows by itself whether it stores at a grid point.
+                if choices and not (isinstance(op, tile.StoreOp) and is_of_places(op)):
                     _access_where_taken(op, choices)
-
-
-def _choices(op: Operation) -> list[tuple[SSAValue, bool]]:
-    """The conditions of the branches that an access is in, from the inside, and whether it is where they hold."""
-    found: list[tuple[SSAValue, bool]] = []
-    inner: Operation = op
-    outer = inner.parent_op()
-    while outer is not None:
-        if isinstance(outer, tile.IfOp):
-            found.append((outer.condition, inner.parent_block() is outer.then.block))
-        inner, outer = outer, outer.parent_op()
-    return found
 
 
 def _access_where_taken(op: tile.StoreOp | tile.LoadOp, choices: list[tuple[SSAValue, bool]]) -> None:
