@@ -93,10 +93,16 @@ def test_choices_of_two_numbers(limit):
     np.testing.assert_array_equal(found, np.where(row - column < limit, np.float32(-1.25), np.inf))
 
 
+@pytest.mark.parametrize(("dtype", "number"), [("bf16", -2), ("i32", 7), ("f32", 3)])
+def test_pages_of_one_number(dtype, number):
+    found = through(dtype, 2, (), lambda b, queue: b.generate(queue, str(number), count=2))
+    np.testing.assert_array_equal(found.astype(np.float32), np.full((2, 32, 32), number, np.float32))
+
+
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 def test_scalers_are_in_the_first_row_of_each_face(dtype):
-    found = through(dtype, 1, (), lambda b, queue: b.generate(queue, "2", face_rows=True))
-    wanted = np.zeros((1, 32, 32), np.float32)
+    found = through(dtype, 2, (), lambda b, queue: b.generate(queue, "2", count=2, face_rows=True))
+    wanted = np.zeros((2, 32, 32), np.float32)
     wanted[:, ::16] = 2
     np.testing.assert_array_equal(found.astype(np.float32), wanted)
 

@@ -349,6 +349,58 @@ def test_trips_are_all_done_once(trips: int, together: int, last: int) -> None:
     np.testing.assert_array_equal(got, wanted.astype(dtypes.bf16.numpy))
 
 
+@tw.kernel
+def of_gathered_rows(x: tw.In["T K"], w: tw.In["K N"], ids: tw.In["S", tw.i32], bias: tw.In["N"], y: tw.Out["S N"]):
+    for i, j in tw.grid(y, (32, 32)):
+        rows = ids[i]
+        total = tw.zeros((32, 32), tw.f32)
+        for k in tw.steps(x, axis=1, size=32):
+            total = tw.dot(x[rows, k], w[k, j], total)
+        y[i, j] = total + bias[j]
+
+
+@tw.kernel
+def of_gathered_columns(
+    x: tw.In["T K"], w: tw.In["K N"], ids: tw.In["K", tw.i32], bias: tw.In["S N"], y: tw.Out["S N"]
+):
+    for i, j in tw.grid(y, (32, 32)):
+        total = tw.zeros((32, 32), tw.f32)
+        for k in tw.steps(ids, axis=0, size=32):
+            total = tw.dot(x[i, k], w[ids[k], j], total)
+        y[i, j] = tw.exp(total / 64) + bias[i, j]
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("kernel", [of_gathered_rows, of_gathered_columns], ids=lambda kernel: kernel.__name__)
+def test_a_last_trip_waits_for_nothing_that_comes_after_it(kernel: Any, machine: str) -> None:
+    """The thread that computes gives indices to the reader in each trip, and takes from it what follows the loop."""
+    random = np.random.default_rng(1)
+    x, w = (random.integers(-3, 4, shape).astype(np.float32) for shape in ((64, 96), (96, 64)))
+    by_rows = kernel is of_gathered_rows
+    ids = random.permutation(64 if by_rows else 96).astype(np.int32)
+    bias = random.integers(-3, 4, (64,) if by_rows else (64, 64)).astype(np.float32)
+    y = np.empty((64, 64), np.float32)
+    kernel.lower(x, w, ids, bias, y).compile(target=f"grid:{machine}")(x, w, ids, bias, y)
+    wanted = x[ids] @ w + bias if by_rows else np.exp(x @ w[ids] / 64) + bias
+    np.testing.assert_allclose(y, wanted, rtol=1e-5)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_a_convolution_by_indices_has_a_bias(machine: str) -> None:
+    random = np.random.default_rng(2)
+    x, w, b = (random.integers(-3, 4, shape).astype(np.float32) for shape in ((2, 4, 8), (4, 1, 4), (4,)))
+
+    def convolve(x: Any, w: Any, b: Any) -> Any:
+        padded = tw.concat([tw.zeros((2, 4, 3), dtype=tw.float32), x], axis=2)
+        return tw.nn.conv(padded, w, groups=4) + b[:, None]
+
+    wanted = np.zeros((2, 4, 8))
+    for k in range(4):
+        wanted[:, :, 3 - k :] += x[:, :, : 8 - (3 - k)] * w[None, :, :, k]
+    found = tw.jit(convolve, target=f"grid:{machine}")(x, w, b)
+    np.testing.assert_array_equal(found, wanted + b[:, None])
+
+
 @pytest.mark.parametrize("machine", MACHINES)
 def test_two_cores_of_a_group_fetch_what_all_of_it_needs(machine: str) -> None:
     """Both operands in two parts, and each page once."""

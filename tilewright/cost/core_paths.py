@@ -17,7 +17,7 @@ from tilewright.cost.core_accesses import loops_of
 from tilewright.cost.core_work import array_holders, compute_work, element_runs, elements_beyond, pages_inside
 from tilewright.dialects import cores, tile
 from tilewright.dialects.base import decode
-from tilewright.layout.catalogue.device_tiles import FACE, TILE
+from tilewright.layout.catalogue.device_tiles import TILE
 from tilewright.machines.core_grid import CORE_READ, CORE_WRITE, DRAM_READ, DRAM_WRITE, LOCAL, CoreGrid
 from tilewright.semantics.cores.holders import Holders
 from tilewright.semantics.cores.line_steps import merges
@@ -279,8 +279,9 @@ class _MoverWalk(Walk):
                 times = merges(op.lanes[int(decode(op.axis))]) if isinstance(op, cores.SortOp) else 1
                 self._spend(op, self._grid.element_cycles * times * prod(op.lanes) * len(op.sources))
             case cores.GenerateOp():
-                elements = TILE * TILE // FACE if op.face_rows is not None else TILE * TILE
-                self._spend(op, self._grid.element_cycles * elements * int(decode(op.count)))
+                bits = cores.queue_type(op.queue).tile_format.bits
+                elements = int(decode(op.count)) * TILE * TILE
+                self._spend(op, self._grid.generate_cycles(elements, bits, op.is_one_number))
             case _:
                 pass
 

@@ -140,6 +140,10 @@ class CoreGrid:
         """Of one tile, on its way to as many bytes of rows."""
         return max(self.untilize_cycles, self.pack_cycles(page_bytes))
 
+    def generate_cycles(self, elements: int, bits: int, in_words: bool) -> float:
+        """Of a mover that stores numbers: one by one, or the same number in words."""
+        return self.fill_cycles * elements * bits / 32 if in_words else self.element_cycles * elements
+
     def vector_tile_cycles(self, cost: str) -> float:
         """Of the vector unit, for one tile."""
         return 32 * 32 / self.vector_lanes * self.vector_cycles[cost]

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from tilewright.dialects import cores, tile
+from tilewright.passes.core_conditions import choices_of
 from tilewright.passes.core_queued_tiles import QueuedTiles
 from tilewright.passes.core_threads import drop_empty
+from tilewright.passes.core_tile_facts import refuse
 
 
 def place_mark(tiles: QueuedTiles, op: tile.ZoneOp | tile.PrintOp) -> None:
     """An edge of a zone where each thread is, or a print of the queues that tiles are in, whose pages the thread that
-    computes waited for."""
+    computes waited for.
+
+    Raises:
+        UnsupportedOnTargetError: a print in a branch.
+    """
     if isinstance(op, tile.PrintOp):
+        if choices_of(op):
+            what = "`print` in a branch does not run on a grid of cores, where both branches are computed"
+            raise refuse(op, what, help='print before the branch, or run it with target="interp"')
         queues = [tiles.held(value, tiles.natural(value)).queue for value in op.arguments]
         attributes = {"label": op.label.data}
     else:

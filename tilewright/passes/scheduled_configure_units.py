@@ -3,6 +3,11 @@
 A state stays until it is changed. Where all that a loop needs of a unit is one state, it is set before the loop; where
 a loop ends as it begins, it is set before its first trip only.
 
+The matrix unit's states for a reduction and for rows that become tiles are states of pack, too: it masks edges, or goes
+through tiles with strides of its own, for the format that it has. So the format is set before them, and they are set
+again where the format changes. Pack's state for tiles that become rows remaps the tile registers: it is set before they
+are filled.
+
 Before:
     func.func @main(%x: tensor<64x32xf32>) -> tensor<64x32xf32> {
       %y = array.call(%x) {callee = "exp"} : tensor<64x32xf32>
@@ -127,7 +132,6 @@ After:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -138,6 +142,10 @@ from tilewright.passes.base import Unit
 
 # What each unit is set to; a unit that is not in it may have any state.
 _States = dict[str, str]
+# The states that an operation needs, in the order in which they are set, and for the use by which operation.
+_Needs = dict[str, tuple[str, Operation]]
+# Operations whose state of the matrix unit is one of pack, too.
+_ALSO_OF_PACK = cores.ReduceOp | cores.TilizeOp
 
 
 @dataclass(frozen=True)
@@ -148,50 +156,79 @@ class ScheduledConfigureUnitsPass:
         for kernel in unit.timed_kernels(self.name):
             for op in list(kernel.walk()):
                 if isinstance(op, cores.ThreadOp) and op.computes:
-                    _place(op.body.block, {})
+                    _Placing(op).place(op.body.block, {})
 
 
-def _place(block: Block, states: _States) -> _States:
-    """Set states in a block that begins with some; gives those at its end."""
-    for op in list(block.ops):
-        if isinstance(op, tile.ForOp):
-            states = _place_in_loop(op, block, states)
-        elif isinstance(op, cores.IfOp):
-            ends = [_place(region.block, dict(states)) for region in (op.then, op.otherwise)]
-            states = {unit: state for unit, state in ends[0].items() if ends[1].get(unit) == state}
-        else:
-            for unit, state in cores.states_of(op).items():
-                _set(unit, state, op, op, block, states)
-    return states
+class _Placing:
+    """The states of one thread. `packs`: for operations on tile registers, what packs next."""
+
+    def __init__(self, thread: cores.ThreadOp) -> None:
+        self._packs: dict[Operation, cores.PackingOp] = {}
+        pack: cores.PackingOp | None = None
+        for op in reversed(list(thread.body.walk())):
+            if isinstance(op, cores.PackingOp):
+                pack = op
+            elif pack is not None and isinstance(op, cores.RegisterOp):
+                self._packs[op] = pack
+
+    def place(self, block: Block, states: _States) -> _States:
+        """Set states in a block that begins with some; gives those at its end."""
+        for op in list(block.ops):
+            if isinstance(op, tile.ForOp):
+                states = self._place_in_loop(op, block, states)
+            elif isinstance(op, cores.IfOp):
+                ends = [self.place(region.block, dict(states)) for region in (op.then, op.otherwise)]
+                states = {unit: state for unit, state in ends[0].items() if ends[1].get(unit) == state}
+            else:
+                for unit, (state, user) in self._needs_of(op).items():
+                    _set(unit, state, user, op, block, states)
+        return states
+
+    def _needs_of(self, op: Operation) -> _Needs:
+        needs: _Needs = {unit: (state, op) for unit, state in cores.states_of(op).items()}
+        pack = self._packs.get(op)
+        if pack is None:
+            return needs
+        packs: _Needs = {unit: (state, pack) for unit, state in cores.states_of(pack).items()}
+        if isinstance(op, _ALSO_OF_PACK):
+            return packs | needs
+        return needs | packs if isinstance(pack, cores.UntilizeOp) else needs
+
+    def _place_in_loop(self, op: tile.ForOp, block: Block, states: _States) -> _States:
+        uses: dict[str, list[tuple[str, Operation]]] = {}
+        for each in op.body.block.walk():
+            for unit, use in self._needs_of(each).items():
+                uses.setdefault(unit, []).append(use)
+        is_one_format = len({state for state, _ in uses.get(cores.PACK, ())}) == 1
+        inside: _States = {unit: state for unit, state in states.items() if unit not in uses}
+        for unit, own in self._in_order(uses).items():
+            state, user = own[0]
+            stays = unit != cores.MATRIX or not isinstance(user, _ALSO_OF_PACK) or is_one_format
+            if state == own[-1][0] and stays:
+                _set(unit, state, user, op, block, states)
+                inside[unit] = state
+        after = self.place(op.body.block, dict(inside))
+        # A loop that may have no trip leaves what was there before it.
+        return after if op.end is None else {u: s for u, s in after.items() if states.get(u) == s}
+
+    def _in_order(self, uses: dict[str, list[tuple[str, Operation]]]) -> dict[str, list[tuple[str, Operation]]]:
+        """Uses unit by unit, pack before the matrix unit where the state of that is one of pack, too."""
+        units = [unit for unit in cores.UNITS if unit in uses]
+        if cores.PACK in uses and isinstance(uses.get(cores.MATRIX, [("", None)])[0][1], _ALSO_OF_PACK):
+            units.remove(cores.PACK)
+            units.insert(units.index(cores.MATRIX), cores.PACK)
+        return {unit: uses[unit] for unit in units}
 
 
 def _set(unit: str, state: str, user: Operation, before: Operation, block: Block, states: _States) -> None:
     if states.get(unit) == state:
         return
+    if unit == cores.PACK and states.get(cores.MATRIX, "").startswith(("reduce", "tilize")):
+        del states[cores.MATRIX]
     states[unit] = state
     made = cores.ConfigureOp.make(queues_of(user, unit), {"unit": unit, "state": state}, [])
     made.location = user.location
     block.insert_op_before(made, before)
-
-
-def _place_in_loop(op: tile.ForOp, block: Block, states: _States) -> _States:
-    needs = list(_needs(op.body.block))
-    inside: _States = {unit: state for unit, state in states.items() if all(u != unit for u, _, _ in needs)}
-    for unit in cores.UNITS:
-        own = [(state, user) for u, state, user in needs if u == unit]
-        if own and own[0][0] == own[-1][0]:
-            _set(unit, own[0][0], own[0][1], op, block, states)
-            inside[unit] = own[0][0]
-    after = _place(op.body.block, dict(inside))
-    # A loop that may have no trip leaves what was there before it.
-    return after if op.end is None else {u: s for u, s in after.items() if states.get(u) == s}
-
-
-def _needs(block: Block) -> Iterator[tuple[str, str, Operation]]:
-    """The states that the operations of a block need, in order, and who needs them."""
-    for op in block.walk():
-        for unit, state in cores.states_of(op).items():
-            yield unit, state, op
 
 
 def queues_of(op: Operation, unit: str) -> list[SSAValue]:

@@ -134,11 +134,11 @@ After:
           cores.registers() {step = "release"}
           cores.pop(%5) {pages = 1 : index}
           cores.pop(%6) {pages = 2 : index}
+          cores.wait(%5) {pages = 1 : index}
+          cores.wait(%6) {pages = 2 : index}
           cores.push(%sum) {pages = 2 : index}
           cores.wait(%sum) {pages = 2 : index}
           cores.reserve(%7) {pages = 2 : index}
-          cores.wait(%5) {pages = 1 : index}
-          cores.wait(%6) {pages = 2 : index}
           cores.registers() {step = "acquire"}
           cores.copy(%sum) {slot = 0 : index, count = 2 : index, broadcast = "none", at = affine_map<(d0) -> (d0)>}
           cores.matmul(%5, %6) {slot = 0 : index, count = 2 : index, block = array<i64: 1, 2, 1>,
@@ -285,7 +285,11 @@ def _emit(finish: Finish, trips: ProductTrips, grid: CoreGrid) -> None:
         for step in _steps_of(queue):
             _erase(step)
     made = over_blocks(finish.pages, finish.blocks, lambda spot: _block(finish, trips, spot, [*writers]))
-    block.insert_ops_before([*before, *made, *after], start)
+    zones = [op for op in before if isinstance(op, tile.ZoneOp)]
+    block.insert_ops_before([*zones, *made, *after], start)
+    if first.loop is not None:
+        # Where the loop ended, before what waits for later pages of the reader: it may wait for what a trip computes.
+        block.insert_ops_after([op for op in before if op not in zones], first.loop)
     _take_out(finish, trips)
     for queue, put in writers.items():
         _write_by_blocks(finish, queue, put)

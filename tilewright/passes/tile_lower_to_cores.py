@@ -68,6 +68,7 @@ from tilewright.errors import CompilerBug
 from tilewright.layout.catalogue.device_tiles import TILE
 from tilewright.machines.core_grid import CoreGrid
 from tilewright.passes.base import Remark, Unit
+from tilewright.passes.core_conditions import is_of_places, taken_where
 from tilewright.passes.core_forms import Form, Window, completed, pages_of, window_of
 from tilewright.passes.core_marks import drop_empty_zones, place_mark
 from tilewright.passes.core_partials import Shared, emit_gather, shared_of, stacked
@@ -222,6 +223,12 @@ class _Lowering:
         by_rows = cores.is_by_rows(op.destination)
         held = self._as_rows(op, form) if by_rows else self._stored(op, form, window)
         add = self.threads.add
+        lanes = [] if window is not None else self.tiles.lanes(op, form, cores.WRITER)
+        taken = taken_where(op, lambda index: self.tiles.index[index]) if is_of_places(op) else None
+        for each in taken or ():
+            self.threads.open_if(each.number, [cores.WRITER])
+            if not each.is_zero:
+                self.threads.otherwise()
         if window is not None:
             extents, maps = self.tiles.page_maps(window, type.shape, form, op.symbols)
             add(
@@ -235,13 +242,14 @@ class _Lowering:
             if stored_format(op.destination) == "bfp8":
                 what = "elements of an array of block floats are not written one by one"
                 raise refuse(op, what, help="store it as it is")
-            lanes = self.tiles.lanes(op, form, cores.WRITER)
             maps = self.tiles.lane_maps(op.map.data, op.symbols, type.rank)
             queues = [h.queue for h in lanes]
             # What is held may be another tile, turned around: its elements are counted as the stored one's are.
             attributes = {"shape": type.shape, "rows": form.rows, "columns": form.columns}
             add(cores.WRITER, cores.ScatterOp, [self.tiles.refs[op.destination], held.queue], attributes, maps, queues)
         add(cores.WRITER, cores.BarrierOp, [], {"of": cores.WRITE})
+        for _ in taken or ():
+            self.threads.close()
         add(cores.WRITER, cores.PopOp, [held.queue], {"pages": held.pages})
 
     def _stored(self, op: tile.StoreOp, form: Form, window: Window | None) -> Held:

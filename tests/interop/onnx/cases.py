@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 import os
-import re
 import warnings
 from dataclasses import dataclass
 from typing import Any
@@ -16,12 +15,9 @@ from onnx.backend.test.loader import load_model_tests
 from onnx.backend.test.runner import Runner
 
 import tilewright as tw
-from tilewright.errors import DataDependentShapeError, DTypeError, TilewrightError, UnsupportedOperatorError
+from tests.interop.targets import CPU, is_near, outcome_of
 
 KINDS = ("node", "simple", "pytorch-operator", "pytorch-converted")
-# What says that a model is not supported; anything else is a failure.
-_REFUSALS = (UnsupportedOperatorError, DataDependentShapeError, DTypeError)
-
 
 # Tests whose expected values are rounding errors of the reference that are larger than the tolerance.
 NOISE = {
@@ -32,7 +28,7 @@ NOISE = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one test: `state` is passed, unsupported, noise, wrong or error."""
+    """What became of one test: `state` is one of `tests.interop.targets.STATES`."""
 
     name: str
     state: str
@@ -47,40 +43,39 @@ def cases(kind: str) -> list[Any]:
         return sorted(load_model_tests(kind=kind), key=lambda case: case.name)
 
 
-def run_case(case: Any) -> Outcome:
-    """Run a test on the cpu target and compare at its own tolerances."""
+def run_case(case: Any, target: str = CPU) -> Outcome:
+    """Run a test on a target and compare: at its own tolerances on the cpu, else at the target's."""
     model = case.model or onnx.load(os.path.join(case.model_dir, "model.onnx"))
     operators = tuple(sorted({f"{n.domain}.{n.op_type}" if n.domain else n.op_type for n in model.graph.node}))
     try:
-        imported = tw.from_onnx(model, target="cpu")
+        imported = tw.from_onnx(model, target=target)
         for inputs, expected in _data(case, model):
             result = imported(*inputs)
             results = [result] if len(model.graph.output) == 1 else list(result)
             try:
-                _compare(expected, results, case)
+                _compare(expected, results, case, target)
             except (AssertionError, TypeError, AttributeError) as error:
                 state = "noise" if case.name in NOISE else "wrong"
                 return Outcome(case.name, state, NOISE.get(case.name, str(error)[:2000]), operators)
-    except _REFUSALS as error:
-        return Outcome(case.name, "unsupported", error.message, operators)
-    except TilewrightError as error:
-        return Outcome(case.name, "error", f"{type(error).__name__}: {error.message}"[:2000], operators)
     except Exception as error:
-        return Outcome(case.name, "error", f"{type(error).__name__}: {error}"[:2000], operators)
+        return Outcome(case.name, *outcome_of(error, target), operators)
     return Outcome(case.name, "passed", "", operators)
 
 
-def _compare(expected: Any, found: Any, case: Any) -> None:
+def _compare(expected: Any, found: Any, case: Any, target: str) -> None:
     """Raises what NumPy's assertions do. Sequences are compared item by item, which the suite's own function takes for
     rows of arrays."""
     if isinstance(expected, list):
         assert isinstance(found, list | tuple), f"{type(found).__name__} instead of a list"
         assert len(found) == len(expected), f"{len(found)} items instead of {len(expected)}"
         for wanted, given in zip(expected, found, strict=True):
-            _compare(wanted, given, case)
+            _compare(wanted, given, case, target)
         return
     if expected is None:
         assert found is None, "a value instead of nothing"
+        return
+    if target != CPU:
+        assert is_near(found, expected), f"{found} instead of {expected}"
         return
     Runner.assert_similar_outputs([np.asarray(expected)], [np.asarray(found)], case.rtol, case.atol)
 
@@ -117,8 +112,3 @@ def _stored(path: str, type: Any) -> Any:
     tensor = onnx.TensorProto()
     tensor.ParseFromString(data)
     return numpy_helper.to_array(tensor)
-
-
-def short(reason: str) -> str:
-    """A reason without what differs from test to test."""
-    return re.sub(r"node .*?\) of [^:]*: ", "", reason.splitlines()[0] if reason else "")[:160]

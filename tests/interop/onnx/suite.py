@@ -1,9 +1,10 @@
 """Run the backend tests of the `onnx` package and count.
 
     python -m tests.interop.onnx.suite --kind node --match attention
+    python -m tests.interop.onnx.suite --target grid:blackhole --every 15
 
-Tests run in a process of their own, which is started again where one kills it. Without `--match` the table of support
-is written to `docs/reference/onnx.md`.
+Tests run in a process of their own, which is started again where one kills it. Without options the table of
+support is written to `docs/reference/onnx.md`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.interop.onnx.cases import KINDS, Outcome, cases, run_case, short
+from tests.interop.onnx.cases import KINDS, Outcome, cases, run_case
+from tests.interop.targets import CPU, STATES, short
 
 _SECONDS_PER_TEST = 120
 _PAGE = Path(__file__).parents[3] / "docs" / "reference" / "onnx.md"
@@ -29,14 +31,16 @@ def main() -> None:
     parser.add_argument("--kind", choices=KINDS, action="append", help="all kinds by default")
     parser.add_argument("--match", default="", help="a regular expression for the names of tests")
     parser.add_argument("--verbose", action="store_true", help="print each test that does not pass")
+    parser.add_argument("--target", default=CPU, help="such as grid:wormhole; cpu by default")
+    parser.add_argument("--every", type=int, default=1, help="of how many tests one is run")
     given = parser.parse_args()
     found: dict[str, list[Outcome]] = {}
     for kind in given.kind or KINDS:
         start = time.perf_counter()
-        found[kind] = list(_run(kind, given.match, given.verbose))
+        found[kind] = list(_run(kind, given))
         print(f"{kind}: {_counts(found[kind])} in {time.perf_counter() - start:.0f} s", flush=True)
         _print_reasons(found[kind])
-    if not given.match and not given.kind:
+    if not given.match and not given.kind and given.target == CPU and given.every == 1:
         from tests.interop.onnx.page import page
 
         _PAGE.write_text(page(found))
@@ -48,20 +52,20 @@ def _loaded(kind: str) -> dict[str, Any]:
     return {case.name: case for case in cases(kind)}
 
 
-def _work(kind: str, connection: Any) -> None:
+def _work(kind: str, target: str, connection: Any) -> None:
     loaded = _loaded(kind)
     while True:
-        connection.send(run_case(loaded[connection.recv()]))
+        connection.send(run_case(loaded[connection.recv()], target))
 
 
-def _run(kind: str, match: str, verbose: bool) -> Iterator[Outcome]:
+def _run(kind: str, given: argparse.Namespace) -> Iterator[Outcome]:
     context = multiprocessing.get_context("fork")
-    names = [name for name in _loaded(kind) if re.search(match, name)]
+    names = [name for name in _loaded(kind) if re.search(given.match, name)][:: given.every]
     process, here = None, None
     for name in names:
         if process is None:
             here, there = context.Pipe()
-            process = context.Process(target=_work, args=(kind, there), daemon=True)
+            process = context.Process(target=_work, args=(kind, given.target, there), daemon=True)
             process.start()
             there.close()
         outcome = _ask(here, name)
@@ -69,7 +73,7 @@ def _run(kind: str, match: str, verbose: bool) -> Iterator[Outcome]:
             process.kill()
             process.join()
             process = None
-        if verbose and outcome.state != "passed":
+        if given.verbose and outcome.state != "passed":
             print(f"{name}: {outcome.state}: {outcome.reason}", flush=True)
         yield outcome
     if process is not None:
@@ -88,7 +92,7 @@ def _ask(connection: Any, name: str) -> Outcome:
 
 def _counts(outcomes: Sequence[Outcome]) -> str:
     counts = collections.Counter(outcome.state for outcome in outcomes)
-    return ", ".join(f"{counts[s]} {s}" for s in ("passed", "unsupported", "noise", "wrong", "error", "killed", "hung"))
+    return ", ".join(f"{counts[s]} {s}" for s in STATES)
 
 
 def _print_reasons(outcomes: Sequence[Outcome]) -> None:

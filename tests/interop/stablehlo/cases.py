@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 
 import tilewright as tw
-from tilewright.errors import DTypeError, TilewrightError, UnsupportedOperatorError
+from tests.interop.targets import CPU, is_near, outcome_of
 from tilewright.frontend.trace import digest
 
 # Relative and absolute tolerances, in steps of the type around 1: XLA and we round sums in different orders.
@@ -32,7 +32,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one case: `state` is passed, unsupported, wrong or error."""
+    """What became of one case: `state` is one of `tests.interop.targets.STATES`, or jax."""
 
     name: str
     state: str
@@ -55,8 +55,8 @@ def _precision(case: Case) -> Any:
     return jax.enable_x64(True) if wide else contextlib.nullcontext()
 
 
-def run_case(case: Case) -> Outcome:
-    """Read both forms, which must give one program, run it on the cpu target and compare."""
+def run_case(case: Case, target: str = CPU) -> Outcome:
+    """Read both forms, which must give one program, run it on a target and compare."""
     import re
 
     try:
@@ -65,21 +65,23 @@ def run_case(case: Case) -> Outcome:
         return Outcome(case.name, "jax", f"{type(error).__name__}: {error}"[:300])
     operations = tuple(sorted(set(re.findall(r'"((?:stablehlo|chlo)\.\w+)"', generic)) - {"stablehlo.return"}))
     try:
-        model = tw.from_stablehlo(generic, target="cpu")
+        model = tw.from_stablehlo(generic, target=target)
         leaves = jax.tree.leaves(case.arguments)
-        other = tw.from_stablehlo(pretty, target="cpu")
+        other = tw.from_stablehlo(pretty, target=target)
         if digest(model.lower(*leaves).graph) != digest(other.lower(*leaves).graph):
             return Outcome(case.name, "wrong", "the two forms of the text give different programs", operations)
         result = model(*leaves)
         results = [result] if len(model.outputs) == 1 else list(result)
-        difference = compared(results, expected, case.steps)
-    except (UnsupportedOperatorError, DTypeError) as error:
-        return Outcome(case.name, "unsupported", error.message, operations)
-    except TilewrightError as error:
-        return Outcome(case.name, "error", f"{type(error).__name__}: {error.message}"[:2000], operations)
+        difference = compared(results, expected, case.steps) if target == CPU else _far(results, expected)
     except Exception as error:
-        return Outcome(case.name, "error", f"{type(error).__name__}: {error}"[:2000], operations)
+        return Outcome(case.name, *outcome_of(error, target), operations)
     return Outcome(case.name, "wrong" if difference else "passed", difference, operations)
+
+
+def _far(found: list[Any], expected: list[Any]) -> str:
+    """The results of a grid that are not near; nothing where all are."""
+    far = [f"{a} instead of {b}" for a, b in zip(found, expected, strict=True) if not is_near(a, b)]
+    return far[0][:2000] if far else ""
 
 
 def compared(found: list[Any], expected: list[Any], steps: float) -> str:

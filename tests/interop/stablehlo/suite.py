@@ -1,6 +1,7 @@
-"""Run the whole table of cases, those on a mesh too, and count.
+"""Run the whole table of cases, on the cpu those on a mesh too, and count.
 
-python -m tests.interop.stablehlo.suite --match scatter --verbose
+python -m tests.interop.stablehlo.suite --match scatter
+python -m tests.interop.stablehlo.suite --target grid:wormhole --every 15
 """
 
 from __future__ import annotations
@@ -14,19 +15,28 @@ import time
 from tests.interop.stablehlo.cases import run_case
 from tests.interop.stablehlo.mesh_cases import outcomes
 from tests.interop.stablehlo.table import all_cases
+from tests.interop.targets import CPU, short
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--match", default="", help="a regular expression for the names of cases")
+    parser.add_argument("--target", default=CPU, help="such as grid:wormhole; cpu by default")
+    parser.add_argument("--every", type=int, default=1, help="of how many cases one is run")
     given = parser.parse_args()
     start = time.perf_counter()
     counts: collections.Counter[str] = collections.Counter()
-    table = (run_case(case) for case in all_cases() if re.search(given.match, case.name))
-    for outcome in itertools.chain(table, outcomes(given.match)):
+    cases = [case for case in all_cases() if re.search(given.match, case.name)][:: given.every]
+    table = (run_case(case, given.target) for case in cases)
+    reasons: collections.Counter[str] = collections.Counter()
+    for outcome in itertools.chain(table, outcomes(given.match) if given.target == CPU else ()):
         counts[outcome.state] += 1
-        if outcome.state != "passed":
+        if outcome.state == "unsupported" and given.target != CPU:
+            reasons[short(outcome.reason)] += 1
+        elif outcome.state != "passed":
             print(f"{outcome.state}: {outcome.name}: {outcome.reason}", flush=True)
+    for reason, count in reasons.most_common():
+        print(f"  {count:4d} unsupported: {reason}")
     print(f"{dict(counts)} in {time.perf_counter() - start:.0f} s")
 
 

@@ -12,6 +12,7 @@ import pytest
 
 import tilewright as tw
 from tests.cores import headers
+from tilewright.errors import UnsupportedOnTargetError
 from tilewright.passes.base import Unit
 from tilewright.targets.grid.target import GridProgram
 
@@ -133,6 +134,20 @@ def test_a_trace_changes_no_time(tmp_path: Path) -> None:
         program(a, b)
     (traced,) = [run for _, run in program.runs]
     assert traced.cycles == plain.cycles
+
+
+@tw.kernel
+def printed_by_some(x: tw.In["M N"], y: tw.Out["M N"]):
+    for i, j in tw.grid(x, (32, 32)):
+        part = x[i, j]
+        if j.index == 1:
+            tw.print(part)
+        y[i, j] = part
+
+
+def test_a_print_in_a_branch_is_refused() -> None:
+    with pytest.raises(UnsupportedOnTargetError, match="`print` in a branch"):
+        printed_by_some.lower(*(tw.ShapeDtype((64, 64), tw.f32),) * 2).compile(target="grid:wormhole")
 
 
 def test_prints_say_where_queues_are(capfd: pytest.CaptureFixture[str]) -> None:

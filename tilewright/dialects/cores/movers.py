@@ -14,6 +14,7 @@ from xdsl.dialects.builtin import (
     IntegerAttr,
     StringAttr,
 )
+from xdsl.ir.affine import AffineConstantExpr
 from xdsl.irdl import (
     AttrSizedOperandSegments,
     irdl_op_definition,
@@ -336,6 +337,11 @@ class GenerateOp(MoverOp):
     count = prop_def(IntegerAttr)
     choice = opt_prop_def(ArrayAttr[FloatAttr])
     face_rows = opt_prop_def(BoolAttr)
+
+    @property
+    def is_one_number(self) -> bool:
+        """Whether all that is stored is one number, and 0: a mover fills pages with it in words."""
+        return self.choice is None and isinstance(self.map.data.results[0], AffineConstantExpr)
 
     def verify_(self) -> None:
         verify_map(self, "the number", self.map, 3, 1)

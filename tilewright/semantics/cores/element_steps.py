@@ -38,8 +38,7 @@ def generate_steps(op: cores.GenerateOp, names: Names) -> list[Step]:
 
     def make(agent: Agent) -> Action:
         world, queue = agent.world, agent.queue(op.queue)
-        elements = count * (_ELEMENTS // FACE if face_rows else _ELEMENTS)
-        cycles = elements * world.grid.element_cycles
+        cycles = world.grid.generate_cycles(count * _ELEMENTS, queue.format.bits, op.is_one_number)
 
         def generate(*given: int) -> None:
             slots = queue.free_slots(agent, op, places.pages(0))

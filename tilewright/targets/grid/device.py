@@ -47,6 +47,15 @@ def is_asked_for() -> bool:
     return bool(os.environ.get(SIMULATOR))
 
 
+def machine_name() -> str:
+    """The machine that ttnn's device is: the one that it opens, whichever way the user named it.
+
+    Raises:
+        ResourceUnavailable: ttnn is not installed, or opens no device.
+    """
+    return str(_ttnn_and_device()[0].get_arch_name()).partition("_")[0]
+
+
 class DeviceRun(HostSteps[Any]):
     """One run of a program on the device that ttnn opens.
 
@@ -152,14 +161,18 @@ def _device(ttnn: Any) -> Any:
     return device
 
 
-def _opened(machine: Machine) -> tuple[Any, Any]:
+def _ttnn_and_device() -> tuple[Any, Any]:
     try:
         ttnn = importlib.import_module("ttnn")
         importlib.import_module("torch")
     except ImportError as error:
         help = f"install ttnn and torch, or unset {SIMULATOR} to run on Tilewright's own simulator"
         raise ResourceUnavailable(f"{error.name} is not installed", help=help) from error
-    device = _device(ttnn)
+    return ttnn, _device(ttnn)
+
+
+def _opened(machine: Machine) -> tuple[Any, Any]:
+    ttnn, device = _ttnn_and_device()
     found = str(ttnn.get_arch_name())
     if not found.startswith(machine.name):
         help = f'compile for "grid:{found.partition("_")[0]}"'

@@ -166,6 +166,8 @@ class ComputePrinter(ThreadPrinter):
 
     def _print_format(self, op: cores.ConfigureOp) -> None:
         unit, state = op.unit.data, op.state.data
+        if unit == cores.PACK:
+            self._end_states_of_pack(op)
         if unit == cores.PACK and self._rows is not None:
             self.line(f"pack_untilize_uninit({self.queue(self._rows)});")
             self._rows = None
@@ -238,6 +240,13 @@ class ComputePrinter(ThreadPrinter):
             case _:
                 raise CompilerBug(f"nothing uses the matrix unit in the state `{state}`")
 
+    def _end_states_of_pack(self, op: Operation) -> None:
+        """Take back what the matrix unit is prepared for that pack is, too: preparing pack would break it, and it is
+        prepared again before it is used."""
+        for before in [each for each in self._matrix if isinstance(each, cores.ReduceOp | cores.TilizeOp)]:
+            self._print_end(op, before)
+            self._matrix = self._matrix - {before} | {None}
+
     def _print_end(self, op: Operation, before: _Matrix) -> None:
         """Take back what outlasts an operation, before another one."""
         if isinstance(before, cores.ReduceOp):
@@ -252,7 +261,7 @@ class ComputePrinter(ThreadPrinter):
     def _print_last_ends(self) -> None:
         """Units are left as the next program takes them to be: inputs and pack go through whole tiles."""
         for each in self._matrix:
-            if isinstance(each, cores.TilizeOp):
+            if isinstance(each, cores.TilizeOp | cores.ReduceOp):
                 self._print_end(each, each)
         if self._rows is not None:
             self.line(f"pack_untilize_uninit({self.queue(self._rows)});")

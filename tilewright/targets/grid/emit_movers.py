@@ -20,7 +20,7 @@ from xdsl.ir import Block, Operation, SSAValue
 from tilewright.dialects import cores, tile
 from tilewright.dialects.base import decode, dtype_of
 from tilewright.errors import UnsupportedOnTargetError
-from tilewright.layout.catalogue.device_tiles import TILE, TileFormat
+from tilewright.layout.catalogue.device_tiles import FACE, TILE, TileFormat
 from tilewright.semantics.tile_formats import format_of
 from tilewright.targets.grid.emit_expressions import (
     Value,
@@ -370,6 +370,9 @@ class MoverPrinter(ThreadPrinter):
     def _print_generate(self, op: cores.GenerateOp) -> None:
         format = cores.queue_type(op.queue).tile_format
         element = _element_type(format, op)
+        if op.is_one_number:
+            self._print_fill(op, format, element)
+            return
         self.helpers |= {IN_TILE: None, STORE: None}
         with self.loops((number_of(op.count), TILE, TILE)) as (page, row, column):
             (number,) = self.map(op.map, op.symbols, [row, column, page])
@@ -378,6 +381,20 @@ class MoverPrinter(ThreadPrinter):
                 text = f"{row.text} % 16 == 0 ? {f'({text})' if ' ? ' in text else text} : 0"
             place = f"{self.place(op.queue, page, 'write')} + {in_tile(row, column)} * sizeof({element})"
             self.line(f"store<{element}>({place}, {text});")
+
+    def _print_fill(self, op: cores.GenerateOp, format: TileFormat, element: str) -> None:
+        """Fill pages with a number in words; element by element it would take longer than a small reduction."""
+        (number,) = self.map(op.map, op.symbols, [constant(0)] * 3)
+        bits = self._converted(number, format, op)
+        self.helpers |= {STORE: None, FILL_RUN: None}
+        place = self.place(op.queue, constant(0), "write")
+        whole = "0" if op.face_rows is not None else bits
+        self.line(f"fill_run<{element}>({place}, {number_of(op.count) * TILE * TILE}, {whole});")
+        if op.face_rows is None:
+            return
+        with self.loops((number_of(op.count) * TILE * TILE // FACE**2,)) as (face,):
+            offset = multiply(face, Value(f"{FACE * FACE} * sizeof({element})", 1, 1 << 12))
+            self.line(f"fill_run<{element}>({place} + {offset.text}, {FACE}, {bits});")
 
     def _chosen(self, number: Value, op: cores.GenerateOp, format: TileFormat) -> str:
         """The bits of one of two numbers."""
