@@ -90,7 +90,7 @@ def _attention(draw: random.Random) -> Case:
     def attend(q: Any, k: Any, v: Any) -> Any:
         scores = q @ k.mT * head**-0.5
         if is_causal:
-            scores = tw.where(tw.tril(tw.ones((queries, keys), tw.bool)), scores, -float("inf"))
+            scores = tw.where(tw.tril(tw.ones((queries, keys), dtype=tw.bool)), scores, -float("inf"))
         return tw.nn.softmax(scores, axis=-1) @ v
 
     shapes = (heads, queries, head), (heads, keys, head), (heads, keys, width)

@@ -11,6 +11,8 @@ import pytest
 import tilewright as tw
 from tests.cuda import fits
 from tests.cuda.chips import CHIPS, built, emulated
+from tilewright import dtypes
+from tilewright.cost.warp_products import WarpProduct, warp_schedule
 from tilewright.machines.machine import load
 from tilewright.passes.fallbacks import DoesNotFit, Excess, Fallback, Fallbacks, halved, with_less_room
 
@@ -34,7 +36,7 @@ def decisions(program: Any) -> str:
 
 def test_attention_in_smaller_tiles_is_right() -> None:
     draw = np.random.default_rng(0)
-    arrays = [draw.standard_normal((size, 256)).astype(np.float32) for size in (8, 128, 128)]
+    arrays = [draw.standard_normal((size, 256)).astype(np.float32) for size in (2, 112, 112)]
     program = built(tw.jit(attention).lower(*arrays), "cuda:sm_120a")
     assert "attention_0: smaller tiles (needs " in decisions(program)
     assert "bytes of shared memory, sm_120a has 101376" in decisions(program)
@@ -47,7 +49,7 @@ def test_attention_in_smaller_tiles_is_right() -> None:
     [(256, "", 0, 1), (384, "smaller tiles", 288, 1), (576, "not fused", 432, 3)],
 )
 def test_heads_that_need_more_registers_than_there_are(head: int, decision: str, registers: int, kernels: int) -> None:
-    types = tw.ShapeDtype((512, head), tw.bf16)
+    types = tw.ShapeDtype((64, head), tw.bf16)
     program = built(tw.jit(attention).lower(types, types, types), "cuda:sm_80")
     assert len(program.kernels) == kernels
     reasons = [line for line in decisions(program).splitlines() if "registers of a thread" in line]
@@ -119,6 +121,16 @@ def test_planners_see_less_room() -> None:
     assert halved({0: 8, 1: 32}, 2) == {0: 8, 1: 8}
     assert halved({0: 1}, 3) == {0: 1}
     assert halved({}, 3) == {}
+
+
+def test_products_have_a_schedule_at_every_level() -> None:
+    draw = random.Random(0)
+    types = [(dtypes.bf16, dtypes.f32), (dtypes.f32, dtypes.f32), (dtypes.f64, dtypes.f64), (dtypes.i8, dtypes.i32)]
+    for _ in range(100):
+        sizes = [draw.choice((1, 3, 16, 100, 4096)) for _ in range(3)]
+        product = WarpProduct(*sizes, *draw.choice(types), piece_bytes=draw.choice((0, 16)))
+        machine = with_less_room(load(draw.choice(CHIPS)), draw.choice((1, 3, 6)))
+        assert warp_schedule(product, machine).tile.rows >= 16
 
 
 def test_random_programs_fit() -> None:

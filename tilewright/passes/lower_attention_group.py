@@ -131,15 +131,13 @@ def smaller_attention(parts: AttentionParts, machine: Machine, fallback: Fallbac
 
 
 def _registers_of(parts: AttentionParts, operand: DType | None, level: int, machine: Machine) -> int:
-    """Registers of a thread for what it holds during the whole loop: its part of the results, and of the queries where
-    they are not in shared memory, which the warps beside it hold as well."""
-    lanes = machine.axes["lane"]
-    columns = array_type(parts.value_product.results[0]).shape[-1]
+    """Registers of a thread for what it holds during the whole loop: its part of the results, and of the queries, which
+    the warps beside it hold as well. Queries that are not rounded are in shared memory, which overflows before."""
     if operand is None:
-        rows = min(array_type(parts.scores).shape[-2], max(ROWS >> level, LEAST_ROWS))
-        return rows * columns // (WARPGROUP * lanes)
+        return 0
+    lanes, rows = machine.axes["lane"], max(REGISTER_ROWS >> level, LEAST_ROWS)
+    columns = array_type(parts.value_product.results[0]).shape[-1]
     inner = array_type(parts.score_product.operands[0]).shape[-1]
-    rows = max(REGISTER_ROWS >> level, LEAST_ROWS)
     return rows * columns // (WARPGROUP * lanes) + LEAST_ROWS * inner * operand.itemsize // (4 * lanes)
 
 
