@@ -214,7 +214,7 @@ def tried(case: Case, chip: str) -> Outcome:
             program = compiled.executable
             program.ir("ptx")
     except TilewrightError as error:
-        reason = re.sub(r"\d+", "N", error.message)
+        reason = re.sub(r"\w*\d\w*", "N", error.message)
         # A user's own tiles may be larger than the machine; and what no chip computes is no question of its size.
         is_own = case.is_tiled or "shared memory" not in reason
         return Outcome(REFUSED if is_own else FAULT, reason, time.perf_counter() - start)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 from typing import Any
 
@@ -103,7 +104,9 @@ def test_each_level_has_smaller_plans_until_there_are_none() -> None:
     assert fallbacks.level_of("attention_0") == 0
     assert fallbacks.stages("attention_0", 4) == 4
     seen: list[int] = []
-    while fallbacks.lower(DoesNotFit([Excess("attention_0", 300, 200, "chip"), Excess("mine", 900, 10, "chip")])):
+    misfit = DoesNotFit.of([Excess("attention_0", 300, 200, "chip"), Excess("mine", 900, 10, "chip")])
+    assert pickle.loads(pickle.dumps(misfit)).excesses == misfit.excesses
+    while fallbacks.lower(misfit):
         assert not fallbacks.keys
         fallbacks.keys["attention_0"] = "key"
         seen.append(fallbacks.level_of("attention_0"))
@@ -139,3 +142,13 @@ def test_random_programs_fit() -> None:
         seed, chip = draw.randrange(1 << 30), draw.choice(CHIPS)
         outcome = fits.tried(fits.case_of(seed, ("product", "rows", "ordered", "loop")), chip)
         assert outcome.kind in (fits.COMPILED, fits.SMALLER), (seed, chip, outcome)
+
+
+def test_tiles_of_a_users_kernel_that_do_not_fit_are_refused_by_name() -> None:
+    types = [tw.ShapeDtype(shape, tw.f32) for shape in ((256, 256), (256, 64), (256, 64))]
+    lowered = fits.tiled_product.lower(*types, bm=256, bn=16, bk=128)
+    with pytest.raises(
+        DoesNotFit, match=r"tiled_product\w*` needs \d+ bytes of shared memory, sm_89 has 101376"
+    ) as found:
+        lowered.compile("cuda:sm_89")
+    assert found.value.help == "use smaller tiles"

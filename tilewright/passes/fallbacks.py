@@ -43,9 +43,14 @@ class Excess:
 class DoesNotFit(UnsupportedOnTargetError):
     """Kernels need more shared memory than a thread block has."""
 
-    def __init__(self, excesses: Sequence[Excess]) -> None:
-        super().__init__(f"`{excesses[0].kernel}` {excesses[0]}", help="use smaller tiles")
-        self.excesses = tuple(excesses)
+    excesses: tuple[Excess, ...] = ()
+
+    @classmethod
+    def of(cls, excesses: Sequence[Excess]) -> DoesNotFit:
+        """The error of some kernels, which names the first."""
+        error = cls(f"`{excesses[0].kernel}` {excesses[0]}", help="use smaller tiles")
+        error.excesses = tuple(excesses)
+        return error
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,7 @@ class ScheduledPlanBlockMemoryPass:
                 if needed > room:
                     excesses.append(Excess(kernel.sym_name.data, needed, room, unit.machine.name))
         if excesses:
-            raise DoesNotFit(excesses)
+            raise DoesNotFit.of(excesses)
 
 
 @dataclass
