@@ -185,7 +185,28 @@ def compile_module(
 
 
 def run_passes(unit: Unit, keep_stages: bool = True) -> dict[str, str]:
-    """Run the lists of passes; gives the program's text at each phase border if it is to be kept."""
+    """Run the lists of passes; gives the program's text at each phase border if it is to be kept. Where kernels do not
+    fit the machine, again, with smaller plans for them.
+
+    Raises:
+        DoesNotFit: a kernel does not fit in its smallest plan.
+    """
+    from tilewright.passes.fallbacks import DoesNotFit
+
+    if not unit.machine.has_warps:
+        return _run_passes(unit, keep_stages)
+    original, constants, remarks = unit.module.clone(), dict(unit.constants), list(unit.remarks)
+    while True:
+        try:
+            return _run_passes(unit, keep_stages)
+        except DoesNotFit as misfit:
+            if not unit.fallbacks.lower(misfit):
+                raise
+            unit.module = original.clone()
+            unit.constants, unit.remarks = dict(constants), list(remarks)
+
+
+def _run_passes(unit: Unit, keep_stages: bool) -> dict[str, str]:
     from tilewright import events
     from tilewright.options import current
     from tilewright.runtime.files import dump

@@ -1,14 +1,19 @@
-"""Tiles of reductions on machines with warps: what a block of four warps holds in registers at a time."""
+"""Tiles of reductions on machines with warps, what a block of four warps holds in registers at a time; and the warps of
+other tiles."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import prod
 
+from tilewright.machines.machine import Machine
+
 # Elements of a block: 32 for each of 128 threads.
 _ELEMENTS = 4096
 # As many columns as make whole lines, and rows enough for all warps.
 _COLUMNS, _ROWS = 64, 64
+# Registers of a thread for its part of the largest tile, which leave as many for what is computed from it.
+_MOST_OF_A_TILE, _REGISTER_BYTES = 64, 4
 
 
 def warp_reduction_tile(shape: Sequence[int], axes: Sequence[int], cores: int) -> Mapping[int, int]:
@@ -39,3 +44,22 @@ def warp_transpose_tile(shape: Sequence[int]) -> tuple[int, ...]:
 def _power_down(number: int) -> int:
     """The largest power of two that is not more."""
     return 1 << (number.bit_length() - 1)
+
+
+def warps_of_tile(tile_bytes: int, machine: Machine, fewest: int) -> int:
+    """The warps of a block for its largest tile: `fewest`, or twice as many as long as a thread holds too much of it,
+    up to the most that a block has."""
+    most = fewest if machine.residency is None else machine.residency.block_threads // machine.axes["lane"]
+    warps = fewest
+    while warps < most and registers_of_part(tile_bytes, machine, warps)[0] > _MOST_OF_A_TILE:
+        warps *= 2
+    return warps
+
+
+def registers_of_part(tile_bytes: int, machine: Machine, warps: int) -> tuple[int, int]:
+    """The registers of a thread for its part of a tile, and how many it has where so many warps share them."""
+    threads = warps * machine.axes["lane"]
+    room = machine.axes["reg"]
+    if machine.residency is not None:
+        room = min(room, machine.residency.registers // threads)
+    return -(-tile_bytes // (_REGISTER_BYTES * threads)), room

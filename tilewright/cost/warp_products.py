@@ -307,13 +307,16 @@ def _registers_taken(product: WarpProduct, tile: MatmulTile, across: tuple[int, 
 
 
 def _tiles(product: WarpProduct, machine: Machine) -> Iterator[MatmulTile]:
+    """Tiles whose operands leave room for others; the smallest one in any case."""
     room = machine.memories[0].bytes // 4
     atom = product.atom(machine)
     depths = _FEW_DEPTHS if atom is None else (atom.depth, 2 * atom.depth)
     for m in _fitting(_FEW_SIDES, product.rows):
         for n in _fitting(_FEW_SIDES, product.columns):
             for k in _fitting(depths, product.depth):
-                if (m + n) * k * product.operand.itemsize <= room and m * n <= _MOST_RESULTS_BY_REGISTERS:
+                is_smallest = (m, n, k) == (_FEW_SIDES[0], _FEW_SIDES[0], depths[0])
+                has_room = (m + n) * k * product.operand.itemsize <= room and m * n <= _MOST_RESULTS_BY_REGISTERS
+                if has_room or is_smallest:
                     yield MatmulTile(m, n, k)
 
 

@@ -128,8 +128,8 @@ def _explained(kernel: KernelOp, machine: Machine, only: str | None) -> KernelEx
 
 
 def _inferred(kernel: KernelOp, machine: Machine) -> Inference:
+    from tilewright.passes.block_warps import warps_of
     from tilewright.passes.layout_inference import infer_layouts
     from tilewright.passes.layout_spaces import space_of
 
-    space = space_of(machine) if kernel.warps is None else space_of(machine, int(kernel.warps.value.data))
-    return infer_layouts(kernel, space)
+    return infer_layouts(kernel, space_of(machine, warps_of(kernel, machine)))

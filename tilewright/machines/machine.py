@@ -112,6 +112,7 @@ class Residency:
 
     Attributes:
         blocks: how many there are at most.
+        block_threads: the most threads of one block.
         registers: those of all threads, of 32 bits.
         register_unit: a warp has a multiple of so many registers.
         partitions: parts of the core, each with its share of the warps and registers.
@@ -121,6 +122,7 @@ class Residency:
     """
 
     blocks: int
+    block_threads: int
     registers: int
     register_unit: int
     partitions: int

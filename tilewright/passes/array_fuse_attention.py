@@ -63,7 +63,14 @@ from tilewright.passes.fusion import (
     make_group,
     users,
 )
-from tilewright.passes.lower_attention_group import AttentionParts, core_attention, repeat_of, rounded_operands
+from tilewright.passes.lower_attention_group import (
+    AttentionParts,
+    attention_sizes,
+    core_attention,
+    repeat_of,
+    rounded_operands,
+    smaller_attention,
+)
 
 
 @dataclass(frozen=True)
@@ -82,6 +89,11 @@ def _try(unit: Unit, block: Block, product: array.ContractOp) -> None:
     if found is None or not _pays(found[0], unit.machine):
         return
     parts, members = found
+    fallback, fits = smaller_attention(parts, unit.machine, unit.fallbacks.of(attention_sizes(parts)))
+    if not fits:
+        reason = f"not even its smallest tiles fit: it {fallback.reason}"
+        unit.remarks.append(Remark("array-fuse-attention", f"attention at {where(product)}", "not fused", reason))
+        return
     members |= _own_positions(members, block) | _own_repeats(parts, block)
     members |= set(inline_closure((o for op in members for o in op.operands), block))
     inside = {op for op in members if op.parent_block() is block}

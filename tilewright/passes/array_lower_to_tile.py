@@ -35,7 +35,7 @@ After:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -47,9 +47,15 @@ from tilewright.dialects.base import array_type, tensor
 from tilewright.errors import CompilerBug
 from tilewright.passes.array_copy_reshapes import group_views
 from tilewright.passes.array_fuse_attention import attention_parts
-from tilewright.passes.base import Unit, blocks_of
+from tilewright.passes.base import Remark, Unit, blocks_of
+from tilewright.passes.fallbacks import Fallback, with_less_room
 from tilewright.passes.fusion import structural_key
-from tilewright.passes.lower_attention_group import lower_attention_group, plan_attention
+from tilewright.passes.lower_attention_group import (
+    attention_sizes,
+    lower_attention_group,
+    plan_attention,
+    smaller_attention,
+)
 from tilewright.passes.lower_contract_group import (
     lower_contract_group,
     plan_contract,
@@ -97,7 +103,7 @@ def _replace(unit: Unit, group: array.FusedOp, known: dict[tuple[object, ...], l
     if kernels is None:
         name = f"{group.kind.data}_{len(known)}"
         with unit.timed(name, ArrayLowerToTilePass.name):
-            kernels = _lower(unit, group, name)
+            kernels = _lower(unit, group, name, _fallback_key(group, key))
         known[key] = kernels
     values = list(group.operands)
     for kernel in kernels:
@@ -113,14 +119,25 @@ def _replace(unit: Unit, group: array.FusedOp, known: dict[tuple[object, ...], l
     group.erase()
 
 
-def _lower(unit: Unit, group: array.FusedOp, name: str) -> list[_Kernel]:
+def _fallback_key(group: array.FusedOp, key: Hashable) -> Hashable:
+    """The key of a group's fallback: attention goes by its sizes, which it had when it was fused as well."""
+    return attention_sizes(attention_parts(group)) if group.kind.data == "attention" else key
+
+
+def _lower(unit: Unit, group: array.FusedOp, name: str, key: Hashable) -> list[_Kernel]:
     """Add the kernels of a group to the module. Each reads the operands and what those before it computed."""
-    stages = _GROUPS[group.kind.data](unit, group)
+    fallback = unit.fallbacks.of(key)
+    stages = _GROUPS[group.kind.data](unit, group, fallback)
+    if group.kind.data == "attention":
+        fallback, _ = smaller_attention(attention_parts(group), unit.machine, fallback)
+    if fallback.level:
+        unit.remarks.append(Remark(ArrayLowerToTilePass.name, name, "smaller tiles", fallback.reason))
     inputs = [array_type(o) for o in group.operands]
     kernels: list[_Kernel] = []
     for stage in stages:
         results = (*stage.passed, *(stage.results or [array_type(r) for r in group.results]))
         kernels.append(_Kernel(name if stage is stages[-1] else f"{name}_{stage.name}", results))
+        unit.fallbacks.keys[kernels[-1].name] = key
         unit.module.body.block.add_op(_kernel(unit, group, stage, kernels[-1], inputs))
         inputs += results
     return kernels
@@ -156,30 +173,30 @@ def _only(grid: tuple[int, ...], fill: Fill) -> list[Stage]:
     return [Stage(grid, lambda builder, indices, outputs, earlier: fill(builder, indices, outputs))]
 
 
-def _loop(unit: Unit, group: array.FusedOp) -> list[Stage]:
-    plan = plan_loop(group, unit.machine, unit.threads)
+def _loop(unit: Unit, group: array.FusedOp, fallback: Fallback) -> list[Stage]:
+    plan = plan_loop(group, unit.machine, unit.threads, fallback.level)
     return _only(plan.grid, lambda builder, indices, outputs: lower_loop_group(group, plan, builder, indices, outputs))
 
 
-def _contract(unit: Unit, group: array.FusedOp) -> list[Stage]:
-    plan = plan_contract(group, unit.machine, unit.threads)
+def _contract(unit: Unit, group: array.FusedOp, fallback: Fallback) -> list[Stage]:
+    plan = plan_contract(group, with_less_room(unit.machine, fallback.level), unit.threads)
     (stage,) = _only(
         plan.grid, lambda builder, indices, outputs: lower_contract_group(group, plan, builder, indices, outputs)
     )
     return [replace(stage, warps=plan.warps, stages=plan.stages)]
 
 
-def _convolve(unit: Unit, group: array.FusedOp) -> list[Stage]:
-    plan = plan_convolve(group, unit.machine, unit.threads)
+def _convolve(unit: Unit, group: array.FusedOp, fallback: Fallback) -> list[Stage]:
+    plan = plan_convolve(group, with_less_room(unit.machine, fallback.level), unit.threads)
     (stage,) = _only(
         plan.grid, lambda builder, indices, outputs: lower_convolve_group(group, plan, builder, indices, outputs)
     )
     return [replace(stage, warps=plan.warps)]
 
 
-def _attention(unit: Unit, group: array.FusedOp) -> list[Stage]:
+def _attention(unit: Unit, group: array.FusedOp, fallback: Fallback) -> list[Stage]:
     parts = attention_parts(group)
-    plan = plan_attention(parts, unit.machine, unit.threads)
+    plan = plan_attention(parts, unit.machine, unit.threads, fallback)
     (stage,) = _only(
         plan.grid,
         lambda builder, indices, outputs: lower_attention_group(group, parts, plan, builder, indices, outputs),
@@ -187,26 +204,26 @@ def _attention(unit: Unit, group: array.FusedOp) -> list[Stage]:
     return [replace(stage, warps=plan.warps)]
 
 
-def _ordered(unit: Unit, group: array.FusedOp) -> list[Stage]:
-    return ordered_stages(group, unit.machine, unit.threads)
+def _ordered(unit: Unit, group: array.FusedOp, fallback: Fallback) -> list[Stage]:
+    return ordered_stages(group, unit.machine, unit.threads, fallback.level)
 
 
-def _scatter(unit: Unit, group: array.FusedOp) -> list[Stage]:
+def _scatter(unit: Unit, group: array.FusedOp, fallback: Fallback) -> list[Stage]:
     return _only((), lambda builder, indices, outputs: lower_scatter_group(group, builder, outputs))
 
 
-def _update(unit: Unit, group: array.FusedOp) -> list[Stage]:
+def _update(unit: Unit, group: array.FusedOp, fallback: Fallback) -> list[Stage]:
     return [update_stage(group)]
 
 
-def _reshape(unit: Unit, group: array.FusedOp) -> list[Stage]:
+def _reshape(unit: Unit, group: array.FusedOp, fallback: Fallback) -> list[Stage]:
     if unit.machine.grid is None:
         raise CompilerBug("a reshape is copied on a grid of cores only")
     plan = plan_reshape(group, unit.machine.grid)
     return _only(plan.grid, lambda builder, indices, outputs: lower_reshape_group(plan, builder, indices, outputs))
 
 
-_GROUPS: dict[str, Callable[[Unit, Any], list[Stage]]] = {
+_GROUPS: dict[str, Callable[[Unit, Any, Fallback], list[Stage]]] = {
     "loop": _loop,
     "contract": _contract,
     "convolve": _convolve,

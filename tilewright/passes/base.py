@@ -16,6 +16,7 @@ from xdsl.ir import Block, Operation
 from tilewright.dialects import tile
 from tilewright.errors import CompilerBug
 from tilewright.machines.machine import Machine
+from tilewright.passes.fallbacks import Fallbacks
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class Unit:
     storage: dict[int, str] = field(default_factory=dict)
     remarks: list[Remark] = field(default_factory=list)
     seconds: dict[str, dict[str, float]] = field(default_factory=dict)  # spent on each kernel, by step
+    fallbacks: Fallbacks = field(default_factory=Fallbacks)
     _kernels: dict[str, tile.KernelOp] = field(default_factory=dict[str, tile.KernelOp], repr=False)  # by name
 
     @property

@@ -18,6 +18,7 @@ from tilewright.layout.catalogue.device_tiles import TILE
 from tilewright.machines.machine import Machine
 from tilewright.passes.attention_masks import Causal, causal_masks
 from tilewright.passes.attention_warpgroups import Chain, chain_of
+from tilewright.passes.fallbacks import Fallback
 from tilewright.passes.indexing import Axis, Coordinates, Linear, Tile
 from tilewright.passes.lower_contract_group import operand_coordinates, squeeze, store_roots, tile_position
 from tilewright.passes.tile_builder import TileBuilder
@@ -33,6 +34,10 @@ REGISTER_ROWS, REGISTER_KEYS = 64, 64
 # Steps start at whole panels of packed keys.
 KEY_MULTIPLE = 64
 TILES_A_THREAD = 4
+# The fewest keys of a step, and how often tiles are halved until they are the smallest, without and with operands that
+# are rounded: with fewer rows keys and values are read so often that storing the scores costs less.
+LEAST_KEYS = 32
+MOST_HALVINGS, MOST_HALVINGS_ROUNDED = 3, 1
 
 
 @dataclass(frozen=True)
@@ -101,9 +106,47 @@ def core_attention(parts: AttentionParts, row_dim: int) -> Attention:
     return Attention(shape[row_dim], shape[-1], operand.shape[-1], values, others, page_bytes)
 
 
-def plan_attention(parts: AttentionParts, machine: Machine, threads: int) -> AttentionPlan:
+def attention_sizes(parts: AttentionParts) -> tuple[object, ...]:
+    """The sizes and types by which attention fits or does not, however its dimensions are merged."""
+    scores, values = array_type(parts.scores), array_type(parts.value_product.results[0])
+    query = array_type(parts.score_product.operands[0])
+    rounded = None if parts.weights is None else array_type(parts.weights.results[0]).dtype
+    return scores.size, scores.shape[-1], query.shape[-1], values.shape[-1], query.dtype, scores.dtype, rounded
+
+
+def smaller_attention(parts: AttentionParts, machine: Machine, fallback: Fallback) -> tuple[Fallback, bool]:
+    """How often the tiles of attention are halved, and whether tiles that are fit: not if the smallest ones need more
+    shared memory than a block has, nor if the results and queries that a thread holds need more registers."""
+    operand = rounded_operands(parts, machine)
+    most = MOST_HALVINGS if operand is None else MOST_HALVINGS_ROUNDED
+    if not machine.has_warps:
+        return fallback, True
+    level, reason, registers = fallback.level, fallback.reason, machine.axes["reg"]
+    while level <= most and (needed := _registers_of(parts, operand, level, machine)) > registers:
+        reason = (
+            reason or f"needs {needed} registers of a thread for results and queries, {machine.name} has {registers}"
+        )
+        level += 1
+    return Fallback(level, reason), level <= most
+
+
+def _registers_of(parts: AttentionParts, operand: DType | None, level: int, machine: Machine) -> int:
+    """Registers of a thread for what it holds during the whole loop: its part of the results, and of the queries, which
+    the warps beside it hold as well. Queries that are not rounded are in shared memory, which overflows before."""
+    if operand is None:
+        return 0
+    lanes, rows = machine.axes["lane"], max(REGISTER_ROWS >> level, LEAST_ROWS)
+    columns = array_type(parts.value_product.results[0]).shape[-1]
+    inner = array_type(parts.score_product.operands[0]).shape[-1]
+    return rows * columns // (WARPGROUP * lanes) + LEAST_ROWS * inner * operand.itemsize // (4 * lanes)
+
+
+def plan_attention(
+    parts: AttentionParts, machine: Machine, threads: int, fallback: Fallback = Fallback.NONE
+) -> AttentionPlan:
     """Blocks of queries; of the heads that share keys where there is one query. The keys of a step do not depend on the
-    number of threads, nor do then the sums."""
+    number of threads, nor do then the sums. With each level of
+    the fallback tiles have half the rows and half the keys."""
     shape = array_type(parts.scores).shape
     batch = len(parts.score_product.attributes_of()["left_batch"])
     row_dim = len(shape) - 2
@@ -113,21 +156,24 @@ def plan_attention(parts: AttentionParts, machine: Machine, threads: int) -> Att
         rows, keys = attention_tile(core_attention(parts, row_dim), machine.grid)
         repeats = [repeat for op in (parts.score_product, parts.value_product) if (repeat := repeat_of(op)) is not None]
         return AttentionPlan(shape, row_dim, rows, keys, repeats[0] if repeats else None)
+    level = smaller_attention(parts, machine, fallback)[0].level
     # Small steps waste few keys at the end of what a causal mask lets through.
     causal = any(mask.hides(shape) for mask in causal_masks(parts.scores))
     operand = rounded_operands(parts, machine)
     rows, keys = (CAUSAL_ROWS, CAUSAL_KEYS) if causal else (ROWS, KEYS)
     if operand is not None:
         rows, keys = REGISTER_ROWS, REGISTER_KEYS
+    keys = max(keys >> level, LEAST_KEYS)
     key_extent = shape[-1] if shape[-1] <= keys else even_split(shape[-1], keys, min(keys, KEY_MULTIPLE))
     others = math.prod(shape[:-1]) // max(1, shape[row_dim])
     while operand is None and others * -(-shape[row_dim] // rows) < TILES_A_THREAD * threads and rows > LEAST_ROWS:
         rows //= 2
+    rows = max(rows >> level, LEAST_ROWS)
     found = [repeat for op in (parts.score_product, parts.value_product) if (repeat := repeat_of(op)) is not None]
     whole = operand is not None and shape[row_dim] > 1  # warps multiply whole tiles
     row_extent = rows if whole else even_split(shape[row_dim], rows)
     plan = AttentionPlan(shape, row_dim, row_extent, key_extent, found[0] if found else None, operand)
-    return _by_warpgroups(parts, plan, machine) if whole else plan
+    return _by_warpgroups(parts, plan, machine) if whole and not level else plan
 
 
 def _by_warpgroups(parts: AttentionParts, plan: AttentionPlan, machine: Machine) -> AttentionPlan:

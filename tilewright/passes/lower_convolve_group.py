@@ -73,7 +73,11 @@ def _plan_convolve_for_warps(group: array.FusedOp, op: array.ConvolveOp, machine
         return None
     image, kernel, result = (array_type(value) for value in (*op.operands, op.results[0]))
     multiplied = multiplied_type(image.dtype, kernel.dtype, accumulator_of(result.dtype), machine)
-    plan = _convolve_plan(op, tile.rows, tile.columns, tile.depth, multiplied)
+    # Of one channel or column a tile has one: it is no axis of the result, and padded for the instruction alone.
+    rows, columns = (
+        1 if size == 1 else extent for size, extent in ((result.shape[1], tile.rows), (result.shape[-1], tile.columns))
+    )
+    plan = _convolve_plan(op, rows, columns, tile.depth, multiplied)
     return replace(plan, atom=schedule.atom, warps=schedule.warps)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from xdsl.ir import SSAValue
 
@@ -15,6 +15,7 @@ from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.machines.core_grid import CoreGrid
 from tilewright.machines.machine import Machine
+from tilewright.passes.fallbacks import halved
 from tilewright.passes.indexing import Axis, Coordinates, Linear
 from tilewright.passes.tile_builder import TileBuilder
 
@@ -41,7 +42,15 @@ class LoopPlan:
         return tuple(-(-self.space[d] // self.extents[d]) for d in self.kept)
 
 
-def plan_loop(group: array.FusedOp, machine: Machine, threads: int) -> LoopPlan:
+def plan_loop(group: array.FusedOp, machine: Machine, threads: int, level: int = 0) -> LoopPlan:
+    """The plan of a loop group; each `level` halves its tiles."""
+    plan = _plan(group, machine, threads)
+    smaller = halved(plan.extents | ({} if plan.in_parts else plan.reduced), level)
+    reduced = {d: smaller.get(d, extent) for d, extent in plan.reduced.items()}
+    return replace(plan, extents={d: smaller[d] for d in plan.extents}, reduced=reduced)
+
+
+def _plan(group: array.FusedOp, machine: Machine, threads: int) -> LoopPlan:
     """Choose tiles: of a reduction those that are predicted to be the quickest, but rows of which each element is
     needed again stay near; plain loops take about a page of elements at a time."""
     space, axes = group_space(group)

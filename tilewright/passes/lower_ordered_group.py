@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from xdsl.ir import SSAValue
 
@@ -26,6 +26,7 @@ from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug
 from tilewright.layout.catalogue.device_tiles import TILE
 from tilewright.machines.machine import Machine
+from tilewright.passes.fallbacks import halved
 from tilewright.passes.indexing import Axis, Coordinates, Linear, Tile
 from tilewright.passes.stages import Stage, Values
 from tilewright.passes.tile_builder import TileBuilder
@@ -85,7 +86,7 @@ def axis_of(op: array.ArrayOp) -> int:
     return array_type(op.operands[0]).rank - 1 if isinstance(op, array.TopKOp) else op.attributes_of()["axis"]
 
 
-def plan_ordered(op: array.ArrayOp, machine: Machine, threads: int) -> OrderedPlan:
+def plan_ordered(op: array.ArrayOp, machine: Machine, threads: int, level: int = 0) -> OrderedPlan:
     """Lines side by side: short ones until a tile has some thousand elements; of those that run across vectors as many
     as there are, as long as every thread gets a tile, or as many as share lines of memory where each is sorted."""
     shape = array_type(op.operands[0]).shape
@@ -95,8 +96,10 @@ def plan_ordered(op: array.ArrayOp, machine: Machine, threads: int) -> OrderedPl
     if machine.has_warps:
         if isinstance(op, array.ScanOp):
             room = WARP_LINE_BYTES // array_type(op.operands[0]).dtype.compute.itemsize
-            return _plan_in_registers(shape, axis, room, bool(op.reverse.value.data))
-        return _plan_in_registers(shape, axis, BLOCK_ELEMENTS)
+            plan = _plan_in_registers(shape, axis, max(1, room >> level), bool(op.reverse.value.data))
+        else:
+            plan = _plan_in_registers(shape, axis, max(1, BLOCK_ELEMENTS >> level))
+        return replace(plan, extents=halved(plan.extents, level))
     extents = {d: 1 for d in range(len(shape)) if d != axis}
     part, columns = _part(op, shape, axis, machine)
     if part < shape[axis]:
@@ -169,10 +172,10 @@ def _keeps_order(op: array.ScanOp) -> bool:
     return op.fn.data == "multiply" and array_type(op.operands[0]).dtype.is_float
 
 
-def ordered_stages(group: array.FusedOp, machine: Machine, threads: int) -> list[Stage]:
+def ordered_stages(group: array.FusedOp, machine: Machine, threads: int, level: int = 0) -> list[Stage]:
     """The kernels of a group around an ordered operation."""
     op = ordered_op(group)
-    plan = plan_ordered(op, machine, threads)
+    plan = plan_ordered(op, machine, threads, level)
     if plan.parts <= 1:
         return [Stage(plan.beside, lambda builder, indices, outputs, _: _whole(group, plan, builder, indices, outputs))]
     type = array_type(op.operands[0])

@@ -112,6 +112,7 @@ from tilewright.dialects.base import decode
 from tilewright.machines.machine import Machine
 from tilewright.passes.base import Remark, Unit
 from tilewright.passes.copied_windows import Refused, is_point, landing_of, window_behind
+from tilewright.passes.fallbacks import NO_ROOM_FOR_STAGES
 from tilewright.passes.layout_spaces import SHARED
 from tilewright.passes.operand_rings import (
     Operand,
@@ -140,10 +141,11 @@ class ScheduledPipelineCopiesPass:
     def _apply(self, unit: Unit, kernel: tile.KernelOp, region: scheduled.ParallelOp, loop: tile.ForOp) -> None:
         operands, refused = _found(region, loop, unit.machine)
         wanted = self.stages if kernel.stages is None else int(kernel.stages.value.data)
+        wanted = unit.fallbacks.stages(kernel.sym_name.data, wanted)
         room = unit.machine.memory_of(SHARED).bytes - left_bytes(loop, operands)
         stages = _fitting(wanted, int(loop.trips.value.data), room, operands)
         if operands and not stages:
-            refused.append(_no_room(loop, room, operands))
+            refused.append(_no_room(loop, room, operands) if wanted else NO_ROOM_FOR_STAGES)
         if stages:
             decision = f"{len(operands)} windows copied ahead, {stages} stages"
             tiles = "; ".join(dict.fromkeys(described(operand.product) for operand in operands))

@@ -3,6 +3,7 @@
 A buffer lives from its allocation to its last use, through the whole of a loop that uses it and does not allocate it.
 Buffers that live at the same time lie apart; others may share bytes, if between the last use of the one and the first
 of the other all warps meet at a barrier. Barriers in memory, and the address of tensor memory, lie behind all buffers.
+Kernels that need more than there is are reported together: the program is compiled again with smaller plans for them.
 
 Before:
     func.func @main(%x: tensor<64xf32>) -> tensor<64xf32> {
@@ -69,8 +70,8 @@ from xdsl.dialects.builtin import IndexType, IntegerAttr
 from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.dialects import asynchronous, scheduled, tensor_memory, tile
-from tilewright.errors import UnsupportedOnTargetError
 from tilewright.passes.base import Unit
+from tilewright.passes.fallbacks import DoesNotFit, Excess
 from tilewright.passes.layout_spaces import SHARED
 
 # Barriers in memory begin at multiples of their size: PTX ISA, mbarrier.
@@ -82,16 +83,15 @@ class ScheduledPlanBlockMemoryPass:
     name: ClassVar[str] = "scheduled-plan-block-memory"
 
     def apply(self, unit: Unit) -> None:
+        room = unit.machine.memory_of(SHARED).bytes
+        excesses: list[Excess] = []
         for kernel in unit.timed_kernels(self.name):
             for region in (op for op in kernel.body.block.ops if isinstance(op, scheduled.ParallelOp)):
                 needed = _plan(region.body.block)
-                room = unit.machine.memory_of(SHARED).bytes
                 if needed > room:
-                    raise UnsupportedOnTargetError(
-                        f"`{kernel.sym_name.data}` needs {needed} bytes of shared memory, "
-                        f"{unit.machine.name} has {room}",
-                        help="use smaller tiles",
-                    )
+                    excesses.append(Excess(kernel.sym_name.data, needed, room, unit.machine.name))
+        if excesses:
+            raise DoesNotFit.of(excesses)
 
 
 @dataclass

@@ -218,6 +218,7 @@ from tilewright.passes.base import Remark, Unit
 from tilewright.passes.chain_feeds import Feed, Fill, check_turns, feeds_of, first_use, loop_of, wait_of
 from tilewright.passes.copied_windows import Refused
 from tilewright.passes.copying_role import COPIES, barriers, in_zones, labels_around
+from tilewright.passes.fallbacks import NO_ROOM_FOR_STAGES
 from tilewright.passes.layout_spaces import SHARED
 from tilewright.passes.operand_rings import Operand, described, remove_trips, stage_of, take_from, with_symbols
 
@@ -242,7 +243,10 @@ class ScheduledSpecializeChainsPass:
         self, unit: Unit, kernel: tile.KernelOp, region: scheduled.ParallelOp, products: Sequence[scheduled.MmaOp]
     ) -> None:
         wanted = self.stages if kernel.stages is None else int(kernel.stages.value.data)
+        wanted = unit.fallbacks.stages(kernel.sym_name.data, wanted)
         try:
+            if not wanted:
+                raise Refused(NO_ROOM_FOR_STAGES)
             loop = loop_of(products, region)
             feeds = feeds_of(products, loop, region)
             stages = _stages(loop, feeds, wanted, unit.machine)

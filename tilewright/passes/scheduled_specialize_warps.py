@@ -128,6 +128,7 @@ from tilewright.machines.machine import Machine
 from tilewright.passes.base import Remark, Unit
 from tilewright.passes.copied_windows import Refused
 from tilewright.passes.copying_role import TRIP, CopyingRole, await_phase, barriers, copied_operand, number
+from tilewright.passes.fallbacks import NO_ROOM_FOR_STAGES
 from tilewright.passes.layout_spaces import SHARED
 from tilewright.passes.operand_rings import (
     Operand,
@@ -158,7 +159,10 @@ class ScheduledSpecializeWarpsPass:
 
     def _apply(self, unit: Unit, kernel: tile.KernelOp, region: scheduled.ParallelOp, product: scheduled.MmaOp) -> None:
         wanted = self.stages if kernel.stages is None else int(kernel.stages.value.data)
+        wanted = unit.fallbacks.stages(kernel.sym_name.data, wanted)
         try:
+            if not wanted:
+                raise Refused(NO_ROOM_FOR_STAGES)
             loop, wait = _loop_of(product, region)
             operands = [
                 copied_operand(product, side, loop.body.block.args[0]) for side in (product.left, product.right)

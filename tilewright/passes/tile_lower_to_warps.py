@@ -72,7 +72,9 @@ from tilewright.layout.differences import in_memory
 from tilewright.layout.dims import static
 from tilewright.layout.iters import Partial, Replica
 from tilewright.layout.relayout import Move, Reason, Step, plan_relayout
-from tilewright.passes.base import Unit
+from tilewright.machines.machine import Machine
+from tilewright.passes.base import Remark, Unit
+from tilewright.passes.block_warps import spilled_registers, warps_of
 from tilewright.passes.layout_costs import image, preimage, terms
 from tilewright.passes.layout_inference import Inference, infer_layouts
 from tilewright.passes.layout_rules import Flow, Folded, Same, Spread, flows, is_tile, location_of
@@ -82,8 +84,8 @@ from tilewright.primitives import ArrayType
 
 @dataclass(frozen=True)
 class TileLowerToWarpsPass:
-    """`warps`: how many share a point of the grid, where a kernel does not say it. `families`: how they multiply where
-    a product does not."""
+    """`warps`: how many share a point of the grid, where a kernel does not say it and no tile needs more. `families`:
+    how they multiply where a product does not."""
 
     name: ClassVar[str] = "tile-lower-to-warps"
     warps: int = 4
@@ -91,7 +93,9 @@ class TileLowerToWarpsPass:
 
     def apply(self, unit: Unit) -> None:
         for kernel in unit.timed_kernels(self.name):
-            warps = self.warps if kernel.warps is None else int(kernel.warps.value.data)
+            warps = warps_of(kernel, unit.machine, self.warps)
+            if (spilled := spilled_registers(kernel, unit.machine, warps)) is not None:
+                unit.remarks.append(_spills(kernel, unit.machine, *spilled))
             space = space_of(unit.machine, warps, (*_by_warpgroups(kernel), *self.families))
             lowered = lower_to_warps(kernel, space, infer_layouts(kernel, space), warps)
             block = kernel.parent_block()
@@ -99,6 +103,11 @@ class TileLowerToWarpsPass:
                 block.insert_op_before(lowered, kernel)
             kernel.detach()
             kernel.erase()
+
+
+def _spills(kernel: tile.KernelOp, machine: Machine, needed: int, room: int) -> Remark:
+    reason = f"a thread's part of a tile needs {needed} registers, on {machine.name} it has {room}: use smaller tiles"
+    return Remark(TileLowerToWarpsPass.name, kernel.sym_name.data, "spills registers to memory", reason)
 
 
 def _by_warpgroups(kernel: tile.KernelOp) -> list[str]:

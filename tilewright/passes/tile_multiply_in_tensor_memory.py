@@ -92,6 +92,8 @@ class TileMultiplyInTensorMemoryPass:
         is_named = dot.atom is not None
         types = (array_type(value).dtype for value in dot.operands)
         atom = unit.machine.atom_of(TCGEN05, *types)
+        if unit.fallbacks.level_of(kernel.sym_name.data) and not is_named:
+            return
         if atom is None or (dot.atom is not None and not dot.atom.data.startswith(TCGEN05)):
             return
         warps = self.warps if kernel.warps is None else int(decode(kernel.warps))

@@ -121,7 +121,10 @@ class _Emitter(TileEmitter):
     _is_over_tiles: bool = False
 
     def __post_init__(self) -> None:
-        self.roles = Roles(self.kernel, self.region, self.warps, self.machine.axes["lane"])
+        lanes, residency = self.machine.axes["lane"], self.machine.residency
+        registers = self.warps * lanes * self.machine.axes["reg"]
+        shares = residency is not None and registers > residency.registers
+        self.roles = Roles(self.kernel, self.region, self.warps, lanes, shares)
         self.tensor_memory = TensorMemory()
         self.zones = ZoneWriter.of(self.kernel, self.machine.clock_hertz)
 

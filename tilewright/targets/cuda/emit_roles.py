@@ -53,12 +53,13 @@ UseOp = (
 @dataclass
 class Roles:
     """The warps of a kernel's blocks: `warps` without a role and those of roles behind them; and the tensor maps that
-    are parameters behind its refs."""
+    are parameters behind its refs. `shares_registers`: a block of so many threads has not all registers for each."""
 
     kernel: tile.KernelOp
     region: scheduled.ParallelOp
     warps: int
     lanes: int
+    shares_registers: bool = False
     tensor_maps: tuple[TensorMap, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -77,9 +78,9 @@ class Roles:
 
     def begin(self, function: Any) -> None:
         """Take the tensor maps from the last arguments of a function. The assembler has to leave each thread of a block
-        with roles its share of the registers: it is told how many there are."""
+        with roles, or with many threads, its share of the registers: it is told how many there are."""
         self._maps = [hopper.tensor_map(argument) for argument in function.args[len(self.kernel.refs) :]]
-        if self._of_roles:
+        if self._of_roles or self.shares_registers:
             _annotate(function, "maxntidx", self.threads)
         if self.cluster > 1:
             for axis, blocks in (("x", self.cluster), ("y", 1), ("z", 1)):

@@ -161,6 +161,8 @@ class CudaProgram:
             lines.append(
                 f"{name}: " + ", ".join(f"{value} {what.replace('_', ' ')}" for what, value in numbers.items())
             )
+            if taken["spill_bytes"]:
+                lines.append("  registers are spilled to memory: use smaller tiles")
             lines.append(f"  no more blocks at once for want of {' and '.join(taken['limited_by'])}")
             counts = sorted(instructions_of(self.sass[name]).items(), key=lambda each: -each[1])
             lines.append("  " + ", ".join(f"{count} {what}" for what, count in counts))
