@@ -24,7 +24,7 @@ def test_long_programs(shape: str, size: int, target: str) -> None:
 
 
 @tw.kernel
-def products(x: tw.In["N M"], y: tw.Out[N], *, n: int) -> None:
+def products(x: tw.In["N M"], y: tw.Out["N"], *, n: int) -> None:
     for i in tw.grid(y, 16):
         total = tw.zeros((16,), tw.f32)
         for _ in range(n):
@@ -50,3 +50,11 @@ def test_walks_find_results_of_what_a_node_needs() -> None:
     for n in producers_first([90], lambda n: [n - 1, n - 2], results):
         results[n] = results[n - 1] + results[n - 2]
     assert results[90] == 2880067194370816120
+
+
+def test_windows_of_a_region_are_combined_by_halves() -> None:
+    jax = pytest.importorskip("jax")
+    x = np.random.default_rng(0).standard_normal((2, 90), np.float32)
+    lowered = tw.from_jax(lambda x: jax.lax.cumlogsumexp(x, 1), x).lower(x)
+    assert lowered.ir().count("log1p") < 20
+    np.testing.assert_allclose(lowered.compile("cpu")(x), np.logaddexp.accumulate(x.astype(np.float64), 1), 1e-5, 1e-5)

@@ -23,6 +23,8 @@ from tilewright.primitives import Shape, window_sizes
 
 # Windows that are taken apart place by place make a few operations for each.
 _MAX_PLACES = 4096
+# Windows of more places than these are combined from smaller windows.
+_FEW_PLACES = 16
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ def reduce_window(node: Node, *operands: Array) -> Any:
     (region,) = node.regions
     fn = combiner(region, inputs[0].dtype) if len(inputs) == 1 else None
     if fn is None:
-        return _place_by_place(node, inputs, starts, geometry)
+        return _by_region(node, inputs, starts, geometry)
     x, start = inputs[0], starts[0]
     if math.prod(node.type.shape) == 0:
         return zeros(node)
@@ -125,25 +127,78 @@ def under(x: Array, place: Shape, geometry: Geometry, sizes: Shape) -> Array:
     return sliced(x, starts, limits, geometry.strides)
 
 
-def _place_by_place(node: Node, inputs: Sequence[Array], starts: Sequence[Array], geometry: Geometry) -> Any:
-    (region,) = node.regions
+def _by_region(node: Node, inputs: Sequence[Array], starts: Sequence[Array], geometry: Geometry) -> tuple[Array, ...]:
+    """Windows combined by any associative region: small ones place by place, others by windows of half their size."""
     sizes = node.types[0].shape
-    places = places_of(node, geometry.window)
+    if math.prod(sizes) == 0:
+        return tuple(broadcast(start, sizes) for start in starts)
     interior = tuple(n - 1 for n in geometry.base)
     arrays = [padded(x, s, geometry.low, geometry.high, interior) for x, s in zip(inputs, starts, strict=True)]
-    found = [broadcast(start, sizes) for start in starts]
-    if math.prod(sizes) == 0:
-        return tuple(found)
     inside = None
     if any((*geometry.low, *geometry.high, *interior)):
         inside = inside_of(inputs[0].shape, geometry.low, geometry.high, interior)
-    for place in places:
-        made = combined(node, region, found, [under(x, place, geometry, sizes) for x in arrays])
-        if inside is not None:  # what is added counts for nothing, as XLA has it
-            known = under(inside, place, geometry, sizes)
-            made = [tw.where(known, m, f) for m, f in zip(made, found, strict=True)]
-        found = made
-    return tuple(found)
+    first = _Elements([broadcast(start, sizes) for start in starts], None)
+    if math.prod(geometry.window) > _FEW_PLACES:
+        windows = _Elements(arrays, inside)
+        for axis in reversed(range(inputs[0].ndim)):
+            windows = _windows_along(node, windows, axis, geometry, sizes[axis])
+        return tuple(_merged(node, first, windows).arrays)
+    for place in places_of(node, geometry.window):
+        cut = [under(x, place, geometry, sizes) for x in arrays]
+        first = _merged(node, first, _Elements(cut, None if inside is None else under(inside, place, geometry, sizes)))
+    return tuple(first.arrays)
+
+
+@dataclass(frozen=True)
+class _Elements:
+    """Arrays that a region combines, and which of their elements count; all of them where `counts` is None."""
+
+    arrays: list[Array]
+    counts: Array | None
+
+    def along(self, axis: int, start: int, limit: int, stride: int = 1) -> _Elements:
+        """The elements from `start` to `limit` of one axis."""
+        arrays = [_cut(x, axis, start, limit, stride) for x in self.arrays]
+        return _Elements(arrays, None if self.counts is None else _cut(self.counts, axis, start, limit, stride))
+
+
+def _cut(x: Array, axis: int, start: int, limit: int, stride: int) -> Array:
+    starts = tuple(start if d == axis else 0 for d in range(x.ndim))
+    limits = tuple(limit if d == axis else n for d, n in enumerate(x.shape))
+    return sliced(x, starts, limits, tuple(stride if d == axis else 1 for d in range(x.ndim)))
+
+
+def _merged(node: Node, left: _Elements, right: _Elements) -> _Elements:
+    """Elements combined by the region; those that do not count, as XLA has it of padding, are left out."""
+    (region,) = node.regions
+    made = combined(node, region, left.arrays, right.arrays)
+    if right.counts is not None:
+        made = [tw.where(right.counts, m, x) for m, x in zip(made, left.arrays, strict=True)]
+    if left.counts is None:
+        return _Elements(made, None)
+    made = [tw.where(left.counts, m, y) for m, y in zip(made, right.arrays, strict=True)]
+    return _Elements(made, left.counts if right.counts is None else tw.logical_or(left.counts, right.counts))
+
+
+def _windows_along(node: Node, elements: _Elements, axis: int, geometry: Geometry, size: int) -> _Elements:
+    """Combine windows along one axis, `size` of them: windows of 1, 2, 4, ... places, and of these those that make up
+    the window, so that the region is copied about twice the logarithm of the window's places."""
+    places, dilation, stride = geometry.window[axis], geometry.dilation[axis], geometry.strides[axis]
+    extent = elements.arrays[0].shape[axis]
+    run, length = elements, 1
+    total, covered = None, 0
+    while covered < places:
+        if places & length:
+            end = extent - (covered + length - 1) * dilation
+            part = run.along(axis, covered * dilation, covered * dilation + end)
+            total = part if total is None else _merged(node, total.along(axis, 0, end), part)
+            covered += length
+        if covered < places:
+            end = extent - (2 * length - 1) * dilation
+            shift = length * dilation
+            run = _merged(node, run.along(axis, 0, end), run.along(axis, shift, shift + end))
+            length *= 2
+    return elements if total is None else total.along(axis, 0, (size - 1) * stride + 1, stride)
 
 
 def inside_of(shape: Shape, low: Shape, high: Shape, interior: Shape) -> Array:
