@@ -8,9 +8,7 @@ from typing import TypeVar
 N = TypeVar("N", bound=Hashable)
 
 
-def producers_first(
-    roots: Iterable[N], needs: Callable[[N], Iterable[N]], known: Container[N] = frozenset()
-) -> Iterator[N]:
+def producers_first(roots: Iterable[N], needs: Callable[[N], Iterable[N]], known: Container[N] = ()) -> Iterator[N]:
     """Yield the nodes that lead to the roots in depth-first post-order: each once, after all nodes that it `needs`.
 
     Nodes in `known` are left out with what they need. It may be the caller's dict of results, filled on the way: a

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 from xdsl.ir import SSAValue
 
@@ -20,6 +21,7 @@ from tilewright.passes.indexing import Axis, Coordinates, Linear
 from tilewright.passes.tile_builder import TileBuilder
 
 ROW_ELEMENTS = 4096
+LEAST_ELEMENTS = 32
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,10 @@ def _plan(group: array.FusedOp, machine: Machine, threads: int) -> LoopPlan:
         else:
             transposes = len(space) > 1 and any(isinstance(op, array.TransposeOp) for op in group.body.block.ops)
             is_by_warps = transposes and machine.has_warps
-            extents = warp_transpose_tile(space) if is_by_warps else loop_tile(space, ROW_ELEMENTS, square=transposes)
+            elements = (
+                max(LEAST_ELEMENTS, ROW_ELEMENTS // _window_elements(group)) if machine.has_warps else ROW_ELEMENTS
+            )
+            extents = warp_transpose_tile(space) if is_by_warps else loop_tile(space, elements, square=transposes)
         return LoopPlan(space, dict(enumerate(extents)), {})
     first = next(op for op in group.body.block.ops if isinstance(op, array.ReduceOp))
     in_parts = first.part is not None
@@ -80,6 +85,12 @@ def _plan(group: array.FusedOp, machine: Machine, threads: int) -> LoopPlan:
         tile = best_reduction_tile(reduction, machine, threads)
     reduced = {d: tile[d] for d in sorted(axes, reverse=True)}
     return LoopPlan(space, {d: tile[d] for d in reduction.kept}, reduced, in_parts)
+
+
+def _window_elements(group: array.FusedOp) -> int:
+    """How many registers the elements of the largest window take for each result: warps hold all of them at once."""
+    windows = [op.attributes_of()["window"] for op in group.body.block.ops if isinstance(op, array.WindowReduceOp)]
+    return max((prod(1 << (n - 1).bit_length() for n in window) for window in windows), default=1)
 
 
 def _space_of_parts(op: array.ReduceOp) -> tuple[tuple[int, ...], tuple[int, ...]]:
