@@ -45,7 +45,11 @@ def chain(count: int) -> Program:
 def concat(count: int) -> Program:
     """The concatenation of `count` arrays that are arguments."""
     arrays = [np.full((2, 3), n, np.float32) for n in range(count)]
-    return Program(lambda xs: tw.concat(xs, axis=0), (arrays,), lambda: np.concatenate(arrays))
+
+    def run(xs: Any) -> Any:
+        return tw.concat(xs, axis=0)
+
+    return Program(run, (arrays,), lambda: np.concatenate(arrays))
 
 
 def stack(count: int) -> Program:

@@ -44,8 +44,10 @@ class ArraySplitJoinsPass:
     def apply(self, unit: Unit) -> None:
         for block in blocks_of(unit.main):
             joins = [op for op in block.ops if isinstance(op, array.ConcatOp) and len(op.operands) > MOST_OPERANDS]
-            places = _Places(block) if joins else None
-            for op in joins if places is not None else ():
+            if not joins:
+                continue
+            places = _Places(block)
+            for op in joins:
                 why = f"a kernel concatenates at most {MOST_OPERANDS} arrays"
                 subject = f"concat of {len(op.operands)} at {where(op)}"
                 unit.remarks.append(Remark(self.name, subject, "concatenated in parts", why))
@@ -86,7 +88,8 @@ def _split(op: array.ConcatOp, places: _Places) -> None:
 
 def _joined(op: array.ConcatOp, part: Sequence[SSAValue], places: _Places) -> SSAValue:
     attributes: dict[str, Any] = op.attributes_of()
-    axis, first = attributes["axis"], array_type(part[0])
+    axis: int = attributes["axis"]
+    first = array_type(part[0])
     shape = list(first.shape)
     shape[axis] = sum(array_type(operand).shape[axis] for operand in part)
     made = array.ConcatOp.make(part, attributes, [tensor(ArrayType(tuple(shape), first.dtype))])
