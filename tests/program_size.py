@@ -12,6 +12,7 @@ import argparse
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -45,15 +46,21 @@ def chain(count: int) -> Program:
 def concat(count: int) -> Program:
     """The concatenation of `count` arrays that are arguments."""
     arrays = [np.full((2, 3), n, np.float32) for n in range(count)]
-    return Program(lambda xs: tw.concat(xs, axis=0), (arrays,), lambda: np.concatenate(arrays))
+
+    def run(xs: Any) -> Any:
+        return tw.concat(xs, axis=0)
+
+    return Program(run, (arrays,), lambda: np.concatenate(arrays))
 
 
 def stack(count: int) -> Program:
     """A stack of `count` arrays that are computed."""
     x = np.ones((2, 3), np.float32)
-    return Program(
-        lambda x: tw.stack([x * n for n in range(count)]), (x,), lambda: np.stack([x * n for n in range(count)])
-    )
+
+    def run(x: Any) -> Any:
+        return tw.stack([x * n for n in range(count)])
+
+    return Program(run, (x,), lambda: np.stack([x * n for n in range(count)]))
 
 
 def recurrence(count: int) -> Program:
@@ -62,13 +69,13 @@ def recurrence(count: int) -> Program:
     x, w = (generator.standard_normal(shape, np.float32) / 4 for shape in ((count, 2, 8), (8, 8)))
 
     def run(library: Any, x: Any, w: Any) -> Any:
-        state, states = x[0] * 0, []
+        state, states = x[0] * 0, list[Any]()
         for n in range(count):
             state = library.tanh(x[n] + state @ w)
             states.append(state)
         return library.stack(states)
 
-    return Program(lambda x, w: run(tw, x, w), (x, w), lambda: run(np, x.astype(np.float64), w.astype(np.float64)))
+    return Program(partial(run, tw), (x, w), lambda: run(np, x.astype(np.float64), w.astype(np.float64)))
 
 
 def writes(count: int) -> Program:

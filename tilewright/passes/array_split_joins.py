@@ -88,7 +88,8 @@ def _split(op: array.ConcatOp, places: _Places) -> None:
 
 def _joined(op: array.ConcatOp, part: Sequence[SSAValue], places: _Places) -> SSAValue:
     attributes: dict[str, Any] = op.attributes_of()
-    axis, first = attributes["axis"], array_type(part[0])
+    axis: int = attributes["axis"]
+    first = array_type(part[0])
     shape = list(first.shape)
     shape[axis] = sum([array_type(operand).shape[axis] for operand in part])
     made = array.ConcatOp.make(part, attributes, [tensor(ArrayType(tuple(shape), first.dtype))])

@@ -133,12 +133,11 @@ class _Planner:
 
     def _place_result(self, root: SSAValue, output: int) -> None:
         """Place an array in an output, and before it what it is written over, as far back as nothing is spoiled."""
-        source: SSAValue | None = root
-        while source is not None:
+        self.result.places[root] = Place(OUTPUT, output)
+        source = self._written_over(root)
+        while source is not None and source not in self.result.places and self._may_be_computed_in(source, output):
             self.result.places[source] = Place(OUTPUT, output)
             source = self._written_over(source)
-            if source in self.result.places or source is None or not self._may_be_computed_in(source, output):
-                return
 
     def _written_over(self, result: SSAValue) -> SSAValue | None:
         """The array whose memory a kernel's result takes over: the kernel writes over it, and it is not used again."""
