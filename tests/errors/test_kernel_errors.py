@@ -148,6 +148,10 @@ CASES = [
     ("z = qqqqqq", UnknownNameError, "`qqqqqq` is not defined", "qqqqqq", "assign it"),
     ("block = 3\nz = blok", UnknownNameError, "`blok` is not defined", "blok", "did you mean `block`?"),
     ("z = tw.exq(x[i])", UnknownNameError, "has no attribute `exq`", "tw.exq", "did you mean `exp`?"),
+    (
+        *("for i in tw.grid((8,), (4,)):\n    if i.index == 1: y[i] = x[i]", UnknownNameError),
+        *("`i` is a tuple of indices, which has no `.index`", "i.index", "`for i, in tw.grid(...)`"),
+    ),
     ("z = x[i].astpye(tw.f32)", UnknownNameError, "a tile has no attribute `astpye`", "x[i].astpye", "`astype`"),
     ("z = x.sum()", UnknownNameError, "the array `x` has no attribute", "x.sum", "x[...].sum"),
     ("z = i.begin", UnknownNameError, "an index has no attribute", "i.begin", ".start"),

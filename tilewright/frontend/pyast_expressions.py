@@ -405,6 +405,10 @@ class Expressions(ABC):
                 help = "an index has `.start`, `.index`, `.size` and `.extent`"
                 self.fail(node, UnknownNameError, f"an index has no attribute `{name}`", help)
             return known[name]
+        if isinstance(owner, tuple) and any(isinstance(part, TileIndex) for part in owner):
+            # A tuple has an `index` of its own, which is no number.
+            message = f"`{ast.unparse(node.value)}` is a tuple of indices, which has no `.{name}`"
+            self.fail(node, UnknownNameError, message, "name each index: `for i, in tw.grid(...)` for one")
         try:
             return getattr(owner, name)
         except AttributeError:
