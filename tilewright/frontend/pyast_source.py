@@ -8,7 +8,7 @@ import functools
 import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from tilewright.errors import KernelSignatureError, SourceLocation
@@ -85,7 +85,8 @@ def source_of(function: FunctionType) -> FunctionSource:
         raise KernelSignatureError(message, help="define the function in a file or in a notebook cell") from None
     file = inspect.getsourcefile(function) or function.__code__.co_filename
     code = function.__code__
-    node = _definition(code, "".join(lines), file) or _definition(code, _alone(lines, code), file)
+    texts = ("".join(lines), *_alone(lines, function))
+    node = next((found for text in texts if (found := _definition(code, text, file)) is not None), None)
     if node is None:
         message = f"the source of `{name}` in `{file}` is not the code that Python runs: the file has changed"
         raise KernelSignatureError(message, help="import the module again, in a new process")
@@ -113,16 +114,22 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
             yield from _codes(constant)
 
 
-def _alone(lines: list[str], code: CodeType) -> str:
-    """A text that holds a function alone, at its lines, for files that are not Python as a whole, such as a page of
-    documentation. The line above makes it a nested function where it is one."""
+def _alone(lines: list[str], function: FunctionType) -> Iterator[str]:
+    """Texts that hold a function alone, at its lines, for files that are not Python as a whole, such as a page of
+    documentation. The line above makes it a nested function where it is one; the first line imports modules, since
+    Python compiles a call of an imported module's function in another way."""
+    code = function.__code__
     first = code.co_firstlineno - 1
     if first >= len(lines):
-        return ""
-    above = f"def around({', '.join(code.co_freevars)}):\n" if code.co_flags & inspect.CO_NESTED else "if True:\n"
-    is_indented = lines[first][:1].isspace() and first > 0
-    empty = "\n" * (first - 1) + above if is_indented else "\n" * first
-    return empty + "".join(inspect.getblock(lines[first:]))
+        return
+    above = [""] * first
+    if lines[first][:1].isspace() and first > 0:
+        above[-1] = f"def around({', '.join(code.co_freevars)}):" if code.co_flags & inspect.CO_NESTED else "if True:"
+    block = "".join(inspect.getblock(lines[first:]))
+    modules = [name for name in code.co_names if isinstance(function.__globals__.get(name), ModuleType)]
+    if modules and above and not above[0]:
+        yield "\n".join([f"import {', '.join(modules)}", *above[1:], block])
+    yield "\n".join([*above, block])
 
 
 def _definition(code: CodeType, text: str, file: str) -> ast.AST | None:
