@@ -405,7 +405,7 @@ class Expressions(ABC):
                 help = "an index has `.start`, `.index`, `.size` and `.extent`"
                 self.fail(node, UnknownNameError, f"an index has no attribute `{name}`", help)
             return known[name]
-        if isinstance(owner, tuple) and any(isinstance(part, TileIndex) for part in owner):
+        if _holds_indices(owner):
             # A tuple has an `index` of its own, which is no number.
             message = f"`{ast.unparse(node.value)}` is a tuple of indices, which has no `.{name}`"
             self.fail(node, UnknownNameError, message, "name each index: `for i, in tw.grid(...)` for one")
@@ -578,6 +578,14 @@ def _decided(fn: str, difference: tuple[int, int]) -> bool | None:
         return None if low <= 0 <= high else fn == "not_equal"
     ends = {compare(low, 0), compare(high, 0)}
     return ends.pop() if len(ends) == 1 else None
+
+
+def _holds_indices(value: Any) -> bool:
+    """Whether a value is a tuple of indices, such as that of a grid of one axis in a tuple."""
+    if not isinstance(value, tuple):
+        return False
+    parts: list[Any] = [*value]  # pyright: ignore[reportUnknownVariableType]  of a tuple of anything
+    return any(isinstance(part, TileIndex) for part in parts)
 
 
 def _is_traced(values: Any) -> bool:

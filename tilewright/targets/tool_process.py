@@ -187,8 +187,14 @@ class ToolPool:
             OSError: the system starts no process.
             ToolProcessEnded: the process ended before it answered.
         """
-        process = self._take()
-        answer = process.ask(document, text)
+        process, answer = self._take(), None
+        if process is not None:
+            # One that was killed a moment ago may not look so yet; a crash of the tool itself happens again.
+            with contextlib.suppress(ToolProcessEnded):
+                answer = process.ask(document, text)
+        if process is None or answer is None:
+            process = ToolProcess(self._script, with_site=self._with_site)
+            answer = process.ask(document, text)
         if len(self._idle) < self.MOST_IDLE:
             self._idle.append(process)
         else:
@@ -205,13 +211,14 @@ class ToolPool:
         _inherited.extend(self._idle)
         self._idle = []
 
-    def _take(self) -> ToolProcess:
+    def _take(self) -> ToolProcess | None:
+        """An idle process that runs; None where there is none."""
         # A process may have been killed since its last request, for example for the memory that it held.
         while (process := self._pop()) is not None:
             if process.is_running:
                 return process
             process.kill()
-        return ToolProcess(self._script, with_site=self._with_site)
+        return None
 
     def _pop(self) -> ToolProcess | None:
         try:
