@@ -52,7 +52,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a case on a chip."""
+    """The outcome of a case on a chip."""
 
     kind: str
     reason: str = ""

@@ -83,7 +83,7 @@ def test_blocks_have_threads_for_their_tiles(rows: int, columns: int, threads: i
     (code,) = program.kernels.values()
     assert code.threads == threads
     assert ("spills registers to memory" in decisions(program)) == spills
-    # The assembler is told how many threads share the registers where not each can have all.
+    # `.maxntid` bounds the threads of a block, so that the assembler limits the registers of each.
     assert (".maxntid" in program.ir("ptx")) == (threads > 256)
 
 

@@ -186,7 +186,7 @@ def _summed(values: Tensor, axes: Any) -> Tensor:
 
 
 class Language:
-    """What a kernel finds under the name `tw`."""
+    """The namespace that a kernel reads as `tw`."""
 
     In = Out = InOut = _Annotation
     f32 = i32 = i64 = None

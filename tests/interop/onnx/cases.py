@@ -28,7 +28,7 @@ NOISE = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one test: `state` is one of `tests.interop.targets.STATES`."""
+    """The outcome of one test: `state` is one of `tests.interop.targets.STATES`."""
 
     name: str
     state: str

@@ -117,7 +117,7 @@ def _short(value: Any) -> str:
 
 
 def agree(a: Array, b: Array, case: Case) -> Array:
-    """Where elements are equal: the same bits, both NaN, or finite and so many units of the last place apart."""
+    """A mask of equal elements: the same bits, both NaN, or finite and within a number of ULPs."""
     if not is_float(a.dtype):
         return a == b
     bits = np.dtype(f"u{a.dtype.itemsize}")

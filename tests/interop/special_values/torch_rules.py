@@ -194,7 +194,7 @@ def _case(op: str, dtype: str, overload: Any, arrays: Sequence[Any], args: Seque
 
 
 def _scale(base: str, rows: Any) -> Any:
-    """What the sums of a row cancel from."""
+    """The magnitudes that the sum of a row cancels from."""
     with np.errstate(all="ignore"):
         size = np.abs(np.where(np.isfinite(rows.astype(np.float64)), rows.astype(np.float64), 0))
         size = size**2 if base in ("var", "std", "var_mean") else size

@@ -32,7 +32,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one case: `state` is one of `tests.interop.targets.STATES`, or jax."""
+    """The outcome of one case: `state` is one of `tests.interop.targets.STATES`, or jax."""
 
     name: str
     state: str

@@ -200,7 +200,7 @@ def test_what_is_not_read_changes_no_digest(case: str) -> None:
 
     class Failing:
         def __repr__(self) -> str:
-            raise RuntimeError("nobody asks for this")
+            raise RuntimeError("repr must not be called")
 
     digests = {digest(module(text, VALUE=v)["scale"]) for v in (1, 2.0, Failing(), (n for n in ()))}
     assert len(digests) == 1
