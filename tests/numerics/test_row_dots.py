@@ -35,3 +35,11 @@ def test_the_right_operand_is_not_copied() -> None:
     wide, narrow = (product.lower(np.zeros((n, 640), "f4"), np.zeros((90, 640), "f4")).compile() for n in (1, 5000))
     assert "scheduled.barrier" not in wide.ir("scheduled")
     assert "scheduled.barrier" in narrow.ir("scheduled")
+
+
+@pytest.mark.parametrize("machine", ["x86-64-v3", "x86-64-v4", "aarch64-neon"])
+def test_machines_of_other_lanes_have_code(machine: str) -> None:
+    """Vectors of two to eight float64, so with fewer lanes than rows and with as many."""
+    for rows, dtype in ((1, "float32"), (3, "float64"), (4, "int64"), (4, "float64")):
+        x, w = (np.zeros((n, 128), dtype) for n in (rows, 17))
+        assert product.lower(x, w).compile(f"cpu:{machine}").asm()

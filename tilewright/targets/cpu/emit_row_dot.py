@@ -90,8 +90,9 @@ class _RowDot:
             with loop(self.builder, i64(0), self.rows, 1, "row") as row:
                 self._emit_rows(row, 1)
             return
-        for first in range(0, known, MOST_ROWS):
-            self._emit_rows(i64(first), min(MOST_ROWS, known - first))
+        most = min(MOST_ROWS, self.lanes)
+        for first in range(0, known, most):
+            self._emit_rows(i64(first), min(most, known - first))
 
     def _clear(self) -> None:
         """Zeros, for the rows and columns that the operands lack."""
@@ -108,7 +109,7 @@ class _RowDot:
         if static(whole) != 0:
             with loop(self.builder, i64(0), whole, width, "column") as column:
                 self._emit_columns(row, rows, column, width, None)
-        if known is not None and known % width == 0:
+        if width == 1 or (known is not None and known % width == 0):
             return
         rest = self.builder.sub(self.columns, whole)
         with self.builder.if_then(self.builder.icmp_signed(">", rest, i64(0))):
