@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import itertools
 import random
 import threading
@@ -56,6 +57,17 @@ def tensor_maps(described: Sequence[cuda_steps.TensorMap], arrays: Sequence[np.n
 
 class Misuse(AssertionError):
     """Something that a real driver does not notice, or answers with undefined behaviour."""
+
+
+@contextlib.contextmanager
+def _no_garbage_collection() -> Generator[None]:
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 @dataclass
@@ -213,9 +225,11 @@ class FakeDriver:
         known.append((start, end, stream.number, stream.clock[stream.number]))
 
     def _do(self, stream: FakeStream) -> None:
-        """Do all that is on a stream. What it waits for is done first, as part of its pending work."""
-        while stream.pending:
-            stream.pending.pop(0)()
+        """Do all that is on a stream. What it waits for is done first, as part of its pending work. The garbage
+        collector waits: finalisers synchronise too, and would do what follows a kernel that is not over."""
+        with _no_garbage_collection():
+            while stream.pending:
+                stream.pending.pop(0)()
 
     # ---- the calls ------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,19 @@ def outcome_of(error: Exception, target: str) -> tuple[str, str]:
     if "Race" in kind:
         return "race", error.message[:2000]
     return "error", f"{kind}: {error.message}"[:2000]
+
+
+def running(target: str) -> AbstractContextManager[Any]:
+    """What a process needs to run programs for a target: an emulated chip for those of a GPU."""
+    if not target.startswith("cuda:"):
+        return nullcontext()
+    from tests.cuda.emulated_chip import emulated_chip
+
+    return emulated_chip(target.removeprefix("cuda:"))
+
+
+def is_grid(target: str) -> bool:
+    return target.startswith("grid:")
 
 
 def is_near(found: Any, expected: Any) -> bool:

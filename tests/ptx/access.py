@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from tests.ptx import bulk
-from tests.ptx.block import Block, Reader, address_of, reader, vector_items, writer
+from tests.ptx.block import Block, Reader, address_of, each_lane, reader, vector_items, writer
 from tests.ptx.formats import TYPES, canonical, flushed
 from tests.ptx.memory import LOCAL_BASE, PARAMETER_BASE, SHARED_BASE, SMALL_END, gather, scatter
 from tests.ptx.parser import Instruction, Integer, Sink, Vector
@@ -144,7 +144,7 @@ def store(instruction: Instruction, words: Words) -> Effect:
         lanes = np.flatnonzero(mask)
         if lanes.size == 0:
             return
-        columns = [np.broadcast_to(each(block).view(unsigned), block.lanes.shape)[lanes] for each in readers]
+        columns = [each_lane(block, each(block).view(unsigned))[lanes] for each in readers]
         values = np.stack(columns, axis=1)
         for where, chosen, data, offsets in parts(block, space, lanes, read(block)[lanes], width * count):
             who = lanes[chosen]
@@ -224,7 +224,7 @@ def atomic(instruction: Instruction, words: Words) -> Effect:
         lanes = np.flatnonzero(mask)
         if lanes.size == 0:
             return
-        given = [np.broadcast_to(each(block), block.lanes.shape)[lanes] for each in readers]
+        given = [each_lane(block, each(block))[lanes] for each in readers]
         before = np.zeros(block.lanes.size, kind.dtype)
         for where, chosen, data, offsets in parts(block, space, lanes, read(block)[lanes], kind.bits // 8):
             who = lanes[chosen]
@@ -286,7 +286,7 @@ def copy_async(instruction: Instruction, words: Words) -> Effect:
 def _sizes(block: Block, read: Reader | None, lanes: np.ndarray, total: int) -> np.ndarray:
     if read is None:
         return np.full(lanes.size, total)
-    sizes = np.broadcast_to(read(block), block.lanes.shape)[lanes].astype(np.int64)
+    sizes = each_lane(block, read(block))[lanes].astype(np.int64)
     if (sizes > total).any():
         raise NotImplementedError(f"a source size above {total}, {block.where()}")
     return sizes

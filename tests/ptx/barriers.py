@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tests.ptx.block import WARP, Block, Reader, lane_bits, reader
+from tests.ptx.block import WARP, Block, Reader, each_lane, lane_bits, reader
 from tests.ptx.errors import BarrierMisuse, Divergence
 from tests.ptx.ordering import Sent
 from tests.ptx.parser import Instruction, Integer, Sink
@@ -133,7 +133,7 @@ class NamedBarriers:
                 raise Divergence(f"threads of a warp wait at several aligned barriers, {self._block.where()}")
 
     def _uniform(self, read: Reader, running: np.ndarray) -> int:
-        values = np.broadcast_to(read(self._block), running.shape)[running]
+        values = each_lane(self._block, read(self._block))[running]
         if (values != values[0]).any():
             raise self._block.divergence("threads name different barriers")
         return int(values[0])

@@ -287,6 +287,11 @@ def _packed(value: np.ndarray, kind: Type, dtype: np.dtype) -> np.ndarray:
     return value.view(dtype)
 
 
+def each_lane(block: Block, value: np.ndarray) -> np.ndarray:
+    """An operand with an element a lane, where it may have one for all."""
+    return value if value.shape == block.lanes.shape else np.broadcast_to(value, block.lanes.shape)
+
+
 def warps_of(values: np.ndarray) -> np.ndarray:
     """An array with an element a thread as (warp, lane)."""
     return values.reshape(-1, WARP)
@@ -297,11 +302,16 @@ def lane_bits(mask: np.ndarray) -> np.ndarray:
     return np.bitwise_or.reduce(warps_of(mask).astype(np.uint32) << np.arange(WARP, dtype=np.uint32), axis=1)
 
 
+_ALL_LANES = np.uint32(0xFFFFFFFF)
+
+
 def require_lanes(block: Block, mask: np.ndarray, members: np.ndarray) -> None:
     """Each lane that runs names itself and all names of a warp agree; every lane named runs, but those that ended.
 
     PTX ISA, "shfl.sync" and its like: the instruction waits for all threads of the mask that have not exited.
     """
+    if mask.all() and (members == _ALL_LANES).all():
+        return
     running = lane_bits(mask)
     ended = lane_bits(block.finished)
     named = warps_of(np.broadcast_to(members, mask.shape))
@@ -324,7 +334,7 @@ def address_of(operand: Operand, instruction: Instruction) -> Reader:
     offset = np.int64(operand.offset)
 
     def read(block: Block) -> np.ndarray:
-        return np.broadcast_to(base(block).astype(np.int64) + offset, block.lanes.shape)
+        return each_lane(block, base(block).astype(np.int64) + offset)
 
     return read
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tests.ptx.block import Block, reader, writer
+from tests.ptx.block import Block, each_lane, reader, writer
 from tests.ptx.parser import Instruction
 from tests.ptx.words import Words
 
@@ -28,7 +28,7 @@ def extended(instruction: Instruction, words: Words) -> Callable[[Block, np.ndar
     write = writer(target, name, instruction)
 
     def run(block: Block, mask: np.ndarray) -> None:
-        first, second = (np.broadcast_to(each(block), block.lanes.shape) for each in read)
+        first, second = (each_lane(block, each(block)) for each in read)
         carried = block.carry.astype(first.dtype) if reads else np.zeros_like(first)
         if subtracts:
             between = first - second

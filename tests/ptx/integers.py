@@ -153,6 +153,8 @@ def permute(words: Words) -> Pure:
     words.take_type(("b32",))
 
     def compute(a: np.ndarray, b: np.ndarray, selector: np.ndarray) -> np.ndarray:
+        if mode == "index" and selector.size == 1 and not int(selector[0]) & 0x8888:
+            return _permuted(a, b, int(selector[0]))
         both = (b.astype(np.uint64) << np.uint64(32)) | a
         result = np.zeros(np.broadcast_shapes(both.shape, selector.shape), np.uint32)
         for position in range(4):
@@ -164,6 +166,14 @@ def permute(words: Words) -> Pure:
         return result
 
     return Pure(("b32",), ("b32", "b32", "u32"), compute)
+
+
+def _permuted(a: np.ndarray, b: np.ndarray, selector: int) -> np.ndarray:
+    """prmt by a constant that repeats no sign."""
+    both = np.empty((max(a.size, b.size), 2), np.uint32)
+    both[:, 0], both[:, 1] = a, b
+    choice = [selector >> 4 * position & 7 for position in range(4)]
+    return np.ascontiguousarray(both.view(np.uint8)[:, choice]).view(np.uint32)[:, 0]
 
 
 def _byte_choice(mode: str, selector: np.ndarray, position: int) -> np.ndarray:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tests.ptx.access import Effect, parts
-from tests.ptx.block import WARP, Block, address_of, reader, require_lanes, vector_items, writer
+from tests.ptx.block import WARP, Block, address_of, each_lane, reader, require_lanes, vector_items, writer
 from tests.ptx.descriptors import ELEMENTS
 from tests.ptx.formats import TYPES, narrowed
 from tests.ptx.memory import gather, scatter
@@ -124,7 +124,7 @@ def _fragment(
         raise NotImplementedError(f"line {instruction.line}: {instruction.text}: registers of a fragment")
 
     def read(block: Block) -> np.ndarray:
-        columns = [np.broadcast_to(each(block), block.lanes.shape) for each in readers]
+        columns = [each_lane(block, each(block)) for each in readers]
         values = np.stack(columns, axis=1)
         if name == "tf32":
             # The last 13 bits of a tf32 operand are not looked at ("Alternate floating-point data formats").
@@ -212,7 +212,7 @@ def store_matrix(instruction: Instruction, words: Words) -> Effect:
         block.counts.add_shared(instruction.line, naming, offsets, 16)
         matrices = np.zeros((block.lanes.size // WARP, 4, 8, 4), np.uint32)
         for number, each in enumerate(readers):
-            matrices[:, number] = np.broadcast_to(each(block), block.lanes.shape).reshape(-1, 8, 4)
+            matrices[:, number] = each_lane(block, each(block)).reshape(-1, 8, 4)
         rows = matrices.view(np.uint16)
         if transposed:
             rows = rows.swapaxes(2, 3)

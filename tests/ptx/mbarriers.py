@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tests.ptx.block import Block, Reader, Retry, address_of, reader, writer
+from tests.ptx.block import Block, Reader, Retry, address_of, each_lane, reader, writer
 from tests.ptx.errors import BarrierMisuse
 from tests.ptx.memory import SHARED_BASE
 from tests.ptx.ordering import Sent
@@ -207,7 +207,7 @@ def lanes_of(mask: np.ndarray) -> list[int]:
 
 
 def values_of(block: Block, read: Reader) -> np.ndarray:
-    return np.broadcast_to(read(block), block.lanes.shape)
+    return each_lane(block, read(block))
 
 
 def _init(instruction: Instruction, words: Words) -> Effect:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tests.ptx.block import Block, reader, writer
+from tests.ptx.block import Block, each_lane, reader, writer
 from tests.ptx.formats import TYPES
 from tests.ptx.parser import Instruction, Sink, Vector
 from tests.ptx.words import Pure, Words
@@ -42,7 +42,7 @@ def _pack(instruction: Instruction, words: Words, name: str) -> Effect:
     write = writer(target, name, instruction)
 
     def effect(block: Block, mask: np.ndarray) -> None:
-        columns = [np.broadcast_to(read(block), block.lanes.shape) for read in readers]
+        columns = [each_lane(block, read(block)) for read in readers]
         write(block, mask, np.stack(columns, axis=1).view(TYPES[name].dtype)[:, 0])
 
     return effect

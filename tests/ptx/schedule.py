@@ -63,6 +63,8 @@ class BlockRun:
     def _lacks_lanes(self, mask: np.ndarray, warps_together: int) -> bool:
         """Whether other lanes of the same warps, or warpgroups, may still come."""
         possible = ~self._block.finished & (warps_together > 1 or ~self._waiting)
+        if np.array_equal(mask, possible):
+            return False
         running, possible = (_by_groups(each, warps_together * WARP) for each in (mask, possible))
         return bool((running.any(axis=1) & (running != possible).any(axis=1)).any())
 
@@ -169,4 +171,5 @@ class BlockRun:
 
 
 def _by_groups(mask: np.ndarray, threads: int) -> np.ndarray:
-    return np.pad(mask, (0, -mask.size % threads)).reshape(-1, threads)
+    missing = -mask.size % threads
+    return (np.pad(mask, (0, missing)) if missing else mask).reshape(-1, threads)

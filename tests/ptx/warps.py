@@ -1,6 +1,7 @@
 """Instructions of a whole warp: shfl, vote, match, redux, activemask (PTX ISA, under their names)."""
 
 from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
 
@@ -21,6 +22,22 @@ def _every(block: Block, read: Reader) -> np.ndarray:
     return warps_of(np.ascontiguousarray(np.broadcast_to(read(block), block.lanes.shape)))
 
 
+def _sources(mode: str, b: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The lane that each lane of shfl reads, and whether it is inside of its segment: (warp, lane), or one warp's."""
+    b, c = ((each.reshape(-1, WARP) if each.size > 1 else each).astype(np.int64) for each in (b, c))
+    b, clamp, segment = b & 31, c & 31, (c >> 8) & 31
+    low = _LANES & segment
+    high = low | (clamp & ~segment)
+    source = {"up": _LANES - b, "down": _LANES + b, "bfly": _LANES ^ b, "idx": low | (b & ~segment)}[mode]
+    inside = source >= high if mode == "up" else source <= high
+    return np.where(inside, source, _LANES), inside
+
+
+@lru_cache(maxsize=512)
+def _constant_sources(mode: str, b: np.integer, c: np.integer) -> tuple[np.ndarray, np.ndarray]:
+    return _sources(mode, np.array([b]), np.array([c]))
+
+
 def shuffle(instruction: Instruction, words: Words) -> Effect:
     """shfl.sync.mode.b32 d|p, a, b, c, members: c holds the segment's mask (bits 8 to 12) and its clamp."""
     words.take_type(("b32",))
@@ -33,20 +50,15 @@ def shuffle(instruction: Instruction, words: Words) -> Effect:
 
     def effect(block: Block, mask: np.ndarray) -> None:
         require_lanes(block, mask, readers[3](block))
-        values, b, c = (_every(block, read) for read in readers[:3])
-        b, clamp, segment = b.astype(np.int64) & 31, c.astype(np.int64) & 31, (c.astype(np.int64) >> 8) & 31
-        low = _LANES & segment
-        high = low | (clamp & ~segment)
-        source = {"up": _LANES - b, "down": _LANES + b, "bfly": _LANES ^ b, "idx": low | (b & ~segment)}[mode]
-        inside = source >= high if mode == "up" else source <= high
-        source = np.where(inside, source, _LANES)
-        running = warps_of(mask)
-        silent = running & ~np.take_along_axis(running, source, axis=1)
+        values, b, c = (read(block) for read in readers[:3])
+        source, inside = _sources(mode, b, c) if b.size > 1 or c.size > 1 else _constant_sources(mode, b[0], c[0])
+        place = (source + block.lanes[::WARP, None]).reshape(-1)
+        silent = mask & ~mask[place]
         if silent.any():
-            thread = int(np.argmax(silent.reshape(-1)))
-            raise block.divergence(f"thread {thread} reads lane {source.reshape(-1)[thread]}, which does not run")
-        write(block, mask, np.take_along_axis(values, source, axis=1).reshape(-1))
-        write_valid(block, mask, inside.reshape(-1))
+            thread = int(np.argmax(silent))
+            raise block.divergence(f"thread {thread} reads lane {place[thread] % WARP}, which does not run")
+        write(block, mask, values[place] if values.size > 1 else values)
+        write_valid(block, mask, np.broadcast_to(inside, (place.size // WARP, WARP)).reshape(-1))
 
     return effect
 

@@ -2,6 +2,7 @@
 
     python -m tests.interop.onnx.suite --kind node --match attention
     python -m tests.interop.onnx.suite --target grid:blackhole --every 15
+    python -m tests.interop.onnx.suite --target cuda:sm_90a --every 15
 
 Tests run in a process of their own, which is started again where one kills it. Without options the table of
 support is written to `docs/reference/onnx.md`.
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.interop.onnx.cases import KINDS, Outcome, cases, run_case
-from tests.interop.targets import CPU, STATES, short
+from tests.interop.targets import CPU, STATES, running, short
 
 _SECONDS_PER_TEST = 120
 _PAGE = Path(__file__).parents[3] / "docs" / "reference" / "onnx.md"
@@ -31,7 +32,7 @@ def main() -> None:
     parser.add_argument("--kind", choices=KINDS, action="append", help="all kinds by default")
     parser.add_argument("--match", default="", help="a regular expression for the names of tests")
     parser.add_argument("--verbose", action="store_true", help="print each test that does not pass")
-    parser.add_argument("--target", default=CPU, help="such as grid:wormhole; cpu by default")
+    parser.add_argument("--target", default=CPU, help="grid:wormhole, cuda:sm_90a (emulated), ...; cpu by default")
     parser.add_argument("--every", type=int, default=1, help="of how many tests one is run")
     given = parser.parse_args()
     found: dict[str, list[Outcome]] = {}
@@ -54,8 +55,9 @@ def _loaded(kind: str) -> dict[str, Any]:
 
 def _work(kind: str, target: str, connection: Any) -> None:
     loaded = _loaded(kind)
-    while True:
-        connection.send(run_case(loaded[connection.recv()], target))
+    with running(target):
+        while True:
+            connection.send(run_case(loaded[connection.recv()], target))
 
 
 def _run(kind: str, given: argparse.Namespace) -> Iterator[Outcome]:

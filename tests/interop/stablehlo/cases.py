@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 
 import tilewright as tw
-from tests.interop.targets import CPU, is_near, outcome_of
+from tests.interop.targets import CPU, is_grid, is_near, outcome_of
 from tilewright.frontend.trace import digest
 
 # Relative and absolute tolerances, in steps of the type around 1: XLA and we round sums in different orders.
@@ -72,7 +72,7 @@ def run_case(case: Case, target: str = CPU) -> Outcome:
             return Outcome(case.name, "wrong", "the two forms of the text give different programs", operations)
         result = model(*leaves)
         results = [result] if len(model.outputs) == 1 else list(result)
-        difference = compared(results, expected, case.steps) if target == CPU else _far(results, expected)
+        difference = _far(results, expected) if is_grid(target) else compared(results, expected, case.steps)
     except Exception as error:
         return Outcome(case.name, *outcome_of(error, target), operations)
     return Outcome(case.name, "wrong" if difference else "passed", difference, operations)

@@ -15,15 +15,20 @@ import time
 from tests.interop.stablehlo.cases import run_case
 from tests.interop.stablehlo.mesh_cases import outcomes
 from tests.interop.stablehlo.table import all_cases
-from tests.interop.targets import CPU, short
+from tests.interop.targets import CPU, running, short
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--match", default="", help="a regular expression for the names of cases")
-    parser.add_argument("--target", default=CPU, help="such as grid:wormhole; cpu by default")
+    parser.add_argument("--target", default=CPU, help="grid:wormhole, cuda:sm_90a (emulated), ...; cpu by default")
     parser.add_argument("--every", type=int, default=1, help="of how many cases one is run")
     given = parser.parse_args()
+    with running(given.target):
+        _count(given)
+
+
+def _count(given: argparse.Namespace) -> None:
     start = time.perf_counter()
     counts: collections.Counter[str] = collections.Counter()
     cases = [case for case in all_cases() if re.search(given.match, case.name)][:: given.every]
