@@ -62,7 +62,7 @@ def test_parts_of_any_shape(in_parts: None, chip: str, dtype: str, rows: int, co
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("types", TYPES)
 def test_parts_of_operands_of_8_bits(in_parts: None, types: str, order: str) -> None:
-    a, b, expected = operands(types, order, (48, 32, 272))
+    a, b, expected = operands(types, order, (48, 16, 208))
     np.testing.assert_array_equal(run(product(types, order), a, b, chip="sm_90a"), expected)
 
 
