@@ -132,6 +132,7 @@ def tile_to_cores(buffers: int | None = None, movers: int = 2, keeps_arrays: boo
     from tilewright.passes.tile_expand_parities import TileExpandParitiesPass
     from tilewright.passes.tile_expand_top_k import TileExpandTopKPass
     from tilewright.passes.tile_lower_to_cores import TileLowerToCoresPass
+    from tilewright.passes.tile_share_loads import TileShareLoadsPass
     from tilewright.passes.tile_store_arrays import TileStoreArraysPass
     from tilewright.passes.tile_store_choices import TileStoreChoicesPass
 
@@ -142,6 +143,7 @@ def tile_to_cores(buffers: int | None = None, movers: int = 2, keeps_arrays: boo
         TileExpandIntegerProductsPass(),  # the matrix unit multiplies floats: integers digit by digit
         TileExpandParitiesPass(),  # bools are stored as numbers: whether an odd number of them holds is a count
         TileExpandTopKPass(),  # the largest elements are the first ones of a sort
+        TileShareLoadsPass(),  # a queue for each load: equal ones are one
         TileStoreChoicesPass(),  # both branches of a choice are computed
         TileLowerToCoresPass(buffers or 2, movers),  # points to cores, tiles to pages in queues, sections of registers
         ScheduledFinishProductsPass(buffers is None),  # when it is known what follows products

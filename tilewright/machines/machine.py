@@ -167,6 +167,12 @@ class Machine:
     residency: Residency | None = None
     grid: CoreGrid | None = None
 
+    @property
+    def most_windows(self) -> int | None:
+        """How many arrays, and windows of them, a fused kernel may read and store: three of four of a core's queues, as
+        what it computes takes some too; None where windows take nothing but addresses."""
+        return None if self.grid is None else self.grid.queues * 3 // 4
+
     def matrix_atom(self, left: DType, right: DType, accumulator: DType, depth: int) -> MatrixAtom | None:
         """The instruction that multiplies matrices of these types, where there is one and the depth is made of its
         steps."""

@@ -111,8 +111,9 @@ def _fuse_block(unit: Unit, block: Block) -> None:
             if other is None or other is group_of[op]:
                 continue
             own = group_of[op]
-            continues = own.ops == {op} and _continues(order, op, other)
-            reason = None if continues else _refusal(order, own, other, members_of)
+            windows = unit.machine.most_windows
+            continues = own.ops == {op} and _continues(order, op, other, windows)
+            reason = None if continues else _refusal(order, own, other, members_of, windows)
             subject = f"{describe([producer])} into {describe([op])} at {where(op)}"
             unit.remarks.append(
                 Remark("array-fuse-loops", subject, "not fused" if reason else "fused", reason or "computed once")
@@ -157,7 +158,7 @@ def _producers(op: Operation) -> list[Operation]:
     return list(found)
 
 
-def _continues(order: BlockOrder, op: Operation, producer: _Group) -> bool:
+def _continues(order: BlockOrder, op: Operation, producer: _Group, most_windows: int | None) -> bool:
     """Whether an operation plainly continues a group, so that nothing needs to be proven of what they make together:
     all operations work element by element on one shape, and all that this one reads is theirs or there before them."""
     members = producer.ops | {op}
@@ -174,7 +175,7 @@ def _continues(order: BlockOrder, op: Operation, producer: _Group) -> bool:
         if not is_there and owner not in inline:
             return False
     every = members | set(inline_closure((o for member in members for o in member.operands), order.block))
-    return _array_count(every, _roots(order, members, every)) <= MOST_ARRAYS
+    return _too_many(members, every, _roots(order, members, every), most_windows) is None
 
 
 def _roots(order: BlockOrder, merged: set[Operation], every: set[Operation]) -> list[Operation]:
@@ -182,13 +183,25 @@ def _roots(order: BlockOrder, merged: set[Operation], every: set[Operation]) -> 
     return [op for op in merged if any(in_block(u, order.block) not in every for r in op.results for u in users(r))]
 
 
-def _array_count(every: set[Operation], roots: list[Operation]) -> int:
-    """How many arrays a group reads and stores."""
-    return len({o for op in every for o in op.operands if o.owner not in every}) + len(roots)
+def _too_many(
+    members: set[Operation], every: set[Operation], roots: list[Operation], most_windows: int | None
+) -> str | None:
+    """Why a group reads and stores more arrays, or windows of them, than a kernel may; None where it does not."""
+    arrays = {o for op in every for o in op.operands if o.owner not in every}
+    if len(arrays) + len(roots) > MOST_ARRAYS:
+        return f"the group would read and store more than {MOST_ARRAYS} arrays"
+    windows = {o for op in members for o in op.operands if o.owner not in members}
+    if most_windows is not None and len(windows) + len(roots) > most_windows:
+        return f"the group would read and store more than {most_windows} windows of arrays"
+    return None
 
 
 def _refusal(
-    order: BlockOrder, consumer: _Group, producer: _Group, groups: Mapping[Operation, set[Operation]]
+    order: BlockOrder,
+    consumer: _Group,
+    producer: _Group,
+    groups: Mapping[Operation, set[Operation]],
+    most_windows: int | None,
 ) -> str | None:
     """Why two of the groups must not merge, or None."""
     merged = consumer.ops | producer.ops
@@ -196,8 +209,9 @@ def _refusal(
         return f"the group would have more than {LARGEST_GROUP} operations"
     every = merged | set(inline_closure((o for op in merged for o in op.operands), order.block))
     roots = _roots(order, merged, every)
-    if _array_count(every, roots) > MOST_ARRAYS:
-        return f"the group would read and store more than {MOST_ARRAYS} arrays"
+    too_many = _too_many(merged, every, roots, most_windows)
+    if too_many:
+        return too_many
     space, problem = _space(merged, roots)
     problem = problem or _recomputes(merged, roots, space)
     if problem:

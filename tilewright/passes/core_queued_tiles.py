@@ -41,6 +41,7 @@ from tilewright.passes.core_sections import (
     padding_of,
     page_at,
     plan_of,
+    read_again,
     replaced,
     spilled,
 )
@@ -379,6 +380,8 @@ class QueuedTiles(LoadedTiles):
         spills: list[SSAValue] = []
         outer, rows, columns = page_counts(shape, form)
         pages, page = {"pages": outer * rows * columns}, page_at(shape, form)
+        if plan_of(root).registers > self._registers:
+            root = read_again(root)
         while plan_of(root).registers > self._registers:
             node = spilled(root, self._registers)
             queue = self.threads.queue(node.carrier.name, pages["pages"], "spill")

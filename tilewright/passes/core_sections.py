@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
@@ -379,15 +379,29 @@ def replaced(root: Node, node: Node, other: Node) -> Node:
     """A graph with another node in the place of one."""
     memo: dict[Node, Node] = {node: other}
     for each in producers_first([root], lambda inner: inner.operands, memo):
-        if isinstance(each, Apply):
-            memo[each] = Apply(each.fn, tuple(memo[argument] for argument in each.arguments), each.carrier)
-        elif isinstance(each, Convert):
-            memo[each] = Convert(memo[each.source], each.to, each.carrier)
-        elif isinstance(each, Bits):
-            memo[each] = Bits(memo[each.source], each.carrier)
-        else:
-            memo[each] = each
+        memo[each] = _with_operands(each, [memo[operand] for operand in each.operands])
     return memo[root]
+
+
+def read_again(root: Node) -> Node:
+    """A graph that reads pages anew for each use, so that no register holds one from its first use to its last."""
+    memo: dict[Node, Node] = {}
+    for each in producers_first([root], lambda inner: inner.operands):
+        operands = [replace(o) if isinstance(o, Read) else memo[o] for o in each.operands]
+        memo[each] = _with_operands(each, operands)
+    return memo[root]
+
+
+def _with_operands(node: Node, operands: Sequence[Node]) -> Node:
+    match node:
+        case Apply():
+            return Apply(node.fn, tuple(operands), node.carrier)
+        case Convert():
+            return Convert(operands[0], node.to, node.carrier)
+        case Bits():
+            return Bits(operands[0], node.carrier)
+        case _:
+            return node
 
 
 def _nodes_of(root: Node) -> list[Node]:

@@ -1,0 +1,44 @@
+"""Kernels that read more windows of arrays than a core has queues."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tests.cores.compiling import MACHINES
+
+
+@tw.kernel
+def powers(x: tw.In["N M"], y: tw.Out["N"], *, n: int = 3):
+    """The third power of the sum of `n` columns, each product of columns by itself."""
+    for i in tw.grid(y, 16):
+        total = tw.zeros((16,), tw.f32)
+        for a in range(n):
+            for b in range(n):
+                for c in range(n):
+                    total = total + x[i, a] * x[i, b] * x[i, c]
+        y[i] = total
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_equal_loads_of_a_kernel_are_one(machine: str) -> None:
+    x = np.random.default_rng(0).integers(-3, 4, (40, 3)).astype(np.float32)
+    y = np.empty(40, np.float32)
+    powers.lower(x, y, n=3).compile(f"grid:{machine}")(x, y)
+    np.testing.assert_array_equal(y, x.sum(axis=1) ** 3)
+
+
+def windows(x: Any) -> Any:
+    return sum(x[i : i + 16, j : j + 16] for i in range(0, 48, 8) for j in range(0, 48, 8))
+
+
+def test_windows_of_one_array_are_added_up_in_several_kernels() -> None:
+    x = np.random.default_rng(0).integers(-9, 10, (64, 64)).astype(np.float32)
+    program = tw.jit(windows).lower(x).compile("grid:wormhole")
+    np.testing.assert_array_equal(program(x), windows(x))
+    assert "more than 24 windows of arrays" in program.explain()
+    # A window takes nothing but an address on a cpu.
+    assert "windows of arrays" not in tw.jit(windows).lower(x).compile("cpu").explain()

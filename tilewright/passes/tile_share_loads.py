@@ -1,0 +1,80 @@
+"""Equal loads of an array that a kernel only reads are one: each takes a queue of the core.
+
+Loads that a product multiplies stay apart: a product takes its operands from queues in an order of its own.
+
+Before:
+    func.func @main(%x: tensor<32x32xf32>) -> tensor<32x32xf32> {
+      %y = array.call(%x) {callee = "square"} : tensor<32x32xf32>
+      func.return %y : tensor<32x32xf32>
+    }
+    tile.kernel() {sym_name = "square", grid = array<i64>, effects = ["in", "out"]} do {
+    ^bb0(%x: !tile.ref<tensor<32x32xf32>>, %y: !tile.ref<tensor<32x32xf32>>):
+      %a = tile.load(%x) {map = affine_map<(d0, d1) -> (d0, d1)>} : tensor<32x32xf32>
+      %b = tile.load(%x) {map = affine_map<(d0, d1) -> (d0, d1)>} : tensor<32x32xf32>
+      %c = tile.map(%a, %b) {fn = "multiply"} : tensor<32x32xf32>
+      tile.store(%c, %y) {map = affine_map<(d0, d1) -> (d0, d1)>}
+      tile.yield()
+    }
+After:
+    func.func @main(%x: tensor<32x32xf32>) -> tensor<32x32xf32> {
+      %y = array.call(%x) {callee = "square"} : tensor<32x32xf32>
+      func.return %y : tensor<32x32xf32>
+    }
+    tile.kernel() {sym_name = "square", grid = array<i64>, effects = ["in", "out"]} do {
+    ^bb0(%x: !tile.ref<tensor<32x32xf32>>, %y: !tile.ref<tensor<32x32xf32>>):
+      %a = tile.load(%x) {map = affine_map<(d0, d1) -> (d0, d1)>} : tensor<32x32xf32>
+      %c = tile.map(%a, %a) {fn = "multiply"} : tensor<32x32xf32>
+      tile.store(%c, %y) {map = affine_map<(d0, d1) -> (d0, d1)>}
+      tile.yield()
+    }
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from xdsl.ir import Block, SSAValue
+
+from tilewright.dialects import tile
+from tilewright.passes.base import Unit
+
+
+@dataclass(frozen=True)
+class TileShareLoadsPass:
+    name: ClassVar[str] = "tile-share-loads"
+
+    def apply(self, unit: Unit) -> None:
+        for kernel in unit.timed_kernels(self.name):
+            pairs = zip(kernel.refs, kernel.effect_names, strict=True)
+            read_only: set[SSAValue] = {ref for ref, effect in pairs if effect == tile.IN}
+            for block in {op.parent_block(): None for op in kernel.walk() if isinstance(op, tile.LoadOp)}:
+                if block is not None:
+                    _share(block, read_only)
+
+
+def _share(block: Block, read_only: set[SSAValue]) -> None:
+    known: dict[Hashable, tile.LoadOp] = {}
+    for op in list(block.ops):
+        if not isinstance(op, tile.LoadOp) or op.source not in read_only or _is_multiplied(op):
+            continue
+        first = known.setdefault((op.source, tuple(op.symbols), op.map, op.fill, op.result.type), op)
+        if first is not op:
+            op.result.replace_all_uses_with(first.result)
+            op.detach()
+            op.erase()
+
+
+def _is_multiplied(op: tile.LoadOp) -> bool:
+    """Whether a product reads what is loaded, or a transpose of it."""
+    pending, seen = [op.result], set[SSAValue]()
+    while pending:
+        value = pending.pop()
+        seen.add(value)
+        for use in value.uses:
+            if isinstance(use.operation, tile.DotOp):
+                return True
+            if isinstance(use.operation, tile.TransposeOp | tile.ReshapeOp | tile.CastOp):
+                pending.extend(r for r in use.operation.results if r not in seen)
+    return False
