@@ -34,6 +34,7 @@ def main() -> None:
     parser.add_argument("--verbose", action="store_true", help="print each test that does not pass")
     parser.add_argument("--target", default=CPU, help="grid:wormhole, cuda:sm_90a (emulated), ...; cpu by default")
     parser.add_argument("--every", type=int, default=1, help="of how many tests one is run")
+    parser.add_argument("--first", type=int, default=0, help="the number of the first one")
     given = parser.parse_args()
     found: dict[str, list[Outcome]] = {}
     for kind in given.kind or KINDS:
@@ -62,7 +63,7 @@ def _work(kind: str, target: str, connection: Any) -> None:
 
 def _run(kind: str, given: argparse.Namespace) -> Iterator[Outcome]:
     context = multiprocessing.get_context("fork")
-    names = [name for name in _loaded(kind) if re.search(given.match, name)][:: given.every]
+    names = [name for name in _loaded(kind) if re.search(given.match, name)][given.first :: given.every]
     process, here = None, None
     for name in names:
         if process is None:

@@ -23,6 +23,7 @@ def main() -> None:
     parser.add_argument("--match", default="", help="a regular expression for the names of cases")
     parser.add_argument("--target", default=CPU, help="grid:wormhole, cuda:sm_90a (emulated), ...; cpu by default")
     parser.add_argument("--every", type=int, default=1, help="of how many cases one is run")
+    parser.add_argument("--first", type=int, default=0, help="the number of the first one")
     given = parser.parse_args()
     with running(given.target):
         _count(given)
@@ -31,7 +32,7 @@ def main() -> None:
 def _count(given: argparse.Namespace) -> None:
     start = time.perf_counter()
     counts: collections.Counter[str] = collections.Counter()
-    cases = [case for case in all_cases() if re.search(given.match, case.name)][:: given.every]
+    cases = [case for case in all_cases() if re.search(given.match, case.name)][given.first :: given.every]
     table = (run_case(case, given.target) for case in cases)
     reasons: collections.Counter[str] = collections.Counter()
     for outcome in itertools.chain(table, outcomes(given.match) if given.target == CPU else ()):
