@@ -36,6 +36,7 @@ from tilewright.frontend.pyast_values import (
     TileValue,
     as_affine,
     is_flag,
+    number_of,
 )
 
 MAX_INLINE_DEPTH = 32
@@ -224,6 +225,7 @@ class Expressions(ABC):
             return self.python(node, python, left, right)
         if fn == "matmul":
             return self.at(node, functions.call_handler, self.b, "dot", [left, right], {})
+        left, right = (o if isinstance(o, TRACED) else self.python(node, number_of, o) for o in (left, right))
         for operand in (left, right):
             if not isinstance(operand, (*TRACED, bool, int, float, np.generic)):
                 message = f"`{text}` of a tile and a {type(operand).__name__}"

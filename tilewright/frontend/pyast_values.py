@@ -292,3 +292,9 @@ class Steps:
     @property
     def trips(self) -> int:
         return -(-self.extent // self.block)
+
+
+def number_of(value: Any) -> Any:
+    """An array without axes, of any library, as a NumPy number; anything else as it is."""
+    is_array = not isinstance(value, np.generic) and hasattr(value, "__array__")
+    return np.asarray(value)[()] if is_array and tuple(getattr(value, "shape", (0,))) == () else value

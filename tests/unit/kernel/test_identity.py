@@ -381,3 +381,22 @@ def make(factor):
     x = np.ones(6, np.float32)
     np.testing.assert_array_equal(names["scale"](x), x * 3)
     np.testing.assert_array_equal(names["make"](5)(x), x * 5)
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_elements_of_captured_arrays_are_numbers(library: str) -> None:
+    """Arrays without axes, of any library."""
+
+    def made(table: Any) -> Any:
+        @tw.kernel
+        def scaled(x: tw.In["N"], z: tw.Out["N"]):
+            for i in tw.grid(z, 16):
+                z[i] = x[i] * table[0]
+
+        return scaled
+
+    array = pytest.importorskip(library).ones
+    x = np.ones(3, np.float32)
+    assert made(array(1) * 0.12345)(x)[0] == np.float32(0.12345)
+    assert made(array(1) * 0.12349)(x)[0] == np.float32(0.12349)
+    assert made([np.array(3.0)])(x)[0] == 3
