@@ -4,6 +4,7 @@ bring are those of `python -m tests.program_size`."""
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -58,3 +59,38 @@ def test_windows_of_a_region_are_combined_by_halves() -> None:
     lowered = tw.from_jax(lambda x: jax.lax.cumlogsumexp(x, 1), x).lower(x)
     assert lowered.ir().count("log1p") < 20
     np.testing.assert_allclose(lowered.compile("cpu")(x), np.logaddexp.accumulate(x.astype(np.float64), 1), 1e-5, 1e-5)
+
+
+def test_kernels_read_through_a_limited_chain_of_views() -> None:
+    def turned(x: Any) -> Any:
+        for n in range(500):
+            x = x.T if n % 2 else x[::-1, :]
+        return x + 1
+
+    x = np.arange(64, dtype=np.float32).reshape(8, 8)
+    program = tw.jit(turned).lower(x).compile("cpu")
+    np.testing.assert_array_equal(program(x), turned(x))
+    assert program.ir("tile").count("array.call(") == 8
+
+
+@pytest.mark.parametrize(("on_scores", "on_masks"), [(400, 0), (0, 500)])
+def test_attention_after_long_chains(on_scores: int, on_masks: int) -> None:
+    """On scores, each of which reads the one before twice, and on a mask."""
+
+    def run(library: Any, softmax: Any, q: Any, mask: Any) -> Any:
+        scores = q @ q.T / 4
+        for _ in range(on_scores):
+            scores = library.minimum(scores + 0.1, scores * 0.99)
+        for n in range(on_masks):
+            mask = abs(mask) if n % 2 else mask * -0.999
+        return softmax(scores + mask) @ q
+
+    def exact(x: Any) -> Any:
+        weights = np.exp(x - x.max(axis=-1, keepdims=True))
+        return weights / weights.sum(axis=-1, keepdims=True)
+
+    generator = np.random.default_rng(0)
+    q, mask = (generator.standard_normal((16, 16), np.float32) for _ in range(2))
+    found = tw.jit(lambda q, mask: run(tw, tw.nn.softmax, q, mask), target="cpu")(q, mask)
+    expected = run(np, exact, q.astype(np.float64), mask.astype(np.float64))
+    np.testing.assert_allclose(found, expected, rtol=2e-3, atol=2e-4)

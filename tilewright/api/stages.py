@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -230,7 +230,7 @@ def leaf_type(leaf: Leaf) -> ArrayType:
     return ArrayType(shape, element_type(dtype))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Lowered:
     """A traced program. `donated` pairs inputs with the outputs that may take their memory."""
 
@@ -240,7 +240,10 @@ class Lowered:
     names: tuple[str, ...]
     donated: tuple[tuple[int, int], ...]
     target: str
-    read: Callable[..., Call] = field(repr=False)
+    read: Callable[..., Call]
+
+    def __repr__(self) -> str:
+        return f"<traced program `{self.graph.name}` for {self.target}>"
 
     def ir(self, phase: str = "array") -> str:
         """The program's text in the `array` phase; later phases belong to a compiled program.
@@ -294,13 +297,16 @@ class Lowered:
         return {numbers[name]: format for name, format in storage.items()}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Compiled:
     """A program compiled for one signature and one target."""
 
     executable: Executable
     lowered: Lowered
     target: str
+
+    def __repr__(self) -> str:
+        return f"<program `{self.lowered.graph.name}` compiled for {self.target}>"
 
     @locating
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

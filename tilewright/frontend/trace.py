@@ -24,7 +24,7 @@ class Value:
     """One array in the program. `producer` is None for a graph input."""
 
     type: ArrayType
-    producer: Node | None = None
+    producer: Node | None = field(default=None, repr=False)  # a chain of any length
     name: str | None = None
 
     @property

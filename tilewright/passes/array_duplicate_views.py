@@ -24,10 +24,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from xdsl.ir import Block
+from xdsl.ir import Block, Operation
 
 from tilewright.passes.base import Unit, blocks_of
-from tilewright.passes.fusion import in_block, is_inline
+from tilewright.passes.fusion import in_block, inline_closure, is_inline, make_group
+
+# Views that lie one behind the other, through which a kernel reads.
+MOST_VIEWS = 64
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,21 @@ class ArrayDuplicateViewsPass:
 
     def apply(self, unit: Unit) -> None:
         for block in blocks_of(unit.main):
+            _cut(block)
             _duplicate(block)
+
+
+def _cut(block: Block) -> None:
+    """Store a view of so many views, one after the other, as others may read its elements through."""
+    depths: dict[Operation, int] = {}
+    for op in list(block.ops):
+        if not is_inline(op):
+            continue
+        depth = 1 + max((depths.get(o.owner, 0) for o in op.operands if isinstance(o.owner, Operation)), default=0)
+        if depth > MOST_VIEWS:
+            group = make_group(block, {op, *inline_closure(op.operands, block)}, "loop", "a chain of views is stored")
+            depths[group] = depth = 0
+        depths[op] = depth
 
 
 def _duplicate(block: Block) -> None:

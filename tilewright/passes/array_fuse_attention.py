@@ -43,13 +43,16 @@ After:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
+from tilewright.dialects.walks import producers_first
 from tilewright.machines.machine import Machine
 from tilewright.passes.attention_masks import depends_on_positions
 from tilewright.passes.base import Remark, Unit, blocks_of, where
@@ -71,6 +74,9 @@ from tilewright.passes.lower_attention_group import (
     rounded_operands,
     smaller_attention,
 )
+
+# Operations between the products: scores that go through more are computed by kernels of their own.
+MOST_SCORE_OPERATIONS = 64
 
 
 @dataclass(frozen=True)
@@ -130,21 +136,24 @@ def _own_positions(members: set[Operation], block: Block) -> set[Operation]:
     copies: dict[SSAValue, SSAValue] = {}
     first = next(op for op in block.ops if op in members)
 
-    def own(value: SSAValue) -> SSAValue:
+    for value in producers_first((o for op in members for o in op.operands), partial(_positional_operands, members)):
         op = value.owner
-        if not isinstance(op, Operation) or value in copies or op in members or not depends_on_positions(value):
-            return copies.get(value, value)
-        copy = op.clone()
-        copy.operands = [own(o) for o in op.operands]
-        block.insert_op_before(copy, first)
-        copies[value] = copy.results[0]
-        return copy.results[0]
-
+        if isinstance(op, Operation) and op not in members and depends_on_positions(value):
+            copy = op.clone()
+            copy.operands = [copies.get(o, o) for o in op.operands]
+            block.insert_op_before(copy, first)
+            copies[value] = copy.results[0]
     for op in members:
-        op.operands = [own(o) for o in op.operands]
+        op.operands = [copies.get(o, o) for o in op.operands]
     for value in reversed(list(copies)):
         _erase_unused(value)
     return {copy.owner for copy in copies.values() if isinstance(copy.owner, Operation)}
+
+
+def _positional_operands(members: set[Operation], value: SSAValue) -> Sequence[SSAValue]:
+    """The operands of what is no member and is computed from positions."""
+    op = value.owner
+    return op.operands if isinstance(op, Operation) and op not in members and depends_on_positions(value) else ()
 
 
 def _own_repeats(parts: AttentionParts, block: Block) -> set[Operation]:
@@ -308,28 +317,25 @@ def _plain_product(op: array.ContractOp, rank: int) -> bool:
 def _score_operations(scores: SSAValue) -> tuple[array.ContractOp, set[Operation]] | None:
     """The product behind the scores and the elementwise operations between, all of one shape."""
     shape = array_type(scores).shape
+    order = list(producers_first([scores], partial(_scored_operands, shape)))
+    products = {v.owner: None for v in order if isinstance(v.owner, array.ContractOp) and array_type(v).shape == shape}
+    if len(products) != 1:
+        return None
+    (first,) = products
     between: set[Operation] = set()
-    products: set[array.ContractOp] = set()
-
-    def visit(value: SSAValue) -> None:
+    for value in order:
         op = value.owner
-        if array_type(value).shape != shape or not isinstance(op, Operation) or op in between:
-            return
-        if isinstance(op, array.ContractOp):
-            products.add(op)
-        elif isinstance(op, ELEMENTWISE):
+        if not isinstance(op, ELEMENTWISE) or array_type(value).shape != shape:
+            continue
+        if any(operand.owner is first or operand.owner in between for operand in op.operands):
             between.add(op)
-            for operand in op.operands:
-                visit(operand)
-
-    visit(scores)
-    depends = {op for op in between if any(_reaches(op, p) for p in products)}
-    return (next(iter(products)), depends) if len(products) == 1 else None
+    return (first, between) if len(between) <= MOST_SCORE_OPERATIONS else None
 
 
-def _reaches(op: Operation, target: Operation) -> bool:
-    owners = [o.owner for o in op.operands]
-    return target in owners or any(isinstance(w, ELEMENTWISE) and _reaches(w, target) for w in owners)
+def _scored_operands(shape: tuple[int, ...], value: SSAValue) -> Sequence[SSAValue]:
+    """The operands of an elementwise operation of a shape."""
+    op = value.owner
+    return op.operands if isinstance(op, ELEMENTWISE) and array_type(value).shape == shape else ()
 
 
 def attention_parts(group: array.FusedOp) -> AttentionParts:

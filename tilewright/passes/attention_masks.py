@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from xdsl.ir import Operation, SSAValue
 
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
+from tilewright.dialects.walks import producers_first
 from tilewright.passes.fusion import ELEMENTWISE, is_splat, is_unit_reshape
 
 # The comparisons as `sign * (a - b) + constant <= 0` of integers.
@@ -68,13 +69,25 @@ def causal_masks(scores: SSAValue) -> list[Causal]:
 
 def depends_on_positions(value: SSAValue) -> bool:
     """Whether an array is computed from its coordinates and nothing else, element by element."""
+    return all(_is_position(each) or _is_elementwise(each) for each in producers_first([value], _computed_from))
+
+
+def _is_position(value: SSAValue) -> bool:
     op = value.owner
-    if isinstance(op, array.IotaOp) or (isinstance(op, Operation) and is_splat(op)):
-        return True
+    return isinstance(op, array.IotaOp) or (isinstance(op, Operation) and is_splat(op))
+
+
+def _is_elementwise(value: SSAValue) -> bool:
+    """Whether an array is computed element by element, or shows another one's elements."""
+    op = value.owner
     if not isinstance(op, Operation):
         return False
-    elementwise = isinstance(op, (*ELEMENTWISE, array.BroadcastOp, array.TransposeOp)) or is_unit_reshape(op)
-    return elementwise and all(depends_on_positions(o) for o in op.operands)
+    return isinstance(op, (*ELEMENTWISE, array.BroadcastOp, array.TransposeOp)) or is_unit_reshape(op)
+
+
+def _computed_from(value: SSAValue) -> Sequence[SSAValue]:
+    op = value.owner
+    return op.operands if isinstance(op, Operation) and _is_elementwise(value) and not _is_position(value) else ()
 
 
 def _has_infinities(value: SSAValue) -> bool:
@@ -91,14 +104,23 @@ def _splat(value: SSAValue) -> float | None:
 
 def _conjuncts(condition: SSAValue) -> list[SSAValue]:
     """Conditions that all hold where `condition` does."""
-    op = condition.owner
-    if not isinstance(op, array.MapOp):
-        return [condition]
-    if op.fn.data == "bitwise_and":
-        return [part for operand in op.operands for part in _conjuncts(operand)]
-    if op.fn.data == "select" and _splat(op.operands[1]) == 1 and _splat(op.operands[2]) == 0:
-        return _conjuncts(op.operands[0])
-    return [condition]
+    found: list[SSAValue] = []
+    pending = [condition]
+    while pending:
+        value = pending.pop()
+        op = value.owner
+        if isinstance(op, array.MapOp) and op.fn.data == "bitwise_and":
+            pending.extend(reversed(op.operands))
+        elif isinstance(op, array.MapOp) and op.fn.data == "select" and _is_condition(op):
+            pending.append(op.operands[0])
+        else:
+            found.append(value)
+    return found
+
+
+def _is_condition(op: array.MapOp) -> bool:
+    """Whether a choice is its condition as a number."""
+    return _splat(op.operands[1]) == 1 and _splat(op.operands[2]) == 0
 
 
 def _causal(condition: SSAValue, choice: array.MapOp | None) -> Causal | None:
@@ -115,17 +137,32 @@ def _causal(condition: SSAValue, choice: array.MapOp | None) -> Causal | None:
 
 def _distance(condition: SSAValue) -> _Position | None:
     """What is at most 0 where a condition holds, a comparison of positions maybe seen through views."""
+    around: list[Operation] = []
     op = condition.owner
-    if isinstance(op, array.MapOp) and op.fn.data in _COMPARISONS:
-        left, right = (_position(o) for o in op.operands)
-        if left is None or right is None:
-            return None
-        sign, constant = _COMPARISONS[op.fn.data]
-        return left.plus(right, -1).times(sign).plus(_Position((0,) * len(left.coefficients), constant))
-    if not isinstance(op, array.ArrayOp) or len(op.operands) != 1:
+    while isinstance(op, array.ArrayOp) and len(op.operands) == 1 and not _compares(op):
+        around.append(op)
+        op = op.operands[0].owner
+    found = _compared(op) if isinstance(op, array.MapOp) and _compares(op) else None
+    while found is not None and around:
+        found = _behind(around.pop(), found)
+    return found
+
+
+def _compares(op: Operation) -> bool:
+    return isinstance(op, array.MapOp) and op.fn.data in _COMPARISONS
+
+
+def _compared(op: array.MapOp) -> _Position | None:
+    left, right = (_position(o) for o in op.operands)
+    if left is None or right is None:
         return None
-    inner = _distance(op.operands[0])
-    if inner is None or not isinstance(op, array.MapOp):
+    sign, constant = _COMPARISONS[op.fn.data]
+    return left.plus(right, -1).times(sign).plus(_Position((0,) * len(left.coefficients), constant))
+
+
+def _behind(op: Operation, inner: _Position) -> _Position | None:
+    """The distance of a view of a condition, or of its negation, given the condition's."""
+    if not isinstance(op, array.MapOp):
         return _viewed(op, inner)
     if op.fn.data != "bitwise_not":
         return None
@@ -134,39 +171,49 @@ def _distance(condition: SSAValue) -> _Position | None:
 
 def _position(value: SSAValue) -> _Position | None:
     """An array as a linear expression of its coordinates."""
-    found = _computed(value)
-    return found if found is not None and found.fits(value) else None
+    found: dict[SSAValue, _Position | None] = {}
+    for each in producers_first([value], _computed_from, found):
+        position = _computed(each, found)
+        found[each] = position if position is not None and position.fits(each) else None
+    return found[value]
 
 
-def _computed(value: SSAValue) -> _Position | None:
+def _computed(value: SSAValue, found: Mapping[SSAValue, _Position | None]) -> _Position | None:
+    """The same without regard to its type, given the positions of what it is computed from."""
     op, rank = value.owner, array_type(value).rank
     if isinstance(op, array.IotaOp):
         axis = op.attributes_of()["axis"]
         return _Position(tuple(int(d == axis) for d in range(rank)), 0)
-    if isinstance(op, array.ConstantOp):
+    if isinstance(op, Operation) and is_splat(op):
         number = _splat(value)
         return _Position((0,) * rank, int(number)) if number is not None and number == int(number) else None
-    if not isinstance(op, array.ArrayOp) or not op.operands:
+    if not isinstance(op, array.ArrayOp) or not _is_elementwise(value):
         return None
-    if not isinstance(op, array.MapOp):
-        inner = _position(op.operands[0])
-        return inner if isinstance(op, array.CastOp) else _viewed(op, inner)
-    parts = [_position(o) for o in op.operands]
+    parts = [found[o] for o in op.operands]
     known = [p for p in parts if p is not None]
-    if len(known) != len(parts) or op.fn.data not in ("add", "subtract", "negative", "multiply"):
+    if len(known) != len(parts):
         return None
-    if op.fn.data == "negative":
-        return known[0].times(-1)
-    if op.fn.data != "multiply":
-        return known[0].plus(known[1], 1 if op.fn.data == "add" else -1)
-    factors = sorted(known, key=lambda p: any(p.coefficients))
+    return _mapped(op.fn.data, known) if isinstance(op, array.MapOp) else _shown(op, known[0])
+
+
+def _shown(op: Operation, inner: _Position) -> _Position | None:
+    return inner if isinstance(op, array.CastOp) else _viewed(op, inner)
+
+
+def _mapped(fn: str, parts: Sequence[_Position]) -> _Position | None:
+    """A function of positions, where it is linear."""
+    if fn == "negative":
+        return parts[0].times(-1)
+    if fn in ("add", "subtract"):
+        return parts[0].plus(parts[1], 1 if fn == "add" else -1)
+    if fn != "multiply":
+        return None
+    factors = sorted(parts, key=lambda p: any(p.coefficients))
     return None if any(factors[0].coefficients) else factors[1].times(factors[0].constant)
 
 
-def _viewed(op: Operation, inner: _Position | None) -> _Position | None:
+def _viewed(op: Operation, inner: _Position) -> _Position | None:
     """The position of a view, given that of what it shows."""
-    if inner is None:
-        return None
     source, shape = array_type(op.operands[0]).shape, array_type(op.results[0]).shape
     result = [0] * len(shape)
     if isinstance(op, array.BroadcastOp):
