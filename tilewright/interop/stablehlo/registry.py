@@ -19,6 +19,7 @@ Rule = Callable[..., Any]
 
 _MODULES = (
     "calls",
+    "complex_numbers",
     "control",
     "creation",
     "devices",
