@@ -170,9 +170,11 @@ def compile_module(
 
     Raises:
         TargetError: the string names no target or machine.
+        UnsupportedOnTargetError: the program calls a library, and the target does not.
     """
     from tilewright.options import current
     from tilewright.passes.base import Unit
+    from tilewright.passes.library_calls import refuse_library_calls
     from tilewright.runtime.cpu_features import default_threads
     from tilewright.targets.base import target_named
 
@@ -180,6 +182,8 @@ def compile_module(
     threads = current().threads or default_threads()
     machine = manifest.machine_named(machine_name)
     unit = Unit(module, dict(constants), machine, threads, dict(donate), name, dict(storage or {}))
+    if not manifest.calls_libraries:
+        refuse_library_calls(unit, manifest.name)
     stages = run_passes(unit, keep_stages) if manifest.lowered else {}
     return manifest.executable(unit, stages)
 

@@ -234,8 +234,9 @@ def _dependents(block: Block, members: set[Operation], span: Sequence[Operation]
 
 
 def needs_memory(op: Operation) -> bool:
-    """Whether an operation takes its operands as arrays in memory: views, control flow, results."""
-    return not isinstance(op, array.ArrayOp) or (isinstance(op, array.ReshapeOp) and not is_unit_reshape(op))
+    """Whether an operation takes its operands as arrays in memory: views, control flow, library calls, results."""
+    is_view = isinstance(op, array.ReshapeOp) and not is_unit_reshape(op)
+    return is_view or isinstance(op, array.LibraryCallOp) or not isinstance(op, array.ArrayOp)
 
 
 def absorb_transpose(block: Block, members: set[Operation], root: SSAValue) -> None:
