@@ -213,6 +213,7 @@ def run_passes(unit: Unit, keep_stages: bool = True) -> dict[str, str]:
 def _run_passes(unit: Unit, keep_stages: bool) -> dict[str, str]:
     from tilewright import events
     from tilewright.options import current
+    from tilewright.passes.base import check_order
     from tilewright.runtime.files import dump
 
     verify, dump_dir = current().verify, current().dump_dir
@@ -237,6 +238,7 @@ def _run_passes(unit: Unit, keep_stages: bool) -> dict[str, str]:
                 events.emit("compile.pass", level=6, name=each.name, seconds=seconds, text=str(unit.module))
         if verify:
             unit.module.verify()
+            check_order(unit.main)
         border(phase)
     for remark in unit.remarks if events.listening(3) else ():
         events.emit("compile.remark", level=3, text=str(remark))
