@@ -16,6 +16,7 @@ Registered = TypeVar("Registered", bound=Rule)
 
 _MODULES = (
     "attention",
+    "complex_numbers",
     "convolution",
     "creation",
     "elementwise",

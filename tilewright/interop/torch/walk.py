@@ -8,7 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tilewright.api.array import Array, located
-from tilewright.api.lifting import constant, lift
+from tilewright.api.complex_array import stored_type
+from tilewright.api.complex_primitives import from_pairs
+from tilewright.api.lifting import constant, lift, with_weakness
 from tilewright.dtypes import DType
 from tilewright.errors import TilewrightError, UnsupportedOperatorError
 from tilewright.frontend import tracing
@@ -204,7 +206,7 @@ def _trial(node: FxNode) -> Traced:
     results: list[Traced] = []
 
     def traced(graph: Graph) -> list[Value]:
-        inputs = {n: Array(value, graph) for n, value in zip(sources, graph.inputs, strict=True)}
+        inputs = {n: _input(value, graph, value_of(n)) for n, value in zip(sources, graph.inputs, strict=True)}
 
         def given(source: FxNode) -> Any:
             return inputs[source] if source in inputs else value_of(source)
@@ -213,9 +215,14 @@ def _trial(node: FxNode) -> Traced:
         results.append(apply_rule(node.target, args, kwargs))
         return []
 
-    types = [array_type(value_of(n)) for n in sources]
+    types = [stored_type(array_type(value_of(n))) for n in sources]
     tracing.trace_program(traced, types, [str(n) for n in sources], "trial")
     return results[0]
+
+
+def _input(value: Value, graph: Graph, tensor: Any) -> Array:
+    array = Array(value, graph)
+    return from_pairs(array) if tensor.dtype.is_complex else array
 
 
 def _difference(found: Traced, wanted: Any) -> str | None:
@@ -265,4 +272,4 @@ def unsupported_error(reasons: Mapping[FxNode, str], help: str) -> TilewrightErr
 
 def strong(value: Any) -> Array:
     """An array that takes no other type from what it meets."""
-    return Array(lift(value).value, tracing.current_graph())
+    return with_weakness(lift(value), False)
