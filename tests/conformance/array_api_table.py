@@ -34,7 +34,11 @@ ABSENT = {
     "imag": "there are no complex types",
     "real": "there are no complex types",
     "fft": "the extension is not provided",
-    "linalg": "the extension is not provided; `matmul`, `tensordot` and `vecdot` are in the main namespace",
+}
+
+ABSENT_LINALG = {
+    "eig": "its results are complex; `eigh` is for symmetric matrices",
+    "eigvals": "its results are complex; `eigvalsh` is for symmetric matrices",
 }
 
 REFUSED = {
@@ -66,6 +70,8 @@ DIFFERENCES = {
     "`copy`": "taken and not used: programs are functions, and the compiler decides about copies",
     "`empty`, `empty_like`": "give zeros",
     "`sort`, `argsort`": "always stable; NaN counts as the largest element",
+    "`linalg`": "calls LAPACK, on the targets `cpu` and `interp` (reference/linear-algebra.md); `LinearAlgebraError`, "
+    "which is NumPy's `LinAlgError`, is raised when the program runs",
     "default types": "f32 for floats, i64 for integers and indices",
     "mixed kinds": "an integer array with a float array gives the float type; a Python float with an integer array "
     "gives f32; functions of floats take integers as f32",
@@ -84,6 +90,11 @@ class Row:
 def standard_names() -> list[str]:
     """Names of the main namespace."""
     return sorted(set(array_api_strict.__all__) - _NOT_STANDARD, key=lambda name: (name.strip("_"), name))
+
+
+def linalg_names() -> list[str]:
+    """Names of the extension for linear algebra. `array_api_strict` leaves out those of the latest standard."""
+    return sorted({*array_api_strict.linalg.__all__, "eig", "eigvals"})
 
 
 def standard_methods() -> list[str]:
@@ -120,6 +131,11 @@ def rows() -> list[Row]:
     return [_row(name, tw, ABSENT, REFUSED) for name in standard_names()]
 
 
+def linalg_rows() -> list[Row]:
+    """The extension for linear algebra."""
+    return [_row(name, tw.linalg, ABSENT_LINALG, {}) for name in linalg_names()]
+
+
 def method_rows() -> list[Row]:
     """The array object."""
     return [_row(name, tw.Array, ABSENT_METHODS, REFUSED_METHODS) for name in standard_methods()]
@@ -133,9 +149,9 @@ def _row(name: str, owner: Any, absent: dict[str, str], refused: dict[str, str])
     return Row(name, "yes")
 
 
-def signature_gaps(name: str) -> list[str]:
+def signature_gaps(name: str, standard: Any = array_api_strict, own_namespace: Any = tw) -> list[str]:
     """What the standard's signature of a function allows and ours does not."""
-    theirs, ours = getattr(array_api_strict, name), getattr(tw, name)
+    theirs, ours = getattr(standard, name), getattr(own_namespace, name)
     if not inspect.isfunction(theirs):
         return []
     expected, own = inspect.signature(theirs).parameters, inspect.signature(ours).parameters
@@ -169,11 +185,14 @@ def page() -> str:
         "| name | | why |",
         "|---|---|---|",
         *(f"| `{r.name}` | {r.status} | {r.note} |" for r in rows() if r.status != "yes"),
+        *(f"| `linalg.{r.name}` | {r.status} | {r.note} |" for r in linalg_rows() if r.status != "yes"),
         *(f"| `Array.{r.name}` | {r.status} | {r.note} |" for r in method_rows() if r.status != "yes"),
         "",
         "## What is there",
         "",
         ", ".join(f"`{r.name}`" for r in rows() if r.status == "yes") + ".",
+        "",
+        "Of `linalg`: " + ", ".join(f"`{r.name}`" for r in linalg_rows() if r.status == "yes") + ".",
         "",
         "Of the array object: " + ", ".join(f"`{r.name}`" for r in method_rows() if r.status == "yes") + ".",
         "",

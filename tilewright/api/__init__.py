@@ -7,7 +7,7 @@ import math
 from tilewright import dtypes as _dtypes
 from tilewright import layout
 from tilewright.api import indexing as indexing
-from tilewright.api import layouts, nn, random
+from tilewright.api import layouts, linalg, nn, random
 from tilewright.api.array import Array
 from tilewright.api.control import cond, fori_loop, scan, while_loop
 from tilewright.api.functions_creation import (
@@ -330,6 +330,7 @@ __all__ = [
     "layouts",
     "less",
     "less_equal",
+    "linalg",
     "linspace",
     "load",
     "log",

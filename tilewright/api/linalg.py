@@ -1,0 +1,56 @@
+"""Linear algebra: the `linalg` extension of the Array API, as `tw.linalg`."""
+
+from __future__ import annotations
+
+from tilewright.api.functions_decompositions import (
+    EighResult,
+    QRResult,
+    SlogdetResult,
+    SVDResult,
+    cholesky,
+    det,
+    eigh,
+    eigvalsh,
+    inv,
+    matrix_power,
+    matrix_rank,
+    pinv,
+    qr,
+    slogdet,
+    solve,
+    svd,
+    svdvals,
+)
+from tilewright.api.functions_linalg import diagonal, matmul, outer, tensordot, vecdot
+from tilewright.api.functions_manipulation import matrix_transpose
+from tilewright.api.functions_norms import cross, matrix_norm, trace, vector_norm
+
+__all__ = [
+    "EighResult",
+    "QRResult",
+    "SVDResult",
+    "SlogdetResult",
+    "cholesky",
+    "cross",
+    "det",
+    "diagonal",
+    "eigh",
+    "eigvalsh",
+    "inv",
+    "matmul",
+    "matrix_norm",
+    "matrix_power",
+    "matrix_rank",
+    "matrix_transpose",
+    "outer",
+    "pinv",
+    "qr",
+    "slogdet",
+    "solve",
+    "svd",
+    "svdvals",
+    "tensordot",
+    "trace",
+    "vecdot",
+    "vector_norm",
+]
