@@ -21,6 +21,7 @@ _MODULES = (
     "calls",
     "control",
     "creation",
+    "decompositions",
     "devices",
     "elementwise",
     "indexing",
