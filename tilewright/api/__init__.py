@@ -6,7 +6,7 @@ import math
 
 from tilewright import dtypes as _dtypes
 from tilewright import layout
-from tilewright.api import fft, layouts, nn, random
+from tilewright.api import fft, layouts, linalg, nn, random
 from tilewright.api import indexing as indexing
 from tilewright.api.array import Array
 from tilewright.api.complex_array import ComplexArray
@@ -357,6 +357,7 @@ __all__ = [
     "layouts",
     "less",
     "less_equal",
+    "linalg",
     "linspace",
     "load",
     "log",

@@ -85,7 +85,7 @@ def as_stored(array: Tensor) -> Tensor:
     if array.dtype.kind != "c":
         return array
     if array.flags.c_contiguous:
-        return array.view(array.real.dtype).reshape(*array.shape, 2)
+        return array.reshape(*array.shape, 1).view(array.real.dtype)
     real = array.real
     return np.lib.stride_tricks.as_strided(real, (*array.shape, 2), (*array.strides, real.itemsize))
 

@@ -10,7 +10,7 @@ Results are those of NumPy, infinities and zeros with signs included, except as 
   part does for the others.
 - inverse functions are Kahan's formulas (Branch Cuts for Complex Elementary Functions, 1987), with the branch cuts that
   C99 and NumPy have.
-- `power` is `exp(y log(x))`, of which the error grows with the size of `y log(x)`; 0 to a power of 0 is 1, and to one
+- `power` is `exp(y log(x))` and `exp2` is `exp(x log(2))`, of which errors grow with the size of what `exp` takes; 0 to a power of 0 is 1, and to one
   that is no positive real number NaN. NumPy multiplies for small whole exponents, so that it differs for infinities.
 - Where a part of an operand is NaN, both parts of a result may be, also where C99 keeps one of them.
 """

@@ -18,7 +18,6 @@ MISSING = {
     "quantised types": "uniform_dequantize uniform_quantize",
     "sizes that are not known": "dynamic_conv dynamic_gather dynamic_pad",
     "tokens and tuples": "after_all async_done async_start get_tuple_element infeed outfeed recv send tuple",
-    "linear algebra": "cholesky triangular_solve",
 }
 _HEAD = """# StableHLO operations
 

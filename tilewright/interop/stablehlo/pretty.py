@@ -13,6 +13,7 @@ from tilewright.interop.stablehlo.registry import as_integers
 _WORD = re.compile(r"[A-Z_]\w*")
 _FORMAT = re.compile(r"e(\d{1,3})m(\d{1,3})")
 _SETTING = re.compile(r"\w+\s*=\s*\w+")
+_BOOL = re.compile(r"true|false")
 _DECIMAL = re.compile(r"-?\d{1,19}")
 # Operands, and their types.
 _PLAIN = """
@@ -157,6 +158,10 @@ def _slice(reader: Reader, name: str) -> Parsed:
 
 def _decimal(reader: Reader) -> int:
     return int(reader.take(_DECIMAL, "an integer").group())
+
+
+def _bool(reader: Reader) -> bool:
+    return reader.take(_BOOL, "`true` or `false`").group() == "true"
 
 
 def _pad(reader: Reader, name: str) -> Parsed:
@@ -452,6 +457,7 @@ FORMS: dict[str, Form] = {
     "stablehlo.concatenate": _dimension("dimension", "dim", _decimal),
     "stablehlo.get_dimension_size": _dimension("dimension", "dim", _decimal),
     "stablehlo.dynamic_slice": _dimension("slice_sizes", "sizes", _ints),
+    "stablehlo.cholesky": _dimension("lower", "lower", _bool),
     "stablehlo.rng_bit_generator": _dimension("rng_algorithm", "algorithm", _word),
     "stablehlo.compare": _compare,
     "stablehlo.complex": _complex,

@@ -22,6 +22,7 @@ _MODULES = (
     "complex_numbers",
     "control",
     "creation",
+    "decompositions",
     "devices",
     "elementwise",
     "indexing",
