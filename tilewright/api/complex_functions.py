@@ -6,12 +6,12 @@ Results are those of NumPy, infinities and zeros with signs included, except as 
 - `divide` is Smith's algorithm (1962): it overflows only where a part of the divisor is beyond half of the largest
   number. A divisor of 0 divides both parts by it, which gives infinities and NaN as NumPy does.
 - `absolute` scales as `hypot` does, and so does `sqrt`, which is exact for subnormal and the largest numbers too.
-- `exp`, `sinh`, `cosh`, `sin` and `cos` overflow no earlier than their results for `exp`, and where e to the power of a
-  part does for the others.
-- inverse functions are Kahan's formulas (Branch Cuts for Complex Elementary Functions, 1987), with the branch cuts that
+- `exp` overflows where its result does; `sinh`, `cosh`, `sin` and `cos` where e to the power of a part does.
+- Inverse functions are Kahan's formulas (Branch Cuts for Complex Elementary Functions, 1987), with the branch cuts that
   C99 and NumPy have.
-- `power` is `exp(y log(x))` and `exp2` is `exp(x log(2))`, of which errors grow with the size of what `exp` takes; 0 to a power of 0 is 1, and to one
-  that is no positive real number NaN. NumPy multiplies for small whole exponents, so that it differs for infinities.
+- `power` is `exp(y log(x))` and `exp2` is `exp(x log(2))`, of which errors grow with the size of what `exp` takes; 0 to
+  a power of 0 is 1, and to one that is no positive real number NaN. NumPy multiplies for small whole exponents, so that
+  it differs for infinities.
 - Where a part of an operand is NaN, both parts of a result may be, also where C99 keeps one of them.
 """
 

@@ -75,7 +75,8 @@ def copysign(x1: ArrayLike, x2: ArrayLike, /) -> Array:
 
 def pow(x1: ArrayLike, x2: ArrayLike, /) -> Array:
     """`x1 ** x2`. Exponents that are small Python numbers become products and roots."""
-    if isinstance(x1, Array) and is_scalar(x2) and (power := _SMALL_POWERS.get(x2)) is not None:
+    exponent = x2 if is_scalar(x2) and not isinstance(x2, complex) else None
+    if isinstance(x1, Array) and exponent is not None and (power := _SMALL_POWERS.get(exponent)) is not None:
         whole = isinstance(x2, int) and x2 > 0
         if x1.dtype.is_float or x1.dtype.is_complex or (x1.dtype.is_integer and whole):
             return power(x1)

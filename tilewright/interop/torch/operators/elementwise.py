@@ -253,7 +253,7 @@ def dropout(x: Array, p: float, train: bool | None) -> tuple[Array, Array]:
 def power(x: Operand, y: Operand) -> Array:
     """`x ** y`."""
     dtype = result_type([x, y])
-    if dtype.is_integer and is_scalar(y) and y < 0:
+    if dtype.is_integer and isinstance(y, int | float) and y < 0:
         raise UnsupportedOperatorError("an integer to a negative power", help="cast to floats first")
     a, b = unified(x, y)
     if is_scalar(b):
