@@ -18,6 +18,7 @@ _MODULES = (
     "attention",
     "convolution",
     "creation",
+    "decompositions",
     "elementwise",
     "foreach",
     "indexing",
@@ -30,6 +31,8 @@ _MODULES = (
     "scattering",
 )
 _RULES: dict[str, Rule] = {}
+# Operators without results, which have the program fail.
+CHECKS = frozenset({"aten._linalg_check_errors.default"})
 
 
 def operator(*names: str) -> Callable[[Registered], Registered]:
