@@ -19,6 +19,7 @@ _MODULES = (
     "complex_numbers",
     "convolution",
     "creation",
+    "decompositions",
     "elementwise",
     "foreach",
     "indexing",
@@ -31,6 +32,8 @@ _MODULES = (
     "scattering",
 )
 _RULES: dict[str, Rule] = {}
+# Operators without results, which have the program fail.
+CHECKS = frozenset({"aten._linalg_check_errors.default"})
 
 
 def operator(*names: str) -> Callable[[Registered], Registered]:

@@ -16,7 +16,7 @@ from tilewright.errors import TilewrightError, UnsupportedOperatorError
 from tilewright.frontend import tracing
 from tilewright.frontend.trace import Graph, Value
 from tilewright.interop.torch.packages import FxNode, GraphModule, fx, torch
-from tilewright.interop.torch.registry import find_rule, name_of
+from tilewright.interop.torch.registry import CHECKS, find_rule, name_of
 from tilewright.interop.torch.tensors import dtype_of, has_dtype
 from tilewright.primitives import ArrayType
 
@@ -127,6 +127,11 @@ def apply_rule(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> T
         raise located(UnsupportedOperatorError(message, help="run it in torch")) from error
 
 
+def status_of(node: FxNode) -> FxNode | None:
+    """The status that a node checks; None of other nodes."""
+    return node.args[0] if node.op == "call_function" and name_of(node.target) in CHECKS else None
+
+
 # ---- what can be traced ---------------------------------------------------------------------------------------------
 
 
@@ -147,6 +152,8 @@ class Support:
         if node.target is operator.getitem:
             # An element of what another node gives goes where that node goes.
             return self.reason_against(node.args[0]) if isinstance(node.args[0], fx.Node) else "an element of a list"
+        if status_of(node) is not None:
+            return None
         if name_of(node.target) == "aten.copy_.default":
             return WRITTEN
         if find_rule(node.target) is None:

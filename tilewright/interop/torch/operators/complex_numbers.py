@@ -84,6 +84,18 @@ def angle(x: Array) -> Array:
     return tw.angle(as_floats(x))
 
 
+@operator("linalg_eig")
+def eigenvectors(a: Array) -> tuple[Array, Array]:
+    """Eigenvalues and eigenvectors of real matrices."""
+    return tuple(tw.linalg.eig(a))
+
+
+@operator("linalg_eigvals", "_linalg_eigvals")
+def eigenvalues(a: Array) -> Array:
+    """Eigenvalues of real matrices."""
+    return tw.linalg.eigvals(a)
+
+
 # ---- Fourier transforms ---------------------------------------------------------------------------------------------
 
 
