@@ -40,7 +40,7 @@ def _both(name: str, calls: list[dict[str, Any]], dtype: Any, target: str = "cpu
 
 @pytest.mark.parametrize("name", _ONE_AXIS)
 def test_transforms_along_an_axis(name: str) -> None:
-    lengths = [{"n": n, "axis": axis} for n, axis in ((None, -1), (7, 1), (3, 1), (8, -1), (1, 0))]
+    lengths = [{"n": n, "axis": axis} for n, axis in ((None, -1), (7, 1), (3, 1), (1, 0))]
     _both(name, [*lengths, *({"norm": norm} for norm in _NORMS)], np.float32)
 
 
