@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DType:
-    """One element type. `kind` is `f` (float), `i` (signed), `u` (unsigned) or `b` (bool); `bits` the storage width."""
+    """One element type. `kind` is `f` (float), `i` (signed), `u` (unsigned), `b` (bool) or `c` (complex: the IR has the
+    parts alone); `bits` the storage width."""
 
     name: str
     kind: str
@@ -51,6 +52,15 @@ class DType:
         return self.kind == "b"
 
     @property
+    def is_complex(self) -> bool:
+        return self.kind == "c"
+
+    @property
+    def part(self) -> DType:
+        """The type of the real and of the imaginary part; a real type itself."""
+        return _PARTS.get(self.name, self)
+
+    @property
     def is_narrow_float(self) -> bool:
         """Whether it is a float of 16 or 8 bits."""
         return self.is_float and self.bits < 32
@@ -66,6 +76,8 @@ class DType:
             import ml_dtypes
 
             return np.dtype(getattr(ml_dtypes, _ML_DTYPES_NAMES[self.name]))
+        if self.is_complex:
+            return np.dtype(self.name)
         return np.dtype(np.float32) if self.name == "tf32" else np.dtype(_NUMPY_NAMES[self.name])
 
     @property
@@ -101,6 +113,11 @@ i8, i16, i32, i64 = (DType(f"i{bits}", "i", bits) for bits in (8, 16, 32, 64))
 u8, u16, u32, u64 = (DType(f"u{bits}", "u", bits) for bits in (8, 16, 32, 64))
 bool_ = DType("bool", "b", 8)
 
+# Pairs of floats at the front ends, where an array of complex numbers is two arrays: no array of the IR has them.
+complex64, complex128 = DType("complex64", "c", 64), DType("complex128", "c", 128)
+COMPLEX = (complex64, complex128)
+_PARTS = {"complex64": f32, "complex128": f64}
+
 # f32 with 10 bits behind the leading one: what matrix units multiply where a product asks for it. No array has it.
 tf32 = DType("tf32", "f", 32)
 
@@ -116,6 +133,7 @@ _WITHOUT_INFINITIES = {"f8e4m3fn": 448.0}
 _NUMPY_NAMES = {"f16": "float16", "f32": "float32", "f64": "float64", "bool": "bool"} | {
     d.name: f"{'u' if d.kind == 'u' else ''}int{d.bits}" for d in INTEGERS
 }
+_COMPLEX_BY_NAME = {d.name: d for d in COMPLEX}
 _BY_NAME = {d.name: d for d in (*ALL, tf32)}
 # Types that NumPy stores by `ml_dtypes`, by the names that they have there, in torch and in JAX.
 EXTENSIONS = {name: _BY_NAME[ours] for ours, name in _ML_DTYPES_NAMES.items()}
@@ -138,8 +156,14 @@ def from_numpy(dtype: DTypeLike) -> DType:
 
 
 def as_dtype(value: Any) -> DType:
-    """Accept a `DType`, one of our names, a Python scalar type or anything NumPy takes as a dtype."""
+    """Accept a `DType`, one of our names, a Python scalar type or anything NumPy takes as a dtype.
+
+    Raises:
+        KeyError, TypeError: it is none of them, or a complex type.
+    """
     if isinstance(value, DType):
+        if value.is_complex:
+            raise KeyError(value.name)
         return value
     if isinstance(value, str) and value in _BY_NAME and value != "tf32":
         return _BY_NAME[value]
@@ -148,6 +172,28 @@ def as_dtype(value: Any) -> DType:
     if value is int:
         return i64
     return from_numpy(value)
+
+
+def as_dtype_or_complex(value: Any) -> DType:
+    """Accept a complex type too, and Python's `complex` for `complex64`.
+
+    Raises:
+        KeyError, TypeError: it is no type.
+    """
+    if isinstance(value, DType):
+        return value
+    if value is complex:
+        return complex64
+    if isinstance(value, str) and value in _BY_NAME:
+        return as_dtype(value)
+    return _COMPLEX_BY_NAME.get(np.dtype(value).name) or as_dtype(value)
+
+
+def complex_of(dtype: DType) -> DType:
+    """The complex type that holds the numbers of a real type: `complex128` of f64, else `complex64`."""
+    if dtype.is_complex:
+        return dtype
+    return complex128 if dtype == f64 else complex64
 
 
 def promote(a: DType, b: DType) -> DType:
@@ -162,6 +208,8 @@ def promote(a: DType, b: DType) -> DType:
         return b
     if b.is_bool:
         return a
+    if a.is_complex or b.is_complex:
+        return complex128 if complex128 in (complex_of(a), complex_of(b)) else complex64
     if a.is_float or b.is_float:
         if not (a.is_float and b.is_float):
             return a if a.is_float else b

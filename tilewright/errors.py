@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
 
+import numpy as np
+
 _PACKAGE_ROOT = str(Path(__file__).parent) + os.sep
 _COMMAND_LINE = _PACKAGE_ROOT + "cli" + os.sep
 
@@ -187,6 +189,12 @@ class MeshError(TilewrightError):
     """Devices of a mesh wait for each other without end: not all of a group come to the same collective."""
 
     code = "TW0404"
+
+
+class LinearAlgebraError(TilewrightError, np.linalg.LinAlgError):
+    """A matrix for which a routine of linear algebra has no result, such as the inverse of a singular one."""
+
+    code = "TW0406"
 
 
 class TargetError(TilewrightError):

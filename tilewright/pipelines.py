@@ -172,9 +172,11 @@ def compile_module(
 
     Raises:
         TargetError: the string names no target or machine.
+        UnsupportedOnTargetError: the program calls a library, and the target does not.
     """
     from tilewright.options import current
     from tilewright.passes.base import Unit
+    from tilewright.passes.library_calls import refuse_library_calls
     from tilewright.runtime.cpu_features import default_threads
     from tilewright.targets.base import target_named
 
@@ -182,6 +184,8 @@ def compile_module(
     threads = current().threads or default_threads()
     machine = manifest.machine_named(machine_name)
     unit = Unit(module, dict(constants), machine, threads, dict(donate), name, dict(storage or {}))
+    if not manifest.calls_libraries:
+        refuse_library_calls(unit, manifest.name)
     stages = run_passes(unit, keep_stages) if manifest.lowered else {}
     return manifest.executable(unit, stages)
 
@@ -211,6 +215,7 @@ def run_passes(unit: Unit, keep_stages: bool = True) -> dict[str, str]:
 def _run_passes(unit: Unit, keep_stages: bool) -> dict[str, str]:
     from tilewright import events
     from tilewright.options import current
+    from tilewright.passes.base import check_order
     from tilewright.runtime.files import dump
 
     verify, dump_dir = current().verify, current().dump_dir
@@ -235,6 +240,7 @@ def _run_passes(unit: Unit, keep_stages: bool) -> dict[str, str]:
                 events.emit("compile.pass", level=6, name=each.name, seconds=seconds, text=str(unit.module))
         if verify:
             unit.module.verify()
+            check_order(unit.main)
         border(phase)
     for remark in unit.remarks if events.listening(3) else ():
         events.emit("compile.remark", level=3, text=str(remark))

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright import collectives, dtypes, ops
+from tilewright import collectives, dtypes, ops, routines
 from tilewright.dtypes import DType
 from tilewright.errors import ArgumentError, DTypeError, IndexError_, ShapeError
 
@@ -548,6 +548,16 @@ def _top_k(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
         raise ShapeError(f"`top_k` of {k} from an array of shape {operand.shape}")
     shape = (*operand.shape[:-1], k)
     return (ArrayType(shape, operand.dtype), ArrayType(shape, dtypes.i64))
+
+
+# ---- libraries ------------------------------------------------------------------------------------------------------
+
+
+@_rule("library_call")
+def _library_call(operands: Types, attributes: Attributes) -> tuple[ArrayType, ...]:
+    """A routine of a library on dense operands, leading dims being batch dims: see `routines`."""
+    forms = [(operand.shape, operand.dtype) for operand in operands]
+    return tuple(ArrayType(*form) for form in routines.result_forms(attributes["routine"], forms, attributes))
 
 
 # ---- devices --------------------------------------------------------------------------------------------------------

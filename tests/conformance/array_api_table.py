@@ -27,15 +27,9 @@ _NOT_STANDARD = {
     "set_array_api_strict_flags",
 }
 
-ABSENT = {
-    "complex64": "there are no complex types",
-    "complex128": "there are no complex types",
-    "conj": "there are no complex types",
-    "imag": "there are no complex types",
-    "real": "there are no complex types",
-    "fft": "the extension is not provided",
-    "linalg": "the extension is not provided; `matmul`, `tensordot` and `vecdot` are in the main namespace",
-}
+ABSENT: dict[str, str] = {}
+
+ABSENT_LINALG: dict[str, str] = {}
 
 REFUSED = {
     name: "raises `DataDependentShapeError`: its size depends on the contents of the array"
@@ -66,7 +60,11 @@ DIFFERENCES = {
     "`copy`": "taken and not used: programs are functions, and the compiler decides about copies",
     "`empty`, `empty_like`": "give zeros",
     "`sort`, `argsort`": "always stable; NaN counts as the largest element",
-    "default types": "f32 for floats, i64 for integers and indices",
+    "`linalg`": "calls LAPACK, on the targets `cpu` and `interp` (reference/linear-algebra.md); `LinearAlgebraError`, "
+    "which is NumPy's `LinAlgError`, is raised when the program runs",
+    "default types": "f32 for floats, i64 for integers and indices, complex64 for complex numbers",
+    "complex numbers": "pairs of real arrays: functions of them are formulas of the parts (errors of 4 units of the "
+    "last place of the magnitude; `pow` more), and what needs an order or bits refuses them",
     "mixed kinds": "an integer array with a float array gives the float type; a Python float with an integer array "
     "gives f32; functions of floats take integers as f32",
 }
@@ -84,6 +82,11 @@ class Row:
 def standard_names() -> list[str]:
     """Names of the main namespace."""
     return sorted(set(array_api_strict.__all__) - _NOT_STANDARD, key=lambda name: (name.strip("_"), name))
+
+
+def linalg_names() -> list[str]:
+    """Names of the extension for linear algebra. `array_api_strict` leaves out those of the latest standard."""
+    return sorted({*array_api_strict.linalg.__all__, "eig", "eigvals"})
 
 
 def standard_methods() -> list[str]:
@@ -120,6 +123,11 @@ def rows() -> list[Row]:
     return [_row(name, tw, ABSENT, REFUSED) for name in standard_names()]
 
 
+def linalg_rows() -> list[Row]:
+    """The extension for linear algebra."""
+    return [_row(name, tw.linalg, ABSENT_LINALG, {}) for name in linalg_names()]
+
+
 def method_rows() -> list[Row]:
     """The array object."""
     return [_row(name, tw.Array, ABSENT_METHODS, REFUSED_METHODS) for name in standard_methods()]
@@ -133,9 +141,9 @@ def _row(name: str, owner: Any, absent: dict[str, str], refused: dict[str, str])
     return Row(name, "yes")
 
 
-def signature_gaps(name: str) -> list[str]:
+def signature_gaps(name: str, standard: Any = array_api_strict, own_namespace: Any = tw) -> list[str]:
     """What the standard's signature of a function allows and ours does not."""
-    theirs, ours = getattr(array_api_strict, name), getattr(tw, name)
+    theirs, ours = getattr(standard, name), getattr(own_namespace, name)
     if not inspect.isfunction(theirs):
         return []
     expected, own = inspect.signature(theirs).parameters, inspect.signature(ours).parameters
@@ -169,11 +177,14 @@ def page() -> str:
         "| name | | why |",
         "|---|---|---|",
         *(f"| `{r.name}` | {r.status} | {r.note} |" for r in rows() if r.status != "yes"),
+        *(f"| `linalg.{r.name}` | {r.status} | {r.note} |" for r in linalg_rows() if r.status != "yes"),
         *(f"| `Array.{r.name}` | {r.status} | {r.note} |" for r in method_rows() if r.status != "yes"),
         "",
         "## What is there",
         "",
         ", ".join(f"`{r.name}`" for r in rows() if r.status == "yes") + ".",
+        "",
+        "Of `linalg`: " + ", ".join(f"`{r.name}`" for r in linalg_rows() if r.status == "yes") + ".",
         "",
         "Of the array object: " + ", ".join(f"`{r.name}`" for r in method_rows() if r.status == "yes") + ".",
         "",

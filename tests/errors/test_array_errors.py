@@ -73,7 +73,21 @@ CASES = [
     # types
     (lambda x: x & 1, (X,), DTypeError, "TW0202", "x & 1", "bitwise_and", None),
     (lambda x: tw.where(x, x, 0), (X,), DTypeError, "TW0202", "tw.where(x, x, 0)", "f32, not bool", "x != 0"),
-    (lambda n: n.astype("complex64"), (N,), DTypeError, "TW0202", 'n.astype("complex64")', "complex64", "f32"),
+    (lambda n: n.astype("complex256"), (N,), DTypeError, "TW0202", 'n.astype("complex256")', "complex256", "f32"),
+    (
+        lambda n: (n * 1j).astype("f32"),
+        (N,),
+        DTypeError,
+        "TW0202",
+        '(n * 1j).astype("f32")',
+        "imaginary part",
+        "tw.real",
+    ),
+    (lambda n: n * 1j < 2, (N,), DTypeError, "TW0202", "n * 1j < 2", "`less` does not take complex", "tw.abs"),
+    (lambda n: tw.sort(n * 1j), (N,), DTypeError, "TW0202", "tw.sort(n * 1j)", "complex numbers", "tw.abs"),
+    (lambda n: n.at[0].set(1j), (N,), DTypeError, "TW0202", "n.at[0].set(1j)", "complex", "astype"),
+    (lambda n: tw.fft.rfft(n * 1j), (N,), DTypeError, "TW0202", "tw.fft.rfft(n * 1j)", "real numbers", "tw.fft.fft"),
+    (lambda n: tw.fft.fft(n, norm="up"), (N,), ArgumentError, "TW0205", None, "norm 'up'", "ortho"),
     (lambda n: n.astype(tw.u8) + 300, (N,), DTypeError, "TW0202", "n.astype(tw.u8) + 300", "300", "wider"),
     (
         lambda n: n.at[0].set(0.5),
@@ -200,7 +214,7 @@ def test_mistakes_in_called_functions_are_reported_where_they_are():
 
 
 def test_errors_of_the_caller_are_reported_at_the_call():
-    error = fail(lambda x: x, 1j)
+    error = fail(lambda x: x, "text")
     assert error.location is not None
     assert "tw.jit(function" in linecache.getline(__file__, error.location.line)
     assert "argument `x`" in error.message

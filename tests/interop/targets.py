@@ -64,7 +64,8 @@ def is_near(found: Any, expected: Any) -> bool:
         return False
     if expected.dtype.kind in "iubOSU" or "int" in expected.dtype.name:
         return bool(np.array_equal(found, expected))
-    wide, wanted = found.astype(np.float64), expected.astype(np.float64)
+    kind = np.complex128 if expected.dtype.kind == "c" else np.float64
+    wide, wanted = found.astype(kind), expected.astype(kind)
     finite = np.abs(wanted[np.isfinite(wanted)])
     bound = _GRID_BOUND * max(1e-3, float(finite.max(initial=0.0)))
     return bool(np.allclose(wide, wanted, rtol=_GRID_BOUND, atol=bound, equal_nan=True))

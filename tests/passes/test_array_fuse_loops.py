@@ -12,6 +12,7 @@ from tilewright import dtypes
 from tilewright.dialects import array
 from tilewright.frontend.trace import Value
 from tilewright.passes.array_fuse_loops import LARGEST_GROUP, ArrayFuseLoopsPass
+from tilewright.passes.base import check_order
 
 
 def groups(make: Make) -> list[tuple[str, str]]:
@@ -119,6 +120,22 @@ def results_of_two_shapes(p: Program) -> list[Value]:
 )
 def test_what_must_stay_apart_does_and_says_why(make: Make, reason: str) -> None:
     assert reasons(make) == [reason]
+
+
+def test_a_group_before_the_set_that_reads_of_it_keeps_it_apart() -> None:
+    """The mask's group stands after the change that it chooses, which a group computes that reads the mask."""
+
+    def program(p: Program) -> list[Value]:
+        before, old = p.array(2, 4), p.array(2)
+        best = p.reduce(p.array(2, 4, 3), "maximum", (2,))
+        change = p.reduce(p.map("absolute", p.map("subtract", best, before)), "maximum", (1,))
+        mask = p.map("greater", old, p.splat(0.1, (2,)))
+        kept = p.map("select", p.broadcast(mask, (2, 4), (0,)), best, before)
+        return [kept, p.map("select", mask, change, old)]
+
+    unit = run_through(program, ArrayFuseLoopsPass)
+    check_order(unit.main)
+    assert ("loop", "greater") in groups(program)
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(2, 3), (3, 2), (4, 6), (6, 4), (5, 8), (8, 5)])

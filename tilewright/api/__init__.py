@@ -6,10 +6,12 @@ import math
 
 from tilewright import dtypes as _dtypes
 from tilewright import layout
+from tilewright.api import fft, layouts, linalg, nn, random
 from tilewright.api import indexing as indexing
-from tilewright.api import layouts, nn, random
 from tilewright.api.array import Array
+from tilewright.api.complex_array import ComplexArray
 from tilewright.api.control import cond, fori_loop, scan, while_loop
+from tilewright.api.functions_complex import angle, conj, imag, real
 from tilewright.api.functions_creation import (
     arange,
     array,
@@ -183,7 +185,25 @@ from tilewright.api.tile_functions import (
     transpose,
     zone,
 )
-from tilewright.dtypes import DType, bf16, f8e4m3fn, f8e5m2, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
+from tilewright.dtypes import (
+    DType,
+    bf16,
+    complex64,
+    complex128,
+    f8e4m3fn,
+    f8e5m2,
+    f16,
+    f32,
+    f64,
+    i8,
+    i16,
+    i32,
+    i64,
+    u8,
+    u16,
+    u32,
+    u64,
+)
 from tilewright.errors import TilewrightError
 from tilewright.frontend.pyast_signature import In, InOut, Out
 from tilewright.layout.dims import Dim
@@ -203,6 +223,7 @@ __all__ = [
     "Array",
     "Compiled",
     "CompiledKernel",
+    "ComplexArray",
     "DType",
     "Dim",
     "In",
@@ -220,6 +241,7 @@ __all__ = [
     "acosh",
     "add",
     "all",
+    "angle",
     "any",
     "arange",
     "argmax",
@@ -253,8 +275,11 @@ __all__ = [
     "cdiv",
     "ceil",
     "clip",
+    "complex64",
+    "complex128",
     "concat",
     "cond",
+    "conj",
     "copysign",
     "cos",
     "cosh",
@@ -286,6 +311,7 @@ __all__ = [
     "f16",
     "f32",
     "f64",
+    "fft",
     "finfo",
     "flip",
     "float8_e4m3fn",
@@ -312,6 +338,7 @@ __all__ = [
     "i32",
     "i64",
     "iinfo",
+    "imag",
     "inf",
     "int8",
     "int16",
@@ -330,6 +357,7 @@ __all__ = [
     "layouts",
     "less",
     "less_equal",
+    "linalg",
     "linspace",
     "load",
     "log",
@@ -372,6 +400,7 @@ __all__ = [
     "print",
     "prod",
     "random",
+    "real",
     "reciprocal",
     "remainder",
     "repeat",

@@ -394,6 +394,7 @@ class Array:
 # NumPy functions whose counterpart has another name; the rest have the same.
 _UFUNCS = {
     "absolute": "abs",
+    "conjugate": "conj",
     "arccos": "acos",
     "arccosh": "acosh",
     "arcsin": "asin",
@@ -422,6 +423,6 @@ def _refuse(what: str, help: str) -> NoReturn:
 
 def _operator(name: str, *operands: Any) -> Array:
     for operand in operands:
-        if not isinstance(operand, Array | bool | int | float) and not hasattr(operand, "__array__"):
+        if not isinstance(operand, Array | bool | int | float | complex) and not hasattr(operand, "__array__"):
             return NotImplemented
     return getattr(_api(), name)(*operands)

@@ -14,7 +14,7 @@ from tilewright.api.array import Array, located
 from tilewright.api.functions_creation import zeros
 from tilewright.api.indexing import dynamic_slice, dynamic_update_slice
 from tilewright.api.lifting import ArrayLike, cast, full, integer, lift, reshape, result_dtype
-from tilewright.api.pytree import Structure, build, flatten, paths
+from tilewright.api.pytree import Structure, build, by_parts, flatten, paths
 from tilewright.errors import ArgumentError, DTypeError, ShapeError
 from tilewright.frontend.trace import Graph
 from tilewright.frontend.tracing import current_graph, nested_graph, reopened
@@ -28,7 +28,9 @@ Region = Callable[[list[Array]], list[Array]]
 def _flat(tree: Any) -> tuple[list[Array], Structure]:
     leaves: list[Any] = []
     structure = flatten(tree, leaves)
-    return [lift(leaf) for leaf in leaves], structure
+    arrays: list[Array] = []
+    structure = by_parts(structure, map(lift, leaves), arrays)
+    return arrays, structure
 
 
 def _flat_as(tree: Any, expected: Structure, what: str) -> list[Array]:

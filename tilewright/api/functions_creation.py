@@ -16,6 +16,7 @@ from tilewright.api.lifting import (
     ArrayLike,
     broadcast,
     cast,
+    element_or_complex_type,
     element_type,
     emit,
     is_nested,
@@ -38,13 +39,15 @@ def _check_device(device: object) -> None:
 
 
 def full(shape: Any, fill_value: ArrayLike, *, dtype: Any = None, device: None = None) -> Array:
-    """An array of one number, which may be traced. The type is that of the number: f32, i64 or bool for Python's."""
+    """An array of one number, which may be traced. The type is that of the number: for Python's f32, i64, bool or
+    complex64."""
     _check_device(device)
     sizes = shape_of(shape)
     if is_scalar(fill_value):
-        return lifting.full(sizes, fill_value, element_type(dtype) if dtype else scalar_type(fill_value))
+        kind = element_or_complex_type(dtype) if dtype else scalar_type(fill_value)
+        return lifting.full(sizes, fill_value, kind)
     value = lift(fill_value)
-    return broadcast(cast(value, element_type(dtype) if dtype else value.dtype), sizes)
+    return broadcast(cast(value, element_or_complex_type(dtype) if dtype else value.dtype), sizes)
 
 
 def zeros(shape: Any, *, dtype: Any = None, device: None = None) -> Array:
@@ -86,7 +89,8 @@ def empty_like(x: ArrayLike, /, *, dtype: Any = None, device: None = None) -> Ar
 def asarray(obj: Any, /, *, dtype: Any = None, device: None = None, copy: bool | None = None) -> Array:
     """An array from an array, a number, or nested lists of numbers and arrays.
 
-    Python numbers are converted to `dtype` at once; without it floats become f32 and integers i64. `copy` is taken for
+    Python numbers are converted to `dtype` at once; without it floats become f32, integers i64 and complex numbers
+    complex64. `copy` is taken for
     the Array API: results are always new.
 
     Raises:
@@ -94,7 +98,7 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: None = None, copy: bool |
         ShapeError: nested lists are ragged.
     """
     _check_device(device)
-    wanted = element_type(dtype) if dtype else None
+    wanted = element_or_complex_type(dtype) if dtype else None
     if is_scalar(obj):
         return _from_number(obj, wanted or scalar_type(obj))
     found = _from_list(obj, wanted) if is_nested(obj) else lift(obj)
@@ -125,7 +129,10 @@ def _from_list(items: Sequence[Any], dtype: DType | None) -> Array:
     if not flat or not all(is_scalar(item) for item in flat):
         return lifting.constant(stored)
     if dtype is None:
-        return lifting.constant(stored.astype(np.float32) if stored.dtype.kind == "f" else stored)
+        default = {"f": np.float32, "c": np.complex64}.get(stored.dtype.kind)
+        return lifting.constant(stored if default is None else stored.astype(default))
+    if dtype.is_complex:
+        return lifting.constant(np.array(flat, dtype.numpy).reshape(stored.shape))
     return _from_numbers(flat, stored.shape, dtype)
 
 
@@ -235,7 +242,7 @@ def eye(n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: Any = N
     _check_device(device)
     shape = shape_of((n_rows, n_rows if n_cols is None else n_cols))
     on_diagonal = _diagonal_distance(shape) == lifting.integer(k, "the diagonal")
-    return cast(on_diagonal, element_type(dtype) if dtype else dtypes.f32)
+    return cast(on_diagonal, element_or_complex_type(dtype) if dtype else dtypes.f32)
 
 
 def _diagonal_distance(shape: tuple[int, ...]) -> Array:

@@ -9,7 +9,16 @@ import numpy as np
 
 from tilewright import dtypes
 from tilewright.api.array import Array, located
-from tilewright.api.lifting import ArrayLike, as_operand, cast, element_type, emit, lift, result_dtype
+from tilewright.api.lifting import (
+    ArrayLike,
+    as_operand,
+    cast,
+    element_or_complex_type,
+    element_type,
+    emit,
+    lift,
+    result_dtype,
+)
 from tilewright.dtypes import DType
 from tilewright.errors import ArgumentError, DTypeError
 
@@ -19,8 +28,8 @@ _KINDS: dict[str, tuple[DType, ...]] = {
     "unsigned integer": dtypes.UNSIGNED,
     "integral": dtypes.INTEGERS,
     "real floating": dtypes.FLOATS,
-    "complex floating": (),
-    "numeric": dtypes.INTEGERS + dtypes.FLOATS,
+    "complex floating": dtypes.COMPLEX,
+    "numeric": dtypes.INTEGERS + dtypes.FLOATS + dtypes.COMPLEX,
 }
 
 
@@ -49,9 +58,10 @@ class IntegerLimits:
 def astype(x: ArrayLike, dtype: Any, /, *, copy: bool = True, device: None = None) -> Array:
     """`x` in another element type. Floats become integers by truncation, saturate, and NaN becomes 0.
 
-    `copy` and `device` are taken for the Array API: the compiler decides about copies.
+    Real numbers become complex ones; complex ones become bools, but no real numbers: take `tw.real(x)`. `copy` and
+    `device` are taken for the Array API: the compiler decides about copies.
     """
-    return cast(lift(x), element_type(dtype))
+    return cast(lift(x), element_or_complex_type(dtype))
 
 
 def bitcast(x: ArrayLike, dtype: Any, /) -> Array:
@@ -74,8 +84,10 @@ def result_type(*arrays_and_dtypes: Any) -> DType:
 
 def can_cast(from_: Any, to: Any, /) -> bool:
     """Whether promotion may take `from_` (a type or an array) to `to`."""
-    source = from_.dtype if isinstance(from_, Array) else element_type(from_)
-    destination = element_type(to)
+    source = from_.dtype if isinstance(from_, Array) else element_or_complex_type(from_)
+    destination = element_or_complex_type(to)
+    if destination.is_complex and source.is_float:
+        return dtypes.promote(source, destination) == destination
     same_kind = source.kind == destination.kind or source.is_bool or {source.kind, destination.kind} == {"u", "i"}
     return same_kind and dtypes.promote(source, destination) == destination
 
@@ -90,19 +102,19 @@ def isdtype(dtype: Any, kind: Any) -> bool:
         kinds: list[Any] = [*kind]
         return any(isdtype(dtype, k) for k in kinds)
     if not isinstance(kind, str):
-        return element_type(dtype) == element_type(kind)
+        return element_or_complex_type(dtype) == element_or_complex_type(kind)
     if kind not in _KINDS:
         raise located(ArgumentError(f"there is no kind `{kind}`", help=f"the kinds are {', '.join(_KINDS)}"))
-    return element_type(dtype) in _KINDS[kind]
+    return element_or_complex_type(dtype) in _KINDS[kind]
 
 
 def finfo(type: Any, /) -> FloatLimits:
-    """Limits of a float type or of an array's.
+    """Limits of a float type or of an array's; of a complex type, those of its parts.
 
     Raises:
         DTypeError: it is no float type.
     """
-    dtype = type.dtype if isinstance(type, Array) else element_type(type)
+    dtype = (type.dtype if isinstance(type, Array) else element_or_complex_type(type)).part
     if not dtype.is_float:
         raise located(DTypeError(f"{dtype} is not a float type", help="use `tw.iinfo`"))
     largest = _LARGEST[dtype.name]

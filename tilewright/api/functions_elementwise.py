@@ -21,9 +21,9 @@ from tilewright.api.lifting import (
     promoted,
     result_dtype,
     typed,
+    with_weakness,
 )
 from tilewright.errors import ArgumentError, DTypeError
-from tilewright.frontend.tracing import current_graph
 
 _BITS_OF = {8: dtypes.i8, 16: dtypes.i16, 32: dtypes.i32, 64: dtypes.i64}
 
@@ -75,9 +75,10 @@ def copysign(x1: ArrayLike, x2: ArrayLike, /) -> Array:
 
 def pow(x1: ArrayLike, x2: ArrayLike, /) -> Array:
     """`x1 ** x2`. Exponents that are small Python numbers become products and roots."""
-    if isinstance(x1, Array) and is_scalar(x2) and (power := _SMALL_POWERS.get(x2)) is not None:
+    exponent = x2 if is_scalar(x2) and not isinstance(x2, complex) else None
+    if isinstance(x1, Array) and exponent is not None and (power := _SMALL_POWERS.get(exponent)) is not None:
         whole = isinstance(x2, int) and x2 > 0
-        if x1.dtype.is_float or (x1.dtype.is_integer and whole):
+        if x1.dtype.is_float or x1.dtype.is_complex or (x1.dtype.is_integer and whole):
             return power(x1)
     return apply("power", x1, x2)
 
@@ -194,7 +195,8 @@ def isfinite(x: ArrayLike, /) -> Array:
 
 def _classified(fn: str, x: ArrayLike, of_integers: bool) -> Array:
     lifted = lift(x)
-    return apply(fn, lifted) if lifted.dtype.is_float else full(lifted.shape, of_integers, dtypes.bool_)
+    is_inexact = lifted.dtype.is_float or lifted.dtype.is_complex
+    return apply(fn, lifted) if is_inexact else full(lifted.shape, of_integers, dtypes.bool_)
 
 
 def equal(x1: ArrayLike, x2: ArrayLike, /) -> Array:
@@ -296,7 +298,7 @@ def where(condition: ArrayLike, x1: ArrayLike, x2: ArrayLike, /) -> Array:
     shape = broadcast_shapes(chosen.shape, *(x.shape for x in values if isinstance(x, Array)))
     operands = [typed(chosen, dtypes.bool_, shape), *(typed(x, dtype, shape) for x in values)]
     result = emit("map", *operands, fn="select")
-    return Array(result.value, current_graph(), weak=all(map(is_weak, values)))
+    return with_weakness(result, all(map(is_weak, values)))
 
 
 def select(conditions: Sequence[ArrayLike], choices: Sequence[ArrayLike], default: ArrayLike = 0) -> Array:

@@ -12,6 +12,7 @@ from typing import Any
 from tilewright import dtypes
 from tilewright.api import lifting
 from tilewright.api.array import Array, located
+from tilewright.api.functions_complex import conj
 from tilewright.api.functions_elementwise import multiply
 from tilewright.api.lifting import (
     ArrayLike,
@@ -19,7 +20,7 @@ from tilewright.api.lifting import (
     axis_of,
     broadcast_shapes,
     cast,
-    element_type,
+    element_or_complex_type,
     emit,
     promoted,
     reshape,
@@ -145,7 +146,7 @@ def matmul(x1: ArrayLike, x2: ArrayLike, /, *, dtype: Any = None, precision: str
     rows: Labels = ("row",) if a.ndim > 1 else ()
     columns: Labels = ("column",) if b.ndim > 1 else ()
     batch = max(a_batch, b_batch, key=len)
-    kind = element_type(dtype) if dtype else promoted_kind
+    kind = element_or_complex_type(dtype) if dtype else promoted_kind
     a_labels, b_labels = (*a_batch, *rows, "inner"), (*b_batch, "inner", *columns)
     return join(a, a_labels, b, b_labels, (*batch, *rows, *columns), kind, _precision(precision, a, b))
 
@@ -193,13 +194,13 @@ def tensordot(x1: ArrayLike, x2: ArrayLike, /, *, axes: int | tuple[Sequence[int
 
 
 def vecdot(x1: ArrayLike, x2: ArrayLike, /, *, axis: int = -1) -> Array:
-    """Sum of products along `axis` of both, the other axes broadcasting.
+    """Sum of products along `axis` of both, the other axes broadcasting; complex numbers of `x1` are conjugated.
 
     Raises:
         ShapeError: sizes along the axis differ.
     """
     a, b, kind = _numeric("vecdot", x1, x2)
-    a, b = (_last(x, axis) for x in (a, b))
+    a, b = (_last(x, axis) for x in (conj(a), b))
     if a.shape[-1] != b.shape[-1]:
         message = f"`vecdot` of vectors of {a.shape[-1]} and {b.shape[-1]} elements"
         raise located(ShapeError(message, help="the axis must have one size in both"))

@@ -11,10 +11,21 @@ import numpy as np
 from tilewright import dtypes
 from tilewright.api import lifting
 from tilewright.api.array import Array, Axis, located
-from tilewright.api.functions_elementwise import divide, equal, less, subtract, truth, where
+from tilewright.api.complex_array import ComplexArray
+from tilewright.api.functions_elementwise import add, divide, equal, less, subtract, truth, where
 from tilewright.api.functions_manipulation import concat
 from tilewright.api.functions_math import exp, log, sqrt
-from tilewright.api.lifting import ArrayLike, apply, as_float, axes_of, axis_of, cast, element_type, emit, lift
+from tilewright.api.lifting import (
+    ArrayLike,
+    apply,
+    as_float,
+    axes_of,
+    axis_of,
+    cast,
+    element_or_complex_type,
+    emit,
+    lift,
+)
 from tilewright.dtypes import DType
 from tilewright.errors import ArgumentError, ShapeError
 from tilewright.primitives import Shape
@@ -35,15 +46,15 @@ def _count(x: Array, axis: Axis) -> int:
 
 
 def _sum_type(dtype: DType) -> DType:
-    """Floats sum in their own type, signed integers and bools as i64, unsigned as u64."""
-    if dtype.is_float:
+    """Floats and complex numbers sum in their own type, signed integers and bools as i64, unsigned as u64."""
+    if dtype.is_float or dtype.is_complex:
         return dtype
     return dtypes.u64 if dtype.kind == "u" else dtypes.i64
 
 
 def _prepared(x: ArrayLike, dtype: Any) -> Array:
     array = lift(x)
-    return cast(array, element_type(dtype) if dtype else _sum_type(array.dtype))
+    return cast(array, element_or_complex_type(dtype) if dtype else _sum_type(array.dtype))
 
 
 def sum(x: ArrayLike, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Array:
@@ -94,8 +105,12 @@ def mean(x: ArrayLike, /, axis: Axis = None, *, keepdims: bool = False) -> Array
 
 
 def var(x: ArrayLike, /, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False) -> Array:
-    """Variance: squared distances from the mean over (number of elements - `correction`). Of equal elements it is 0."""
+    """Variance: squared distances from the mean over (number of elements - `correction`). Of equal elements it is 0; of
+    complex numbers it is the sum of that of both parts."""
     array = as_float(x)
+    if isinstance(array, ComplexArray):
+        parts = [var(part, axis, correction=correction, keepdims=keepdims) for part in (array.real, array.imag)]
+        return add(*parts)
     _, squares = moments(cast(array, array.dtype.compute), axis)
     count = builtins.max(float(_count(array, axis) - correction), 0.0)
     kept = squares if keepdims else lifting.reshape(squares, _dropped(array.shape, axes_of(axis, array.ndim)))
@@ -128,6 +143,8 @@ def moments(x: Array, axis: Axis) -> tuple[Array, Array]:
 def std(x: ArrayLike, /, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False) -> Array:
     """Standard deviation: the square root of `var`."""
     array = as_float(x)
+    if isinstance(array, ComplexArray):
+        return sqrt(var(array, axis, correction=correction, keepdims=keepdims))
     wide = cast(array, array.dtype.compute)
     return cast(sqrt(var(wide, axis, correction=correction, keepdims=keepdims)), array.dtype)
 

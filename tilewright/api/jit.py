@@ -13,12 +13,15 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 
 from tilewright.api.array import Array, located
-from tilewright.api.lifting import lift
+from tilewright.api.complex_array import ComplexArray, stored_type
+from tilewright.api.complex_primitives import from_pairs, to_pairs
+from tilewright.api.lifting import lift, with_weakness
 from tilewright.api.pytree import LEAF, Structure, build, flatten
 from tilewright.api.sizes import SizedProgram, SizedPrograms, checked_spec
 from tilewright.api.stages import (
     Call,
     Compiled,
+    Leaf,
     Lowered,
     Signature,
     argument_names,
@@ -27,7 +30,7 @@ from tilewright.api.stages import (
     read_call,
     root_of,
 )
-from tilewright.errors import ArgumentError, TilewrightError
+from tilewright.errors import ArgumentError, DTypeError, TilewrightError
 from tilewright.events import capturing
 from tilewright.frontend import tracing
 from tilewright.frontend.identity import StaticValue
@@ -171,6 +174,8 @@ class JitFunction:
         call.check_place(setting.target)
         key = (call.signature, setting)
         if self._sizes is not None:
+            if call.has_complex():
+                raise located(_complex_with_dims())
             names = argument_names(call.signature.structure, self._dynamic)
             retraced = functools.partial(self._traced_at, call, args, kwargs)
             return self._sizes.run(call, setting, names, retraced, setting.target)
@@ -186,7 +191,7 @@ class JitFunction:
     def _remember(self, key: tuple[Any, _Setting], compiled: Compiled, call: Call) -> None:
         self._compiled[key] = compiled
         types = call.plain_types()
-        if types is not None and not self._static and not self._donate:
+        if types is not None and not self._static and not self._donate and not compiled.lowered.complex_results:
             self._by_arrays[key[1], *types] = (compiled.executable, compiled.lowered.result)
 
     def _read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
@@ -216,29 +221,33 @@ class JitFunction:
     def _trace(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Lowered:
         signature = call.signature
         names = argument_names(signature.structure, self._dynamic)
-        types = [_typed(name, leaf) for name, leaf in zip(names, signature.leaves, strict=True)]
+        types = [stored_type(_typed(name, leaf)) for name, leaf in zip(names, signature.leaves, strict=True)]
         structures: list[Structure] = []
+        complex_results: list[int] = []
 
         def traced(graph: Graph) -> Sequence[Value]:
-            inputs = [
-                Array(value, graph, weak=isinstance(leaf, type))
-                for value, leaf in zip(graph.inputs, signature.leaves, strict=True)
-            ]
+            inputs = [_input(value, graph, leaf) for value, leaf in zip(graph.inputs, signature.leaves, strict=True)]
             dynamic, named = build(signature.structure, inputs)
             result = self._function(*self._with_static(args, dynamic), **(kwargs | named))
             outputs: list[Any] = []
             structures.append(flatten(result, outputs))
-            return [_output(output).value for output in outputs]
+            arrays = [_output(output) for output in outputs]
+            complex_results.extend(n for n, array in enumerate(arrays) if isinstance(array, ComplexArray))
+            return [to_pairs(array).value if isinstance(array, ComplexArray) else array.value for array in arrays]
 
         graph = tracing.trace_program(traced, types, names, re.sub(r"\W+", "", self._name))
         donated = self._donations(graph, names)
         target = self._target or current().target
-        return Lowered(graph, signature, structures[0], tuple(names), donated, target, self._read)
+        complex_ones = tuple(complex_results)
+        return Lowered(graph, signature, structures[0], tuple(names), donated, target, self._read, complex_ones)
 
     def _traced_at(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], signature: Signature) -> Lowered:
         """The program for a call like this one with other sizes."""
         with tracing.keeping_views():
-            return self._trace(dataclasses.replace(call, signature=signature), args, kwargs)
+            lowered = self._trace(dataclasses.replace(call, signature=signature), args, kwargs)
+        if lowered.complex_results:
+            raise located(_complex_with_dims())
+        return lowered
 
     def _sized(
         self, dims: Mapping[str, Sequence[int | Dim | None]] | None, buckets: Mapping[Dim, Sequence[int]]
@@ -308,6 +317,11 @@ def _unchanged(array: Tensor) -> Tensor:
     return array
 
 
+def _complex_with_dims() -> TilewrightError:
+    message = "a function with `dims` takes and gives no complex numbers"
+    return DTypeError(message, help="pass their parts as an array of floats with a last axis of 2")
+
+
 def _parameters(function: Callable[..., Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Names of the parameters: all, and those that may be positional."""
     parameters = inspect.signature(function).parameters.values()
@@ -322,6 +336,14 @@ def _typed(name: str, leaf: Any) -> Any:
     except TilewrightError as error:
         error.message = f"argument `{name}`: {error.message}"
         raise
+
+
+def _input(value: Value, graph: Graph, leaf: Leaf) -> Array:
+    """The array of an argument; Python numbers take the type of what they meet."""
+    array = Array(value, graph, weak=isinstance(leaf, type))
+    if isinstance(leaf, type):
+        return with_weakness(from_pairs(array), True) if leaf is complex else array
+    return from_pairs(array) if leaf[1].kind == "c" else array
 
 
 def _output(value: Any) -> Array:

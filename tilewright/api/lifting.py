@@ -10,18 +10,20 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Sequence
+from types import ModuleType
 from typing import Any, TypeGuard
 
 import numpy as np
 
 from tilewright import dtypes, ops
 from tilewright.api.array import Array, located
+from tilewright.api.complex_array import ComplexArray
 from tilewright.dtypes import DType
 from tilewright.errors import ArgumentError, DTypeError, IndexError_, ShapeError, TilewrightError
 from tilewright.frontend.tracing import current_graph, keeps_views
 from tilewright.primitives import ArrayType, Shape
 
-Scalar = bool | int | float
+Scalar = bool | int | float | complex
 ArrayLike = Any  # Array, a Python number, or an array of NumPy or another library
 
 
@@ -41,9 +43,18 @@ def emit(op: str, *operands: Array, **attributes: Any) -> Array:
 
 
 def emit_all(op: str, *operands: Array, **attributes: Any) -> tuple[Array, ...]:
-    """Add a primitive to the program."""
+    """Add a primitive to the program; of complex arrays, those on their parts."""
+    for operand in operands:
+        if type(operand) is ComplexArray:
+            return _complex_primitives().emit_all(op, operands, attributes)
     graph = current_graph()
     return tuple(Array(value, graph) for value in graph.add(op, [o.value for o in operands], **attributes))
+
+
+def _complex_primitives() -> ModuleType:
+    from tilewright.api import complex_primitives
+
+    return complex_primitives
 
 
 # ---- lifting --------------------------------------------------------------------------------------------------------
@@ -58,8 +69,7 @@ def lift(operand: ArrayLike) -> Array:
     if isinstance(operand, Array):
         return operand
     if is_scalar(operand):
-        scalar = full((), operand, scalar_type(operand))
-        return Array(scalar.value, current_graph(), weak=True)
+        return with_weakness(full((), operand, scalar_type(operand)), True)
     if is_nested(operand):
         raise located(ArgumentError(f"a {type(operand).__name__} is not an array", help="use `tw.asarray`"))
     return constant(operand)
@@ -73,7 +83,9 @@ def constant(captured: Any) -> Array:
         array, _ = to_numpy(captured)
     except TilewrightError as error:
         raise located(error) from None
-    dtype = element_type(array.dtype)
+    dtype = element_or_complex_type(array.dtype)
+    if dtype.is_complex:
+        return ComplexArray(constant(array.real.copy()), constant(array.imag.copy()))
     graph = current_graph()
     return Array(graph.constant(array, ArrayType(array.shape, dtype)), graph)
 
@@ -89,15 +101,35 @@ def element_type(dtype: Any) -> DType:
     except (KeyError, TypeError):
         names = ", ".join(d.name for d in dtypes.ALL)
         raise located(DTypeError(f"{dtype!r} is not an element type", help=f"the types are {names}")) from None
+    _check_byte_order(dtype)
+    return found
+
+
+def element_or_complex_type(dtype: Any) -> DType:
+    """An element type where complex ones are taken too.
+
+    Raises:
+        DTypeError: it is no type of ours.
+    """
+    try:
+        found = dtypes.as_dtype_or_complex(dtype)
+    except (KeyError, TypeError):
+        found = element_type(dtype)
+    _check_byte_order(dtype)
+    return found
+
+
+def _check_byte_order(dtype: Any) -> None:
     if isinstance(dtype, np.dtype) and not dtype.isnative:
         raise located(
             DTypeError(f"{dtype!r} is not in native byte order", help="pass `x.astype(x.dtype.newbyteorder())`")
         )
-    return found
 
 
 def scalar_type(value: Any) -> DType:
     """The type of a Python number on its own."""
+    if isinstance(value, complex):
+        return dtypes.complex64
     return dtypes.bool_ if isinstance(value, bool) else dtypes.i64 if isinstance(value, int) else dtypes.f32
 
 
@@ -107,10 +139,16 @@ def full(shape: Shape, value: Any, dtype: DType) -> Array:
     Raises:
         DTypeError: the number does not fit the type.
     """
+    if dtype.is_complex:
+        number = complex(value)
+        return ComplexArray(full(shape, number.real, dtype.part), full(shape, number.imag, dtype.part))
     return emit("constant", value=_converted(value, dtype), resource="", shape=shape, dtype=dtype.name)
 
 
-def _converted(value: Any, dtype: DType) -> Scalar:
+def _converted(value: Any, dtype: DType) -> bool | int | float:
+    if isinstance(value, complex):
+        message = f"the complex number {value} does not fit {dtype}"
+        raise located(DTypeError(message, help="use `tw.complex64`, or the real part alone"))
     if dtype.is_bool:
         return bool(value)
     if dtype.is_float:
@@ -129,10 +167,23 @@ def _converted(value: Any, dtype: DType) -> Scalar:
 
 
 def cast(x: Array, dtype: DType) -> Array:
-    """The array in another element type; the same array when it has it, made strong."""
-    if x.dtype != dtype:
-        return emit("cast", x, dtype=dtype.name)
-    return Array(x.value, current_graph()) if x.weak else x
+    """The array in another element type; the same array when it has it, made strong.
+
+    Raises:
+        DTypeError: a complex array has no form of real numbers.
+    """
+    if x.dtype == dtype:
+        return with_weakness(x, False) if x.weak else x
+    if dtype.is_complex and not x.dtype.is_complex:
+        return _complex_primitives().from_real(x, dtype)
+    return emit("cast", x, dtype=dtype.name)
+
+
+def with_weakness(x: Array, weak: bool) -> Array:
+    """The same elements, as those of a Python number (which take the type of what they meet) or not."""
+    if isinstance(x, ComplexArray):
+        return ComplexArray(with_weakness(x.real, weak), with_weakness(x.imag, weak))
+    return Array(x.value, current_graph(), weak=weak)
 
 
 # ---- promotion ------------------------------------------------------------------------------------------------------
@@ -147,7 +198,9 @@ def result_dtype(operands: Sequence[Array | Scalar | DType]) -> DType:
     if not strong:
         return functools.reduce(dtypes.promote, weak)
     dtype = functools.reduce(dtypes.promote, strong)
-    if any(w.is_float for w in weak) and not dtype.is_float:
+    if any(w.is_complex for w in weak):
+        return dtypes.complex_of(dtype)
+    if any(w.is_float for w in weak) and not (dtype.is_float or dtype.is_complex):
         return dtypes.f32
     if any(w.is_integer for w in weak) and dtype.is_bool:
         return dtypes.i64
@@ -192,20 +245,20 @@ def promoted(*operands: ArrayLike) -> list[Array]:
 
 
 def as_float(x: ArrayLike) -> Array:
-    """An array of floats: integers and bools become f32."""
+    """An array of floats or complex numbers: integers and bools become f32."""
     lifted = lift(x)
-    return lifted if lifted.dtype.is_float else cast(lifted, dtypes.f32)
+    return lifted if lifted.dtype.is_float or lifted.dtype.is_complex else cast(lifted, dtypes.f32)
 
 
 def apply(fn: str, *operands: ArrayLike) -> Array:
     """The scalar function `fn` over operands that promote and broadcast. Functions of floats take integers as f32."""
     lifted = [as_operand(o) for o in operands]
     dtype = result_dtype(lifted)
-    if ops.FUNCTIONS[fn].kinds == ops.FLOAT and not dtype.is_float:
+    if ops.FUNCTIONS[fn].kinds == ops.FLOAT and not (dtype.is_float or dtype.is_complex):
         dtype = dtypes.f32
     shape = broadcast_shapes(*(o.shape for o in lifted if isinstance(o, Array)))
     result = emit("map", *(typed(o, dtype, shape) for o in lifted), fn=fn)
-    return Array(result.value, current_graph(), weak=True) if all(map(is_weak, lifted)) else result
+    return with_weakness(result, True) if all(map(is_weak, lifted)) else result
 
 
 # ---- shapes ---------------------------------------------------------------------------------------------------------

@@ -24,11 +24,16 @@ class NamespaceInfo:
         return (None,)
 
     def default_dtypes(self, *, device: None = None) -> dict[str, DType]:
-        return {"real floating": dtypes.f32, "integral": dtypes.i64, "indexing": dtypes.i64}
+        return {
+            "real floating": dtypes.f32,
+            "complex floating": dtypes.complex64,
+            "integral": dtypes.i64,
+            "indexing": dtypes.i64,
+        }
 
     def dtypes(self, *, device: None = None, kind: Any = None) -> dict[str, DType]:
         """Element types of the Array API by their names there, all or those of a kind."""
-        standard = [d for d in dtypes.ALL if not d.is_narrow_float and d != dtypes.tf32]
+        standard = [d for d in (*dtypes.ALL, *dtypes.COMPLEX) if not d.is_narrow_float and d != dtypes.tf32]
         return {d.numpy.name: d for d in standard if kind is None or isdtype(d, kind)}
 
 

@@ -11,7 +11,8 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from tilewright.api.array import located
+from tilewright.api.array import Array, located
+from tilewright.api.complex_array import ComplexArray
 from tilewright.errors import ArgumentError
 from tilewright.frontend.identity import StaticValue
 from tilewright.primitives import ArrayType
@@ -44,6 +45,7 @@ class Structure(NamedTuple):
 
 LEAF = Structure(None)
 _NONE = Structure(type(None))
+_PAIR = Structure(ComplexArray, ("real", "imag"), (LEAF, LEAF))
 
 
 # `type`, but with a result whose attributes a type checker does not ask about.
@@ -91,6 +93,15 @@ def _flatten_dataclass(tree: Any, leaves: list[Any], depth: int) -> Structure:
     return Structure(type(tree), traced, tuple(flatten(getattr(tree, name), leaves, depth) for name in traced), static)
 
 
+def by_parts(structure: Structure, leaves: Iterator[Array], parts: list[Array]) -> Structure:
+    """The structure where complex leaves are pairs of their parts, with all of them appended to `parts`."""
+    if structure.kind is None:
+        leaf = next(leaves)
+        parts += [leaf.real, leaf.imag] if isinstance(leaf, ComplexArray) else [leaf]
+        return _PAIR if isinstance(leaf, ComplexArray) else LEAF
+    return structure._replace(children=tuple([by_parts(child, leaves, parts) for child in structure.children]))
+
+
 def unflatten(structure: Structure, leaves: Iterator[Any]) -> Any:
     """Rebuild a container from its leaves, in the order of `flatten`. Dataclasses are made without `__init__`."""
     kind = structure.kind
@@ -105,7 +116,7 @@ def unflatten(structure: Structure, leaves: Iterator[Any]) -> Any:
         return tuple(children)
     if kind is dict:
         return dict(zip(structure.keys, children, strict=True))
-    if issubclass(structure.kind, tuple):
+    if kind is ComplexArray or issubclass(structure.kind, tuple):
         return kind(*children)
     rebuilt = object.__new__(kind)
     for name, value in zip(structure.keys, children, strict=True):

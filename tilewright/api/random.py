@@ -159,7 +159,8 @@ def randint(key: ArrayLike, shape: Any, low: ArrayLike, high: ArrayLike, dtype: 
     kind = element_type(dtype)
     if not kind.is_integer:
         raise located(DTypeError(f"`randint` of {kind}", help="use an integer type, or `tw.random.uniform`"))
-    if is_scalar(low) and is_scalar(high) and low >= high:
+    bounds_are_known = isinstance(low, int | float) and isinstance(high, int | float)
+    if bounds_are_known and low >= high:
         raise located(ArgumentError(f"no integer is at least {low} and below {high}", help="give a larger `high`"))
     floor = lifting.fitting(low, kind)
     # The highest value that may come out fits the type even where the bound above it does not.

@@ -10,7 +10,8 @@ import numpy as np
 
 from tilewright import dtypes
 from tilewright.api.array import located, locating
-from tilewright.api.lifting import element_type, shape_of
+from tilewright.api.complex_array import as_stored, from_stored
+from tilewright.api.lifting import element_or_complex_type, shape_of
 from tilewright.api.pytree import LEAF, Structure, build, flatten, paths
 from tilewright.errors import (
     ArgumentError,
@@ -33,7 +34,7 @@ Restore = Callable[[Tensor], Any]
 # How one argument is traced: a shape and a NumPy dtype, or the Python type of a number.
 Leaf = tuple[tuple[int, ...], np.dtype[Any]] | type
 
-_NUMBER_TYPES = {float: dtypes.f32, int: dtypes.i64, bool: dtypes.bool_}
+_NUMBER_TYPES = {float: dtypes.f32, int: dtypes.i64, bool: dtypes.bool_, complex: dtypes.complex64}
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class ShapeDtype(ArrayType):
     @locating
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", shape_of(self.shape))
-        object.__setattr__(self, "dtype", element_type(self.dtype))
+        object.__setattr__(self, "dtype", element_or_complex_type(self.dtype))
         check_limits(self)
 
 
@@ -69,6 +70,11 @@ class Call:
     on_device: tuple[int, ...] = ()
     restores_device: bool = False
 
+    def has_complex(self) -> bool:
+        """Whether an argument holds complex numbers."""
+        leaves = self.signature.leaves
+        return any(leaf is complex if isinstance(leaf, type) else leaf[1].kind == "c" for leaf in leaves)
+
     def plain_types(self) -> list[Any] | None:
         """The shape and the type of each argument in turn, if all are arrays in CPU memory, given by position and in no
         container."""
@@ -77,7 +83,7 @@ class Call:
             return None
         types: list[Any] = []
         for leaf in self.signature.leaves:
-            if isinstance(leaf, type):
+            if isinstance(leaf, type) or leaf[1].kind == "c":
                 return None
             types += leaf
         return types
@@ -104,10 +110,14 @@ class Call:
             help = 'copy it to the CPU, or compile for its device: target="cuda:CHIP"'
             raise located(UnsupportedOnTargetError(message, help=help))
 
-    def restored(self, results: list[Any]) -> list[Any]:
-        """The results as arrays of the kind of the first argument."""
+    def restored(self, results: Sequence[Any], complex_results: Sequence[int] = ()) -> Sequence[Any]:
+        """The results as arrays of the kind of the first argument; those at `complex_results` as complex numbers."""
         if self.on_device and not self.restores_device:
             results = [np.asarray(result) for result in results]
+        if complex_results:
+            results = list(results)
+            for n in complex_results:
+                results[n] = from_stored(np.asarray(results[n]))
         return results if self.restore is None else [self.restore(result) for result in results]
 
 
@@ -146,7 +156,7 @@ def read_call(
     for position, value in enumerate(values):
         if type(value) is np.ndarray:
             leaves.append((value.shape, value.dtype))
-            arrays.append(value)
+            arrays.append(value if value.dtype.kind != "c" else as_stored(value))
             restore = restore or _unchanged
             continue
         try:
@@ -156,13 +166,27 @@ def read_call(
             raise located(error) from None
         leaves.append(leaf)
         if array is not None:
-            if not isinstance(array, np.ndarray):
+            if isinstance(array, np.ndarray):
+                array = as_stored(array)
+            else:
                 on_device.append(len(arrays))
+                _refuse_complex(leaf)
             arrays.append(array)
         restores_device = restores_device or (restore is None and bool(on_device))
         restore = restore or back
     signature = Signature(structure, tuple(leaves), static)
     return Call(signature, arrays, restore, tuple(on_device), restores_device)
+
+
+def _refuse_complex(leaf: Leaf) -> None:
+    """Refuse complex numbers in the memory of a device.
+
+    Raises:
+        UnsupportedOnTargetError: the argument is such.
+    """
+    if not isinstance(leaf, type) and leaf[1].kind == "c":
+        help = "pass it from CPU memory, or its parts as an array of floats with a last axis of 2"
+        raise located(UnsupportedOnTargetError("complex numbers are not taken from the memory of a device", help=help))
 
 
 def _read_leaf(value: object) -> tuple[Leaf, Any, Restore | None]:
@@ -173,9 +197,8 @@ def _read_leaf(value: object) -> tuple[Leaf, Any, Restore | None]:
         return (value.shape, value.dtype.numpy), None, None
     if isinstance(value, np.generic):
         return ((), value.dtype), np.asarray(value), None
-    if isinstance(value, str | bytes | complex):
-        help = "name the parameter in `static_argnames`" if not isinstance(value, complex) else "pass a real number"
-        raise ArgumentError(f"a {kind.__name__} is not an array", help=help)
+    if isinstance(value, str | bytes):
+        raise ArgumentError(f"a {kind.__name__} is not an array", help="name the parameter in `static_argnames`")
     from tilewright.interop.dlpack import on_cuda, to_numpy
 
     found = on_cuda(value)
@@ -227,12 +250,13 @@ def leaf_type(leaf: Leaf) -> ArrayType:
     if isinstance(leaf, type):
         return ArrayType((), _NUMBER_TYPES[leaf])
     shape, dtype = leaf
-    return ArrayType(shape, element_type(dtype))
+    return ArrayType(shape, element_or_complex_type(dtype))
 
 
 @dataclass(frozen=True, repr=False)
 class Lowered:
-    """A traced program. `donated` pairs inputs with the outputs that may take their memory."""
+    """A traced program. `donated` pairs inputs with the outputs that may take their memory; `complex_results` are the
+    outputs that hold complex numbers, as floats with a last axis of 2."""
 
     graph: Graph
     signature: Signature
@@ -241,6 +265,7 @@ class Lowered:
     donated: tuple[tuple[int, int], ...]
     target: str
     read: Callable[..., Call]
+    complex_results: tuple[int, ...] = ()
 
     def __repr__(self) -> str:
         return f"<traced program `{self.graph.name}` for {self.target}>"
@@ -331,7 +356,7 @@ class Compiled:
             if _is_readonly(call.arrays[n]):
                 message = f"argument `{self.lowered.names[n]}` is donated, but its memory is read-only"
                 raise located(ArgumentError(message, help="pass a copy, or do not donate it"))
-        results = call.restored(self.executable(*call.arrays))
+        results = call.restored(self.executable(*call.arrays), self.lowered.complex_results)
         return build(self.lowered.result, results)
 
     @locating

@@ -7,6 +7,7 @@
              | reduce arg_reduce scan window_reduce
              | contract convolve
              | sort top_k
+             | library_call                 a routine of LAPACK or an FFT
              | shard collective device_index         devices of a mesh
              | while if                     regions may use values from outside
              | call                         a tile kernel
@@ -327,6 +328,25 @@ class TopKOp(PureOp):
 
 
 @irdl_op_definition
+class LibraryCallOp(PureOp):
+    """`routine` of a library for each matrix or line of the operands: `tilewright.routines` lists them. With
+    `must_succeed` the program fails where the routine does; otherwise its `info` says so. It stays outside kernels."""
+
+    name = "array.library_call"
+    routine = prop_def(StringAttr)
+    must_succeed = opt_prop_def(BoolAttr)
+    lower = opt_prop_def(BoolAttr)
+    left = opt_prop_def(BoolAttr)
+    transposed = opt_prop_def(BoolAttr)
+    unit = opt_prop_def(BoolAttr)
+    vectors = opt_prop_def(BoolAttr)
+    full = opt_prop_def(BoolAttr)
+    inverse = opt_prop_def(BoolAttr)
+    scale = opt_prop_def(FloatAttr)
+    size = opt_prop_def(IntegerAttr)
+
+
+@irdl_op_definition
 class DeviceIndexOp(PureOp):
     """The number of the device that runs the program, from 0."""
 
@@ -491,6 +511,7 @@ _PRIMITIVES: tuple[type[ArrayOp], ...] = (
     ConvolveOp,
     SortOp,
     TopKOp,
+    LibraryCallOp,
     DeviceIndexOp,
     ShardOp,
     CollectiveOp,

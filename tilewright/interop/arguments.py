@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.api.array import Array, located
-from tilewright.api.lifting import lift
+from tilewright.api.array import located
+from tilewright.api.lifting import lift, with_weakness
 from tilewright.dtypes import DType
 from tilewright.errors import ArgumentError, DTypeError, ShapeError
-from tilewright.frontend import tracing
 from tilewright.interop.narrow import STORAGES, Coded, from_codes, is_sequence, to_codes
 from tilewright.layout.dims import Dim
 
@@ -54,7 +53,7 @@ def strong(value: Any) -> Any:
         return [strong(item) for item in value]
     if isinstance(value, Coded):
         return Coded(lift(value.codes), value.storage)
-    return None if value is None else Array(lift(value).value, tracing.current_graph())
+    return None if value is None else with_weakness(lift(value), False)
 
 
 def check_dims(dims: Mapping[str, Any], shapes: Sequence[tuple[int | str | None, ...] | None]) -> None:

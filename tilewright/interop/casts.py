@@ -17,6 +17,8 @@ LARGEST_E4M3FN = 448.0
 
 def convert(x: Array, dtype: DType) -> Array:
     """The array in another element type, as torch casts it."""
+    if x.dtype.is_complex and not (dtype.is_complex or dtype.is_bool):
+        x = tw.real(x)
     if x.dtype == dtype or dtype.is_bool or x.dtype.is_bool:
         return tw.astype(x, dtype)
     if x.dtype.is_float and dtype.is_integer:

@@ -1,8 +1,8 @@
 """Arrays of other libraries as NumPy arrays on the same memory, and back.
 
-`to_numpy` never copies. What it cannot share it refuses: arrays on another device, sparse arrays, tensors that record
-gradients. Arrays on CUDA devices are left as they are: `on_cuda` says what they hold, and the programs that take them
-share their memory.
+`to_numpy` never copies, except conjugates that torch has not computed yet. What it cannot share it refuses: arrays on
+another device, sparse arrays, tensors that record gradients. Arrays on CUDA devices are left as they are: `on_cuda`
+says what they hold, and the programs that take them share their memory.
 """
 
 from __future__ import annotations
@@ -110,6 +110,8 @@ def _from_torch(tensor: Any) -> tuple[Tensor, Restore]:
     try:
         return tensor.numpy(), _to_torch
     except (TypeError, RuntimeError) as error:
+        if tensor.is_conj():  # the memory holds the conjugates
+            return tensor.resolve_conj().numpy(), _to_torch
         raise DTypeError(f"torch cannot share a tensor of {tensor.dtype}: {error}", help="convert it first") from error
 
 

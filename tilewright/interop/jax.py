@@ -90,7 +90,8 @@ def _plain(leaf: Any, dtype: Any) -> Any:
     if isinstance(leaf, jax().Array) and len(leaf.sharding.device_set) > 1:
         leaf = np.asarray(leaf)
     narrow = str(getattr(dtype, "numpy", dtype))
-    is_wide = str(found) in ("float64", "int64", "uint64") and narrow == str(found).replace("64", "32")
+    halves = {"float64": "float32", "int64": "int32", "uint64": "uint32", "complex128": "complex64"}
+    is_wide = str(found) in halves and narrow == halves[str(found)]
     return leaf.astype(narrow) if is_wide and hasattr(leaf, "astype") else leaf
 
 

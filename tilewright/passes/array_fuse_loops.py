@@ -124,6 +124,7 @@ def _fuse_block(unit: Unit, block: Block) -> None:
                 merged.ops |= joining.ops
                 for member in joining.ops:
                     group_of[member], members_of[member] = merged, merged.ops
+                order.note_group(merged.ops)
     for group in dict.fromkeys(group_of.values()):
         members = group.ops | set(inline_closure((o for op in group.ops for o in op.operands), block))
         make_group(block, members, "loop", describe(sorted(group.ops, key=order.index.__getitem__)))

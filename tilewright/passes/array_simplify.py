@@ -34,6 +34,7 @@ from xdsl.ir import Block, Operation, SSAValue
 from tilewright import dtypes, ops
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
+from tilewright.errors import LinearAlgebraError
 from tilewright.passes.base import Unit, blocks_of
 from tilewright.passes.fusion import is_splat
 from tilewright.primitives import ArrayType, digest_array
@@ -168,7 +169,10 @@ def _fold(unit: Unit, op: array.ArrayOp) -> Sequence[SSAValue] | None:
     if size > (FOLDED_VIEW_BYTES if isinstance(op, _VIEWS) else FOLDED_BYTES):
         return None
     operands = [constant_value(unit, o) for o in op.operands]
-    results = evaluate(op.primitive, operands, op.attributes_of())
+    try:
+        results = evaluate(op.primitive, operands, op.attributes_of())
+    except LinearAlgebraError:
+        return None  # the program fails where it comes to the call
     return [captured(unit, op, np.ascontiguousarray(r).reshape(r.shape)) for r in results]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+import numpy as np
 from xdsl.dialects.builtin import LocationAttr, StringAttr, UnknownLoc
 from xdsl.ir import Block, Operation, Region, SSAValue
 
@@ -65,6 +66,22 @@ class BlockOrder:
         self.block = block
         self.ops = list(block.ops)
         self.index = {op: i for i, op in enumerate(self.ops)}
+        # For each position the first operation of a group that goes on there, which ties it to what stands before it.
+        self._earliest = np.arange(len(self.ops))
+
+    def note_group(self, members: Collection[Operation]) -> None:
+        """Take note that operations will be computed as a whole."""
+        positions = [self.index[m] for m in members]
+        first, last = min(positions), max(positions)
+        reached = self._earliest[first : last + 1]
+        np.minimum(reached, first, out=reached)
+
+    def _first_tied(self, position: int) -> int:
+        """The position before which no operation is of a group that goes on behind it, so that nothing before it needs
+        anything from there on."""
+        while (earlier := int(self._earliest[position])) < position:
+            position = earlier
+        return position
 
     def creates_cycle(self, members: set[Operation]) -> bool:
         """Whether a path leaves the set and comes back, so that the set cannot run as one step."""
@@ -83,9 +100,9 @@ class BlockOrder:
         self, members: set[Operation], inline: set[Operation], groups: Mapping[Operation, Collection[Operation]]
     ) -> bool:
         """Whether what a set reads, beyond the inline operations that it takes in, needs the set's own results, each of
-        the `groups` being computed as a whole."""
+        the `groups`, all of them noted, being computed as a whole."""
         own = members | inline
-        first = min(self.index[m] for m in own)
+        first = self._first_tied(min(self.index[m] for m in own))
         pending = [o.owner for m in own for o in _reads(m) if o.owner not in own]
         seen: set[object] = set()
         while pending:
@@ -94,7 +111,7 @@ class BlockOrder:
                 continue
             step = groups.get(owner, (owner,))
             seen.update(step)
-            # What stands before the set needs nothing of it.
+            # Before this, nothing needs anything of the set.
             if all(self.index.get(op, -1) < first for op in step):
                 continue
             owners = [o.owner for op in step for o in _reads(op)]
@@ -234,8 +251,9 @@ def _dependents(block: Block, members: set[Operation], span: Sequence[Operation]
 
 
 def needs_memory(op: Operation) -> bool:
-    """Whether an operation takes its operands as arrays in memory: views, control flow, results."""
-    return not isinstance(op, array.ArrayOp) or (isinstance(op, array.ReshapeOp) and not is_unit_reshape(op))
+    """Whether an operation takes its operands as arrays in memory: views, control flow, library calls, results."""
+    is_view = isinstance(op, array.ReshapeOp) and not is_unit_reshape(op)
+    return is_view or isinstance(op, array.LibraryCallOp) or not isinstance(op, array.ArrayOp)
 
 
 def absorb_transpose(block: Block, members: set[Operation], root: SSAValue) -> None:

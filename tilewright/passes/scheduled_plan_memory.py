@@ -171,7 +171,10 @@ class _Planner:
     def _may_be_computed_in(self, root: SSAValue, output: int) -> bool:
         """Whether an array is computed by a top-level operation that spoils no donated input by writing the output."""
         op = root.owner
-        if not isinstance(op, array.CallOp | array.WhileOp) or op.parent_block() is not self.block:
+        if (
+            not isinstance(op, array.CallOp | array.LibraryCallOp | array.WhileOp)
+            or op.parent_block() is not self.block
+        ):
             return False
         donors = [i for i, o in self.unit.donated.items() if o == output]
         if not donors:
@@ -180,6 +183,8 @@ class _Planner:
         readers = [u for u in all_users(source) if not isinstance(u, array.ReshapeOp)]
         if any(self.steps[in_block(r, self.block)] > self.steps[op] for r in readers):
             return False
+        if isinstance(op, array.LibraryCallOp):
+            return all(storage(o) is not source for o in op.operands)
         if isinstance(op, array.CallOp):
             return self._writes_behind_its_reads(op, root, source)
         # A loop starts with its carried arrays, which are then written.
@@ -200,7 +205,7 @@ class _Planner:
         for op in block.ops:
             if isinstance(op, array.ConstantOp):
                 self.result.places[op.results[0]] = Place(CONSTANT, constant=op.resource.data)
-            elif isinstance(op, array.CallOp):
+            elif isinstance(op, array.CallOp | array.LibraryCallOp):
                 for value in op.results:
                     self._new_buffer(value, op)
             elif isinstance(op, array.WhileOp | array.IfOp):
@@ -256,6 +261,7 @@ class _Planner:
                 self.buffer_of[source].end = max(self.buffer_of[source].end, end)
             return
         what = op.callee.data if isinstance(op, array.CallOp) else op.name
+        what = op.routine.data if isinstance(op, array.LibraryCallOp) else what
         self.buffer_of[value] = Buffer(array_type(value), start, end, what=what)
 
     def _all_buffers(self) -> list[Buffer]:

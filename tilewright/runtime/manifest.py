@@ -65,7 +65,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     `cpu` and `features` are LLVM's names; only `features` must be present to run. `estimated_seconds` is the cost
     model's; above a microsecond the interpreter's lock is released. The code is one object, or several one after the
     other of `object_sizes` bytes; of a program for a GPU, one for each of its kernels, and `device` says what a call
-    does with them. `metadata["memory_report"]`, where given, is the table that an out-of-memory error shows.
+    does with them. The code calls `library_functions`, which are bound when it is loaded.
+    `metadata["memory_report"]`, where given, is the table that an out-of-memory error shows.
     """
 
     name: str
@@ -81,6 +82,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     worker_scratch_bytes: int = 0
     estimated_seconds: float = 1.0
     messages: tuple[Message, ...] = ()
+    library_functions: tuple[str, ...] = ()
     metadata: dict[str, str] = {}
     device: DeviceCode | None = None
     format_version: int = FORMAT_VERSION

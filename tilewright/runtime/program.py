@@ -23,7 +23,7 @@ from tilewright.errors import ArgumentError, CpuFeatureError, TilewrightError, u
 from tilewright.events import capturing, emit, listening
 from tilewright.locks import Lock
 from tilewright.options import Options, current
-from tilewright.runtime import container, cpu_features, elf
+from tilewright.runtime import container, cpu_features, elf, library_functions
 from tilewright.runtime.abi import MAX_THREADS
 from tilewright.runtime.arguments import (
     check_array,
@@ -51,6 +51,7 @@ class Program(ProgramFile):
 
     Raises:
         CpuFeatureError: this machine lacks the architecture or a feature that the program needs.
+        ResourceUnavailable: a library that it calls is not installed.
         CompilerBug: the manifest contradicts itself or the constants.
     """
 
@@ -65,6 +66,7 @@ class Program(ProgramFile):
     ) -> None:
         super().__init__(manifest, object_bytes, support_bytes, constants, verify_constants, elsewhere)
         _check_machine(manifest)
+        library_functions.check(manifest.library_functions)
         self._inputs = len(manifest.inputs)
         self._library: elf.Library | None = None
         self._bindings: dict[int, Binding] = {}
@@ -171,7 +173,9 @@ class Program(ProgramFile):
         self.verify()
         start = time.perf_counter()
         if self._library is None:
-            self._library = elf.load(*split_objects(self.manifest, self._object_bytes))
+            self._library = elf.load(
+                *split_objects(self.manifest, self._object_bytes), resolve=library_functions.resolve
+            )
         support = load_support(self._support_bytes)
         binding = Binding(self.manifest, self._library, support, self._constants, threads)
         emit("runtime.bind", name=self.manifest.name, threads=threads, seconds=time.perf_counter() - start)
@@ -251,6 +255,7 @@ def load(path: str | Path, find: Find | None = None) -> AnyProgram:
     Raises:
         ProgramFileError: the file is damaged, truncated or from another version.
         CpuFeatureError: this machine lacks the architecture or a feature that the program needs.
+        ResourceUnavailable: a library that it calls is not installed.
         OSError: the file cannot be opened.
     """
     contents = container.read(Path(path), find)

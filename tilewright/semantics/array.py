@@ -19,6 +19,7 @@ from tilewright import collectives, dtypes, ops
 from tilewright.dialects import array
 from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug
+from tilewright.semantics import library
 
 Tensor = np.ndarray[Any, Any]
 Attributes = Mapping[str, Any]
@@ -349,6 +350,7 @@ PRIMITIVES: dict[str, Callable[[Sequence[Tensor], Attributes], Tensor | tuple[Te
     "convolve": _convolve,
     "sort": _sort,
     "top_k": _top_k,
+    "library_call": library.call,
     "shard": lambda operands, a: operands[0],
 }
 

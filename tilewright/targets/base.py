@@ -81,6 +81,7 @@ class Target:
         check_storage: refuses with a `TilewrightError` what says how an array is stored and is not known; None where
             arrays are stored as NumPy does.
         device_arrays: its programs take arrays that are not in the host's memory.
+        calls_libraries: its programs call routines of libraries on the CPU.
         machine_named: the machine of a target string's second part, which is empty for the one that is here.
         executable: the target's own lowering, from the program and the texts of its phases.
     """
@@ -92,6 +93,7 @@ class Target:
     executable: Callable[[Unit, dict[str, str]], Executable]
     opens_anywhere: bool = False
     device_arrays: bool = False
+    calls_libraries: bool = False
     check_storage: Callable[[str], None] | None = None
 
 

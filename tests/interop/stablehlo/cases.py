@@ -51,7 +51,7 @@ def texts(case: Case) -> tuple[str, str, list[Any]]:
 
 
 def _precision(case: Case) -> Any:
-    wide = any(np.asarray(leaf).dtype.itemsize == 8 for leaf in jax.tree.leaves(case.arguments))
+    wide = any(np.asarray(leaf).real.dtype.itemsize == 8 for leaf in jax.tree.leaves(case.arguments))
     return jax.enable_x64(True) if wide else contextlib.nullcontext()
 
 
@@ -93,7 +93,7 @@ def compared(found: list[Any], expected: list[Any], steps: float) -> str:
         if (a.dtype, a.shape) != (b.dtype, b.shape):
             return f"result {n} is {a.dtype}{a.shape} instead of {b.dtype}{b.shape}"
         tolerance = steps * _step(b.dtype)
-        wide = np.float64 if tolerance else b.dtype
+        wide = (np.complex128 if b.dtype.kind == "c" else np.float64) if tolerance else b.dtype
         if not np.allclose(a.astype(wide), b.astype(wide), tolerance, tolerance, equal_nan=True):
             bad = ~np.isclose(a.astype(wide), b.astype(wide), tolerance, tolerance, equal_nan=True)
             return f"result {n} of {b.dtype}{b.shape}: {a[bad][:4]} instead of {b[bad][:4]}, {bad.sum()} of {bad.size}"

@@ -51,7 +51,7 @@ def main() -> None:
 
     import jax
 
-    from tests.interop.stablehlo import programs
+    from tests.interop.stablehlo.programs import networks as programs
 
     random = np.random.default_rng(5)
     params = programs.transformer(vocabulary=13, width=8, heads=2, layers=1)

@@ -15,7 +15,8 @@ jax = pytest.importorskip("jax")
 
 import jax.numpy as jnp  # noqa: E402
 
-from tests.interop.stablehlo import programs  # noqa: E402
+from tests.interop.stablehlo.programs import compare  # noqa: E402
+from tests.interop.stablehlo.programs import networks as programs  # noqa: E402
 
 _RANDOM = np.random.default_rng(0)
 
@@ -77,3 +78,17 @@ def test_a_gated_unit_from_an_export() -> None:
     xs = _normal(5, 2, 4)
     exported = jax.export.export(jax.jit(programs.gru))(params, xs)
     _assert_alike(tw.from_jax(exported)(params, xs), jax.jit(programs.gru)(params, xs))
+
+
+# A few of those that `python -m tests.interop.stablehlo.programs` runs, which has more than 45.
+_SAMPLE = ("analytic_signal", "mandelbrot", "newton_fractal", "poisson", "value_iteration")
+
+
+@pytest.mark.parametrize("name", _SAMPLE)
+def test_a_sample_of_published_programs(name: str) -> None:
+    found = compare.outcome(compare.programs()[name])
+    assert (found.status, found.message) == ("agrees", "")
+
+
+def test_programs_of_every_kind_are_there() -> None:
+    assert len(compare.programs()) >= 45

@@ -120,7 +120,7 @@ def test_one_hot(axis):
 def test_creation_refuses():
     for call, error in [
         (lambda: tw.zeros(-1), ShapeError),
-        (lambda: tw.zeros(2, dtype="complex64"), DTypeError),
+        (lambda: tw.zeros(2, dtype="complex256"), DTypeError),
         (lambda: tw.zeros(2.5), ArgumentError),
         (lambda: tw.zeros(2, device="cpu"), ArgumentError),
         (lambda: tw.full(2, 300, dtype=tw.u8), DTypeError),
@@ -129,7 +129,7 @@ def test_creation_refuses():
         (lambda: tw.arange(float("inf")), ArgumentError),
         (lambda: tw.linspace(0, 1, -1), ArgumentError),
         (lambda: tw.asarray([[1, 2], [3]]), ShapeError),
-        (lambda: tw.asarray(1j), ArgumentError),
+        (lambda: tw.asarray("1j"), ArgumentError),
         (lambda: tw.tril(np.zeros(3)), ShapeError),
         (lambda: tw.meshgrid(np.zeros((2, 2))), ShapeError),
         (lambda: tw.meshgrid(indexing="yx"), ArgumentError),

@@ -17,7 +17,7 @@ from tilewright.interop.stablehlo.ir import Dense, FunctionType, Opaque, TensorT
 from tilewright.interop.stablehlo.shardings import ShardingReader
 from tilewright.primitives import ArrayType, check_limits
 
-_TENSOR = re.compile(r"tensor<((?:\d+x)*)([a-zA-Z]\w*)>")
+_TENSOR = re.compile(r"tensor<((?:\d+x)*)(complex<f(?:32|64)>|[a-zA-Z]\w*)>")
 _DIMENSIONS = re.compile(r"tensor<[\d?x]*\?")
 _NUMBER = re.compile(r"-?(?:0x[0-9a-fA-F]+|\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)")
 _KEY = re.compile(r'[\w.$-]+|"[^"\n]*"')
@@ -30,7 +30,12 @@ _ARRAY = re.compile(r"array<(\w+)(?:: ([^<>]*))?>")
 _CONVOLUTION = re.compile(r"\[([^\]]*)\]\s*x\s*\[([^\]]*)\]\s*->\s*\[([^\]]*)\]")
 _DENSE = re.compile(r"dense<")
 _PLAIN_TYPE = re.compile(r"(?:[su]?i\d+|index|none|bf16|tf32|f\d+(?:E\d+M\d+\w*)?)\b")
-_REFUSED = {"complex": "complex numbers", "!quant": "quantised types", "tuple": "tuples", "!stablehlo": "tokens"}
+_REFUSED = {
+    "complex": "complex numbers other than of f32 and f64",
+    "!quant": "quantised types",
+    "tuple": "tuples",
+    "!stablehlo": "tokens",
+}
 _MAX_DIGITS = 19
 
 
@@ -256,8 +261,6 @@ class AttributeReader(ShardingReader):
         self.expect(">")
         self.expect(":")
         type = self.tensor_type()
-        if content.lstrip().startswith("("):
-            raise self._unsupported("complex numbers", start)
         try:
             with np.errstate(all="ignore"):
                 return Dense(type, read(content, type.shape, type.storage))

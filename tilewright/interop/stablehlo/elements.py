@@ -16,6 +16,8 @@ STORAGE: dict[str, np.dtype[Any]] = {
     **{f"i{bits}": np.dtype(f"int{bits}") for bits in (8, 16, 32, 64)},
     **{f"ui{bits}": np.dtype(f"uint{bits}") for bits in (8, 16, 32, 64)},
     **{f"f{bits}": np.dtype(f"float{bits}") for bits in (16, 32, 64)},
+    "complex<f32>": np.dtype(np.complex64),
+    "complex<f64>": np.dtype(np.complex128),
     "index": np.dtype(np.int64),
     "bf16": np.dtype(ml_dtypes.bfloat16),
     "f8E4M3FN": np.dtype(ml_dtypes.float8_e4m3fn),
@@ -76,6 +78,9 @@ def from_list(content: str, shape: tuple[int, ...], storage: np.dtype[Any]) -> T
         Malformed: a literal is none, or the lists are not of that shape.
     """
     content = content.strip()
+    if storage.kind == "c":
+        parts = from_list(content.replace("(", "[").replace(")", "]"), *_of_parts(content, shape, storage))
+        return np.ascontiguousarray(parts).view(storage)[..., 0]
     if not content:
         if math.prod(shape):
             raise Malformed(f"no elements for the shape {shape}")
@@ -91,6 +96,12 @@ def from_list(content: str, shape: tuple[int, ...], storage: np.dtype[Any]) -> T
     if count == 0:
         return np.zeros(shape, storage)
     return _numbers(tokens, storage).reshape(shape)
+
+
+def _of_parts(content: str, shape: tuple[int, ...], storage: np.dtype[Any]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Shape and type of the list of the parts of complex numbers: of the one number of a splat, or of all."""
+    part = np.dtype(f"f{storage.itemsize // 2}")
+    return ((2,) if content.startswith("(") else (*shape, 2)), part
 
 
 def _numbers(tokens: list[str], storage: np.dtype[Any]) -> Tensor:

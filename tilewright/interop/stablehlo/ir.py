@@ -31,7 +31,7 @@ class TensorType:
     @property
     def dtype(self) -> DType:
         """The element type; that of the bit patterns where no array has it."""
-        return dtypes.u8 if self.is_narrow else dtypes.from_numpy(self.storage)
+        return dtypes.u8 if self.is_narrow else dtypes.as_dtype_or_complex(self.storage)
 
     def __str__(self) -> str:
         name = self.storage.name if self.is_narrow else self.dtype.name

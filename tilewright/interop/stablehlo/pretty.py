@@ -13,10 +13,11 @@ from tilewright.interop.stablehlo.registry import as_integers
 _WORD = re.compile(r"[A-Z_]\w*")
 _FORMAT = re.compile(r"e(\d{1,3})m(\d{1,3})")
 _SETTING = re.compile(r"\w+\s*=\s*\w+")
+_BOOL = re.compile(r"true|false")
 _DECIMAL = re.compile(r"-?\d{1,19}")
 # Operands, and their types.
 _PLAIN = """
-    abs add and atan2 bitcast_convert cbrt ceil clamp complex convert cosine count_leading_zeros divide
+    abs add and atan2 bitcast_convert cbrt ceil clamp convert cosine count_leading_zeros divide
     dynamic_reshape dynamic_update_slice erf exponential exponential_minus_one floor imag is_finite log log_plus_one
     logistic maximum minimum multiply negate not optimization_barrier or partition_id popcnt power real remainder
     replica_id reshape
@@ -68,6 +69,20 @@ def _plain(reader: Reader, name: str) -> Parsed:
     at = reader.at
     operands = reader.values() if reader.sees("%") else []
     return _typed(reader, operands, {}, at)
+
+
+def _complex(reader: Reader, name: str) -> Parsed:
+    """`op %a, %b : type`, of the result; the operands are its parts."""
+    at = reader.at
+    operands = reader.values()
+    reader.expect(":")
+    if reader.sees("("):
+        arguments, results = reader.function_type()
+    else:
+        type = reader.tensor_type()
+        arguments, results = (TensorType(type.shape, type.dtype.part.numpy),) * 2, (type,)
+    reader.check_types(operands, arguments, at)
+    return Parsed(operands, results)
 
 
 def _dimension(key: str, label: str, read: Callable[[Reader], Any]) -> Form:
@@ -143,6 +158,10 @@ def _slice(reader: Reader, name: str) -> Parsed:
 
 def _decimal(reader: Reader) -> int:
     return int(reader.take(_DECIMAL, "an integer").group())
+
+
+def _bool(reader: Reader) -> bool:
+    return reader.take(_BOOL, "`true` or `false`").group() == "true"
 
 
 def _pad(reader: Reader, name: str) -> Parsed:
@@ -409,6 +428,18 @@ def _manual_computation(reader: Reader, name: str) -> Parsed:
     return Parsed(operands, parsed.types, attributes, [region])
 
 
+def _fft(reader: Reader, name: str) -> Parsed:
+    at = reader.at
+    operands = [reader.value()]
+    attributes: dict[str, Any] = {}
+    for label, key, read in (("type", "fft_type", _word), ("length", "fft_length", _ints)):
+        reader.expect(",")
+        reader.expect(label)
+        reader.expect("=")
+        attributes[key] = read(reader)
+    return _typed(reader, operands, attributes, at)
+
+
 def _word(reader: Reader) -> str:
     return reader.take(_WORD, "a word").group()
 
@@ -426,8 +457,10 @@ FORMS: dict[str, Form] = {
     "stablehlo.concatenate": _dimension("dimension", "dim", _decimal),
     "stablehlo.get_dimension_size": _dimension("dimension", "dim", _decimal),
     "stablehlo.dynamic_slice": _dimension("slice_sizes", "sizes", _ints),
+    "stablehlo.cholesky": _dimension("lower", "lower", _bool),
     "stablehlo.rng_bit_generator": _dimension("rng_algorithm", "algorithm", _word),
     "stablehlo.compare": _compare,
+    "stablehlo.complex": _complex,
     "stablehlo.select": _select,
     "stablehlo.constant": _constant,
     "stablehlo.slice": _slice,
@@ -435,6 +468,7 @@ FORMS: dict[str, Form] = {
     "stablehlo.dot_general": _dot_general,
     "stablehlo.dot": _dot_general,
     "stablehlo.convolution": _convolution,
+    "stablehlo.fft": _fft,
     "stablehlo.reduce": _reduce,
     "stablehlo.while": _while,
     "stablehlo.custom_call": _call,

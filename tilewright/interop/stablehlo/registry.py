@@ -19,8 +19,10 @@ Rule = Callable[..., Any]
 
 _MODULES = (
     "calls",
+    "complex_numbers",
     "control",
     "creation",
+    "decompositions",
     "devices",
     "elementwise",
     "indexing",

@@ -159,7 +159,7 @@ def _described(operation: Operation, operands: Sequence[Value]) -> str:
 def _text(value: Value) -> str:
     if isinstance(value, Coded):
         return f"{value.storage.name}[{', '.join(map(str, value.shape))}]"
-    return str(value.value.type)
+    return f"{value.dtype}[{', '.join(map(str, value.shape))}]"
 
 
 # ---- what a program needs -------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from tilewright.api.array import located
 from tilewright.errors import OptionError
 from tilewright.interop.torch.packages import GraphModule, torch
 from tilewright.interop.torch.plan import Plan
-from tilewright.interop.torch.registry import find_rule
+from tilewright.interop.torch.registry import CHECKS, find_rule, name_of
 from tilewright.interop.torch.specialise import Specialised, has_symbols
 from tilewright.interop.torch.walk import WRITTEN, unsupported_error, unsupported_operators
 
@@ -111,8 +111,27 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
 
 
 def _compile(module: GraphModule, example_inputs: Sequence[Any], *, options: BackendOptions) -> Compiled:
+    _free_checks(module)
     build = functools.partial(build_plan, options=options)
     return Specialised(module, build) if has_symbols(module) else build(module)
+
+
+def _free_checks(module: GraphModule) -> None:
+    """Take out the tokens that keep checks in the order of the graph: programs make all of them before they return."""
+    for node in [*module.graph.nodes]:
+        if node.op != "call_function" or name_of(node.target) != _WITH_EFFECTS or name_of(node.args[1]) not in CHECKS:
+            continue
+        token, check, *args = node.args
+        with module.graph.inserting_before(node):
+            freed = module.graph.call_function(check, tuple(args), node.kwargs)
+        freed.meta["val"] = None
+        for user in [*node.users]:
+            user.replace_all_uses_with(token)
+            module.graph.erase_node(user)
+        module.graph.erase_node(node)
+
+
+_WITH_EFFECTS = "torch.ops.higher_order.with_effects"
 
 
 def build_plan(module: GraphModule, *, options: BackendOptions) -> Compiled:
@@ -121,6 +140,7 @@ def build_plan(module: GraphModule, *, options: BackendOptions) -> Compiled:
     Raises:
         UnsupportedOperatorError: the options ask for it where operators have no rule.
     """
+    _free_checks(module)
     plan = Plan(module, options.target)
     refused = {node: reason for node, reason in plan.refused.items() if reason != WRITTEN}
     if refused:

@@ -91,6 +91,8 @@ def is_view(node: FxNode) -> bool:
         return isinstance(node.args[0], fx.Node) and is_view(node.args[0])
     if node.op != "call_function" or not hasattr(node.target, "_schema"):
         return False
+    if node.args and not isinstance(node.args[0], fx.Node):
+        return False  # of a number
     if name_of(node.target) == "aten.as_strided.default" and node.args[0].op != "placeholder":
         return False
     aliases = [result.alias_info for result in node.target._schema.returns]

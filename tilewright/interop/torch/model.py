@@ -25,7 +25,16 @@ from tilewright.interop.torch.dynamo import decompositions
 from tilewright.interop.torch.packages import FxNode, GraphModule, fake_tensors, torch
 from tilewright.interop.torch.specialise import MAX_SPECIALISATIONS, specialise
 from tilewright.interop.torch.tensors import dtype_of, torch_dtype
-from tilewright.interop.torch.walk import Support, is_tensor, parts_of, strong, trace_nodes, unsupported_error, value_of
+from tilewright.interop.torch.walk import (
+    Support,
+    is_tensor,
+    parts_of,
+    status_of,
+    strong,
+    trace_nodes,
+    unsupported_error,
+    value_of,
+)
 from tilewright.layout.dims import Dim
 from tilewright.locks import Lock
 from tilewright.primitives import ArrayType
@@ -53,7 +62,7 @@ class TorchModel:
     """
 
     def __init__(self, program: Any, target: str | None, dims: Mapping[str, Dim] | None = None) -> None:
-        self._program = program.run_decompositions(decompositions())
+        self._program = _without_tokens(program.run_decompositions(decompositions()))
         self._target = target
         self._module: GraphModule = self._program.graph_module
         self._pytree = importlib.import_module("torch.utils._pytree")
@@ -161,7 +170,9 @@ class TorchModel:
         nodes = [n for n in module.graph.nodes if n.op not in ("placeholder", "output")]
         self._check(module, nodes)
         traced = trace_nodes(module, nodes, known)
-        return [traced[n] for n in _outputs(module) if hasattr(n, "op")]
+        # Behind the results what is checked, so that it stays in the program where nothing else of it is used.
+        checked = [traced[status] for n in nodes if (status := status_of(n)) is not None]
+        return [*(traced[n] for n in _outputs(module) if hasattr(n, "op")), *checked]
 
     def _check_operators(self) -> None:
         """Refuse a program with operators that have no rule.
@@ -204,6 +215,13 @@ def _constants(program: Any) -> dict[str, Any]:
             message = f"the program takes a {spec.kind.name.lower().replace('_', ' ')}, {spec.arg.name}"
             raise located(UnsupportedOperatorError(message, help="export a module that takes tensors and numbers"))
     return found
+
+
+def _without_tokens(program: Any) -> Any:
+    """The program with its checks as operators in their order: torch threads a token through them."""
+    if all(spec.kind.name != "TOKEN" for spec in program.graph_signature.input_specs):
+        return program
+    return importlib.import_module("torch.export._remove_effect_tokens_pass")._remove_effect_tokens(program)
 
 
 def _refuse_mutation(signature: Any) -> None:

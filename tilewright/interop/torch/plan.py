@@ -12,11 +12,20 @@ import numpy as np
 from tilewright.api.array import Array
 from tilewright.api.jit import JitFunction
 from tilewright.api.lifting import transpose
+from tilewright.errors import LinearAlgebraError
 from tilewright.interop.torch.levels import donations_of, is_view, levels_of, wanted_outside
 from tilewright.interop.torch.packages import FxNode, GraphModule, TorchTensor, fx, torch
 from tilewright.interop.torch.registry import name_of
 from tilewright.interop.torch.tensors import dtype_of, numpy_reader, tensor_maker
-from tilewright.interop.torch.walk import Support, attribute_of, is_tensor, trace_nodes, value_of, why_not_array
+from tilewright.interop.torch.walk import (
+    Support,
+    attribute_of,
+    is_tensor,
+    status_of,
+    trace_nodes,
+    value_of,
+    why_not_array,
+)
 
 # ---- compiled parts -------------------------------------------------------------------------------------------------
 
@@ -52,12 +61,14 @@ class Part:
         program = JitFunction(self._traced(orders, returned), target, (), tuple(map(str, self.donated)))
         reads = [_reader(value_of(n).dtype, order) for n, order in zip(self.inputs, orders, strict=True)]
         makes = [_maker(value_of(n).dtype, order) for n, order in zip(self.outputs, returned, strict=True)]
-        if len(makes) == 1:
-            make = makes[0]
-            return lambda *tensors: [make(program(*[read(t) for read, t in zip(reads, tensors, strict=True)]))]
 
         def run(*tensors: Any) -> list[Any]:
-            results = program(*[read(t) for read, t in zip(reads, tensors, strict=True)])
+            try:
+                results = program(*[read(t) for read, t in zip(reads, tensors, strict=True)])
+            except LinearAlgebraError as error:
+                raise torch.linalg.LinAlgError(str(error)) from error
+            if len(makes) == 1:
+                return [makes[0](results)]
             return [make(result) for make, result in zip(makes, results, strict=True)]
 
         return run
@@ -116,6 +127,7 @@ class Plan:
         nodes = [n for n in module.graph.nodes if n.op not in ("placeholder", "output")]
         reasons = {n: support.reason_against(n) for n in nodes}
         self.refused = {n: reason for n, reason in reasons.items() if reason is not None}
+        self._refuse_distant_checks(module)
         self.parts = 0
         self._places: dict[FxNode, int] = {}
         for node in module.graph.nodes:
@@ -142,6 +154,16 @@ class Plan:
                 values[place] = result
             for place in step.frees:
                 values[place] = None
+
+    def _refuse_distant_checks(self, module: GraphModule) -> None:
+        """Leave checks of a status that another part computes to torch."""
+        checks = {n: status for n in module.graph.nodes if (status := status_of(n)) is not None}
+        while checks:
+            levels = levels_of(module, self.refused)
+            distant = [n for n, s in checks.items() if n not in self.refused and levels.get(n) != levels.get(s)]
+            if not distant:
+                return
+            self.refused.update(dict.fromkeys(distant, "a status from another part"))
 
     # ---- building ---------------------------------------------------------------------------------------------------
 
@@ -204,9 +226,12 @@ class Plan:
         views = [n for n in asked if _is_view_of(n, outside, asked)]
         taking = [n for n in asked if n in donated]
         outputs = [*taking, *(n for n in asked if n not in views and n not in donated)]
+        # What is checked stays in the program where nothing else of it is used.
+        checked = {n: status for n in nodes if (status := status_of(n)) is not None}
+        outputs += [status for status in dict.fromkeys(checked.values()) if status not in outputs]
         steps: list[Step] = []
         if outputs:
-            inside = _needed(outputs, set(nodes))
+            inside = _needed([*outputs, *checked], set(nodes))
             ordered = [n for n in nodes if n in inside]
             inputs = list(dict.fromkeys(s for n in ordered for s in n.all_input_nodes if s not in inside))
             # The order of inputs decides which output takes whose memory.

@@ -16,8 +16,10 @@ Registered = TypeVar("Registered", bound=Rule)
 
 _MODULES = (
     "attention",
+    "complex_numbers",
     "convolution",
     "creation",
+    "decompositions",
     "elementwise",
     "foreach",
     "indexing",
@@ -30,6 +32,8 @@ _MODULES = (
     "scattering",
 )
 _RULES: dict[str, Rule] = {}
+# Operators without results, which have the program fail.
+CHECKS = frozenset({"aten._linalg_check_errors.default"})
 
 
 def operator(*names: str) -> Callable[[Registered], Registered]:

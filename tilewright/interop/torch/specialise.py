@@ -9,6 +9,7 @@ from typing import Any
 
 from tilewright import events
 from tilewright.interop.torch.packages import FxNode, GraphModule, fake_tensors, fx, symbolic_shapes, torch
+from tilewright.interop.torch.registry import find_rule
 from tilewright.interop.torch.walk import attribute_of, is_tensor, value_of
 from tilewright.locks import Lock
 
@@ -89,7 +90,7 @@ def _copied(module: GraphModule, node: FxNode, graph: Any, values: dict[FxNode, 
     result = node.target(*fake_args, **fake_kwargs)
     if isinstance(result, _NUMBERS):
         return result
-    if result is None and not node.users:
+    if result is None and not node.users and find_rule(node.target) is None:
         return None
     copied = graph.create_node("call_function", node.target, args, kwargs, node.name)
     copied.meta["val"] = result

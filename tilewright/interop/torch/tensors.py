@@ -23,7 +23,7 @@ Tensor = np.ndarray[Any, Any]
 
 @functools.cache
 def _types() -> dict[Any, DType]:
-    names = {d.numpy.name: d for d in dtypes.ALL}
+    names = {d.numpy.name: d for d in (*dtypes.ALL, *dtypes.COMPLEX)}
     return {getattr(torch, name): ours for name, ours in names.items() if hasattr(torch, name)}
 
 
@@ -41,7 +41,9 @@ def dtype_of(theirs: Any) -> DType:
     found = _types().get(theirs)
     if found is None:
         message = f"no array here has elements of {theirs}"
-        raise located(UnsupportedOperatorError(message, help="use real numbers of 8 to 64 bits, or bools"))
+        raise located(
+            UnsupportedOperatorError(message, help="use numbers of 8 to 64 bits, complex64, complex128 or bools")
+        )
     return found
 
 
@@ -66,6 +68,8 @@ def default_float() -> DType:
 def _number_type(number: Scalar) -> Any:
     if isinstance(number, bool):
         return torch.bool
+    if isinstance(number, complex):
+        return torch.get_default_dtype().to_complex()
     return torch.int64 if isinstance(number, int) else torch.get_default_dtype()
 
 
@@ -73,6 +77,10 @@ def _met(higher: Any, lower: Any) -> Any:
     """The type of operands of which those of `higher` have more say."""
     if higher is None or lower is None:
         return lower if higher is None else higher
+    if higher.is_complex:
+        return higher
+    if lower.is_complex:
+        return higher.to_complex() if higher.is_floating_point else lower
     if higher.is_floating_point:
         return higher
     if higher == torch.bool or lower.is_floating_point:
@@ -103,7 +111,7 @@ def unified(*operands: Any, floats: bool = False) -> list[Any]:
     Python numbers stay such, in the kind of the type, unless there is nothing else.
     """
     dtype = result_type(operands)
-    if floats and not dtype.is_float:
+    if floats and not (dtype.is_float or dtype.is_complex):
         dtype = default_float()
     if all(is_scalar(operand) for operand in operands):
         return [full((), operand, dtype) for operand in operands]
@@ -120,6 +128,10 @@ def number_in(number: Scalar, dtype: DType) -> Scalar:
     """A Python number as torch converts it to a type: integers wrap, and `float8_e4m3fn` saturates."""
     if dtype.is_bool:
         return bool(number)
+    if dtype.is_complex:
+        return complex(number)
+    if isinstance(number, complex):
+        number = number.real
     if not dtype.is_float:
         span = 1 << dtype.bits
         return (int(number) - int(dtype.lowest)) % span + int(dtype.lowest)
@@ -128,8 +140,8 @@ def number_in(number: Scalar, dtype: DType) -> Scalar:
 
 
 def as_floats(x: Array) -> Array:
-    """An array of floats; others become torch's default type."""
-    return x if x.dtype.is_float else tw.astype(x, default_float())
+    """An array of floats or complex numbers; others become torch's default type."""
+    return x if x.dtype.is_float or x.dtype.is_complex else tw.astype(x, default_float())
 
 
 def widened(x: Array) -> Array:

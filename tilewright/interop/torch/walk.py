@@ -8,13 +8,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tilewright.api.array import Array, located
-from tilewright.api.lifting import constant, lift
+from tilewright.api.complex_array import stored_type
+from tilewright.api.complex_primitives import from_pairs
+from tilewright.api.lifting import constant, lift, with_weakness
 from tilewright.dtypes import DType
 from tilewright.errors import TilewrightError, UnsupportedOperatorError
 from tilewright.frontend import tracing
 from tilewright.frontend.trace import Graph, Value
 from tilewright.interop.torch.packages import FxNode, GraphModule, fx, torch
-from tilewright.interop.torch.registry import find_rule, name_of
+from tilewright.interop.torch.registry import CHECKS, find_rule, name_of
 from tilewright.interop.torch.tensors import dtype_of, has_dtype
 from tilewright.primitives import ArrayType
 
@@ -125,6 +127,11 @@ def apply_rule(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> T
         raise located(UnsupportedOperatorError(message, help="run it in torch")) from error
 
 
+def status_of(node: FxNode) -> FxNode | None:
+    """The status that a node checks; None of other nodes."""
+    return node.args[0] if node.op == "call_function" and name_of(node.target) in CHECKS else None
+
+
 # ---- what can be traced ---------------------------------------------------------------------------------------------
 
 
@@ -145,6 +152,8 @@ class Support:
         if node.target is operator.getitem:
             # An element of what another node gives goes where that node goes.
             return self.reason_against(node.args[0]) if isinstance(node.args[0], fx.Node) else "an element of a list"
+        if status_of(node) is not None:
+            return None
         if name_of(node.target) == "aten.copy_.default":
             return WRITTEN
         if find_rule(node.target) is None:
@@ -204,7 +213,7 @@ def _trial(node: FxNode) -> Traced:
     results: list[Traced] = []
 
     def traced(graph: Graph) -> list[Value]:
-        inputs = {n: Array(value, graph) for n, value in zip(sources, graph.inputs, strict=True)}
+        inputs = {n: _input(value, graph, value_of(n)) for n, value in zip(sources, graph.inputs, strict=True)}
 
         def given(source: FxNode) -> Any:
             return inputs[source] if source in inputs else value_of(source)
@@ -213,9 +222,14 @@ def _trial(node: FxNode) -> Traced:
         results.append(apply_rule(node.target, args, kwargs))
         return []
 
-    types = [array_type(value_of(n)) for n in sources]
+    types = [stored_type(array_type(value_of(n))) for n in sources]
     tracing.trace_program(traced, types, [str(n) for n in sources], "trial")
     return results[0]
+
+
+def _input(value: Value, graph: Graph, tensor: Any) -> Array:
+    array = Array(value, graph)
+    return from_pairs(array) if tensor.dtype.is_complex else array
 
 
 def _difference(found: Traced, wanted: Any) -> str | None:
@@ -265,4 +279,4 @@ def unsupported_error(reasons: Mapping[FxNode, str], help: str) -> TilewrightErr
 
 def strong(value: Any) -> Array:
     """An array that takes no other type from what it meets."""
-    return Array(lift(value).value, tracing.current_graph())
+    return with_weakness(lift(value), False)

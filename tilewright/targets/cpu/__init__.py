@@ -24,4 +24,11 @@ def _executable(unit: Unit, stages: dict[str, str]) -> Executable:
     return NativeProgram(unit, stages)
 
 
-TARGET = Target("cpu", lowered=True, program_files=True, machine_named=machine_named, executable=_executable)
+TARGET = Target(
+    "cpu",
+    lowered=True,
+    program_files=True,
+    machine_named=machine_named,
+    executable=_executable,
+    calls_libraries=True,
+)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,12 +23,14 @@ from xdsl.ir import Block, Operation, SSAValue
 from tilewright.cost.kernel import Work, block_work
 from tilewright.dialects import array, scheduled, tile
 from tilewright.dialects.base import array_type, decode
-from tilewright.errors import CompilerBug, UnsupportedOnTargetError
+from tilewright.errors import CompilerBug, LinearAlgebraError, UnsupportedOnTargetError
 from tilewright.machines.machine import Machine
 from tilewright.passes.affine_access import storage_elements
 from tilewright.passes.base import Unit
 from tilewright.passes.lifetimes import storage
 from tilewright.passes.scheduled_plan_memory import ARENA, CONSTANT, INPUT, OUTPUT, MemoryPlan
+from tilewright.routines import FAILURES
+from tilewright.runtime.manifest import Message
 from tilewright.targets.cpu.clocks import COUNTS, Clocks
 from tilewright.targets.cpu.context import FunctionContext, Scratch, round_up
 from tilewright.targets.cpu.emit_dot import emit_dot
@@ -36,22 +38,13 @@ from tilewright.targets.cpu.emit_nest import emit_nest
 from tilewright.targets.cpu.emit_ordered import emit_ordered
 from tilewright.targets.cpu.emit_row_dot import emit_row_dot, lies_along_depth
 from tilewright.targets.cpu.in_order import Turn, clear_turns, passed_on, taken_points, turns_bytes
+from tilewright.targets.cpu.library_call import emit_library_call
 from tilewright.targets.cpu.loops import I1, I8, I32, I64, POINTER, i64, loop, minimum, offset_pointer
 from tilewright.targets.cpu.ordered_nest import ordered_op
 from tilewright.targets.cpu.past_caches import fence_stores
+from tilewright.targets.cpu.regions import DRIVER, KERNEL, MAIN, REGION, chunk_count, first_point, launch
+from tilewright.targets.cpu.regions import Callable as PoolCallable
 from tilewright.targets.cpu.vector_math_common import Builder, Value, builder_of, declare_features
-
-# Less work than this is not worth a second thread, and less than that is not worth waking one.
-PARALLEL_SECONDS = 3.5e-6
-BRIEF_SECONDS = 12e-6
-CHUNK_SECONDS = 4e-6
-MOST_CHUNKS = 64
-
-REGION = ir.FunctionType(ir.VoidType(), [POINTER, I64, I32])
-PARALLEL = ir.FunctionType(I32, [POINTER, POINTER, I64, I32])
-MAIN = ir.FunctionType(I32, [POINTER, POINTER, POINTER, I32])
-# What a kernel's driver is called in the object of each kernel.
-KERNEL = "tw_kernel"
 
 
 @dataclass(eq=False)
@@ -63,7 +56,8 @@ class NativeModule:
     constants: list[str]
     arena_bytes: int
     worker_bytes: int
-    messages: list[str] = field(default_factory=list)
+    messages: tuple[Message, ...] = ()
+    library_functions: tuple[str, ...] = ()
     work: dict[str, Work] = field(default_factory=dict)
 
     @property
@@ -105,20 +99,35 @@ class _Emitter:
         self.scratch = Scratch()
         self.kernels: dict[str, _Kernel] = {}
         self.constants: list[str] = []
-        self.messages: list[str] = []
+        self.library_kernels: dict[Hashable, tuple[str, _Kernel]] = {}
+        self.library_calls: dict[array.LibraryCallOp, tuple[str, _Kernel]] = {}
+        self.library_functions: dict[str, None] = {}
+        self.messages: dict[str, Message] = {}
         self.work: dict[str, Work] = {}
 
     def emit(self) -> NativeModule:
         main = self.module
         for kernel in self.unit.timed_kernels("emission"):
             self.kernels[kernel.sym_name.data] = self._emit_kernel(kernel, main)
+        for op in self.unit.main.walk():
+            if isinstance(op, array.LibraryCallOp):
+                self.library_calls[op] = self._emit_library_call(op, main)
         self.module = main
-        shared = max((k.shared_bytes for k in self.kernels.values()), default=0)
+        kernels = [*self.kernels.values(), *(kernel for _, kernel in self.library_calls.values())]
+        shared = max((k.shared_bytes for k in kernels), default=0)
         shared_start = round_up(self.plan.arena_bytes)
         arena_bytes = shared_start + shared
         self._emit_main(shared_start, arena_bytes)
         self._finish_module("main")
-        return NativeModule(self.texts, self.constants, arena_bytes, self.scratch.bytes, self.messages, self.work)
+        return NativeModule(
+            self.texts,
+            self.constants,
+            arena_bytes,
+            self.scratch.bytes,
+            tuple(self.messages.values()),
+            tuple(self.library_functions),
+            self.work,
+        )
 
     def _new_module(self) -> ir.Module:
         module = ir.Module("program")
@@ -139,9 +148,8 @@ class _Emitter:
         Gives its declaration in the module of `main`.
         """
         name = kernel.sym_name.data
-        type = ir.FunctionType(ir.VoidType(), [POINTER, POINTER, I32])
         self.module = self._new_module()
-        function = ir.Function(self.module, type, KERNEL)
+        function = ir.Function(self.module, DRIVER, KERNEL)
         builder = builder_of(function)
         table, parallel, threads = function.args
         shared: dict[SSAValue, int] = {}
@@ -163,11 +171,28 @@ class _Emitter:
             elif not isinstance(op, scheduled.BarrierOp | tile.YieldOp):
                 raise CompilerBug(f"{op.name} outside a parallel region")
         builder.ret_void()
-        self.work[name] = total
+        return self._finished_kernel(name, main, total, shared_bytes)
+
+    def _finished_kernel(self, name: str, main: ir.Module, work: Work, shared_bytes: int) -> _Kernel:
+        """The kernel whose module is complete, declared in the module of `main`."""
+        self.work[name] = work
         symbol = f"{KERNEL}.{self._finish_module(name)}"
         if symbol not in self.declared:
-            self.declared[symbol] = ir.Function(main, type, symbol)
+            self.declared[symbol] = ir.Function(main, DRIVER, symbol)
         return _Kernel(self.declared[symbol], shared_bytes)
+
+    def _emit_library_call(self, op: array.LibraryCallOp, main: ir.Module) -> tuple[str, _Kernel]:
+        """The module of a call of a library: a function like a kernel's."""
+        key = (tuple(sorted(op.properties.items())), tuple(o.type for o in op.operands))
+        if key not in self.library_kernels:
+            name = f"{op.routine.data}_{len(self.library_kernels)}"
+            self.module = self._new_module()
+            emitted = emit_library_call(self.module, op, self.machine, self.unit.threads)
+            self.scratch.require(emitted.worker_bytes)
+            self.library_functions.update(dict.fromkeys(emitted.functions))
+            kernel = self._finished_kernel(name, main, emitted.work, emitted.shared_bytes)
+            self.library_kernels[key] = name, kernel
+        return self.library_kernels[key]
 
     def _launch(
         self,
@@ -183,12 +208,8 @@ class _Emitter:
         total = point.times(points)
         if points == 0:
             return Work()
-        chunks = _chunks(points, point.times(points).seconds(self.machine), self.unit.threads)
-        if chunks == 1:
-            builder.call(region, [table, i64(0), ir.Constant(I32, 0)])
-            return total
-        brief = total.seconds(self.machine) < BRIEF_SECONDS
-        builder.call(_Callable(parallel), [region, table, i64(-chunks if brief else chunks), threads])
+        chunks = chunk_count(points, point.times(points).seconds(self.machine), self.unit.threads)
+        launch(builder, region, table, parallel, threads, chunks, total.seconds(self.machine))
         return total
 
     def _launch_in_order(
@@ -207,7 +228,7 @@ class _Emitter:
         clear_turns(builder, turns, points)
         several = builder.icmp_signed(">", threads, ir.Constant(I32, 1))
         count = builder.select(several, builder.sext(threads, I64), i64(1))
-        builder.call(_Callable(parallel), [region, table, count, threads])
+        builder.call(PoolCallable(parallel), [region, table, count, threads])
         return total
 
     def _emit_region(
@@ -232,7 +253,7 @@ class _Emitter:
         self._place_buffers(context, op.body.block)
         points = math.prod(op.shape)
         seconds = block_work(op.body.block, self.machine).times(points).seconds(self.machine)
-        chunks = _chunks(points, seconds, self.unit.threads)
+        chunks = chunk_count(points, seconds, self.unit.threads)
         if turns_at is not None:
             turns = offset_pointer(builder, shared_base, i64(turns_at), 1)
             with taken_points(builder, turns, points) as point:
@@ -240,8 +261,8 @@ class _Emitter:
         elif chunks == points:
             self._emit_point(context, op, chunk)
         else:
-            start = _first_point(builder, chunk, points, chunks)
-            end = _first_point(builder, builder.add(chunk, i64(1)), points, chunks)
+            start = first_point(builder, chunk, points, chunks)
+            end = first_point(builder, builder.add(chunk, i64(1)), points, chunks)
             with loop(builder, start, end, 1, "point") as point:
                 self._emit_point(context, op, point)
         if context.past_caches:
@@ -350,21 +371,17 @@ class _Emitter:
             driver.copy_results()
         builder.ret(ir.Constant(I32, 0))
 
+    def failure_status(self, routine: str) -> int:
+        """The status by which a program says that a routine failed."""
+        if routine not in self.messages:
+            text, help = FAILURES[routine]
+            self.messages[routine] = Message(len(self.messages) + 1, LinearAlgebraError.code, text, help)
+        return self.messages[routine].status
+
     def constant_index(self, name: str) -> int:
         if name not in self.constants:
             self.constants.append(name)
         return self.constants.index(name)
-
-
-class _Callable:
-    """A function pointer that the builder may call."""
-
-    def __init__(self, pointer: Value) -> None:
-        self.pointer = pointer
-        self.function_type = PARALLEL
-
-    def get_reference(self) -> str:
-        return self.pointer.get_reference()
 
 
 class _Driver:
@@ -387,6 +404,8 @@ class _Driver:
         for op in block.ops:
             if isinstance(op, array.CallOp):
                 self._call(op)
+            elif isinstance(op, array.LibraryCallOp):
+                self._library_call(op)
             elif isinstance(op, array.WhileOp):
                 self._while(op)
             elif isinstance(op, array.IfOp):
@@ -454,12 +473,26 @@ class _Driver:
             if effect == tile.INOUT:
                 self.assign(next(inputs), output)
             entries.append(result)
+        self._run_kernel(op.callee.data, self.emitter.kernels[op.callee.data], entries)
+
+    def _run_kernel(self, name: str, kernel: _Kernel, entries: Sequence[Value]) -> None:
         scratch_bytes: Any = i64(self.emitter.scratch.bytes)
-        entries += [self.shared, self.scratch, scratch_bytes.inttoptr(POINTER)]
-        table = self._table(entries)
-        emitted = self.emitter.kernels[op.callee.data]
-        with self.counted(op.callee.data):
-            self.builder.call(emitted.function, [table, self.parallel, self.threads])
+        table = self._table([*entries, self.shared, self.scratch, scratch_bytes.inttoptr(POINTER)])
+        with self.counted(name):
+            self.builder.call(kernel.function, [table, self.parallel, self.threads])
+
+    def _library_call(self, op: array.LibraryCallOp) -> None:
+        name, kernel = self.emitter.library_calls[op]
+        self._run_kernel(name, kernel, [self.pointer(value) for value in (*op.operands, *op.results)])
+        matrices = array_type(op.results[-1]).size
+        if op.must_succeed is None or not op.must_succeed.value.data or not matrices:
+            return
+        info = self.pointer(op.results[-1])
+        with loop(self.builder, i64(0), i64(matrices), 1, "matrix") as index:
+            status = self.builder.load(offset_pointer(self.builder, info, index, 4), typ=I32)
+            failed = self.builder.icmp_unsigned("!=", status, ir.Constant(I32, 0))
+            with self.builder.if_then(failed, likely=False):
+                self.builder.ret(ir.Constant(I32, self.emitter.failure_status(op.routine.data)))
 
     def counted(self, kernel: str | None = None) -> contextlib.AbstractContextManager[None]:
         """Count the time of what is printed next, that of a kernel or all, if it is to be known."""
@@ -503,7 +536,7 @@ class _Driver:
     def leave_if_interrupted(self) -> None:
         """Return if the call is to end: a job of no chunks tells so."""
         nothing = ir.Constant(POINTER, None)
-        stop = self.builder.call(_Callable(self.parallel), [nothing, nothing, i64(0), self.threads])
+        stop = self.builder.call(PoolCallable(self.parallel), [nothing, nothing, i64(0), self.threads])
         with self.builder.if_then(self.builder.icmp_unsigned("!=", stop, ir.Constant(I32, 0)), likely=False):
             self.builder.ret(ir.Constant(I32, 0))
 
@@ -558,19 +591,3 @@ def _is_array(ref: SSAValue) -> bool:
 def _ref_bytes(ref: SSAValue) -> int:
     type = tile.ref_type(ref)
     return round_up(storage_elements(type) * type.dtype.itemsize)
-
-
-def _chunks(points: int, seconds: float, threads: int) -> int:
-    """How many pieces a region is cut into: one when it is too short to share, else pieces worth claiming, as many for
-    one thread as for another."""
-    if points <= 1 or seconds < PARALLEL_SECONDS:
-        return 1
-    pieces = max(2, min(int(seconds / CHUNK_SECONDS), MOST_CHUNKS))
-    if pieces > threads:
-        pieces -= pieces % threads
-    return min(points, pieces)
-
-
-def _first_point(builder: Builder, chunk: Value, points: int, chunks: int) -> Value:
-    """Where a chunk begins: they are equal but for one point."""
-    return builder.udiv(builder.mul(chunk, i64(points), flags=["nuw"]), i64(chunks))

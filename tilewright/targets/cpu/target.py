@@ -135,6 +135,8 @@ class NativeProgram:
             object_sizes=tuple(object_sizes),
             arena_bytes=self._module.arena_bytes,
             worker_scratch_bytes=self._module.worker_bytes,
+            messages=self._module.messages,
+            library_functions=self._module.library_functions,
             estimated_seconds=sum(w.seconds(machine) for w in self._module.work.values()),
             metadata={
                 "memory_report": self._plan.report(),

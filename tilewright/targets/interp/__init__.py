@@ -27,4 +27,11 @@ def _executable(unit: Unit, stages: dict[str, str]) -> Executable:
     return InterpretedProgram(unit.module, unit.constants)
 
 
-TARGET = Target("interp", lowered=False, program_files=False, machine_named=_machine_named, executable=_executable)
+TARGET = Target(
+    "interp",
+    lowered=False,
+    program_files=False,
+    machine_named=_machine_named,
+    executable=_executable,
+    calls_libraries=True,
+)

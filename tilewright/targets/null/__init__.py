@@ -18,4 +18,11 @@ def _executable(unit: Unit, stages: dict[str, str]) -> Executable:
     return CompiledOnly(unit, stages)
 
 
-TARGET = Target("null", lowered=True, program_files=False, machine_named=machine_named, executable=_executable)
+TARGET = Target(
+    "null",
+    lowered=True,
+    program_files=False,
+    machine_named=machine_named,
+    executable=_executable,
+    calls_libraries=True,
+)

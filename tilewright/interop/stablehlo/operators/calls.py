@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from tilewright.api.array import Array
 from tilewright.api.lifting import cast, emit_all
 from tilewright.interop.stablehlo.ir import Symbol
+from tilewright.interop.stablehlo.operators.decompositions import LAPACK_CALLS
 from tilewright.interop.stablehlo.operators.devices import placed_by_call
 from tilewright.interop.stablehlo.operators.elementwise import mapped
 from tilewright.interop.stablehlo.registry import Node, operation
@@ -13,7 +15,7 @@ from tilewright.interop.stablehlo.registry import Node, operation
 _IDENTITIES = frozenset({"annotate_device_placement", "LayoutConstraint"})
 _PLACEMENTS = frozenset({"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape"})
 # Targets of custom calls that are known.
-TARGETS = _IDENTITIES | _PLACEMENTS | {"mhlo.erf", "mhlo.topk"}
+TARGETS = _IDENTITIES | _PLACEMENTS | {"mhlo.erf", "mhlo.topk"} | LAPACK_CALLS.keys()
 
 
 @operation("func.call", narrow=True, elementwise=True)
@@ -43,12 +45,15 @@ def identity(node: Node, *operands: Any) -> tuple[Any, ...]:
 
 @operation("stablehlo.custom_call", narrow=True)
 def custom_call(node: Node, *operands: Any) -> tuple[Any, ...]:
-    """Code outside of the program: what only places data, and the few targets that exporters write operations as."""
+    """Code outside of the program: what only places data, calls of LAPACK, and the few targets that exporters write
+    operations as."""
     target = node.get("call_target_name")
     if target in _IDENTITIES and len(operands) == len(node.types):
         return operands
     if target in _PLACEMENTS and len(operands) == 1:
         return (placed_by_call(node, target, operands[0]),)
+    if target in LAPACK_CALLS and all(isinstance(operand, Array) for operand in operands):
+        return tuple(LAPACK_CALLS[target](node, *operands))
     if target == "mhlo.erf" and len(operands) == 1:
         return (mapped("erf", operands[0]),)
     if target == "mhlo.topk" and len(operands) == 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tilewright.api.array import Array
-from tilewright.api.lifting import emit
+from tilewright.api.lifting import cast, emit
 from tilewright.interop.stablehlo.ir import Dense
 from tilewright.interop.stablehlo.registry import Node, lifted, operation
 
@@ -24,4 +24,5 @@ def iota(node: Node, *shape: Array) -> Array:
     """Positions along an axis."""
     if node.type.is_narrow:
         raise node.unsupported(f"`iota` of {node.type.storage.name}")
-    return emit("iota", axis=node.integer("iota_dimension"), shape=node.type.shape, dtype=node.type.dtype.name)
+    counter = emit("iota", axis=node.integer("iota_dimension"), shape=node.type.shape, dtype=node.type.dtype.part.name)
+    return cast(counter, node.type.dtype)

@@ -152,7 +152,7 @@ def sign(node: Node, x: Array) -> Array:
 @operation("stablehlo.divide", elementwise=True)
 def divide(node: Node, a: Array, b: Array) -> Array:
     """The quotient; of integers rounded to zero, and -1 (all bits) of a division by 0."""
-    return mapped("divide", a, b) if a.dtype.is_float else _quotient(a, b)
+    return mapped("divide", a, b) if a.dtype.is_float or a.dtype.is_complex else _quotient(a, b)
 
 
 def _quotient(a: Array, b: Array) -> Array:
@@ -303,7 +303,7 @@ def clamp(node: Node, low: Array, x: Array, high: Array) -> Array:
 
 @operation("stablehlo.convert", elementwise=True, narrow=True)
 def convert(node: Node, x: Any) -> Any:
-    """The elements in another type."""
+    """The elements in another type; of complex numbers as real ones, the real parts."""
     return converted(x, node.type)
 
 
@@ -313,6 +313,8 @@ def converted(x: Any, to: TensorType) -> Any:
         if x.storage == to.storage:
             return x
         x = decoded(x)
+    if x.dtype.is_complex and to.storage.kind != "c":
+        x = tw.real(x)
     if not to.is_narrow:
         return cast(x, to.dtype)
     if x.dtype.is_bool:

@@ -245,7 +245,8 @@ def _combined(
         chosen = chosen_argument(region)
         if chosen == 0:
             return targets
-        if fn is not None or chosen == 1:
+        is_linear = fn == "add" or not targets[0].dtype.is_complex
+        if (fn is not None and is_linear) or chosen == 1:
             return [emit("scatter", targets[0], sources[0], *arrays, axes=axes, fn=fn or "set")]
     if node.get("unique_indices", False):
         return _updated(node, region, targets, sources, arrays, axes)

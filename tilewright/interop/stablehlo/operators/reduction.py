@@ -8,6 +8,7 @@ from typing import Any
 from tilewright import ops
 from tilewright.api import lifting
 from tilewright.api.array import Array
+from tilewright.api.complex_array import ComplexArray
 from tilewright.api.lifting import broadcast, cast, emit, full
 from tilewright.interop.stablehlo.ir import Block
 from tilewright.interop.stablehlo.operators.elementwise import mapped
@@ -40,6 +41,9 @@ def halves(node: Node, operands: Sequence[Array]) -> tuple[list[Array], list[Arr
 
 def is_identity(fn: str, start: Array) -> bool:
     """Whether a value is known to change nothing when it is combined."""
+    if isinstance(start, ComplexArray):
+        imaginary = "add" if fn == "multiply" else fn
+        return fn in ("add", "multiply") and is_identity(fn, start.real) and is_identity(imaginary, start.imag)
     identity = ops.FUNCTIONS[fn].identity
     producer = start.value.producer
     if identity is None or producer is None or producer.op != "constant" or producer.attributes["resource"]:

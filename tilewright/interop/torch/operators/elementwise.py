@@ -253,11 +253,13 @@ def dropout(x: Array, p: float, train: bool | None) -> tuple[Array, Array]:
 def power(x: Operand, y: Operand) -> Array:
     """`x ** y`."""
     dtype = result_type([x, y])
-    if dtype.is_integer and is_scalar(y) and y < 0:
+    if dtype.is_integer and isinstance(y, int | float) and y < 0:
         raise UnsupportedOperatorError("an integer to a negative power", help="cast to floats first")
     a, b = unified(x, y)
     if is_scalar(b):
-        return tw.pow(a, int(b) if float(b).is_integer() else b)
+        is_whole = not isinstance(b, complex) or b.imag == 0
+        number = b.real if isinstance(b, complex) and is_whole else b
+        return tw.pow(a, int(number.real) if is_whole and float(number.real).is_integer() else number)
     return tw.pow(a, b)
 
 

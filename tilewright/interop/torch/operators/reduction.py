@@ -35,7 +35,7 @@ def sum_(x: Array, dim: Axes = None, keepdim: bool = False, *, dtype: Any = None
 def _total_type(x: Array, dtype: Any) -> Any:
     if dtype is not None:
         return dtype_of(dtype)
-    return x.dtype if x.dtype.is_float else tw.i64
+    return x.dtype if x.dtype.is_float or x.dtype.is_complex else tw.i64
 
 
 @operator("mean", "mean.dim")
