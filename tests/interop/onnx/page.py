@@ -12,7 +12,7 @@ from onnx import defs
 from tests.interop.onnx.cases import Outcome
 from tilewright.interop.onnx.loading import NEWEST_OPSET
 from tilewright.interop.onnx.needs import HOST_OPERATORS
-from tilewright.interop.onnx.registry import find_rule
+from tilewright.interop.onnx.registry import find_rule, known_operators
 
 _HEAD = """# ONNX operators
 
@@ -37,6 +37,11 @@ which moves data for any other operator too where they are strings. Tests are th
 | Operator | By | Tests passed | Why not all |
 |---|---|---:|---|
 {operators}
+
+## Operators of ONNX Runtime
+
+Of its domain `com.microsoft` these have rules, which `tests/interop/onnx/test_contributed.py` compares with ONNX
+Runtime: {contributed}.
 """
 
 
@@ -47,7 +52,14 @@ def page(found: Mapping[str, Sequence[Outcome]]) -> str:
     for outcome in (o for outcomes in found.values() for o in outcomes if len(o.operators) == 1):
         single[outcome.operators[0]].append(outcome)
     rows = "\n".join(_operator_row(name, single.get(name, ())) for name in _names())
-    return _HEAD.format(opset=NEWEST_OPSET, version=onnx.__version__, kinds=kinds, operators=rows)
+    return _HEAD.format(
+        opset=NEWEST_OPSET, version=onnx.__version__, kinds=kinds, operators=rows, contributed=contributed()
+    )
+
+
+def contributed() -> str:
+    """The operators of ONNX Runtime that have a rule."""
+    return ", ".join(f"`{name}`" for domain, name in known_operators() if domain == "com.microsoft")
 
 
 def _kind_row(kind: str, outcomes: Sequence[Outcome]) -> str:

@@ -23,6 +23,8 @@ from tilewright.interop.torch.walk import unsupported_operators
 
 # Results of sampled sizes beyond this say nothing more, and take long.
 _MAX_ELEMENTS = 1 << 16
+# Operators of vectors whose signs each library chooses; the database says what does not depend on them.
+_FREE_SIGNS = ("linalg.eigh", "linalg.svd", "svd")
 # Operators that give places of elements by their order.
 _ORDERS = ("argsort", "kthvalue", "median", "sort", "topk")
 
@@ -195,6 +197,8 @@ def _case(op: Any, sample: Any) -> _Case | None:
             given[n] = tensor
         first, args, kwargs = pytree.tree_unflatten(given, spec)
         result = op(first, *args, **kwargs)
+        if op.name in _FREE_SIGNS:
+            result = sample.output_process_fn_grad(result)
         return [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
 
     case = _Case(function, [leaves[n] for n in at])

@@ -25,6 +25,7 @@ Rule = Callable[..., Any]
 
 _MODULES = (
     "classical",
+    "contributed",
     "control",
     "creation",
     "elementwise",

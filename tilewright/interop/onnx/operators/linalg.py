@@ -7,6 +7,9 @@ from tilewright.api.array import Array
 from tilewright.interop.onnx.operators.elementwise import wide
 from tilewright.interop.onnx.registry import Node, operator
 
+# Larger determinants would be long programs.
+_UNROLLED_ROWS = 16
+
 
 @operator("MatMul")
 def matmul(node: Node, a: Array, b: Array) -> Array:
@@ -39,9 +42,11 @@ def einsum(node: Node, *arrays: Array) -> Array:
 
 @operator("Det")
 def determinant(node: Node, x: Array) -> Array:
-    """By elimination with the largest pivot of each column."""
+    """By elimination with the largest pivot of each column; of large matrices by LAPACK."""
     rows = x.shape[-1]
     y = wide(x)
+    if rows > _UNROLLED_ROWS:
+        return tw.astype(tw.linalg.det(y), x.dtype)
     result = tw.ones(x.shape[:-2], dtype=y.dtype)
     for step in range(rows):
         size = rows - step

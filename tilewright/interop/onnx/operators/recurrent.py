@@ -6,7 +6,7 @@ Arrays are (steps, batch, size), or (batch, steps, size) with `layout`; weights 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright import api as tw
@@ -45,7 +45,8 @@ def _activation(node: Node, name: str, alpha: float | None, beta: float | None) 
 
 @dataclass(frozen=True)
 class _Layer:
-    """One direction of a layer: its weights (in, gates * hidden), its biases and the functions of its gates."""
+    """One direction of a layer: its weights (in, gates * hidden), its biases and the functions of its gates. Weights
+    that are integers have scales for their columns."""
 
     w: Array
     r: Array
@@ -53,6 +54,8 @@ class _Layer:
     r_bias: Array
     activations: tuple[Activation, ...]
     clip: float | None
+    w_scale: Array | None = None
+    r_scale: Array | None = None
 
     def clipped(self, x: Array) -> Array:
         """Before an activation, as the attribute `clip` asks for it."""
@@ -63,7 +66,10 @@ class _Layer:
 Step = Callable[[_Layer, Array, tuple[Array, ...]], tuple[Array, ...]]
 
 
-def _layers(node: Node, w: Array, r: Array, bias: Array | None, defaults: tuple[str, ...]) -> list[_Layer]:
+def _layers(
+    node: Node, w: Array, r: Array, bias: Array | None, defaults: tuple[str, ...], like: Array | None = None
+) -> list[_Layer]:
+    """The directions of a layer; its biases are of the type of its weights, or of `like`."""
     directions, rows = w.shape[0], w.shape[1]
     if node.get("hidden_size", r.shape[2]) != r.shape[2]:
         raise node.unsupported(f"`{node.op}` of weights for {r.shape[2]} hidden elements, not `hidden_size`")
@@ -74,7 +80,7 @@ def _layers(node: Node, w: Array, r: Array, bias: Array | None, defaults: tuple[
         _activation(node, name, alphas[n] if n < len(alphas) else None, betas[n] if n < len(betas) else None)
         for n, name in enumerate(names)
     ]
-    biases = tw.zeros((directions, 2 * rows), dtype=w.dtype) if bias is None else bias
+    biases = tw.zeros((directions, 2 * rows), dtype=(w if like is None else like).dtype) if bias is None else bias
     return [
         _Layer(
             w[d].mT,
@@ -109,7 +115,7 @@ def _run(
     finals: list[tuple[Array, ...]] = []
     for d, layer in enumerate(layers):
         reverse = direction == "reverse" or d == 1
-        products = tw.matmul(source, layer.w) + layer.w_bias
+        products = _product(source, layer.w, layer.w_scale) + layer.w_bias
         last, states = _scanned(layer, products, tuple(s[d] for s in starts), lengths, reverse, step, steps)
         outputs.append(states)
         finals.append(last)
@@ -195,16 +201,43 @@ def lstm(
     peepholes: Any = None,
 ) -> tuple[Any, ...]:
     """Gates for input, output and forgetting, and a cell."""
+    layers = _layers(node, w, r, bias, ("Sigmoid", "Tanh", "Tanh"))
+    return _lstm(node, x, layers, lengths, [initial, initial_cell], peepholes)
+
+
+def quantised_lstm(
+    node: Node,
+    x: Array,
+    w: tuple[Array, Array],
+    r: tuple[Array, Array],
+    bias: Any,
+    lengths: Any,
+    initial: Any,
+    initial_cell: Any,
+    peepholes: Any,
+) -> tuple[Any, ...]:
+    """`LSTM` of weights that are integers (directions, in, gates * hidden) with scales for their columns; inputs, and
+    the hidden states of each step, are quantised to 8 bits by their largest and smallest element."""
+    numbers = [weights.mT for weights, _ in (w, r)]
+    layers = [
+        replace(layer, w_scale=w[1][d], r_scale=r[1][d])
+        for d, layer in enumerate(_layers(node, numbers[0], numbers[1], bias, ("Sigmoid", "Tanh", "Tanh"), x))
+    ]
+    return _lstm(node, x, layers, lengths, [initial, initial_cell], peepholes)
+
+
+def _lstm(
+    node: Node, x: Array, layers: list[_Layer], lengths: Any, initial: list[Array | None], peepholes: Any
+) -> tuple[Any, ...]:
     if node.get("input_forget", 0):
         raise node.unsupported("`LSTM` with coupled input and forget gates")
-    layers = _layers(node, w, r, bias, ("Sigmoid", "Tanh", "Tanh"))
-    hidden = r.shape[2]
+    hidden = layers[0].r.shape[0]
     peeps = {id(layer): None if peepholes is None else peepholes[d] for d, layer in enumerate(layers)}
 
     def step(layer: _Layer, product: Array, state: tuple[Array, ...]) -> tuple[Array, ...]:
         h, c = state
         of_gates, of_cell, of_hidden = layer.activations
-        i, o, f, g = _gates(product + tw.matmul(h, layer.r) + layer.r_bias, 4)
+        i, o, f, g = _gates(product + _product(h, layer.r, layer.r_scale) + layer.r_bias, 4)
         peep = peeps[id(layer)]
         if peep is not None:
             i, f = i + peep[:hidden] * c, f + peep[2 * hidden :] * c
@@ -213,4 +246,15 @@ def lstm(
             o = o + peep[hidden : 2 * hidden] * cell
         return of_gates(layer.clipped(o)) * of_hidden(cell), cell
 
-    return _run(node, x, layers, lengths, [initial, initial_cell], step)
+    return _run(node, x, layers, lengths, initial, step)
+
+
+def _product(x: Array, weights: Array, scale: Array | None) -> Array:
+    """The product with weights; with integers, of what is quantised to 8 bits by its largest and smallest element."""
+    if scale is None:
+        return tw.matmul(x, weights)
+    low, high = tw.minimum(tw.min(x), 0.0), tw.maximum(tw.max(x), 0.0)
+    step = tw.where(tw.equal(high, low), 1.0, (high - low) / 255.0)
+    zero = tw.round(tw.clip(-low / step, 0.0, 255.0))
+    whole = tw.clip(tw.round(x / step) + zero, 0.0, 255.0) - zero
+    return tw.astype(tw.matmul(tw.astype(whole, tw.i32), weights), x.dtype) * (step * scale)
