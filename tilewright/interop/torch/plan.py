@@ -19,7 +19,16 @@ from tilewright.interop.torch.levels import donations_of, is_view, levels_of, wa
 from tilewright.interop.torch.packages import FxNode, GraphModule, TorchTensor, fx, torch
 from tilewright.interop.torch.registry import name_of
 from tilewright.interop.torch.tensors import dtype_of, numpy_reader, tensor_maker
-from tilewright.interop.torch.walk import Support, attribute_of, is_tensor, trace_nodes, value_of, why_not_array
+from tilewright.interop.torch.walk import (
+    Support,
+    attribute_of,
+    is_graph,
+    is_tensor,
+    operands_of,
+    trace_nodes,
+    value_of,
+    why_not_array,
+)
 
 # ---- compiled parts -------------------------------------------------------------------------------------------------
 
@@ -137,7 +146,7 @@ class Plan:
         # Of the instance, because Dynamo's wrapper copies what is in its dict alone.
         self._boxed_call = True
         support = Support(module)
-        nodes = [n for n in module.graph.nodes if n.op not in ("placeholder", "output")]
+        nodes = [n for n in module.graph.nodes if n.op not in ("placeholder", "output") and not is_graph(n)]
         reasons = {n: support.reason_against(n) for n in nodes}
         self.refused = {n: reason for n, reason in reasons.items() if reason is not None}
         self.parts = 0
@@ -200,7 +209,7 @@ class Plan:
         if node.op == "get_attr":
             attribute = attribute_of(module, node.target)
             return Step(lambda: (attribute,), (), (self._place(node),))
-        sources = tuple(node.all_input_nodes)
+        sources = tuple(operands_of(node))
         if name_of(node.target) == "aten.copy_.default":
             return Step(_copy, tuple(self._places[n] for n in node.args[:2]), (self._place(node),))
         run = self._operation(node, sources)
@@ -229,7 +238,7 @@ class Plan:
         if outputs:
             inside = _needed(outputs, set(nodes))
             ordered = [n for n in nodes if n in inside]
-            inputs = list(dict.fromkeys(s for n in ordered for s in n.all_input_nodes if s not in inside))
+            inputs = list(dict.fromkeys(s for n in ordered for s in operands_of(n) if s not in inside))
             # The order of inputs decides which output takes whose memory.
             given = [donated[n] for n in taking]
             inputs = [*given, *(n for n in inputs if n not in given)]
@@ -249,9 +258,10 @@ def run_in_torch(
     """An operation of torch as a function of the values of `sources`; `known` are other values that it reads."""
     # A view in the graph may be one of memory in another order than was traced.
     target = torch.ops.aten.reshape.default if name_of(node.target) == "aten.view.default" else node.target
+    fixed = {**{n: value_of(n) for n in node.all_input_nodes if is_graph(n)}, **(known or {})}
 
     def run(*values: Any) -> tuple[Any]:
-        given = {**(known or {}), **dict(zip(sources, values, strict=True))}
+        given = {**fixed, **dict(zip(sources, values, strict=True))}
         args, kwargs = fx.map_arg((node.args, node.kwargs), given.__getitem__)
         return (target(*args, **kwargs),)
 

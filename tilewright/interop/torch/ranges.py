@@ -26,7 +26,7 @@ from tilewright.interop.torch.packages import FxNode, GraphModule, fake_tensors,
 from tilewright.interop.torch.plan import Part, Plan, Step, run_in_torch
 from tilewright.interop.torch.registry import name_of
 from tilewright.interop.torch.specialise import Specialised, specialise
-from tilewright.interop.torch.walk import is_tensor, tensors_in, value_of
+from tilewright.interop.torch.walk import is_tensor, operands_of, tensors_in, value_of
 from tilewright.locks import Lock
 from tilewright.options import current
 
@@ -134,7 +134,7 @@ class SizedOperation:
     sources: tuple[FxNode, ...]
 
     def at(self, sizes: Sizes) -> Callable[..., Sequence[Any]]:
-        numbers = {n: number_at(value_of(n), sizes) for n in self.node.all_input_nodes if not is_tensor(value_of(n))}
+        numbers = {n: number_at(value_of(n), sizes) for n in operands_of(self.node) if not is_tensor(value_of(n))}
         numbers = {n: value for n, value in numbers.items() if n not in self.sources}
         return run_in_torch(self.node, self.sources, numbers)
 
