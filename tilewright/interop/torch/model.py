@@ -173,7 +173,7 @@ class TorchModel:
         read: list[tuple[Any, Any]] = [(leaf, None) if is_scalar(leaf) else _read(leaf) for leaf in leaves]
         given = iter([a if back is None else tensor_maker(as_dtype(a.dtype))(a) for a, back in read])
         values: list[Any] = [next(given) if is_given else self._constants[node.name] for node, is_given in self._order]
-        key = tuple((v.shape, v.dtype) if is_tensor(v) else (type(v), v) for v in values)
+        key = tuple([_key(value) for value in values])
         with self._lock:
             plan = self._plans.get(key)
             if plan is None:
@@ -228,6 +228,10 @@ _HELP = 'rewrite these parts of the module, or pass `fallback="torch"`, which ru
 
 def _read(leaf: Any) -> tuple[Any, Callable[[Any], Any]]:
     return (leaf, _same) if isinstance(leaf, np.ndarray) else to_numpy(leaf)
+
+
+def _key(value: Any) -> tuple[Any, Any]:
+    return (value.shape, value.dtype) if is_tensor(value) else (type(value), value)
 
 
 def _same(array: Any) -> Any:

@@ -35,6 +35,7 @@ from tilewright.options import current
 _SMALLEST_BUCKET = 32
 _WIDE_BUCKETS = tuple(_SMALLEST_BUCKET * 4**n for n in range(1, 8))
 _ALLOWED_WORK = 1.5
+_LARGEST = 1 << 30
 # Multiplications of a matrix product in the time of one element that is read.
 _MULTIPLICATIONS = 8
 # How many different sizes a graph may have at once, and for how many the steps of a call are kept.
@@ -42,6 +43,8 @@ _MAX_VARIABLES = 3
 _MAX_CALLS = 4096
 
 Sizes = Mapping[Any, int]
+# For each symbol its variable, or the number that it always is.
+Pattern = tuple[int | str, ...]
 
 
 class OutOfRange(Exception):
@@ -69,6 +72,15 @@ class Symbols:
         if unknown:
             raise OutOfRange(f"no argument tells {', '.join(sorted(map(str, unknown)))}")
         self.names = list(self.positions)
+        self._limits = [_limits(value_of(self.placeholders[n]).node) for n in self.positions.values()]
+
+    def limits(self, pattern: Pattern) -> list[tuple[int, int]]:
+        """The least and the largest size of each variable that the guards of the graph allow."""
+        found: list[tuple[int, int]] = []
+        for variable in range(1 + max((entry for entry in pattern if isinstance(entry, int)), default=-1)):
+            ranges = [self._limits[n] for n, entry in enumerate(pattern) if entry == variable]
+            found.append((max(low for low, _ in ranges), min(high for _, high in ranges)))
+        return found
 
     def arguments(self, sizes: Sizes) -> list[Any]:
         """Arguments without contents for these sizes."""
@@ -81,6 +93,15 @@ class Symbols:
             shape, strides = ([number_at(n, sizes) for n in given] for given in (value.shape, value.stride()))
             return torch.empty_strided(shape, strides, dtype=value.dtype, device=value.device)
         return number_at(value, sizes)
+
+
+def _limits(node: Any) -> tuple[int, int]:
+    """The range of a symbol: 0 and 1 are sizes of their own."""
+    known = node.shape_env.var_to_range.get(node.expr) if node.shape_env is not None else None
+    if known is None:
+        return 2, _LARGEST
+    upper = int(known.upper) if known.upper.is_finite and known.upper < _LARGEST else _LARGEST
+    return max(2, int(known.lower)), upper
 
 
 def _numbers_of(value: Any) -> list[Any]:
@@ -196,9 +217,6 @@ def _at(step: Step, point: Point, sizes: Sizes) -> Callable[..., Sequence[Any]]:
 
 # ---- buckets --------------------------------------------------------------------------------------------------------
 
-# For each symbol its variable, or the number that it always is.
-Pattern = tuple[int | str, ...]
-
 
 @dataclass
 class Bucket:
@@ -281,24 +299,26 @@ class RangedGraph:
 
     def _bucket(self, pattern: Pattern, point: Point, setting: Any) -> Bucket:
         buckets = self._buckets.setdefault(setting, [])
-        needed = _distinct([max(_SMALLEST_BUCKET, 1 << (n - 1).bit_length()) for n in point])
+        limits = self._symbols.limits(pattern)
+        tops = [max(_SMALLEST_BUCKET, 1 << (n - 1).bit_length()) for n in point]
+        needed = _distinct([min(top, high) for top, (_, high) in zip(tops, limits, strict=True)])
         allowed = _ALLOWED_WORK * self._work_at(pattern, needed)
         for bucket in buckets:
             is_enough = bucket.largest == needed or self._work_at(pattern, bucket.largest) <= allowed
             if bucket.serves(pattern, point) and is_enough:
                 return bucket
-        found = self._made(pattern, point, self._largest(pattern, needed, allowed))
+        found = self._made(pattern, point, self._largest(pattern, needed, allowed, limits), limits)
         buckets.append(found)
         ranges = [list(r) for r in zip(found.least, found.largest, strict=True)]
         events.emit("torch.sizes", ranges=ranges, why_not=found.why_not, count=len(buckets))
         return found
 
-    def _made(self, pattern: Pattern, point: Point, largest: Point) -> Bucket:
+    def _made(self, pattern: Pattern, point: Point, largest: Point, limits: Sequence[tuple[int, int]]) -> Bucket:
+        """The program of a bucket: from the least sizes on, or if those are special, from larger ones on."""
         why_not = ""
-        for least in (
-            tuple(min(2, n) for n in point),
-            tuple(min(n, top // 2 + 1) for n, top in zip(point, largest, strict=True)),
-        ):
+        all_sizes = tuple(min(low, n) for n, (low, _) in zip(point, limits, strict=True))
+        upper_half = tuple(min(n, top // 2 + 1) for n, top in zip(point, largest, strict=True))
+        for least in (all_sizes, upper_half):
             points = _sample_points(least, largest, point)
             try:
                 modules = [self._module_at(pattern, p) for p in (largest, *points)]
@@ -318,13 +338,13 @@ class RangedGraph:
 
     # ---- how large buckets are --------------------------------------------------------------------------------------
 
-    def _largest(self, pattern: Pattern, needed: Point, allowed: float) -> Point:
+    def _largest(self, pattern: Pattern, needed: Point, allowed: float, limits: Sequence[tuple[int, int]]) -> Point:
         """The largest sizes of a bucket: powers of two, and larger ones as long as the work is allowed."""
         tops = needed
         for position in range(len(tops)):
             for wider in _WIDE_BUCKETS:
                 wide = _distinct((*tops[:position], wider, *tops[position + 1 :]))
-                if wider <= tops[position]:
+                if wider <= tops[position] or wider > limits[position][1]:
                     continue
                 if self._work_at(pattern, wide) > allowed:
                     break
