@@ -54,10 +54,11 @@ rule came up; not {core_unmet}, which `tests/interop/torch/test_core_overloads.p
 {graphs}
 
 `cond`, `while_loop`, `scan` and `map` become branches and loops of the program, with gradients; the values that a
-`while_loop` keeps for its gradients have a size that depends on data, and run in torch. `flex_attention` takes score and
-mask functions of elementwise operations and look-ups with an index for each axis; others run in torch. A block mask only
-says where its mask is false throughout, so its mask decides. Graphs that are checkpointed or called at several places
-are traced where they are called. A graph that holds an operator without a rule runs in torch as a whole.
+`while_loop` keeps for its gradients have a size that depends on data, and run in torch. `flex_attention` takes
+functions of scores and masks that consist of elementwise operations and look-ups with an index for each axis; others
+run in torch. A block mask only says where its mask is false throughout, so its mask decides. Graphs that are
+checkpointed or called at several places are traced where they are called. A graph that holds an operator without a
+rule runs in torch as a whole.
 
 ## Rules
 

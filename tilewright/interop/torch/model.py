@@ -231,7 +231,7 @@ def _read(leaf: Any) -> tuple[Any, Callable[[Any], Any]]:
 
 
 def _key(value: Any) -> tuple[Any, Any]:
-    return (value.shape, value.dtype) if is_tensor(value) else (type(value), value)
+    return (value.shape, value.dtype) if is_tensor(value) else (type(value).__name__, value)
 
 
 def _same(array: Any) -> Any:
