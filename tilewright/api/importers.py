@@ -71,6 +71,7 @@ def from_torch(
     *example_args: Any,
     target: str | None = None,
     dims: Mapping[str, Dim] | None = None,
+    fallback: str = "error",
     **example_kwargs: Any,
 ) -> TorchModel:
     """A function of a PyTorch program, compiled for the shapes that it is called with.
@@ -79,7 +80,8 @@ def from_torch(
     module's arguments, with arrays of NumPy, torch or other libraries for tensors, and gives its results. Parameters
     and buffers become constants. `target` is as `tw.jit` has it. `dims` gives sizes of an exported program that a call
     binds, by the names that `.inputs` shows, a range: one program then serves many sizes, as `tw.jit(dims=...)` has it.
-    Needs the package `torch`.
+    With `fallback="torch"`, operators that are not supported run in torch, between compiled parts. Needs the package
+    `torch`.
 
     Raises:
         ArgumentError: the source is neither, or `dims` names no size of its inputs.
@@ -89,7 +91,7 @@ def from_torch(
     """
     from tilewright.interop.torch import from_torch
 
-    return from_torch(source, *example_args, target=target, dims=dims, **example_kwargs)
+    return from_torch(source, *example_args, target=target, dims=dims, fallback=fallback, **example_kwargs)
 
 
 def torch_op(name: str, function: Any, **options: Any) -> Any:

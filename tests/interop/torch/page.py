@@ -9,13 +9,13 @@ import torch
 
 from tests.interop.torch.samples import Outcome, core_operators
 from tilewright.interop.torch.dynamo import decompositions
-from tilewright.interop.torch.registry import known_operators
+from tilewright.interop.torch.registry import IN_TORCH, known_operators
 
 _HEAD = """# PyTorch operators
 
 Graphs of `torch.compile` and exported programs are taken apart to ATen operators, by AOTAutograd and the decompositions
 of torch. Each of those below is traced as array functions by a rule; what has no rule, or a form that its rule does not
-know, runs in torch (`torch.compile`) or is refused (`tw.from_torch`).
+know, runs in torch (`torch.compile`, and `tw.from_torch` with `fallback="torch"`) or is refused (`tw.from_torch`).
 
 `python -m tests.interop.torch.opinfo` runs the operators of torch's OpInfo database ({version}) on `cpu`, forward and
 backward, compares them with eager torch, and writes this page. Of operators that eager torch runs as one of the core of
@@ -42,8 +42,23 @@ results open. Where random numbers are drawn, results are not compared.
 ## Core ATen
 
 {core_known} of the {core_count} overloads that torch tags as its core have a rule, and {core_taken} more are taken
-apart. The others are {core_missing}. In the graphs of samples of float32 that were compiled, {core_met} of those with a
+apart. The others run in torch:
+
+{core_missing}
+
+In the graphs of samples of float32 that were compiled, {core_met} of those with a
 rule came up; not {core_unmet}, which `tests/interop/torch/test_core_overloads.py` compares with eager torch.
+
+## Operators that take graphs
+
+{graphs}
+
+`cond`, `while_loop`, `scan` and `map` become branches and loops of the program, with gradients; the values that a
+`while_loop` keeps for its gradients have a size that depends on data, and run in torch. `flex_attention` takes
+functions of scores and masks that consist of elementwise operations and look-ups with an index for each axis; others
+run in torch. A block mask only says where its mask is false throughout, so its mask decides. Graphs that are
+checkpointed or called at several places are traced where they are called. A graph that holds an operator without a
+rule runs in torch as a whole.
 
 ## Rules
 
@@ -78,7 +93,8 @@ def rules_and_core() -> dict[str, object]:
         "core_known": sum(name in names for name in core),
         "core_count": len(core),
         "core_taken": sum(name in taken and name not in names for name in core),
-        "core_missing": ", ".join(f"`{name}`" for name in missing),
+        "core_missing": "\n".join(f"- `{name}`: {IN_TORCH.get(name, 'complex numbers')}" for name in missing),
+        "graphs": ", ".join(f"`{name.rpartition('.')[2]}`" for name in names if "higher_order" in name) + ".",
         "rules": ", ".join(f"`{name.removeprefix('aten.')}`" for name in names if name.startswith("aten.")) + ".",
     }
 

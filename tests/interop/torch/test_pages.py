@@ -46,7 +46,7 @@ def test_samples() -> None:
         if match[2] is not None:
             assert printed.getvalue() == match[2]
             shown += 1
-    assert shown == 6
+    assert shown == 7
 
 
 def test_the_entry_point_is_the_backend() -> None:
@@ -67,6 +67,7 @@ def test_the_table_of_rules_is_current() -> None:
     assert str(parts["rules"]) in text
     assert f"{parts['core_known']} of the {parts['core_count']} overloads" in text
     assert str(parts["core_missing"]) in text
+    assert str(parts["graphs"]) in text
 
 
 def test_no_operator_of_opinfo_is_wrong() -> None:

@@ -74,3 +74,17 @@ def test_one_size_for_all_axes_of_a_pooling(name: str, rank: int) -> None:
     torch.testing.assert_close(found, wanted)
     seed = torch.randn_like(wanted)
     torch.testing.assert_close(torch.autograd.grad(found, x, seed)[0], torch.autograd.grad(wanted, x, seed)[0])
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("how", [{"size": (5, 9)}, {"size": (17, 3), "align_corners": True}, {"scale_factor": 0.4}])
+def test_antialiased_interpolation(mode: str, how: dict[str, Any]) -> None:
+    def function(x: Any) -> Any:
+        return torch.nn.functional.interpolate(x, mode=mode, antialias=True, **how)
+
+    torch.compiler.reset()
+    x = torch.randn(2, 3, 11, 8, requires_grad=True)
+    run = torch.compile(function, backend=backend, fullgraph=True, options={"fallback": "error"})
+    torch.testing.assert_close(run(x), function(x))
+    found, wanted = (torch.autograd.grad(f(x).square().sum(), x)[0] for f in (run, function))
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)

@@ -13,6 +13,7 @@ from tilewright.api.array import located
 from tilewright.errors import OptionError
 from tilewright.interop.torch.packages import GraphModule, torch
 from tilewright.interop.torch.plan import Plan
+from tilewright.interop.torch.ranges import OutOfRange, RangedGraph
 from tilewright.interop.torch.registry import CHECKS, find_rule, name_of
 from tilewright.interop.torch.specialise import Specialised, has_symbols
 from tilewright.interop.torch.walk import WRITTEN, unsupported_error, unsupported_operators
@@ -113,7 +114,13 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
 def _compile(module: GraphModule, example_inputs: Sequence[Any], *, options: BackendOptions) -> Compiled:
     _free_checks(module)
     build = functools.partial(build_plan, options=options)
-    return Specialised(module, build) if has_symbols(module) else build(module)
+    if not has_symbols(module):
+        return build(module)
+    try:
+        return RangedGraph(module, build, functools.partial(_report, options=options), options.target)
+    except OutOfRange as error:
+        events.emit("torch.sizes", ranges=[], why_not=str(error), count=0)
+        return Specialised(module, build)
 
 
 def _free_checks(module: GraphModule) -> None:
@@ -142,6 +149,11 @@ def build_plan(module: GraphModule, *, options: BackendOptions) -> Compiled:
     """
     _free_checks(module)
     plan = Plan(module, options.target)
+    _report(plan, options)
+    return plan
+
+
+def _report(plan: Plan, options: BackendOptions) -> None:
     refused = {node: reason for node, reason in plan.refused.items() if reason != WRITTEN}
     if refused:
         if options.fallback == "error":
@@ -150,4 +162,3 @@ def build_plan(module: GraphModule, *, options: BackendOptions) -> Compiled:
         text = "\n".join(f"    {name} ({count} times): {reason}" for name, count, reason in listed)
         operators = {name: count for name, count, _ in listed}
         events.emit("torch.fallback", operators=operators, parts=plan.parts, text=text)
-    return plan

@@ -14,7 +14,7 @@ from typing import Any
 
 from tilewright.interop.torch.packages import FxNode, GraphModule, fx, torch
 from tilewright.interop.torch.registry import name_of
-from tilewright.interop.torch.walk import value_of
+from tilewright.interop.torch.walk import is_graph, value_of
 
 
 def levels_of(module: GraphModule, refused: Mapping[FxNode, str]) -> dict[FxNode, int]:
@@ -23,7 +23,7 @@ def levels_of(module: GraphModule, refused: Mapping[FxNode, str]) -> dict[FxNode
     least = {True: 0, False: 0}  # what later nodes start from, by whether torch runs them
     highest = 0
     for node in module.graph.nodes:
-        if node.op in ("placeholder", "output"):
+        if node.op in ("placeholder", "output") or is_graph(node):
             continue
         in_torch = node in refused
         if node.target is operator.getitem and node.args[0] in levels:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,15 +16,15 @@ from tilewright.api.jit import JitFunction
 from tilewright.api.lifting import constant, is_scalar
 from tilewright.api.sizes import SizedProgram
 from tilewright.api.stages import Lowered
-from tilewright.dtypes import DType
+from tilewright.dtypes import DType, as_dtype
 from tilewright.errors import ArgumentError, DTypeError, ShapeError, UnsupportedOperatorError
 from tilewright.frontend import tracing
 from tilewright.interop.arguments import bound_dims, check_dims
 from tilewright.interop.dlpack import to_numpy
-from tilewright.interop.torch.dynamo import decompositions
+from tilewright.interop.torch.dynamo import BackendOptions, Compiled, build_plan, decompositions
 from tilewright.interop.torch.packages import FxNode, GraphModule, fake_tensors, torch
 from tilewright.interop.torch.specialise import MAX_SPECIALISATIONS, specialise
-from tilewright.interop.torch.tensors import dtype_of, torch_dtype
+from tilewright.interop.torch.tensors import dtype_of, numpy_reader, tensor_maker, torch_dtype
 from tilewright.interop.torch.walk import (
     Support,
     is_tensor,
@@ -34,6 +34,7 @@ from tilewright.interop.torch.walk import (
     trace_nodes,
     unsupported_error,
     value_of,
+    why_no_rule,
 )
 from tilewright.layout.dims import Dim
 from tilewright.locks import Lock
@@ -58,10 +59,18 @@ class TorchModel:
 
     Arguments are those of the module that was exported, in its structure, with arrays of any kind for tensors. Results
     have the module's structure too, and are of the kind of the first array. Parameters and buffers are constants.
-    Each combination of shapes is compiled once; the 64 latest are kept.
+    Each combination of shapes is compiled once; the 64 latest are kept. With the fallback "torch", operators that are
+    not supported run in torch, between compiled parts.
     """
 
-    def __init__(self, program: Any, target: str | None, dims: Mapping[str, Dim] | None = None) -> None:
+    def __init__(
+        self, program: Any, target: str | None, dims: Mapping[str, Dim] | None = None, fallback: str = "error"
+    ) -> None:
+        self._options = BackendOptions.of({"fallback": fallback, "target": target})
+        if dims and fallback == "torch":
+            message = '`dims` and the fallback "torch" do not go together'
+            raise located(ArgumentError(message, help="leave one of them out"))
+        self._plans: OrderedDict[Any, Compiled] = OrderedDict()
         self._program = _without_tokens(program.run_decompositions(decompositions()))
         self._target = target
         self._module: GraphModule = self._program.graph_module
@@ -90,6 +99,8 @@ class TorchModel:
         leaves = self._leaves(args, kwargs)
         if tracing.is_tracing():
             return self._rebuilt(self._trace([leaf if is_scalar(leaf) else strong(leaf) for leaf in leaves]))
+        if self._options.fallback == "torch":
+            return self._rebuilt(self._run_in_parts(leaves))
         function, arrays = self._function(leaves)
         results = function(*arrays)
         return self._rebuilt(parts_of(results) if isinstance(results, tuple) else [results])
@@ -156,6 +167,27 @@ class TorchModel:
         dims = {spec.name: bound_dims(self._dims, spec.shape) for spec in specs}
         return JitFunction(traced, self._target, (), (), {name: spec for name, spec in dims.items() if spec})
 
+    # ---- parts in torch ---------------------------------------------------------------------------------------------
+
+    def _run_in_parts(self, leaves: Sequence[Any]) -> list[Any]:
+        """Run as `torch.compile` does: what cannot be compiled runs in torch, between compiled parts."""
+        read: list[tuple[Any, Any]] = [(leaf, None) if is_scalar(leaf) else _read(leaf) for leaf in leaves]
+        given = iter([a if back is None else tensor_maker(as_dtype(a.dtype))(a) for a, back in read])
+        values: list[Any] = [next(given) if is_given else self._constants[node.name] for node, is_given in self._order]
+        key = tuple([_key(value) for value in values])
+        with self._lock:
+            plan = self._plans.get(key)
+            if plan is None:
+                with fake_tensors.FakeTensorMode():
+                    fakes = [_fake(value) for value in values]
+                plan = self._plans[key] = build_plan(specialise(self._module, fakes), options=self._options)
+            self._plans.move_to_end(key)
+            while len(self._plans) > MAX_SPECIALISATIONS:
+                self._plans.popitem(last=False)
+        results = zip(_outputs(self._module), plan([v.detach() if is_tensor(v) else v for v in values]), strict=True)
+        restore = next((back for _, back in read if back is not None), _same)
+        return [restore(numpy_reader(r.dtype)(r)) if is_tensor(r) else r for node, r in results if hasattr(node, "op")]
+
     # ---- tracing ----------------------------------------------------------------------------------------------------
 
     def _trace(self, leaves: Sequence[Any]) -> list[Any]:
@@ -182,8 +214,8 @@ class TorchModel:
         """
         nodes = [n for n in self._module.graph.nodes if n.op == "call_function"]
         support = Support(self._module)
-        without = {n: "no rule" for n in nodes if support.has_no_rule(n)}
-        if without:
+        without = {n: why_no_rule(n) for n in nodes if support.has_no_rule(n)}
+        if without and self._options.fallback == "error":
             raise unsupported_error(without, _HELP)
 
     @staticmethod
@@ -194,7 +226,19 @@ class TorchModel:
             raise unsupported_error(reasons, _HELP)
 
 
-_HELP = 'rewrite these parts of the module, or use `torch.compile(backend="tilewright")`, which runs them in torch'
+_HELP = 'rewrite these parts of the module, or pass `fallback="torch"`, which runs them in torch'
+
+
+def _read(leaf: Any) -> tuple[Any, Callable[[Any], Any]]:
+    return (leaf, _same) if isinstance(leaf, np.ndarray) else to_numpy(leaf)
+
+
+def _key(value: Any) -> tuple[Any, Any]:
+    return (value.shape, value.dtype) if is_tensor(value) else (type(value).__name__, value)
+
+
+def _same(array: Any) -> Any:
+    return array
 
 
 def _outputs(module: GraphModule) -> Sequence[Any]:
@@ -279,13 +323,15 @@ def from_torch(
     *example_args: Any,
     target: str | None = None,
     dims: Mapping[str, Dim] | None = None,
+    fallback: str = "error",
     **example_kwargs: Any,
 ) -> TorchModel:
     """A function of a PyTorch program: see `TorchModel`.
 
     `source` is a `torch.export.ExportedProgram`, or a module and the arguments to export it with. `target` is as
     `tw.jit` has it. `dims` gives sizes of an exported program that a call binds, by the names that `.inputs` shows, a
-    range: one program then serves many sizes, as `tw.jit(dims=...)` has it.
+    range: one program then serves many sizes, as `tw.jit(dims=...)` has it. With the fallback "torch", operators that
+    are not supported run in torch, between compiled parts; such a function is not traced into others.
 
     Raises:
         ArgumentError: the source is neither, or `dims` names no size of its inputs.
@@ -300,4 +346,4 @@ def from_torch(
     if not isinstance(source, export.ExportedProgram):
         message = f"`from_torch` of a {type(source).__name__}"
         raise located(ArgumentError(message, help="give an exported program, or a module and example arguments"))
-    return TorchModel(source, target, dims)
+    return TorchModel(source, target, dims, fallback)

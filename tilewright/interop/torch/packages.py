@@ -19,6 +19,7 @@ def _imported(name: str) -> Any:
 torch: Any = _imported("torch")
 fx: Any = _imported("torch.fx")
 fake_tensors: Any = _imported("torch._subclasses.fake_tensor")
+sympy: Any = _imported("sympy")
 symbolic_shapes: Any = _imported("torch.fx.experimental.symbolic_shapes")
 
 # A node of an FX graph, an FX graph with its module, and a tensor.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +13,10 @@ import numpy as np
 from tilewright.api.array import Array
 from tilewright.api.jit import JitFunction
 from tilewright.api.lifting import transpose
+from tilewright.api.stages import ShapeDtype
 from tilewright.errors import LinearAlgebraError
+from tilewright.frontend import tracing
+from tilewright.frontend.trace import Graph
 from tilewright.interop.torch.levels import donations_of, is_view, levels_of, wanted_outside
 from tilewright.interop.torch.packages import FxNode, GraphModule, TorchTensor, fx, torch
 from tilewright.interop.torch.registry import name_of
@@ -20,7 +24,9 @@ from tilewright.interop.torch.tensors import dtype_of, numpy_reader, tensor_make
 from tilewright.interop.torch.walk import (
     Support,
     attribute_of,
+    is_graph,
     is_tensor,
+    operands_of,
     status_of,
     trace_nodes,
     value_of,
@@ -37,6 +43,15 @@ def _memory_order(tensor: Any) -> tuple[int, ...] | None:
         return None
     order = sorted(range(tensor.ndim), key=lambda d: (-tensor.stride(d), d))
     return tuple(order) if tensor.permute(order).is_contiguous() else None
+
+
+@contextlib.contextmanager
+def errors_of_torch() -> Generator[None]:
+    """What torch raises where a factorisation fails."""
+    try:
+        yield
+    except LinearAlgebraError as error:
+        raise torch.linalg.LinAlgError(str(error)) from error
 
 
 def _inverse(order: Sequence[int]) -> tuple[int, ...]:
@@ -56,22 +71,41 @@ class Part:
 
     def function(self, target: str | None) -> Callable[..., list[Any]]:
         """The part as a function of its inputs; it gives its outputs in a list."""
-        orders = [_memory_order(value_of(n)) for n in self.inputs]
-        returned = [_memory_order(value_of(n)) for n in self.outputs]
-        program = JitFunction(self._traced(orders, returned), target, (), tuple(map(str, self.donated)))
-        reads = [_reader(value_of(n).dtype, order) for n, order in zip(self.inputs, orders, strict=True)]
-        makes = [_maker(value_of(n).dtype, order) for n, order in zip(self.outputs, returned, strict=True)]
+        program = JitFunction(self._traced(*self.orders), target, (), tuple(map(str, self.donated)))
+        reads, makes = self.conversions()
 
         def run(*tensors: Any) -> list[Any]:
-            try:
+            with errors_of_torch():
                 results = program(*[read(t) for read, t in zip(reads, tensors, strict=True)])
-            except LinearAlgebraError as error:
-                raise torch.linalg.LinAlgError(str(error)) from error
             if len(makes) == 1:
                 return [makes[0](results)]
             return [make(result) for make, result in zip(makes, results, strict=True)]
 
         return run
+
+    @property
+    def orders(self) -> tuple[list[Any], list[Any]]:
+        """The order in memory of each input and output."""
+        return [_memory_order(value_of(n)) for n in self.inputs], [_memory_order(value_of(n)) for n in self.outputs]
+
+    def conversions(self) -> tuple[list[Callable[[Any], Any]], list[Callable[[Any], Any]]]:
+        """For each input a function from its tensor to the array, for each output one from the array to the tensor."""
+        orders, returned = self.orders
+        reads = [_reader(value_of(n).dtype, order) for n, order in zip(self.inputs, orders, strict=True)]
+        makes = [_maker(value_of(n).dtype, order) for n, order in zip(self.outputs, returned, strict=True)]
+        return reads, makes
+
+    def graph(self) -> Graph:
+        """The traced program, with views that change nothing, so that it has one form at all sizes."""
+        orders, returned = self.orders
+        types = [
+            ShapeDtype(
+                tuple(value_of(n).shape[d] for d in order or range(value_of(n).ndim)), dtype_of(value_of(n).dtype)
+            )
+            for n, order in zip(self.inputs, orders, strict=True)
+        ]
+        with tracing.keeping_views():
+            return JitFunction(self._traced(orders, returned), None, (), ()).lower(*types).graph
 
     def _traced(self, orders: Sequence[Any], returned: Sequence[Any]) -> Callable[..., Any]:
         def traced(*arrays: Array) -> Any:
@@ -124,17 +158,18 @@ class Plan:
         # Of the instance, because Dynamo's wrapper copies what is in its dict alone.
         self._boxed_call = True
         support = Support(module)
-        nodes = [n for n in module.graph.nodes if n.op not in ("placeholder", "output")]
+        nodes = [n for n in module.graph.nodes if n.op not in ("placeholder", "output") and not is_graph(n)]
         reasons = {n: support.reason_against(n) for n in nodes}
         self.refused = {n: reason for n, reason in reasons.items() if reason is not None}
         self._refuse_distant_checks(module)
         self.parts = 0
+        self._target = target
         self._places: dict[FxNode, int] = {}
         for node in module.graph.nodes:
             if node.op == "placeholder":
                 self._place(node)
         self._count = len(self._places)
-        self._build(module, target)
+        self._build(module)
 
     def __call__(self, args: list[Any]) -> list[Any]:
         """Run; torch's gradients are not recorded."""
@@ -170,7 +205,7 @@ class Plan:
     def _place(self, node: FxNode) -> int:
         return self._places.setdefault(node, len(self._places))
 
-    def _build(self, module: GraphModule, target: str | None) -> None:
+    def _build(self, module: GraphModule) -> None:
         output = next(n for n in module.graph.nodes if n.op == "output")
         levels = levels_of(module, self.refused)
         wanted = wanted_outside(module, levels)
@@ -178,9 +213,7 @@ class Plan:
         steps: list[Step] = []
         for level in range(max(levels.values(), default=-1) + 1):
             nodes = [n for n, at in levels.items() if at == level]
-            steps += (
-                self._in_torch(module, nodes) if level % 2 else self._compiled(module, nodes, wanted, donated, target)
-            )
+            steps += self._in_torch(module, nodes) if level % 2 else self._compiled(module, nodes, wanted, donated)
         self._results = [self._result(item) for item in output.args[0]]
         kept = {place for is_place, place in self._results if is_place}
         self._steps = _with_frees(steps, kept)
@@ -199,18 +232,17 @@ class Plan:
         if node.op == "get_attr":
             attribute = attribute_of(module, node.target)
             return Step(lambda: (attribute,), (), (self._place(node),))
-        sources = tuple(node.all_input_nodes)
+        sources = tuple(operands_of(node))
         if name_of(node.target) == "aten.copy_.default":
             return Step(_copy, tuple(self._places[n] for n in node.args[:2]), (self._place(node),))
-        # A view in the graph may be one of memory in another order than was traced.
-        target = torch.ops.aten.reshape.default if name_of(node.target) == "aten.view.default" else node.target
-
-        def run(*values: Any) -> tuple[Any]:
-            given = dict(zip(sources, values, strict=True))
-            args, kwargs = fx.map_arg((node.args, node.kwargs), given.__getitem__)
-            return (target(*args, **kwargs),)
-
+        run = self._operation(node, sources)
         return Step(run, tuple(self._places[n] for n in sources), (self._place(node),))
+
+    def _function(self, part: Part) -> Callable[..., list[Any]]:
+        return part.function(self._target)
+
+    def _operation(self, node: FxNode, sources: Sequence[FxNode]) -> Callable[..., Sequence[Any]]:
+        return run_in_torch(node, sources)
 
     def _compiled(
         self,
@@ -218,7 +250,6 @@ class Plan:
         nodes: Sequence[FxNode],
         wanted: set[FxNode],
         donated: Mapping[FxNode, FxNode],
-        target: str | None,
     ) -> list[Step]:
         """The program of one level, and the views of what it gives and takes."""
         outside = set(self._places)
@@ -233,18 +264,34 @@ class Plan:
         if outputs:
             inside = _needed([*outputs, *checked], set(nodes))
             ordered = [n for n in nodes if n in inside]
-            inputs = list(dict.fromkeys(s for n in ordered for s in n.all_input_nodes if s not in inside))
+            inputs = list(dict.fromkeys(s for n in ordered for s in operands_of(n) if s not in inside))
             # The order of inputs decides which output takes whose memory.
             given = [donated[n] for n in taking]
             inputs = [*given, *(n for n in inputs if n not in given)]
             part = Part(module, tuple(ordered), tuple(inputs), tuple(outputs), tuple(given))
-            run = part.function(target)
+            run = self._function(part)
             self.parts += 1
             steps.append(Step(run, tuple(self._places[n] for n in inputs), tuple(self._place(n) for n in outputs)))
         for node in views:
             chain = _view_chain(node, self._places)
             steps += [self._single(module, view) for view in chain]
         return steps
+
+
+def run_in_torch(
+    node: FxNode, sources: Sequence[FxNode], known: Mapping[FxNode, Any] | None = None
+) -> Callable[..., Sequence[Any]]:
+    """An operation of torch as a function of the values of `sources`; `known` are other values that it reads."""
+    # A view in the graph may be one of memory in another order than was traced.
+    target = torch.ops.aten.reshape.default if name_of(node.target) == "aten.view.default" else node.target
+    fixed = {**{n: value_of(n) for n in node.all_input_nodes if is_graph(n)}, **(known or {})}
+
+    def run(*values: Any) -> tuple[Any]:
+        given = {**fixed, **dict(zip(sources, values, strict=True))}
+        args, kwargs = fx.map_arg((node.args, node.kwargs), given.__getitem__)
+        return (target(*args, **kwargs),)
+
+    return run
 
 
 def _copy(target: TorchTensor, source: TorchTensor) -> tuple[TorchTensor]:

@@ -83,6 +83,7 @@ def _copied(module: GraphModule, node: FxNode, graph: Any, values: dict[FxNode, 
     args, kwargs = fx.map_arg((node.args, node.kwargs), values.__getitem__)
     if node.op == "get_attr":
         copied = graph.get_attr(node.target)
+        copied.meta["symbolic"] = node
         attribute = attribute_of(module, node.target)
         copied.meta["val"] = mode.from_tensor(attribute, static_shapes=True) if is_tensor(attribute) else attribute
         return copied
@@ -94,11 +95,13 @@ def _copied(module: GraphModule, node: FxNode, graph: Any, values: dict[FxNode, 
         return None
     copied = graph.create_node("call_function", node.target, args, kwargs, node.name)
     copied.meta["val"] = result
+    copied.meta["symbolic"] = node
     return copied
 
 
 def _placeholder(node: FxNode, graph: Any, value: Any, mode: Any) -> Any:
     copied = graph.placeholder(node.name)
+    copied.meta["symbolic"] = node
     if isinstance(value, _NUMBERS):
         copied.meta["val"] = value
         return value

@@ -16,7 +16,7 @@ from tilewright.errors import TilewrightError, UnsupportedOperatorError
 from tilewright.frontend import tracing
 from tilewright.frontend.trace import Graph, Value
 from tilewright.interop.torch.packages import FxNode, GraphModule, fx, torch
-from tilewright.interop.torch.registry import CHECKS, find_rule, name_of
+from tilewright.interop.torch.registry import CHECKS, IN_TORCH, find_rule, name_of
 from tilewright.interop.torch.tensors import dtype_of, has_dtype
 from tilewright.primitives import ArrayType
 
@@ -38,8 +38,36 @@ def is_tensor(value: object) -> bool:
 
 
 def value_of(node: FxNode) -> Any:
-    """What is known of a node's value: fake tensors, or numbers."""
-    return node.meta.get("val")
+    """What is known of a node's value: fake tensors, numbers, or a graph."""
+    value = node.meta.get("val")
+    if value is None and node.op == "get_attr":
+        return attribute_of(node.graph.owning_module, node.target)
+    return value
+
+
+def is_graph(node: FxNode) -> bool:
+    """Whether a node stands for a graph, which an operator takes as an operand."""
+    return node.op == "get_attr" and isinstance(value_of(node), torch.nn.Module)
+
+
+def constant_of(node: FxNode) -> Any:
+    """The constant that `get_attr` gives: an array for a tensor, or a graph."""
+    value = attribute_of(node.graph.owning_module, node.target)
+    return constant(value.detach()) if is_tensor(value) else value
+
+
+def call_graph(module: GraphModule, arguments: Sequence[Traced]) -> list[Traced]:
+    """Trace a graph that is an operand of an operator, into the current program; gives its results."""
+    nodes = [n for n in module.graph.nodes if n.op != "placeholder"]
+    placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
+    values = trace_nodes(module, nodes[:-1], dict(zip(placeholders, arguments, strict=True)))
+    (results,) = fx.map_arg((nodes[-1].args[0],), values.__getitem__)
+    return [*results] if isinstance(results, list | tuple) else [results]
+
+
+def operands_of(node: FxNode) -> list[FxNode]:
+    """The nodes that a node reads, without graphs."""
+    return [n for n in node.all_input_nodes if not is_graph(n)]
 
 
 def tensors_in(value: Any) -> list[Any]:
@@ -94,9 +122,12 @@ def trace_nodes(module: GraphModule, nodes: Iterable[FxNode], known: Mapping[FxN
     values: dict[FxNode, Traced] = dict(known)
     for node in nodes:
         if node.op == "get_attr":
-            values[node] = constant(attribute_of(module, node.target).detach())
+            values[node] = constant_of(node)
             continue
-        args, kwargs = fx.map_arg((node.args, node.kwargs), values.__getitem__)
+        graphs = {n: constant_of(n) for n in node.all_input_nodes if is_graph(n)}
+        args, kwargs = fx.map_arg(
+            (node.args, node.kwargs), (values | graphs).__getitem__ if graphs else values.__getitem__
+        )
         try:
             values[node] = apply_rule(node.target, args, kwargs)
         except TilewrightError as error:
@@ -115,6 +146,8 @@ def apply_rule(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> T
     """
     if target is operator.getitem:
         return args[0][args[1]]
+    if not hasattr(target, "_schema") and args and all(isinstance(a, bool | int | float) for a in args):
+        return target(*args)
     rule = find_rule(target)
     if rule is None:
         raise located(UnsupportedOperatorError("there is no rule for the operator", help="run it in torch"))
@@ -132,6 +165,11 @@ def status_of(node: FxNode) -> FxNode | None:
     return node.args[0] if node.op == "call_function" and name_of(node.target) in CHECKS else None
 
 
+def why_no_rule(node: FxNode) -> str:
+    """Why an operator has no rule."""
+    return IN_TORCH.get(name_of(node.target), "no rule")
+
+
 # ---- what can be traced ---------------------------------------------------------------------------------------------
 
 
@@ -146,7 +184,7 @@ class Support:
         """Why a node cannot be traced; None if it can."""
         if node.op == "get_attr":
             attribute = attribute_of(self._module, node.target)
-            return why_not_array(attribute) if is_tensor(attribute) else "a module"
+            return why_not_array(attribute) if is_tensor(attribute) else None
         if node.op != "call_function":
             return f"a node of kind {node.op}"
         if node.target is operator.getitem:
@@ -157,7 +195,7 @@ class Support:
         if name_of(node.target) == "aten.copy_.default":
             return WRITTEN
         if find_rule(node.target) is None:
-            return "no rule"
+            return why_no_rule(node)
         if name_of(node.target) == "aten.as_strided.default" and not value_of(node.args[0]).is_contiguous():
             return "strides of memory in another order than that of the axes"
         key = _form(node)
@@ -172,7 +210,7 @@ class Support:
         )
 
     def _try(self, node: FxNode) -> str | None:
-        inputs = [value_of(n) for n in node.all_input_nodes]
+        inputs = [value_of(n) for n in operands_of(node)]
         results = tensors_in(value_of(node))
         if not results:
             return _NO_TENSOR
@@ -202,6 +240,8 @@ def _described_node(node: FxNode) -> Any:
 def _described(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return tuple(_described(part) for part in parts_of(value))
+    if isinstance(value, torch.nn.Module):
+        return id(value)
     if not is_tensor(value):
         return str(value)
     return str(tuple(value.shape)), value.dtype, value.layout, value.device

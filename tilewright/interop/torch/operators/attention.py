@@ -21,10 +21,20 @@ def _folded(x: Array, heads: int) -> Array:
     return tw.reshape(x, (x.shape[0], heads, -1, x.shape[-1]))
 
 
+def attention_product(q: Array, k: Array) -> Array:
+    """`q @ k.mT`, (batch, query heads, queries, keys), in f32 or wider."""
+    product = tw.matmul(_folded(q, k.shape[1]), tw.matrix_transpose(k), dtype=q.dtype.compute)
+    return tw.reshape(product, (*q.shape[:-1], k.shape[-2]))
+
+
+def attention_weighted(weights: Array, v: Array) -> Array:
+    """`weights @ v`, (batch, query heads, queries, size), for weights of (batch, query heads, queries, keys)."""
+    return tw.reshape(tw.matmul(_folded(weights, v.shape[1]), v), (*weights.shape[:-1], v.shape[-1]))
+
+
 def _logits(q: Array, k: Array, causal: bool, mask: Array | None, scale: float) -> Array:
     """Logits before the softmax, (batch, query heads, queries, keys)."""
-    product = tw.matmul(_folded(q, k.shape[1]), tw.matrix_transpose(k), dtype=q.dtype.compute)
-    logits = tw.reshape(product, (*q.shape[:-1], k.shape[-2])) * scale
+    logits = attention_product(q, k) * scale
     if mask is not None:
         logits = tw.where(mask, logits, -math.inf) if mask.dtype.is_bool else logits + widened(mask)
     if causal:
