@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import mpmath
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tests.cuda.chips import built, emulated
 from tests.cuda.test_arrays import run
 from tests.ptx import floats
 from tilewright.cli.bench_suites.cuda_static import subroutines
@@ -118,3 +120,21 @@ def test_division_at_the_ends_of_the_range() -> None:
     finite = np.isfinite(exact)
     np.testing.assert_array_equal(got[np.isinf(exact)], exact[np.isinf(exact)])
     assert (np.abs(got[finite] - exact[finite]) <= 2 * np.spacing(np.abs(exact[finite]))).all()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_remainders_are_exact(dtype: str) -> None:
+    """And so are quotients that are rounded down: on special values and on numbers of other sizes, as NumPy's."""
+    info = np.finfo(dtype)
+    special = [0.0, -0.0, 1, -3, 7.25, np.inf, -np.inf, np.nan, info.max, info.max / 3, info.tiny]
+    special += [info.smallest_subnormal, -3 * info.smallest_subnormal, 0.1]
+    generator = np.random.default_rng(0)
+    others = generator.standard_normal((60, 2)) * np.exp2(generator.integers(-12, 12, (60, 2)))
+    x, y = np.concatenate([[*itertools.product(special, special)], others]).astype(dtype).T.copy()
+    program = built(tw.jit(lambda x, y: (tw.remainder(x, y), x // y)).lower(x, y), "cuda:sm_90a")
+    with np.errstate(all="ignore"):
+        expected = [np.remainder(x, y), np.floor_divide(x, y)]
+    for found, right in zip(emulated(program, [x, y]), expected, strict=True):
+        np.testing.assert_array_equal(found, right)
+        is_number = ~np.isnan(right)
+        np.testing.assert_array_equal(np.signbit(found)[is_number], np.signbit(right)[is_number])

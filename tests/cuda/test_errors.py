@@ -51,11 +51,6 @@ def test_other_phases_are_named() -> None:
         assert program.ir(phase)
 
 
-def test_remainders_of_floats_are_refused() -> None:
-    with pytest.raises(UnsupportedOnTargetError, match="`remainder` of floats"):
-        lowered(lambda x: x % 3).compile("cuda:sm_90a")
-
-
 def test_arrays_whose_offsets_need_more_than_32_bits_are_refused() -> None:
     with pytest.raises(UnsupportedOnTargetError, match="an array of 4294967296 elements"):
         tw.jit(lambda x: x + 1).lower(tw.ShapeDtype((65536, 65536), tw.f32)).compile("cuda:sm_90a")

@@ -9,12 +9,12 @@ from llvmlite import ir
 
 from tilewright import dtypes
 from tilewright.dtypes import DType
-from tilewright.errors import UnsupportedOnTargetError
 from tilewright.targets.cpu.conversions import emit_cast as cast_shared
 from tilewright.targets.cpu.functions import emit_function as emit_shared
 from tilewright.targets.cpu.vector_math_common import FLOAT, Builder, Lanes, Value, element_of
 from tilewright.targets.cuda import chip_math
 from tilewright.targets.cuda.lane_groups import in_each_lane
+from tilewright.targets.cuda.remainders import fmod
 
 _OWN: dict[str, Callable[..., Lanes]] = {
     "divide": chip_math.divide,
@@ -29,28 +29,35 @@ _OWN: dict[str, Callable[..., Lanes]] = {
 }
 
 
+# Functions that targets share, whose divisions of f32 must not be off.
+_DIVIDED_EXACTLY = {"floor_divide"}
+
+
 class ChipBuilder(ir.IRBuilder):  # pyright: ignore[reportUntypedBaseClass]
-    """Appends instructions. A division of f32 in functions that targets share is within 2 ULP: a correctly rounded one
-    would be a call of a subroutine."""
+    """Appends instructions. A division of f32 in functions that targets share is within 2 ULP, but in some: a correctly
+    rounded one would be a call of a subroutine. A remainder is exact."""
+
+    divides_exactly = False
 
     def fdiv(self, lhs: Value, rhs: Value, name: str = "", flags: Sequence[str] = ()) -> Value:
         if element_of(lhs.type) == FLOAT:
-            return chip_math.divide_roughly(Lanes(self, lhs), Lanes(self, rhs)).value
+            divide = chip_math.divide if self.divides_exactly else chip_math.divide_roughly
+            return divide(Lanes(self, lhs), Lanes(self, rhs)).value
         return super().fdiv(lhs, rhs, name, flags)  # pyright: ignore
+
+    def frem(self, lhs: Value, rhs: Value, name: str = "", flags: Sequence[str] = ()) -> Value:
+        return fmod(self, lhs, rhs)
 
 
 def emit_function(builder: Builder, name: str, dtype: DType, arguments: Sequence[Value]) -> Value:
     """Apply function `name` to scalars or vectors of type `dtype` (of a select: the type of its values), in register
-    form. Results of narrow floats are rounded where they are held.
-
-    Raises:
-        UnsupportedOnTargetError: floats have no such function on this target.
-    """
-    if dtype.is_float and name in ("remainder", "floor_divide"):
-        raise UnsupportedOnTargetError(f"`{name}` of floats on cuda", help="compute it on the cpu target")
+    form. Results of narrow floats are rounded where they are held."""
     own = _OWN.get(name)
     if own is None or dtype.compute != dtypes.f32:
-        return emit_shared(builder, name, dtype.compute, arguments)
+        builder.divides_exactly = name in _DIVIDED_EXACTLY
+        result = emit_shared(builder, name, dtype.compute, arguments)
+        builder.divides_exactly = False
+        return result
     return own(*(Lanes(builder, argument) for argument in arguments)).value
 
 
