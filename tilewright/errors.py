@@ -18,8 +18,10 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
+from typing import TYPE_CHECKING
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 _PACKAGE_ROOT = str(Path(__file__).parent) + os.sep
 _COMMAND_LINE = _PACKAGE_ROOT + "cli" + os.sep
@@ -191,12 +193,6 @@ class MeshError(TilewrightError):
     code = "TW0404"
 
 
-class LinearAlgebraError(TilewrightError, np.linalg.LinAlgError):
-    """A matrix for which a routine of linear algebra has no result, such as the inverse of a singular one."""
-
-    code = "TW0406"
-
-
 class TargetError(TilewrightError):
     """A target string that names no target or machine."""
 
@@ -287,3 +283,30 @@ def _instruction_location(code: CodeType, file: str, instruction: int, fallback_
             same_line = end_line == line and end_column is not None
             return SourceLocation(file, line, column + 1, (end_column or 0) + 1 if same_line else 0)
     return SourceLocation(file, fallback_line)
+
+
+# ---- an error of NumPy's kind, which is there when it is asked for: the command line starts without NumPy ------------
+
+
+def _define_linear_algebra_error() -> type[TilewrightError]:
+    import numpy as np
+
+    class LinearAlgebraError(TilewrightError, np.linalg.LinAlgError):
+        """A matrix for which a routine of linear algebra has no result, such as the inverse of a singular one."""
+
+        code = "TW0406"
+        __qualname__ = "LinearAlgebraError"
+
+    return LinearAlgebraError
+
+
+def __getattr__(name: str) -> type[TilewrightError]:
+    if name != "LinearAlgebraError":
+        raise AttributeError(f"module `{__name__}` has no attribute `{name}`")
+    return globals().setdefault(name, _define_linear_algebra_error())
+
+
+if TYPE_CHECKING:
+
+    class LinearAlgebraError(TilewrightError, np.linalg.LinAlgError):
+        code: str

@@ -9,7 +9,7 @@ from tests.fuzz.check import Outcome
 from tests.fuzz.tile_steps import generate
 from tests.fuzz.tiles import check
 
-KERNELS = 8
+KERNELS = 5
 
 
 def tried(seed: int, chip: str) -> Outcome | None:

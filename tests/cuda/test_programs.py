@@ -22,12 +22,12 @@ SUPPORTED = [make for make in PROGRAMS if make.__name__ not in UNSUPPORTED]
 
 # Shared by all chips is how; what differs are numbers, and so tiles and layouts.
 ON_ALL_KINDS = ("softmax_columns", "layer_norm", "moved")
-# The long ones run on the same emulator in `test_runtime`.
+# The long ones run on the same emulator in `test_runtime`, and long scans at other sizes in `test_ordered`.
 CASES = [
     (make, chip)
     for make in SUPPORTED
     for chip in KINDS
-    if (chip == "sm_90a" and make.__name__ not in LONG) or make.__name__ in ON_ALL_KINDS
+    if (chip == "sm_90a" and make.__name__ not in (*LONG, "ordered_long")) or make.__name__ in ON_ALL_KINDS
 ]
 
 

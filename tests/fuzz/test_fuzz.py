@@ -17,7 +17,7 @@ from tests.fuzz.seeds import first_seed
 from tests.fuzz.shrink import shrink
 from tilewright import dtypes
 
-CHUNKS, PROGRAMS_PER_CHUNK = 5, 20
+CHUNKS, PROGRAMS_PER_CHUNK = 5, 14
 FIRST_SEED = first_seed()
 
 

@@ -14,7 +14,7 @@ from tests.fuzz.tile_steps import Kernel, generate, module_text
 from tests.fuzz.tiles import check, expected_of, inputs_of
 from tests.passes.pass_support import parse, unit_of
 
-CHUNKS, KERNELS_PER_CHUNK = 4, 6
+CHUNKS, KERNELS_PER_CHUNK = 4, 4
 FIRST_SEED = first_seed()
 
 
