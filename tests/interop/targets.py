@@ -44,7 +44,7 @@ def outcome_of(error: Exception, target: str) -> tuple[str, str]:
 
 
 def running(target: str) -> AbstractContextManager[Any]:
-    """What a process needs to run programs for a target: an emulated chip for those of a GPU."""
+    """A context in which programs for a target run: that of a GPU has an emulated device."""
     if not target.startswith("cuda:"):
         return nullcontext()
     from tests.cuda.emulated_chip import emulated_chip

@@ -15,6 +15,7 @@ from tilewright.api.complex_primitives import from_pairs, to_pairs
 from tilewright.api.functions_complex import conj
 from tilewright.api.lifting import cast, emit, full
 from tilewright.dtypes import complex_of
+from tilewright.errors import CompilerBug
 from tilewright.primitives import Shape
 
 
@@ -63,7 +64,8 @@ def inverse_real_transform(x: Array, axis: int, size: int, *, scale: float) -> A
 
 
 def _complex(x: Array) -> ComplexArray:
-    assert isinstance(x, ComplexArray), "an array of pairs"
+    if not isinstance(x, ComplexArray):
+        raise CompilerBug("a transform that gives no complex array")
     return x
 
 

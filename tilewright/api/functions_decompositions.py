@@ -293,7 +293,7 @@ def svdvals(x: ArrayLike, /) -> Array:
 
 
 def _cutoff(values: Array, shape: tuple[int, ...], rtol: ArrayLike | None) -> Array:
-    """What counts as zero next to the largest value of each matrix, with an axis of size 1 for the values."""
+    """The threshold of each matrix below which singular values count as 0, with an axis of size 1 for the values."""
     largest = highest(values, axis=-1, keepdims=True)
     if rtol is None:
         return multiply(largest, max(shape[-2:]) * values.dtype.epsilon)

@@ -127,7 +127,7 @@ def test_each_overload_has_a_rule_or_a_reason_to_run_in_torch() -> None:
 
 
 def _in_torch(overload: Any, tensors: list[Any], *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-    """What an overload gives between two compiled parts, and in eager torch."""
+    """The results of an overload that runs between two compiled subgraphs, and those of eager torch."""
 
     def function(*given: Any) -> Any:
         first, *rest = [t * 2 if t.is_floating_point() else t + 0 for t in given]

@@ -47,7 +47,7 @@ def _memory_order(tensor: Any) -> tuple[int, ...] | None:
 
 @contextlib.contextmanager
 def errors_of_torch() -> Generator[None]:
-    """What torch raises where a factorisation fails."""
+    """Translate the error of a factorisation that fails to `torch.linalg.LinAlgError`."""
     try:
         yield
     except LinearAlgebraError as error:

@@ -26,7 +26,7 @@ def programs() -> dict[str, Program]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a program: "agrees", "wrong" or "rejected", with the largest difference, by the largest element
+    """The outcome of a program: "agrees", "wrong" or "rejected", with the largest difference, by the largest element
     of each result, and the seconds that it took here."""
 
     status: str

@@ -51,7 +51,7 @@ def quick_gelu(node: Node, x: Array) -> Array:
 
 
 def _activated(node: Node, y: Array, name: str, parameters: tuple[float, ...]) -> Array:
-    """What a fused operator does to its result."""
+    """The activation function of a fused operator."""
 
     def parameter(index: int, default: float) -> float:
         return parameters[index] if index < len(parameters) else default

@@ -94,5 +94,5 @@ def sym_numel(x: Array) -> int:
 
 @operator("sym_storage_offset")
 def sym_storage_offset(x: Array) -> int:
-    """Where the first element is in memory: arrays of a program have their own."""
+    """The storage offset of a tensor, which is 0: each array of a program has storage of its own."""
     return 0

@@ -26,7 +26,7 @@ def _together(a: Array, b: Array) -> tuple[Array, Array]:
 
 
 def _nothing(like: Array) -> Array:
-    """What torch gives for a result that it does not compute."""
+    """The empty tensor that torch returns in place of an output that is not computed."""
     return tw.zeros((0,), dtype=like.dtype)
 
 
