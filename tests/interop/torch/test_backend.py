@@ -186,6 +186,32 @@ def test_results_that_are_views_share_memory() -> None:
     assert flat[4] == 42.0
 
 
+def _overlapping(x: Any) -> Any:
+    y = x | x
+    return y[:, ::2], y.t()
+
+
+def _in_pieces(x: Any) -> Any:
+    first, second = torch.cat([x, ~x]).split(2)[:2]
+    return first, first[0], second
+
+
+def _of_a_view(x: Any) -> Any:
+    y = (~x).t()
+    return y[1], y[..., None]
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("function", [_overlapping, _in_pieces, _of_a_view])
+def test_views_of_one_new_tensor_share_memory(function: Any, dynamic: bool) -> None:
+    x = torch.tensor([[True, False, True], [False, False, True]])
+    found, expected = compiled(function, dynamic=dynamic)(x), function(x)
+    for results in (found, expected):
+        results[0].logical_not_()
+    for ours, theirs in zip(found, expected, strict=True):
+        assert torch.equal(ours, theirs)
+
+
 def test_results_do_not_share_memory_with_operands() -> None:
     x = torch.randn(3)
     y = compiled(lambda v: v.clone())(x)

@@ -8,6 +8,7 @@ what it reads.
 
 from __future__ import annotations
 
+import collections
 import operator
 from collections.abc import Mapping
 from typing import Any
@@ -54,13 +55,14 @@ def _draws(node: FxNode) -> bool:
 
 
 def wanted_outside(module: GraphModule, levels: Mapping[FxNode, int]) -> set[FxNode]:
-    """Nodes that are read at another level, or returned."""
+    """Nodes that are read at another level, or returned; and those of which several views are, as these share memory."""
     found: set[FxNode] = set()
     for node in module.graph.nodes:
         for source in node.all_input_nodes:
             if source in levels and (node.op == "output" or levels[node] != levels[source]):
                 found.add(source)
-    return found
+    roots = collections.Counter(_root_of_view(node) for node in found)
+    return found | {root for root, count in roots.items() if count > 1 and root in levels}
 
 
 def donations_of(module: GraphModule, levels: Mapping[FxNode, int], wanted: set[FxNode]) -> dict[FxNode, FxNode]:
