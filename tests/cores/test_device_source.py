@@ -23,6 +23,7 @@ from tests.cores.printed import (
     source_of,
     texts,
 )
+from tests.sampling import alternating, sampled
 from tilewright.dialects import tile
 from tilewright.errors import UnsupportedOnTargetError
 from tilewright.machines import machine as machines
@@ -48,8 +49,7 @@ def check(kernel: tile.KernelOp, machine: str) -> dict[str, list[str]]:
 @pytest.mark.usefixtures("real_headers")
 @pytest.mark.parametrize(
     ("name", "machine"),
-    [(name, "wormhole") for name in NAMED]
-    + [(name, "blackhole") for name in ("multicast", "by elements", "all movers", "all computing", "rows and tiles")],
+    alternating(NAMED, ("wormhole", "blackhole")),
 )
 def test_the_headers_take_what_is_printed(name, machine):
     assert not check(NAMED[name](), machine)
@@ -94,7 +94,7 @@ COMPILED: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 
 @pytest.mark.headers
 @pytest.mark.usefixtures("real_headers")
-@pytest.mark.parametrize("name", COMPILED)
+@pytest.mark.parametrize("name", sampled([*COMPILED], 2))
 def test_the_headers_take_compiled_programs(name):
     function, arrays = COMPILED[name]
     compiled: Any = tw.jit(function).lower(*arrays).compile(target="grid:wormhole")

@@ -6,8 +6,9 @@ import pytest
 
 from tests.cores.compiling import MACHINES
 from tests.fuzz.tiles import check, generate
+from tests.sampling import count
 
-KERNELS = 40
+KERNELS = count(28, 200)
 
 
 @pytest.mark.parametrize("seed", range(KERNELS))

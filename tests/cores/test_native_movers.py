@@ -13,6 +13,7 @@ import tilewright as tw
 from tests.cores import native, programs
 from tests.cores.builder import Builder
 from tests.cores.printed import lines, pad, rearrange
+from tests.sampling import alternating
 from tilewright.dialects import cores, tile
 from tilewright.machines.machine import load
 from tilewright.semantics.cores import DeviceArray, run_program
@@ -187,8 +188,9 @@ LINES = [
 ]
 
 
-@pytest.mark.parametrize("axis", [0, 1])
-@pytest.mark.parametrize(("cls", "attributes", "format"), LINES)
+@pytest.mark.parametrize(
+    ("cls", "attributes", "format", "axis"), [(*line, axis) for line, axis in alternating(LINES, (0, 1))]
+)
 def test_lines_are_scanned_and_sorted(cls, attributes, format, axis):
     """Sorts take the places along, of which those of equal numbers stay in order."""
     shape = (37, 70)

@@ -15,6 +15,7 @@ from tests.cores.comparing import bounds_of, check
 from tests.cores.compiling import MACHINES, VARIANTS, Variant, compiled, simulated
 from tests.cores.grid_programs import program_of, types
 from tests.programs import Program
+from tests.sampling import alternating
 from tilewright import dtypes, pipelines
 from tilewright.cost.core_tiles import ProductTile, ProductTrips, parts, product_blocks, product_tile, product_trips
 from tilewright.dialects import cores
@@ -265,8 +266,11 @@ def wider(xp: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
     return xp.astype(a @ b, xp.float32) * 2.0
 
 
-@pytest.mark.parametrize("size", _SIZES)
-@pytest.mark.parametrize("follows", [nothing, bias, gelu, residual, gate, wider], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    ("follows", "size"),
+    alternating((nothing, bias, gelu, residual, gate, wider), _SIZES),
+    ids=lambda v: getattr(v, "__name__", v),
+)
 def test_what_follows_a_product_is_computed_in_registers(follows: Callable[..., Any], size: str) -> None:
     """The simulator finds nothing in any order, and results are right."""
     rows, depth, columns = _SIZES[size]

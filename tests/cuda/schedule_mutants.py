@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -64,6 +63,7 @@ from tests.cuda.mutant_reasons import (
 )
 from tests.cuda.mutant_subjects import Subject, Tensor, all_subjects
 from tests.ptx.errors import SharedRace, TensorMemoryFault
+from tests.sampling import ALL
 from tilewright.dialects import asynchronous, scheduled, tensor_memory, tile
 from tilewright.errors import CompilerBug
 from tilewright.semantics.hazards import DeadlockError, PhaseError
@@ -266,7 +266,7 @@ def judge(subject: Subject, mutant: Mutant, expected: Sequence[Tensor], seeds: S
 
 
 def verdicts(subject: Subject, seeds: Sequence[int], every: int = 1) -> Iterator[Verdict]:
-    """Those of each `every`-th mutant of a kernel; of all where `TW_TEST_ALL_MUTANTS` is set.
+    """Those of each `every`-th mutant of a kernel; of all where `TW_TEST_ALL` is set.
 
     Raises:
         AssertionError: the kernel itself does not give the same for all seeds.
@@ -275,7 +275,7 @@ def verdicts(subject: Subject, seeds: Sequence[int], every: int = 1) -> Iterator
     for seed in seeds[1:]:
         for got, wanted in zip(subject.run(subject.kernel, seed), expected, strict=True):
             np.testing.assert_array_equal(got, wanted)
-    step = 1 if os.environ.get("TW_TEST_ALL_MUTANTS") else every
+    step = 1 if ALL else every
     for mutant in itertools.islice(mutants_of(subject.kernel), 0, None, step):
         yield judge(subject, mutant, expected, seeds)
 

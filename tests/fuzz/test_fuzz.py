@@ -15,9 +15,10 @@ from tests.fuzz.printing import source_of
 from tests.fuzz.run import run_seed
 from tests.fuzz.seeds import first_seed
 from tests.fuzz.shrink import shrink
+from tests.sampling import count
 from tilewright import dtypes
 
-CHUNKS, PROGRAMS_PER_CHUNK = 5, 14
+CHUNKS, PROGRAMS_PER_CHUNK = 5, count(10, 40)
 FIRST_SEED = first_seed()
 
 
@@ -37,7 +38,7 @@ def test_fresh_programs(chunk: int) -> None:
 
 
 def test_fixed_programs() -> None:
-    check_seeds(range(15))
+    check_seeds(range(count(8, 15)))
 
 
 def test_programs_are_large_and_mostly_certain() -> None:
@@ -127,5 +128,5 @@ def test_planted_mistake_is_found(name: str) -> None:
 
 
 def test_fresh_functions_over_sizes() -> None:
-    for seed in range(FIRST_SEED, FIRST_SEED + 30):
+    for seed in range(FIRST_SEED, FIRST_SEED + count(20, 60)):
         sized.check(seed)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 import pytest
 
@@ -12,6 +10,7 @@ from tests.fuzz.seeds import first_seed
 from tests.fuzz.source_mutants import PLANTED, kind_of
 from tests.fuzz.source_reference import Language, Reference, Tile
 from tests.fuzz.sources import check, expected_of, generate, shrunk
+from tests.sampling import ALL
 
 FRESH, FIXED = 4, 4
 
@@ -65,7 +64,6 @@ SHOWN = {
     "edges of the first branch decide": 1,
     "names of one branch leak": 1,
 }
-ALL = bool(os.environ.get("TW_TEST_ALL_MUTANTS"))
 
 
 @pytest.mark.parametrize("mutant", [m for m in PLANTED if ALL or m.name in SHOWN], ids=lambda m: m.name)

@@ -13,8 +13,9 @@ from tests.fuzz.tile_shrink import shrink
 from tests.fuzz.tile_steps import Kernel, generate, module_text
 from tests.fuzz.tiles import check, expected_of, inputs_of
 from tests.passes.pass_support import parse, unit_of
+from tests.sampling import count
 
-CHUNKS, KERNELS_PER_CHUNK = 4, 4
+CHUNKS, KERNELS_PER_CHUNK = 4, count(4, 20)
 FIRST_SEED = first_seed()
 
 
@@ -35,7 +36,7 @@ def test_fresh_kernels(chunk: int) -> None:
 
 
 def test_fixed_kernels() -> None:
-    check_seeds(range(10))
+    check_seeds(range(count(4, 10)))
 
 
 def test_kernels_are_large_and_mostly_defined() -> None:

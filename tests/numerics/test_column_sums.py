@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tests.sampling import alternating
 from tilewright.options import options
 from tilewright.targets.cpu.nest_plan import MANY_ROWS, ROWS
 
@@ -20,8 +21,9 @@ SHAPES = [
 ]
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, np.int32, np.uint8], ids=lambda d: d.__name__)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(
+    ("shape", "dtype"), alternating(SHAPES, (np.float32, np.float64, np.float16, np.int32, np.uint8)), ids=str
+)
 def test_sums_and_maxima_of_columns(shape, dtype):
     flat = (np.random.default_rng(0).standard_normal(int(np.prod(shape)) + 3) * 20).astype(dtype)
     x = flat[3:].reshape(shape)
@@ -59,8 +61,11 @@ def test_special_values_of_columns_reach_their_own_results_only():
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("dtype", [np.int8, np.int64, np.uint16, np.uint64, np.bool_], ids=lambda d: d.__name__)
-@pytest.mark.parametrize("rows", [MANY_ROWS + n for n in range(ROWS)])
+@pytest.mark.parametrize(
+    ("rows", "dtype"),
+    alternating([MANY_ROWS + n for n in range(ROWS)], (np.int8, np.int64, np.uint16, np.uint64, np.bool_)),
+    ids=str,
+)
 def test_exact_results_of_columns(rows, dtype):
     """Three of one pass over rows of all residues: the whole range of a type, factors of rows, kept dimensions."""
     kind = np.dtype(dtype)

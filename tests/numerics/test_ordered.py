@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, lru_cache, partial
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 
 import tilewright as tw
 from tests.programs import Program, build
+from tests.sampling import ALL, alternating, sampled
 from tilewright import dtypes, ops
 from tilewright.dtypes import DType
 from tilewright.frontend.build import build_module
@@ -28,7 +29,15 @@ TYPES = [
     *[(dtype, "cpu") for dtype in dtypes.ALL],
     *[(d, machine) for machine in MACHINES[1:] for d in (dtypes.f32, dtypes.f64, dtypes.bf16, dtypes.i8, dtypes.u64)],
 ]
-every_type = pytest.mark.parametrize(("dtype", "machine"), TYPES, ids=lambda v: repr(v) if isinstance(v, DType) else v)
+
+
+def _types(cases: Sequence[tuple[DType, str]]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(("dtype", "machine"), cases, ids=lambda v: repr(v) if isinstance(v, DType) else v)
+
+
+every_type = _types(TYPES)
+# Slow tests take half of the types each, and not all the same.
+even_types, odd_types = _types(sampled(TYPES, 2)), _types(sampled(TYPES, 2, 1))
 SIZES = (1, 15, 16, 17, 100, 1000)
 SHAPES = [
     *[((n,), 0) for n in SIZES],
@@ -130,9 +139,10 @@ LONG = [
 @pytest.mark.parametrize(
     ("dtype", "shape", "axis", "reverse"),
     [
-        (dtype, *line, (row + column) % 2 == 1)
+        (dtype, *line, (row + column) % 4 > 1)
         for row, dtype in enumerate((dtypes.f32, dtypes.f64, dtypes.bf16, dtypes.i16, dtypes.u8))
         for column, line in enumerate(LONG)
+        if ALL or (row + column) % 2
     ],
     ids=str,
 )
@@ -161,7 +171,7 @@ def test_long_scans_of_other_functions_from_unaligned_memory(fn):
         np.testing.assert_array_equal(found, scanned(x, fn, 0, reverse))
 
 
-@every_type
+@even_types
 def test_long_scans_of_every_type(dtype, machine):
     """Every function along a line and, of another type, down columns."""
     for number, fn in enumerate(SCANS, TYPES.index((dtype, machine))):
@@ -240,8 +250,7 @@ def test_long_scans_after_and_before_other_functions_and_in_loops():
         np.testing.assert_array_equal(found[2], [each[0] for each in expected[:3]])
 
 
-@pytest.mark.parametrize("axis", [0, 1])
-@pytest.mark.parametrize("fn", SCANS)
+@pytest.mark.parametrize(("fn", "axis"), alternating(SCANS, (0, 1)))
 @every_type
 def test_scans_of_every_type(dtype, fn, axis, machine):
     if dtype.kind not in ops.FUNCTIONS[fn].kinds:
@@ -319,7 +328,7 @@ def test_places_of_extremes_of_any_shape(shape, axis, fn, machine):
 
 
 @pytest.mark.parametrize("fn", ["maximum", "minimum"])
-@every_type
+@odd_types
 def test_places_of_extremes_of_every_type(dtype, fn, machine):
     for shape, axis in (((300,), 0), ((3, 300), 1), ((3, 12), 1), ((300, 40), 0), ((300, 200), 0)):
         for make in (numbers, special):
@@ -417,7 +426,7 @@ def check_top_k(x: Tensor, k: int, machine: str = "cpu") -> None:
     np.testing.assert_array_equal(bits(values), bits(np.take_along_axis(x, expected, -1)))
 
 
-@every_type
+@odd_types
 def test_the_largest_of_every_type(dtype, machine):
     for make in (numbers, special):
         check_top_k(make((3, 700), dtype), 9, machine)
@@ -532,7 +541,7 @@ def check_sort(x: Tensor, axis: int, descending: bool, machine: str = "cpu") -> 
     np.testing.assert_array_equal(others, np.take_along_axis(other, order, axis))
 
 
-@every_type
+@even_types
 def test_sorts_of_every_type(dtype, machine):
     """Every type goes up and down, and so does every shape."""
     for number, (shape, axis) in enumerate((((3, 100), 1), ((300,), 0), ((70, 5), 0))):

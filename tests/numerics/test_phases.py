@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.programs import PROGRAMS, build, inputs_for
+from tests.sampling import alternating
 from tilewright.frontend.build import build_module
 from tilewright.machines.machine import load
 from tilewright.passes.base import Unit
@@ -68,8 +69,11 @@ def test_native_code_agrees(make: Callable[..., Any]) -> None:
     close(executable(*arrays), expected)
 
 
-@pytest.mark.parametrize("machine", ["x86-64-v3", "x86-64-v4", "aarch64-neon"])
-@pytest.mark.parametrize("make", PROGRAMS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    ("make", "machine"),
+    alternating(PROGRAMS, ("x86-64-v3", "x86-64-v4", "aarch64-neon")),
+    ids=lambda v: getattr(v, "__name__", v),
+)
 def test_every_machine_compiles(make: Callable[..., Any], machine: str) -> None:
     program = build(make)
     executable = compile_module(build_module(program), program.constants, f"cpu:{machine}")

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tests.sampling import count
 
 Tensor = np.ndarray[Any, Any]
 ROWS, COLUMNS = 96, 40
@@ -341,7 +342,7 @@ def numpy_step(kind: str, a: int, b: int, x: Tensor, value: Tensor) -> Tensor:
     return result
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(count(36, 200)))
 def test_random_programs_of_updates(seed: int) -> None:
     """Reads, writes and loops over one array in a random order."""
     generator = np.random.default_rng(seed)

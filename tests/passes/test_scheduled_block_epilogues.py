@@ -11,6 +11,7 @@ import pytest
 from pass_support import Make, Tensor, expect, parse, remarks, run, run_through, unit_of
 
 from tests.programs import PROGRAMS, Program, build, inputs_for
+from tests.sampling import alternating
 from tilewright.dialects import scheduled
 from tilewright.dialects.base import array_type, decode
 from tilewright.frontend.trace import Value
@@ -51,6 +52,9 @@ class Sizes:
     rows: int
     depth: int
     columns: int
+
+    def __str__(self) -> str:
+        return f"{self.rows}x{self.depth}x{self.columns}"
 
     def product(self, p: Program) -> Value:
         return p.dot(p.array(self.rows, self.depth), p.array(self.depth, self.columns), 0, 1, 0)
@@ -128,8 +132,13 @@ APPLIES: list[tuple[Callable[[Program, Sizes], list[Value]], Callable[..., list[
 ]
 
 
-@pytest.mark.parametrize("sizes", SIZES, ids=lambda s: f"{s.rows}x{s.depth}x{s.columns}")
-@pytest.mark.parametrize(("program", "expected"), APPLIES, ids=[make.__name__ for make, _ in APPLIES])
+@pytest.mark.parametrize(
+    ("program", "expected", "sizes"),
+    [
+        pytest.param(*applied, sizes, id=f"{applied[0].__name__}-{sizes}")
+        for applied, sizes in alternating(APPLIES, SIZES)
+    ],
+)
 def test_what_follows_a_product_is_done_block_by_block(
     program: Callable[[Program, Sizes], list[Value]], expected: Callable[..., list[Tensor]], sizes: Sizes
 ) -> None:
@@ -263,8 +272,7 @@ def kernel(body: str, out: str, points: int = 1, left: str = "130x9", right: str
 STORED = "tile.store(%z, %out) {map = affine_map<(d0, d1) -> (d0, d1)>}"
 
 
-@pytest.mark.parametrize("step", [1, 13, 50, 97])
-@pytest.mark.parametrize("rows", [40, 100, 150])
+@pytest.mark.parametrize(("rows", "step"), alternating((40, 100, 150), (1, 13, 50, 97)))
 def test_rows_that_the_left_operand_lacks(rows: int, step: int) -> None:
     """Windows of 130 rows: of some blocks a part is there, of some nothing."""
     body = f"""

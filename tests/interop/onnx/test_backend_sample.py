@@ -10,7 +10,7 @@ pytest.importorskip("onnx")
 
 from tests.interop.onnx.cases import KINDS, cases, run_case
 
-_EVERY = {"node": 43, "simple": 4, "pytorch-operator": 5, "pytorch-converted": 9}
+_EVERY = {"node": 61, "simple": 4, "pytorch-operator": 7, "pytorch-converted": 13}
 
 
 @pytest.mark.parametrize("kind", KINDS)

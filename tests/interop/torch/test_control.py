@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import tilewright as tw  # noqa: E402
 from tests.interop.torch.test_backend import fallbacks_of  # noqa: E402
+from tests.sampling import sampled  # noqa: E402
 from tilewright.interop.torch import backend  # noqa: E402
 
 
@@ -78,7 +79,7 @@ def test_operators_that_take_graphs_are_compiled(function: Callable[..., Any]) -
         torch.testing.assert_close(run(given), function(given))
 
 
-@pytest.mark.parametrize("function", [f for f in FUNCTIONS if f is not _loop])
+@pytest.mark.parametrize("function", sampled([f for f in FUNCTIONS if f is not _loop], 2))
 def test_gradients_through_graphs(function: Callable[..., Any]) -> None:
     x = torch.randn(8, 4, requires_grad=True)
     run = torch.compile(function, backend=backend, fullgraph=True, options={"fallback": "error"})
@@ -103,7 +104,7 @@ def test_control_flow_of_dynamic_sizes() -> None:
         torch.testing.assert_close(run(x), (_scan(x), _branches(x)))
 
 
-@pytest.mark.parametrize("function", [_branches, _loop, _scan, _map])
+@pytest.mark.parametrize("function", sampled([_loop, _branches, _map, _scan], 2))
 def test_exported_control_flow(function: Callable[..., Any]) -> None:
     class Module(torch.nn.Module):
         def forward(self, x: Any) -> Any:

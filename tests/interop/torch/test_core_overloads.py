@@ -15,6 +15,7 @@ torch: Any = pytest.importorskip("torch")
 
 import tilewright as tw  # noqa: E402
 from tests.interop.torch.samples import operators  # noqa: E402
+from tests.sampling import alternating  # noqa: E402
 from tilewright.errors import UnsupportedOperatorError  # noqa: E402
 from tilewright.interop.torch import BackendOptions, backend  # noqa: E402
 from tilewright.interop.torch.dynamo import build_plan, decompositions  # noqa: E402
@@ -66,8 +67,11 @@ def _as_argument(value: Any, kind: type) -> Any:
     return value if value is None else [value] if kind is list and isinstance(value, int) else kind(value)
 
 
-@pytest.mark.parametrize("name", ["bitwise_or", "bitwise_xor", "bitwise_and"])
-@pytest.mark.parametrize("kind", [torch.int64, torch.int32, torch.uint8, torch.bool], ids=str)
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    alternating(("bitwise_or", "bitwise_xor", "bitwise_and"), (torch.int64, torch.int32, torch.uint8, torch.bool)),
+    ids=str,
+)
 def test_bits(name: str, kind: Any) -> None:
     packet = getattr(_ATEN, name)
     for sample in itertools.islice(_samples(name, kind), 6):
@@ -81,8 +85,7 @@ def test_bits(name: str, kind: Any) -> None:
         _check(packet.Scalar, [x], bool(number) if kind == torch.bool else number)
 
 
-@pytest.mark.parametrize("mode", [None, "trunc", "floor"])
-@pytest.mark.parametrize("divisor", [2.5, -0.3, 3, float("inf")])
+@pytest.mark.parametrize(("mode", "divisor"), alternating((None, "trunc", "floor"), (2.5, -0.3, 3, float("inf"))))
 def test_division_by_a_number(mode: str | None, divisor: float) -> None:
     samples = [s.input for s in itertools.islice(_samples("div.no_rounding_mode", torch.float32), 4)]
     for x in [*samples, torch.tensor([-7.5, -0.0, 0.0, 2.5, 7.4, float("inf"), float("nan")])]:

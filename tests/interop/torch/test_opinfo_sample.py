@@ -11,7 +11,7 @@ torch: Any = pytest.importorskip("torch")
 from tests.interop.torch.samples import operators, run  # noqa: E402
 from tilewright.interop.torch import BackendOptions  # noqa: E402
 
-_EVERY = {"float32": 43, "int64": 41, "bool": 61}
+_EVERY = {"float32": 67, "int64": 71, "bool": 97}
 
 
 @pytest.mark.parametrize("dtype", _EVERY)

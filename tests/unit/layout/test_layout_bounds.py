@@ -13,6 +13,7 @@ import pytest
 from relayout_oracle import SHAPES, random_layout, with_terms
 from test_layout_access import random_registers, simulate
 
+from tests.sampling import count
 from tilewright import dtypes
 from tilewright.errors import LayoutConflictError
 from tilewright.layout import Layout
@@ -33,7 +34,7 @@ ON = {
 def test_no_plan_is_quicker_than_its_bound(name: str) -> None:
     machine = machines.load(name)
     bounded = 0
-    for seed in range(300):
+    for seed in range(count(200, 300)):
         generator = random.Random(f"bound {name} {seed}")
         shape = generator.choice(SHAPES)
         source, target = (random_layout(generator, shape, generator.choice(ON[name])) for _ in range(2))
@@ -64,7 +65,7 @@ def test_a_trip_through_shared_memory_meets_no_conflicts(element_bytes: int) -> 
     machine = machines.load("sm_90a")
     dtype = {1: dtypes.i8, 2: dtypes.f16, 4: dtypes.f32, 8: dtypes.f64}[element_bytes]
     trips = 0
-    for seed in range(60):
+    for seed in range(count(30, 60)):
         generator = random.Random(f"trip {seed}")
         source, target = (random_registers(generator, (32, 64)) for _ in range(2))
         plan = plan_relayout(source, target, dtype, machine)

@@ -15,7 +15,7 @@ from tilewright.layout.axes import Kind
 from tilewright.layout.relayout import Move, Plan, Reason, plan_relayout
 from tilewright.machines import machine as machines
 
-PAIRS = int(os.environ.get("TW_TEST_RELAYOUT_PAIRS", "390"))
+PAIRS = int(os.environ.get("TW_TEST_RELAYOUT_PAIRS", "240"))
 ON = {
     "sm_90a": ("warps", "memory", "shared", "devices"),
     "x86-64-v4": ("vectors", "memory"),

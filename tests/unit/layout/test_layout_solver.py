@@ -9,6 +9,7 @@ from math import inf
 import pytest
 
 from tests.effort import calls_of
+from tests.sampling import count
 from tilewright.errors import LayoutBudgetError, LayoutConflictError, SourceLocation
 from tilewright.layout.solver import Origin, Problem
 
@@ -59,7 +60,7 @@ class RandomProblem:
         return min(self.cost(values, checks) for values in product(*map(range, self.sizes)))
 
 
-@pytest.mark.parametrize("block", range(10))
+@pytest.mark.parametrize("block", range(count(6, 10)))
 def test_the_cost_equals_brute_force(block: int) -> None:
     unsatisfiable = 0
     for seed in range(50 * block, 50 * block + 50):
@@ -76,7 +77,7 @@ def test_the_cost_equals_brute_force(block: int) -> None:
     assert unsatisfiable < 50
 
 
-@pytest.mark.parametrize("block", range(5))
+@pytest.mark.parametrize("block", range(count(3, 5)))
 def test_the_alternative_is_the_cheapest_that_differs(block: int) -> None:
     without = compared = 0
     for seed in range(20 * block, 20 * block + 20):
