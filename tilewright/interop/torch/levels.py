@@ -55,7 +55,7 @@ def _draws(node: FxNode) -> bool:
 
 
 def wanted_outside(module: GraphModule, levels: Mapping[FxNode, int]) -> set[FxNode]:
-    """Nodes that are read at another level, or returned; and those of which several views are, as these share memory."""
+    """Nodes that are read at another level or returned, and those of which several views are: these share memory."""
     found: set[FxNode] = set()
     for node in module.graph.nodes:
         for source in node.all_input_nodes:
