@@ -301,3 +301,19 @@ def test_ranges_of_sizes_share_programs() -> None:
         tw.from_onnx(_pooling(), dims={"length": tw.Dim(1, 4)})
     with pytest.raises(ArgumentError, match="the size 'rows' is 12"):
         tw.from_onnx(_pooling(), dims={"rows": 12})
+
+
+@pytest.mark.parametrize("attributes", [{}, {"align_corners": 1}])
+def test_attributes_that_a_definition_reads_have_the_values_of_the_schema(attributes: dict[str, int]) -> None:
+    """`AffineGrid` is a function of ONNX that reads an attribute which a node may leave out."""
+    node = helper.make_node("AffineGrid", ["theta", "size"], ["grid"], **attributes)
+    size = numpy_helper.from_array(np.array([2, 3, 4, 5]), "size")
+    theta, grid = (
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("theta", [2, 2, 3]), ("grid", None))
+    )
+    model = helper.make_model(
+        helper.make_graph([node], "g", [theta], [grid], [size]), opset_imports=[helper.make_opsetid("", 20)]
+    )
+    x = np.random.default_rng(0).standard_normal((2, 2, 3)).astype(np.float32)
+    (wanted,) = ReferenceEvaluator(model).run(None, {"theta": x})
+    np.testing.assert_allclose(tw.from_onnx(model, target="interp")(x), wanted, rtol=1e-6, atol=1e-6)

@@ -432,6 +432,34 @@ def test_sizes_that_a_loop_computes_run_on_the_host() -> None:
     assert "node 'steps' (Range)" in model.host_nodes[0]
 
 
+@pytest.mark.parametrize("trips", [9, 70, None])
+def test_loops_that_gather_results_until_a_condition_run_on_the_host(trips: int | None) -> None:
+    body = helper.make_graph(
+        [
+            helper.make_node("Add", ["c", "x"], ["sum"]),
+            helper.make_node("ReduceSum", ["sum"], ["total"], keepdims=0),
+            helper.make_node("Less", ["total", "limit"], ["goes_on"]),
+            helper.make_node("Identity", ["sum"], ["row"]),
+        ],
+        "body",
+        [_tensor("trip", [], _INT64), _tensor("go", [], TensorProto.BOOL), _tensor("c", [3])],
+        [_tensor("goes_on", [], TensorProto.BOOL), _tensor("sum", [3]), _tensor("row", [3])],
+    )
+    nodes = [
+        helper.make_node("Exp", ["logs"], ["x"]),
+        helper.make_node("Loop", ["trips" if trips else "", "", "none"], ["last", "rows"], name="until", body=body),
+        helper.make_node("Neg", ["rows"], ["y"]),
+    ]
+    constants = {"trips": np.array(trips or 0), "none": np.zeros(3, np.float32), "limit": np.float32(12)}
+    inputs, outputs = [_tensor("logs", [3])], [_tensor("last", [3]), _tensor("y", None)]
+    model = tw.from_onnx(_model(nodes, inputs, outputs, constants), target="interp")
+    for x, count in (([1, 2, 0.5], 4), ([9, 9, 9], 1), ([1, 1, 1], 4)):
+        last, y = model(np.log(np.array(x, np.float32)))
+        np.testing.assert_allclose(y, -np.cumsum([x] * count, 0), rtol=1e-6)
+        np.testing.assert_allclose(last, -y[-1])
+    assert "node 'until' (Loop)" in model.host_nodes[0]
+
+
 # ---- control flow, and what hostile models want ---------------------------------------------------------------------
 
 

@@ -138,7 +138,7 @@ def test_bad_option_names_its_flag(tilewright: CommandLine):
 
 def command(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | variables
-    line = [sys.executable, "-m", "tilewright.cli", *arguments]
+    line = [sys.executable, "-m", "tilewright", *arguments]
     return subprocess.run(line, capture_output=True, text=True, env=environment, timeout=60)
 
 

@@ -157,7 +157,8 @@ class Walk:
             return self._run_function(function, inputs, attributes)
         rule = find_rule(domain, proto.op_type, self.versions.get(domain, 1))
         if rule is None:
-            return self._run_function(self._body(proto, domain, inputs, attributes), inputs, attributes)
+            body = self._body(proto, domain, inputs, attributes)
+            return self._run_function(body, inputs, self._defaults(proto, domain) | dict(attributes))
         while inputs and inputs[-1] is None and len(inputs) > 1:
             inputs.pop()
         wanted = tuple(bool(name) for name in proto.output)
@@ -225,6 +226,12 @@ class Walk:
                 return function
         message = f"the operator {qualified(domain, proto.op_type)} of version {version} is not supported"
         raise located(UnsupportedOperatorError(message, help="rewrite this node of the model with other operators"))
+
+    def _defaults(self, proto: Proto, domain: str) -> dict[str, Any]:
+        """The attributes that an operator has where a node leaves them out: its function names some of them only."""
+        schema = schema_of(domain, proto.op_type, self.versions.get(domain, 1))
+        given = () if schema is None else tuple(a.default_value for a in schema.attributes.values())
+        return attributes_of(_AttributesOf(tuple(a for a in given if a.name)), self.model.folder)
 
     def _run_function(self, function: Proto, inputs: Sequence[Value], attributes: Mapping[str, Any]) -> Sequence[Value]:
         defaults = {a.name: a for a in function.attribute_proto}

@@ -17,7 +17,7 @@ import numpy as np
 
 from tilewright.api.array import Array, located
 from tilewright.api.lifting import constant
-from tilewright.errors import ModelFileError, UnsupportedOperatorError
+from tilewright.errors import DataDependentShapeError, ModelFileError, UnsupportedOperatorError
 from tilewright.interop.narrow import STORAGES, Coded, to_codes
 
 Tensor = np.ndarray[Any, Any]
@@ -95,6 +95,12 @@ class Node:
     def known_ints(self, value: Any, what: str) -> tuple[int, ...]:
         """The elements of an input as integers."""
         return tuple(int(n) for n in self.known(value, what).reshape(-1))
+
+    def depends_on_data(self, why: str) -> DataDependentShapeError:
+        """The error that the sizes of the results depend on data; where the node can run on the host, it does."""
+        error = DataDependentShapeError(why, help="compute shapes from sizes, not from data")
+        located(error)
+        return error
 
     def unsupported(self, why: str) -> UnsupportedOperatorError:
         """The error that this form of the operator is not supported."""

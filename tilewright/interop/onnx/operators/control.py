@@ -19,6 +19,7 @@ from tilewright.interop.onnx.operators.elementwise import dtype_of
 from tilewright.interop.onnx.registry import Node, lifted, operator
 
 _MAX_UNROLLED = 64
+_GATHERED = "a `Loop` that gathers results until a condition, whose number depends on data"
 
 
 def _known(node: Node, value: Any, what: str) -> np.ndarray[Any, Any] | None:
@@ -137,9 +138,8 @@ def _over_sequences(
     holds = condition is None or bool(np.all(node.known(condition, "cond")))
     unrolled = _unrolled(node, body, limit if holds else 0, carried) if limit <= _MAX_UNROLLED else None
     if unrolled is None or trips is None:
-        raise node.unsupported(
-            f"a `Loop` over sequences or optionals of more than {_MAX_UNROLLED} trips, or until data"
-        )
+        why = f"a `Loop` over sequences or optionals of more than {_MAX_UNROLLED} trips, or until data"
+        raise node.depends_on_data(why)
     return unrolled
 
 
@@ -148,17 +148,17 @@ def _collected(
 ) -> tuple[Any, ...]:
     """A loop that gathers a result of each trip, which needs a number of trips that is known."""
     if trips is None:
-        raise node.unsupported("a `Loop` that gathers results until a condition, whose number depends on data")
+        raise node.depends_on_data(_GATHERED)
     (limit,) = node.known_ints(trips, "M")
     if condition is not None and not np.all(node.known(condition, "cond")):
         return (*carried, *_nothing(node, body, carried))
     if limit <= _MAX_UNROLLED:
-        raise node.unsupported("a `Loop` that gathers results until a condition, whose number depends on data")
+        raise node.depends_on_data(_GATHERED)
 
     def step(state: Any, trip: Array) -> Any:
         verdict, *results = node.run(body, trip, lifted(np.asarray(True)), *state)
         if not np.all(node.known(verdict, "cond")):
-            raise node.unsupported("a `Loop` that gathers results until a condition, whose number depends on data")
+            raise node.depends_on_data(_GATHERED)
         return tuple(results[: len(carried)]), tuple(results[len(carried) :])
 
     last, gathered = tw.scan(step, tuple(carried), tw.iota((limit,)))
