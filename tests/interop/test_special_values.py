@@ -32,6 +32,10 @@ _SAMPLE = (
     ("stablehlo", "max", "float32"),
     ("stablehlo", "min", "bfloat16"),
     ("stablehlo", "clamp", "float64"),
+    ("stablehlo", "top_k", "bfloat16"),
+    ("stablehlo", "convert", "float32 to uint4"),
+    ("stablehlo", "convert", "float8_e5m2 to int4"),
+    ("stablehlo", "convert", "int4 to uint8"),
 )
 
 

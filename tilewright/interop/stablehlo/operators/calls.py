@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from tilewright.api.array import Array
-from tilewright.api.lifting import cast, emit_all
 from tilewright.interop.stablehlo.ir import Symbol
 from tilewright.interop.stablehlo.operators.decompositions import LAPACK_CALLS
 from tilewright.interop.stablehlo.operators.devices import placed_by_call
 from tilewright.interop.stablehlo.operators.elementwise import mapped
+from tilewright.interop.stablehlo.operators.order import largest
 from tilewright.interop.stablehlo.registry import Node, operation
 
 _IDENTITIES = frozenset({"annotate_device_placement", "LayoutConstraint"})
@@ -59,6 +59,5 @@ def custom_call(node: Node, *operands: Any) -> tuple[Any, ...]:
     if target == "mhlo.topk" and len(operands) == 1:
         attributes = node.get("mhlo.attributes", {})
         if attributes.get("largest", True):
-            values, indices = emit_all("top_k", operands[0], k=attributes["k"])
-            return values, cast(indices, node.types[1].dtype)
+            return largest(node, operands[0], attributes["k"])
     raise node.unsupported(f"a custom call of `{target}`", "export the program without it")

@@ -13,7 +13,7 @@ from tilewright import dtypes
 from tilewright.api.array import Array
 from tilewright.api.lifting import broadcast, cast, emit, full
 from tilewright.dtypes import DType
-from tilewright.interop.narrow import Coded, decoded, encoded, is_integer
+from tilewright.interop.narrow import Coded, decoded, encoded, is_integer, limits
 from tilewright.interop.stablehlo.ir import TensorType
 from tilewright.interop.stablehlo.registry import Node, operation
 
@@ -266,9 +266,16 @@ def compare(node: Node, a: Array, b: Array) -> Array:
 
 def total_order(x: Array) -> Array:
     """Integers that are ordered as IEEE 754 orders all floats."""
-    signed = SIGNED[x.dtype.bits]
-    pattern = bits(x, signed)
-    flipped = mapped("bitwise_xor", pattern, like(pattern, int(signed.highest)))
+    return _negatives_turned(bits(x, SIGNED[x.dtype.bits]))
+
+
+def in_total_order(keys: Array, dtype: DType) -> Array:
+    """The floats that `total_order` gives these integers for."""
+    return bits(_negatives_turned(keys), dtype)
+
+
+def _negatives_turned(pattern: Array) -> Array:
+    flipped = mapped("bitwise_xor", pattern, like(pattern, int(pattern.dtype.highest)))
     return tw.where(tw.less(pattern, like(pattern, 0)), flipped, pattern)
 
 
@@ -312,7 +319,8 @@ def converted(x: Any, to: TensorType) -> Any:
     if isinstance(x, Coded):
         if x.storage == to.storage:
             return x
-        x = decoded(x)
+        # Integers keep their lowest bits, floats saturate.
+        x = cast(decoded(x), dtypes.i32) if is_integer(x.storage) else decoded(x)
     if x.dtype.is_complex and to.storage.kind != "c":
         x = tw.real(x)
     if not to.is_narrow:
@@ -321,6 +329,9 @@ def converted(x: Any, to: TensorType) -> Any:
         x = cast(x, dtypes.f32)
     if not x.dtype.is_float and not is_integer(to.storage):
         x = cast(x, dtypes.f32)
+    if x.dtype.is_float and is_integer(to.storage):
+        wide = cast(x, x.dtype.compute)  # in which the ends of the range are numbers
+        x = tw.where(tw.isnan(wide), 0, tw.clip(wide, *limits(to.storage)))
     return encoded(x, to.storage, saturate=False)
 
 

@@ -14,7 +14,7 @@ from tilewright.api import lifting
 from tilewright.api.array import Array
 from tilewright.api.lifting import broadcast, cast, emit, emit_all
 from tilewright.interop.stablehlo.ir import Block, Operation
-from tilewright.interop.stablehlo.operators.elementwise import total_order
+from tilewright.interop.stablehlo.operators.elementwise import in_total_order, total_order
 from tilewright.interop.stablehlo.regions import Expressions
 from tilewright.interop.stablehlo.registry import Node, operation
 
@@ -198,5 +198,12 @@ def _ranks(node: Node, operands: Sequence[Array], axis: int) -> Array:
 @operation("chlo.top_k")
 def top_k(node: Node, x: Array) -> tuple[Array, Array]:
     """The largest along the last axis, and their places."""
-    values, places = emit_all("top_k", x, k=node.integer("k"))
+    return largest(node, x, node.integer("k"))
+
+
+def largest(node: Node, x: Array, k: int) -> tuple[Array, Array]:
+    """The k largest in the total order of IEEE 754, in which zeros and NaN of either sign differ, and their places."""
+    keys = total_order(x) if x.dtype.is_float else x
+    values, places = emit_all("top_k", keys, k=k)
+    values = in_total_order(values, x.dtype) if x.dtype.is_float else values
     return values, cast(places, node.types[1].dtype)
