@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import collections
 import copy
+import functools
 import importlib
 import importlib.util
 import logging
@@ -110,22 +111,24 @@ def _train(model: Any, given: Sequence[Inputs]) -> list[Any]:
 class _Exported:
     """A model through `from_torch`, exported for each of its inputs."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, target: str | None) -> None:
         self._model = model
+        self._target = target
 
     def __call__(self, **inputs: Any) -> Any:
-        return tilewright.from_torch(self._model, **inputs)(**inputs)
+        return tilewright.from_torch(self._model, target=self._target, **inputs)(**inputs)
 
 
 _RUN = {"forward": _forward, "export": _forward, "generate": _generate, "static": _static, "train": _train}
 
 
-def _compiled(model: Any, step: str, through: Any) -> Any:
+def _compiled(model: Any, step: str, through: str, target: str | None) -> Any:
     if step == "export":
-        return _Exported(model)
+        return _Exported(model, target)
     # Inputs of one size after the other are graphs of symbols in generation; others are compiled one by one.
     dynamic = None if step in ("generate", "static") else False
-    model.forward = torch.compile(model.forward, backend=through, dynamic=dynamic)
+    chosen = functools.partial(backend, options={"target": target}) if through == "tilewright" else through
+    model.forward = torch.compile(model.forward, backend=chosen, dynamic=dynamic)
     return model
 
 
@@ -149,7 +152,7 @@ def errors_of(found: Sequence[Any], eager: Sequence[Any], exact: Sequence[Any]) 
     return Outcome(state, worst, worst_eager)
 
 
-def outcome(case: Case, step: str, through: Any = backend) -> Outcome:
+def outcome(case: Case, step: str, through: str = "tilewright", target: str | None = None) -> Outcome:
     """Compare a step of a model, compiled by a backend, with that step in eager torch."""
     torch.compiler.reset()
     eager = case.build()
@@ -163,7 +166,7 @@ def outcome(case: Case, step: str, through: Any = backend) -> Outcome:
         return Outcome("refused by its package", details=str(error).strip()[:200])
     with events.capture() as seen:
         try:
-            found = run(_compiled(copy.deepcopy(eager), step, through), copy.deepcopy(given))
+            found = run(_compiled(copy.deepcopy(eager), step, through, target), copy.deepcopy(given))
         except Exception as error:  # any is a finding
             return Outcome("fails", details=f"{type(error).__name__}: {str(error).strip()[:300]}")
     fallbacks: collections.Counter[str] = collections.Counter()
@@ -183,6 +186,7 @@ def command(cases: Sequence[Case], description: str | None) -> None:
     parser.add_argument("--only", default="", help="names of models, with commas")
     parser.add_argument("--steps", default=",".join(STEPS), help="steps, with commas")
     parser.add_argument("--backend", default="tilewright", help="a backend of torch.compile to compare instead")
+    parser.add_argument("--target", help='a target of tilewright; "interp" is quick, because nothing is compiled')
     given = parser.parse_args()
     logging.disable(logging.WARNING)
     package = cases[0].package
@@ -190,7 +194,6 @@ def command(cases: Sequence[Case], description: str | None) -> None:
         sys.exit(f"this command needs the package `{package}`: pip install {package}")
     wanted = [name for name in given.only.split(",") if name]
     counts: collections.Counter[str] = collections.Counter()
-    through = backend if given.backend == "tilewright" else given.backend
     for case in cases:
         if wanted and case.name not in wanted:
             continue
@@ -198,7 +201,7 @@ def command(cases: Sequence[Case], description: str | None) -> None:
             if step not in case.steps:
                 continue
             start = time.perf_counter()
-            found = outcome(case, step, through)
+            found = outcome(case, step, given.backend, given.target)
             counts[found.state] += 1
             errors = f", error {found.error:.1e} (eager {found.eager_error:.1e})" if found.error else ""
             seconds = time.perf_counter() - start
