@@ -149,7 +149,7 @@ def test_a_number_without_bounds_is_an_argument() -> None:
         return (torch.arange(x.shape[0]) + position) * x
 
     run = torch.compile(shifted, backend=backend, dynamic=True, fullgraph=True)
-    for size, position in ((5, 3), (6, 4), (6, 9), (7, 0), (7, -2)):
+    for size, position in ((5, 3), (6, -2)):
         x = torch.randn(size)
         torch.testing.assert_close(run(x, position), shifted(x, position))
 
