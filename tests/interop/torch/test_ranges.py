@@ -149,8 +149,8 @@ def test_a_number_without_bounds_is_an_argument() -> None:
         return (torch.arange(x.shape[0]) + position) * x
 
     run = torch.compile(shifted, backend=backend, dynamic=True, fullgraph=True)
-    for size, position in ((5, 3), (6, -2)):
-        x = torch.randn(size)
+    x = torch.randn(1)
+    for position in (-2, 4):
         torch.testing.assert_close(run(x, position), shifted(x, position))
 
 
