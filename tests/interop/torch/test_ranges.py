@@ -144,6 +144,32 @@ def test_sizes_that_no_program_serves_are_compiled_alone() -> None:
     assert exact == 3 or ranges
 
 
+def test_a_number_without_bounds_is_an_argument() -> None:
+    def shifted(x: Any, position: int) -> Any:
+        return (torch.arange(x.shape[0]) + position) * x
+
+    run = torch.compile(shifted, backend=backend, dynamic=True, fullgraph=True)
+    x = torch.randn(1)
+    for position in (-2, 4):
+        torch.testing.assert_close(run(x, position), shifted(x, position))
+
+
+def test_guards_that_leave_few_sizes_compile_each_alone() -> None:
+    def few(x: Any, y: Any) -> Any:
+        assert x.shape[0] <= 4
+        assert y.shape[0] <= 4
+        return x.sum() * y.cumsum(0) + x.shape[0]
+
+    run = torch.compile(few, backend=backend, dynamic=True, fullgraph=True)
+
+    def calls() -> None:
+        for sizes in ((2, 3), (3, 4), (4, 2), (3, 3)):
+            given = [torch.randn(n) for n in sizes]
+            torch.testing.assert_close(run(*given), few(*given))
+
+    assert ranges_of(calls) == ([], 4)
+
+
 def test_a_part_that_torch_runs_between_programs() -> None:
     def function(x: Any, w: Any) -> Any:
         return torch.lgamma(torch.exp(x).sum(2)).reshape(-1, x.shape[1] * 2).mean(1) + w.sum()

@@ -1,33 +1,21 @@
-"""Run models of `transformers` and `diffusers`, small and of random weights, compiled, against eager torch.
+"""Run models of `transformers`, small and of random weights, compiled, against eager torch.
 
-    python -m tests.interop.torch.transformers_models [--only Llama,T5] [--steps forward,generate,train]
+    python -m tests.interop.torch.transformers_models [--only Llama,T5] [--steps forward,generate,static,train]
 
-Needs `pip install transformers`; models of `diffusers` are left out unless `pip install diffusers` was run too. Each
-model runs forward, generates text where it can, and trains one step (plain gradient descent on the mean of what it
-gives). Prints for each model and step whether results are those of eager torch, how many operators ran in torch, and
-totals.
+Needs `pip install transformers`. Each model runs forward and trains one step (plain gradient descent on the mean of the
+squares of its first result); those that generate text give tokens with a cache that grows and with a static one.
+`--backend inductor` shows whether another backend fails alike. Prints for each model and step whether results are those
+of eager torch, the largest error, the operators that ran in torch, and totals: see `package_models`.
 """
 
 from __future__ import annotations
 
-import argparse
-import collections
-import copy
-import importlib
-import importlib.util
-import logging
-import sys
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from tilewright import events
-from tilewright.interop.torch import backend
+from tests.interop.torch.package_models import Case, command
 
-STEPS = ("forward", "generate", "train")
 _DECODER = {
     "vocab_size": 99,
     "hidden_size": 32,
@@ -60,19 +48,6 @@ def _text() -> dict[str, Any]:
     return {"input_ids": _ids()}
 
 
-@dataclass(frozen=True)
-class Case:
-    """A model by its classes and configuration, and the inputs of a forward pass."""
-
-    name: str
-    model: str
-    config: str
-    options: dict[str, Any]
-    inputs: Callable[[], dict[str, Any]]
-    generates: bool = False
-    package: str = "transformers"
-
-
 def _pair() -> dict[str, Any]:
     return {"input_ids": _ids(), "decoder_input_ids": _ids(5)}
 
@@ -83,14 +58,6 @@ def _speech() -> dict[str, Any]:
 
 def _image() -> dict[str, Any]:
     return {"pixel_values": torch.randn(2, 3, 16, 16)}
-
-
-def _latent() -> dict[str, Any]:
-    return {
-        "sample": torch.randn(1, 4, 8, 8),
-        "timestep": torch.tensor([3.0]),
-        "encoder_hidden_states": torch.randn(1, 5, 16),
-    }
 
 
 _T5 = {"vocab_size": 99, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4, "dropout_rate": 0.0}
@@ -124,135 +91,23 @@ _MAMBA = {
     "eos_token_id": 2,
 }
 _BERT = _ENCODER | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-_UNET = {"sample_size": 8, "in_channels": 4, "out_channels": 4, "layers_per_block": 1, "block_out_channels": (32, 32)}
-_UNET |= {"cross_attention_dim": 16, "attention_head_dim": 8, "norm_num_groups": 8}
-_UNET |= {"down_block_types": ("CrossAttnDownBlock2D", "DownBlock2D")}
-_UNET |= {"up_block_types": ("UpBlock2D", "CrossAttnUpBlock2D")}
-_VAE = {"block_out_channels": (16, 32), "norm_num_groups": 8, "layers_per_block": 1, "latent_channels": 4}
-_VAE |= {"down_block_types": ("DownEncoderBlock2D",) * 2, "up_block_types": ("UpDecoderBlock2D",) * 2}
-_DIT = {"num_attention_heads": 4, "attention_head_dim": 8, "in_channels": 4, "num_layers": 2, "sample_size": 8}
-_DIT |= {"patch_size": 2, "norm_num_groups": 8, "num_embeds_ada_norm": 10}
+_GENERATES = ("forward", "generate", "static", "train")
 
 CASES = (
-    Case("Llama", "LlamaForCausalLM", "LlamaConfig", _DECODER, _text, True),
-    Case("Qwen2", "Qwen2ForCausalLM", "Qwen2Config", _DECODER, _text, True),
-    Case("Mistral", "MistralForCausalLM", "MistralConfig", _DECODER | {"sliding_window": 6}, _text, True),
-    Case("Mixtral", "MixtralForCausalLM", "MixtralConfig", _DECODER | {"num_local_experts": 4}, _text, True),
-    Case("GPT-2", "GPT2LMHeadModel", "GPT2Config", _GPT2, _text, True),
-    Case("BERT", "BertModel", "BertConfig", _BERT, _text),
-    Case("T5", "T5ForConditionalGeneration", "T5Config", _T5, _pair, True),
-    Case("Whisper", "WhisperForConditionalGeneration", "WhisperConfig", _WHISPER, _speech),
-    Case("ViT", "ViTModel", "ViTConfig", _VISION | {"attention_probs_dropout_prob": 0.0}, _image),
-    Case("CLIP", "CLIPModel", "CLIPConfig", _CLIP, lambda: _text() | _image()),
-    Case("Mamba", "MambaForCausalLM", "MambaConfig", _MAMBA, _text, True),
-    Case("U-Net", "UNet2DConditionModel", "", _UNET, _latent, package="diffusers"),
-    Case("VAE", "AutoencoderKL", "", _VAE, lambda: {"sample": torch.randn(1, 3, 16, 16)}, package="diffusers"),
-    Case(
-        "DiT",
-        "DiTTransformer2DModel",
-        "",
-        _DIT,
-        lambda: {
-            "hidden_states": torch.randn(1, 4, 8, 8),
-            "timestep": torch.tensor([3]),
-            "class_labels": torch.tensor([1]),
-        },
-        package="diffusers",
-    ),
+    Case("Llama", "LlamaForCausalLM", "LlamaConfig", _DECODER, (_text,), _GENERATES),
+    Case("Qwen2", "Qwen2ForCausalLM", "Qwen2Config", _DECODER, (_text,), _GENERATES),
+    Case("Qwen3", "Qwen3ForCausalLM", "Qwen3Config", _DECODER | {"head_dim": 8}, (_text,), _GENERATES),
+    Case("Mistral", "MistralForCausalLM", "MistralConfig", _DECODER | {"sliding_window": 6}, (_text,), _GENERATES),
+    Case("Mixtral", "MixtralForCausalLM", "MixtralConfig", _DECODER | {"num_local_experts": 4}, (_text,), _GENERATES),
+    Case("GPT-2", "GPT2LMHeadModel", "GPT2Config", _GPT2, (_text,), _GENERATES),
+    Case("BERT", "BertModel", "BertConfig", _BERT, (_text,)),
+    Case("T5", "T5ForConditionalGeneration", "T5Config", _T5, (_pair,), _GENERATES),
+    Case("Whisper", "WhisperForConditionalGeneration", "WhisperConfig", _WHISPER, (_speech,), _GENERATES),
+    Case("ViT", "ViTModel", "ViTConfig", _VISION | {"attention_probs_dropout_prob": 0.0}, (_image,)),
+    Case("CLIP", "CLIPModel", "CLIPConfig", _CLIP, (lambda: _text() | _image(),)),
+    Case("Mamba", "MambaForCausalLM", "MambaConfig", _MAMBA, (_text,), ("forward", "generate", "train")),
 )
 
 
-def _model(case: Case) -> Any:
-    torch.manual_seed(0)
-    package = importlib.import_module(case.package)
-    kind = getattr(package, case.model)
-    model = kind(getattr(package, case.config)(**case.options)) if case.config else kind(**case.options)
-    return model.eval()
-
-
-def _tensors(results: Any) -> list[Any]:
-    values = results.to_tuple() if hasattr(results, "to_tuple") else results
-    leaves = torch.utils._pytree.tree_leaves(values)
-    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
-
-
-def _forward(model: Any, inputs: dict[str, Any]) -> list[Any]:
-    with torch.no_grad():
-        return _tensors(model(**inputs))
-
-
-def _generate(model: Any, inputs: dict[str, Any]) -> list[Any]:
-    ids = inputs["input_ids"]
-    with torch.no_grad():
-        return [model.generate(ids[:, :n], max_new_tokens=5, min_new_tokens=5, do_sample=False) for n in (9, 6, 7)]
-
-
-def _train(model: Any, inputs: dict[str, Any]) -> list[Any]:
-    """The parameters after a step."""
-    for parameter in model.parameters():
-        parameter.grad = None
-    first = _tensors(model(**inputs))[0]
-    first.float().square().mean().backward()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.grad is not None:
-                parameter.sub_(parameter.grad, alpha=0.1)
-    return [p.detach().clone() for p in model.parameters()]
-
-
-_RUN = {"forward": _forward, "generate": _generate, "train": _train}
-
-
-def outcome(case: Case, step: str) -> tuple[str, int, str]:
-    """Whether a step of a model is "equal", "different" or "fails", how many operators ran in torch, and details."""
-    torch.compiler.reset()
-    eager = _model(case)
-    ours = copy.deepcopy(eager)
-    torch.manual_seed(1)
-    inputs = case.inputs()
-    ours.forward = torch.compile(ours.forward, backend=backend)
-    with events.capture() as seen:
-        try:
-            found = _RUN[step](ours, copy.deepcopy(inputs))
-        except Exception as error:  # any is a finding
-            return "fails", 0, f"{type(error).__name__}: {str(error).strip()[:200]}"
-    expected = _RUN[step](eager, copy.deepcopy(inputs))
-    fallbacks: collections.Counter[str] = collections.Counter()
-    for record in seen:
-        if record["kind"] == "torch.fallback":
-            fallbacks.update(record["operators"])  # pyright: ignore[reportArgumentType]  names and counts
-    try:
-        torch.testing.assert_close(found, expected, rtol=2e-4, atol=2e-5)
-    except AssertionError as error:
-        return "different", sum(fallbacks.values()), " ".join(str(error).split())[:200]
-    return "equal", sum(fallbacks.values()), ", ".join(f"{name} x {count}" for name, count in fallbacks.items())
-
-
-def main() -> None:
-    """The command: see the module."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="names of models, with commas")
-    parser.add_argument("--steps", default=",".join(STEPS))
-    given = parser.parse_args()
-    logging.disable(logging.WARNING)
-    if importlib.util.find_spec("transformers") is None:
-        sys.exit("this command needs the package `transformers`: pip install transformers")
-    wanted = [name for name in given.only.split(",") if name]
-    counts: collections.Counter[str] = collections.Counter()
-    for case in CASES:
-        if importlib.util.find_spec(case.package) is None or (wanted and case.name not in wanted):
-            continue
-        for step in given.steps.split(","):
-            if step == "generate" and not case.generates:
-                continue
-            start = time.perf_counter()
-            state, in_torch, details = outcome(case, step)
-            counts[state] += 1
-            seconds = time.perf_counter() - start
-            print(f"{case.name} {step}: {state}, {in_torch} in torch, {seconds:.0f} s {details}", flush=True)
-    print(dict(counts))
-    raise SystemExit(bool(counts["different"] + counts["fails"]))
-
-
 if __name__ == "__main__":
-    main()
+    command(CASES, __doc__)

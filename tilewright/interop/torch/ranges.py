@@ -100,8 +100,8 @@ def _limits(node: Any) -> tuple[int, int]:
     known = node.shape_env.var_to_range.get(node.expr) if node.shape_env is not None else None
     if known is None:
         return 2, _LARGEST
-    upper = int(known.upper) if known.upper.is_finite and known.upper < _LARGEST else _LARGEST
-    return max(2, int(known.lower)), upper
+    # Compared first: a bound may be infinite, below too (numbers that count positions), which is no integer.
+    return int(known.lower) if known.lower > 2 else 2, int(known.upper) if known.upper < _LARGEST else _LARGEST
 
 
 def _numbers_of(value: Any) -> list[Any]:
@@ -322,8 +322,8 @@ class RangedGraph:
         all_sizes = tuple(min(low, n) for n, (low, _) in zip(point, limits, strict=True))
         upper_half = tuple(min(n, top // 2 + 1) for n, top in zip(point, largest, strict=True))
         for least in (all_sizes, upper_half):
-            points = _sample_points(least, largest, point)
             try:
+                points = _sample_points(least, largest, point)
                 modules = [self._module_at(pattern, p) for p in (largest, *points)]
                 plan = SizedPlan(modules, points, self._outputs, self._target)
                 self._report(plan)
