@@ -15,7 +15,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
 
 import tilewright as tw
-from tests.cuda.chips import KINDS, Tensor
+from tests.cuda.chips import KINDS, Tensor, built
 from tests.cuda.fake_driver import tensor_maps
 from tests.cuda.test_machine_code import check_clean
 from tests.passes.pass_support import parse, unit_of
@@ -83,7 +83,7 @@ def executed(program: CudaProgram, arrays: Sequence[Tensor]) -> tuple[Tensor, Co
 
 
 def compiled(function: Callable[..., Any], chip: str, *arrays: Any) -> CudaProgram:
-    return tw.jit(function).lower(*arrays).compile(f"cuda:{chip}").executable  # type: ignore[return-value]
+    return built(tw.jit(function).lower(*arrays), f"cuda:{chip}")
 
 
 def said(program: CudaProgram) -> list[str]:
