@@ -119,7 +119,7 @@ def operands(order: str, dtype: str, m: int, n: int, k: int) -> tuple[Tensor, Te
     ],
 )
 def test_products_of_any_order(chip: str, order: str, dtype: str) -> None:
-    a, b, exact = operands(order, dtype, 136, 72, 208)
+    a, b, exact = operands(order, dtype, 40, 72, 208)
     program = compiled(product(order, dtype), chip, a, b)
     got, counts = executed(program, (a, b))
     np.testing.assert_array_equal(got, exact.astype(got.dtype))
