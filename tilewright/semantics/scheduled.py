@@ -102,8 +102,10 @@ class Interpreter(TileInterpreter):
     def _run_in_block(self, op: Operation, values: Values, block: BlockRun) -> Sequence[Any] | None:
         """The results of an operation of a block; None for those that are defined for tiles."""
         products.check_uses(op, values, block)
-        if not _is_of_block(type(op)):
-            return None
+        return self._run_of_block(op, values, block) if _is_of_block(type(op)) else None
+
+    def _run_of_block(self, op: Operation, values: Values, block: BlockRun) -> Sequence[Any] | None:
+        """The same of an operation that blocks of warps may define."""
         if isinstance(op, scheduled.AllocOp):
             return [block.memory.buffer(op)]
         if isinstance(op, scheduled.StageOp):
