@@ -67,7 +67,8 @@ def check_fed_by_a_warp(program: CudaProgram) -> None:
 @pytest.mark.parametrize("order", ["nn", "nt", "tn", "tt"])
 def test_products_of_any_order(by_warpgroups: Make, order: str, shape: tuple[int, ...]) -> None:
     dtype = "bf16" if shape is SMALL else "f16"
-    a, b, exact = operands(order, dtype, 136, 72, 200)
+    # A whole tile and an edge each way.
+    a, b, exact = operands(order, dtype, shape[0] + 8, shape[1] + 8, 200)
     program = by_warpgroups(shape, product(order, dtype), a, b)
     check_fed_by_a_warp(program)
     got, counts = executed(program, (a, b))

@@ -41,10 +41,15 @@ class Counts:
 
     def add_global(self, line: int, lanes: np.ndarray, addresses: np.ndarray, width_bytes: int) -> None:
         warps = lanes >> 5
-        sectors = np.unique((warps.astype(np.int64) << 50) + addresses // SECTOR_BYTES).size
-        self.global_requests += np.unique(warps).size
+        sectors = _distinct((warps.astype(np.int64) << 50) + addresses // SECTOR_BYTES)
+        self.global_requests += _distinct(warps)
         self.global_sectors += sectors
         self.global_sectors_by_line[line] += sectors
+
+
+def _distinct(numbers: np.ndarray) -> int:
+    ordered = np.sort(numbers)
+    return int(np.count_nonzero(ordered[1:] != ordered[:-1])) + 1 if ordered.size else 0
 
 
 def wavefronts_of(lanes: np.ndarray, offsets: np.ndarray, width_bytes: int) -> tuple[int, int]:

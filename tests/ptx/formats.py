@@ -96,6 +96,9 @@ def narrowed(values: np.ndarray, name: str, mode: str = "rn") -> np.ndarray:
 
     `mode`: rn (ties to even), rna (ties away from zero), rz, rm (down) or rp (up).
     """
+    if name == "f32" and mode == "rn":
+        # NumPy's own conversion: rounded once, ties to even, subnormal numbers and overflow included.
+        return canonical(values.astype(np.float32))
     digits, least = _FORMATS[name]
     _, exponent = np.frexp(values)
     quantum = np.maximum(exponent - digits, least - digits + 1)

@@ -120,6 +120,9 @@ def _fragment(
     bits = 64 if name == "f64" else 32
     readers = [reader(register, f"b{bits}", instruction) for register in registers]
     dtype = ELEMENTS[name] if name in ELEMENTS else TYPES[name].dtype
+    wide = np.dtype(np.int64 if dtype.kind in "iu" else np.float64)
+    # The element of a warp's fragment, lane by lane, that stands at each row and column.
+    element_at = np.argsort((places[0] * shape[1] + places[1]).reshape(-1))
     if len(registers) * bits != places[0].shape[1] * 8 * dtype.itemsize:
         raise NotImplementedError(f"line {instruction.line}: {instruction.text}: registers of a fragment")
 
@@ -130,9 +133,8 @@ def _fragment(
             # The last 13 bits of a tf32 operand are not looked at ("Alternate floating-point data formats").
             values = values & np.uint32(0xFFFFE000)
         values = values.view(dtype)
-        matrices = np.zeros((block.lanes.size // WARP, *shape), np.int64 if dtype.kind in "iu" else np.float64)
-        matrices[:, *places] = values.reshape(-1, WARP, values.shape[1])
-        return matrices
+        fragments = values.reshape(block.lanes.size // WARP, -1).astype(wide)
+        return fragments[:, element_at].reshape(-1, *shape)
 
     return read
 
@@ -144,9 +146,11 @@ def _fragment_writer(
     writers = [writer(register, f"b{bits}", instruction) for register in vector_items(operand)]
     if len(writers) * bits != places[0].shape[1] * TYPES[name].bits:
         raise NotImplementedError(f"line {instruction.line}: {instruction.text}: registers of a fragment")
+    place_of = (places[0] * 8 + places[1]).reshape(-1)
 
     def write(block: Block, mask: np.ndarray, matrices: np.ndarray) -> None:
-        values = np.ascontiguousarray(matrices[:, *places]).view(f"uint{bits}").reshape(block.lanes.size, -1)
+        values = matrices.reshape(matrices.shape[0], -1)[:, place_of].reshape(-1, *places[0].shape)
+        values = np.ascontiguousarray(values).view(f"uint{bits}").reshape(block.lanes.size, -1)
         for register, each in enumerate(writers):
             each(block, mask, np.ascontiguousarray(values[:, register]))
 

@@ -4,6 +4,8 @@ A touch is allowed when all that it conflicts with happened before (`Ordering`).
 warp everything is in order. Copies arrive as late as the ISA allows: at the wait or the phase that covers them.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -25,6 +27,9 @@ class _Copy:
     offsets: np.ndarray
     data: np.ndarray
     groups: np.ndarray
+
+    def part(self, chosen: np.ndarray) -> _Copy:
+        return _Copy(self.lanes[chosen], self.offsets[chosen], self.data[chosen], self.groups[chosen])
 
 
 class SharedMemory:
@@ -148,13 +153,17 @@ class SharedMemory:
         waiting = np.zeros(self._open_group.size, bool)
         waiting[lanes] = True
         remaining = []
+        arrived: dict[int, list[_Copy]] = {}
         for copy in self._copies:
             done = waiting[copy.lanes] & (copy.groups < self._open_group[copy.lanes] - groups_left)
             if done.any():
-                self._arrive(copy.lanes[done], copy.offsets[done], copy.data[done])
+                arrived.setdefault(copy.data.shape[1], []).append(copy if done.all() else copy.part(done))
             if not done.all():
-                left = ~done
-                remaining.append(_Copy(copy.lanes[left], copy.offsets[left], copy.data[left], copy.groups[left]))
+                remaining.append(copy.part(~done) if done.any() else copy)
+        for copies in arrived.values():
+            # No two of them write the same byte: they may arrive together.
+            columns = [(copy.lanes, copy.offsets, copy.data) for copy in copies]
+            self._arrive(*(np.concatenate(column) for column in zip(*columns, strict=True)))
         self._claims -= len(self._copies) - len(remaining)
         self._copies = remaining
 

@@ -38,7 +38,11 @@ class Agent:
     ready: Callable[[], bool] | None = None
     waits_for: Callable[[], str] | None = None
     thread: threading.Thread | None = None
-    turn: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    # Held while it is another agent's turn. A bare lock: agents take turns thousands of times in a run.
+    turn: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self.turn.acquire()
 
     @property
     def rows(self) -> list[int]:

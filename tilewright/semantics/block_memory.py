@@ -28,6 +28,8 @@ from tilewright.semantics.clocks import Clocks
 from tilewright.semantics.hazards import HazardError, RaceError
 
 Tensor = np.ndarray[Any, Any]
+# Numbers of cells, or a range of them.
+Cells = Tensor | slice
 Placed = scheduled.AllocOp | asynchronous.MbarrierOp | tensor_memory.TensorAllocOp
 # Which warps hold what is not said: all of them read, and one that is no other writes.
 EVERY_WARP, SOME_WARP = np.uint64((1 << 64) - 1), np.uint64(1 << 63)
@@ -36,10 +38,12 @@ _SOME_WARP_BIT = 63
 
 @dataclass(frozen=True)
 class Buffer:
-    """A tile of a buffer: how far its elements are from the start of the block's memory, in bytes."""
+    """A tile of a buffer: how far its elements are from the start of the block's memory, in bytes. `is_dense`: they are
+    all the elements between the first and the last one, each once."""
 
     places: Tensor
     dtype: DType
+    is_dense: bool = False
 
     @property
     def bytes(self) -> int:
@@ -61,7 +65,7 @@ class Ring:
     def stage(self, number: int) -> Buffer:
         if not 0 <= number < self.stages:
             raise CompilerBug(f"there is no stage {number} of {self.stages}")
-        return Buffer(self.first.places + number * self.stage_bytes, self.first.dtype)
+        return Buffer(self.first.places + number * self.stage_bytes, self.first.dtype, self.first.is_dense)
 
 
 # ---- where buffers are ----------------------------------------------------------------------------------------------
@@ -162,9 +166,9 @@ class BlockMemory:
     def buffer(self, op: scheduled.AllocOp) -> Buffer | Ring:
         """The buffer of an allocation, filled with poison."""
         type = tile.ref_type(op.result)
-        first = Buffer(
-            self._plan.starts[op] + places_in(type.layout.data, type.shape) * type.dtype.itemsize, type.dtype
-        )
+        places = places_in(type.layout.data, type.shape)
+        is_dense = _are_dense(type.layout.data, type.shape)
+        first = Buffer(self._plan.starts[op] + places * type.dtype.itemsize, type.dtype, is_dense)
         for number in range(op.count):
             self._poison(Buffer(first.places + number * op.stage_bytes, type.dtype))
         return first if op.stages is None else Ring(first, op.count, op.stage_bytes)
@@ -196,13 +200,13 @@ class BlockMemory:
         """What a buffer holds now."""
         return self._data.view(buffer.dtype.numpy)[buffer.places // buffer.dtype.itemsize]
 
-    def _note_reads(self, shares: list[tuple[int, Tensor]], who: str) -> None:
+    def _note_reads(self, shares: Sequence[tuple[int, Cells]], who: str) -> None:
         name = self._name(who)
         for row, cells in shares:
             self._reads[row, cells] = self._clocks.now[row]
             self._read_by[cells] = name
 
-    def _note_writes(self, shares: list[tuple[int, Tensor]], who: str) -> None:
+    def _note_writes(self, shares: Sequence[tuple[int, Cells]], who: str) -> None:
         name = self._name(who)
         for row, cells in shares:
             self._writer[cells] = row
@@ -214,6 +218,13 @@ class BlockMemory:
         first = places.reshape(-1) // self._plan.cell_bytes
         more = dtype.itemsize // self._plan.cell_bytes
         return first if more == 1 else (first[:, None] + np.arange(more)).reshape(-1)
+
+    def _all_cells_of(self, buffer: Buffer) -> Cells:
+        """The cells of a whole buffer, in any order: NumPy has a range of them without a copy."""
+        if not buffer.is_dense:
+            return self._cells_of(buffer.places, buffer.dtype)
+        first = int(buffer.places.min()) // self._plan.cell_bytes
+        return slice(first, first + buffer.bytes // self._plan.cell_bytes)
 
     def _cells(self, places: Tensor, dtype: DType, warps: Tensor) -> tuple[Tensor, Tensor]:
         """The cells of elements, and for each of them the warps of its element."""
@@ -234,12 +245,12 @@ class BlockMemory:
 
     # ---- checks -----------------------------------------------------------------------------------------------------
 
-    def _check_arriving(self, cells: Tensor, who: str) -> None:
+    def _check_arriving(self, cells: Cells, who: str) -> None:
         arriving = self._arriving[cells]
         if arriving.any():
             raise RaceError(f"{who} where {self._names[int(arriving.max())]} has not arrived")
 
-    def _check_write(self, cells: Tensor, shares: list[tuple[int, Tensor]], who: str) -> None:
+    def _check_write(self, cells: Cells, shares: Sequence[tuple[int, Cells]], who: str) -> None:
         """Some warps write, now or later: what others did there is over."""
         self._check_arriving(cells, f"{who} writes")
         self._check_not_read(cells, who)
@@ -251,12 +262,12 @@ class BlockMemory:
             late: Tensor = np.any(self._reads[:, mine] > self._clocks.seen[row, : self._readers, None], axis=0)
             self._check(late, mine, self._read_by, f"{who} writes what {{}} read")
 
-    def _check_not_read(self, cells: Tensor, who: str) -> None:
+    def _check_not_read(self, cells: Cells, who: str) -> None:
         reading = self._reading[:, cells]
         if reading.any():
             raise RaceError(f"{who} writes what {self._names[int(reading.max())]} still reads")
 
-    def _check_seen(self, shares: list[tuple[int, Tensor]], who: str) -> None:
+    def _check_seen(self, shares: Sequence[tuple[int, Cells]], who: str) -> None:
         """Some warps know of the last write of each cell."""
         if not shares:
             return
@@ -269,7 +280,7 @@ class BlockMemory:
             self._check(landed, cells, self._written_by, f"{who} what {{}} brought, which was not waited for", "")
             self._check(late, cells, self._written_by, f"{who} what {{}} wrote")
 
-    def _check_fenced(self, shares: list[tuple[int, Tensor]], who: str) -> None:
+    def _check_fenced(self, shares: Sequence[tuple[int, Cells]], who: str) -> None:
         """What warps wrote is seen by what works asynchronously."""
         for row, cells in shares:
             writer = self._writer[cells]
@@ -277,10 +288,10 @@ class BlockMemory:
             self._check(late, cells, self._written_by, f"{who} what {{}} wrote, with no fence before a barrier", "")
 
     def _check(
-        self, wrong: Tensor, cells: Tensor, names: Tensor, message: str, end: str = " since the last barrier"
+        self, wrong: Tensor, cells: Cells, names: Tensor, message: str, end: str = " since the last barrier"
     ) -> None:
         if wrong.any():
-            other = self._names[int(names[cells[int(np.argmax(wrong))]])]
+            other = self._names[int(names[cells][int(np.argmax(wrong))])]
             raise RaceError(message.format(other) + end)
 
     # ---- copies of warps --------------------------------------------------------------------------------------------
@@ -324,7 +335,7 @@ class BlockMemory:
 
     def start_write(self, row: int, buffer: Buffer, who: str) -> None:
         """A copy that the machine makes, begun by a warp, will write all of a buffer."""
-        cells = self._cells_of(buffer.places, buffer.dtype)
+        cells = self._all_cells_of(buffer)
         shares = [(row, cells)]
         self._check_write(cells, shares, who)
         self._check_fenced(shares, f"{who} writes")
@@ -333,16 +344,16 @@ class BlockMemory:
 
     def finish_write(self, buffer: Buffer, values: Tensor, column: int, clock: int, who: str) -> None:
         """It has been written, in the name of a column of the clocks."""
-        cells = self._cells_of(buffer.places, buffer.dtype)
+        cells = self._all_cells_of(buffer)
         self._arriving[cells] = 0
         self._writer[cells] = column
         self._written[cells] = clock
         self._written_by[cells] = self._name(who)
         self._put(buffer, buffer.places, values)
 
-    def start_read(self, agent: Agent, buffer: Buffer, who: str) -> tuple[Tensor, int]:
+    def start_read(self, agent: Agent, buffer: Buffer, who: str) -> tuple[Cells, int]:
         """A product of all warps of an agent reads a buffer from now on; gives what `finish_read` wants."""
-        cells = self._cells_of(buffer.places, buffer.dtype)
+        cells = self._all_cells_of(buffer)
         self._check_arriving(cells, f"{who} reads")
         shares = [(row, cells) for row in agent.rows]
         self._check_seen(shares, f"{who} reads")
@@ -352,21 +363,22 @@ class BlockMemory:
         self._reading[self._agents[agent.name], cells] = number
         return cells, number
 
-    def finish_read(self, agent: Agent, cells: Tensor, number: int, rows: Sequence[int] = ()) -> None:
+    def finish_read(self, agent: Agent, cells: Cells, number: int, rows: Sequence[int] = ()) -> None:
         """The product has been done, and no later one of the agent reads any longer what it read. `rows`: the warps
         that know that, if not all of the agent do."""
         self._end_reading(agent, cells, number)
         self._note_reads([(row, cells) for row in rows or agent.rows], self._names[number])
 
-    def finish_read_at(self, agent: Agent, cells: Tensor, number: int, column: int, clock: int) -> None:
+    def finish_read_at(self, agent: Agent, cells: Cells, number: int, column: int, clock: int) -> None:
         """The same, in the name of a column of the clocks."""
         self._end_reading(agent, cells, number)
         self._reads[column, cells] = clock
         self._read_by[cells] = self._name(self._names[number])
 
-    def _end_reading(self, agent: Agent, cells: Tensor, number: int) -> None:
+    def _end_reading(self, agent: Agent, cells: Cells, number: int) -> None:
         reading = self._reading[self._agents[agent.name]]
-        reading[cells[reading[cells] == number]] = 0
+        held = reading[cells]
+        reading[cells] = np.where(held == number, 0, held)
 
 
 def _shares(agent: Agent, cells: Tensor, masks: Tensor) -> Iterator[tuple[int, Tensor]]:
@@ -392,6 +404,13 @@ def places_in(layout: str, shape: tuple[int, ...]) -> Tensor:
     for term in parsed.swizzle_on(axis):
         total = total ^ (((total >> term.source) & ((1 << term.bits) - 1)) << term.target)
     return total
+
+
+@lru_cache(maxsize=256)
+def _are_dense(layout: str, shape: tuple[int, ...]) -> bool:
+    """Whether the places of a tile's elements are a range of numbers."""
+    places = places_in(layout, shape)
+    return bool(places.size) and bool((np.diff(np.sort(places, axis=None)) == 1).all())
 
 
 @lru_cache(maxsize=256)

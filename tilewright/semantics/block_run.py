@@ -15,7 +15,7 @@ import numpy as np
 from tilewright.dialects import asynchronous, scheduled, tensor_memory
 from tilewright.semantics.agents import Agent
 from tilewright.semantics.array_accesses import ArrayAccesses, written_arrays
-from tilewright.semantics.block_memory import BlockMemory, Buffer, Plan
+from tilewright.semantics.block_memory import BlockMemory, Buffer, Cells, Plan
 from tilewright.semantics.cluster import Cluster
 from tilewright.semantics.hazards import HazardError, RaceError
 from tilewright.semantics.mbarriers import Mbarrier, Mbarriers
@@ -50,7 +50,7 @@ class _TensorProduct:
     """A product to tensor memory, and what it reads."""
 
     target: TensorTile
-    reads: list[tuple[Tensor, int]]
+    reads: list[tuple[Cells, int]]
     name: str
 
 
@@ -88,7 +88,7 @@ class Product:
     agent: Agent
     number: int
     name: str
-    reads: list[tuple[Tensor, int]]
+    reads: list[tuple[Cells, int]]
     goes_on: str = ""
 
 
@@ -153,7 +153,7 @@ class BlockRun:
         self._products: dict[str, list[Product]] = {agent.name: [] for agent in agents}
         self._begun = {agent.name: 0 for agent in agents}
         # What tensor stores of an agent read, and their names.
-        self._stores: dict[str, list[tuple[tuple[Tensor, int], str]]] = {agent.name: [] for agent in agents}
+        self._stores: dict[str, list[tuple[tuple[Cells, int], str]]] = {agent.name: [] for agent in agents}
         # Of each agent the registers of a thread; and of those, times the warps that gave them back, what nobody has.
         self._registers = {agent.name: plan.registers for agent in agents}
         self._spare_registers = 0
@@ -345,12 +345,12 @@ class BlockRun:
         self.memory.wait(self.agent, pending)
         self.team.pause()
 
-    def read_for_product(self, buffer: Buffer, who: str) -> tuple[Tensor, tuple[Tensor, int]]:
+    def read_for_product(self, buffer: Buffer, who: str) -> tuple[Tensor, tuple[Cells, int]]:
         """What a product that begins reads of a buffer, and the note that it does."""
         reads = self.memory.start_read(self.agent, buffer, who)
         return self.memory.contents(buffer), reads
 
-    def begin_product(self, value: Tensor, reads: list[tuple[Tensor, int]], who: str) -> Product:
+    def begin_product(self, value: Tensor, reads: list[tuple[Cells, int]], who: str) -> Product:
         """A product is under way."""
         name = self.agent.name
         self._begun[name] += 1
@@ -370,7 +370,7 @@ class BlockRun:
         target.free(self.agent.first, who)
 
     def tensor_multiply(
-        self, target: TensorTile, product: Tensor, adds: bool, reads: list[tuple[Tensor, int]], who: str
+        self, target: TensorTile, product: Tensor, adds: bool, reads: list[tuple[Cells, int]], who: str
     ) -> None:
         """A thread of the agent's first warp begins a product."""
         target.multiply(self.agent.first, product, adds, who)

@@ -12,7 +12,7 @@ from xdsl.ir import Operation, SSAValue
 from tilewright import dtypes, ops
 from tilewright.dialects import scheduled, tensor_memory, tile
 from tilewright.dialects.base import array_type
-from tilewright.semantics.block_memory import Buffer, warps_of
+from tilewright.semantics.block_memory import Buffer, Cells, warps_of
 from tilewright.semantics.block_run import BlockRun, Product
 from tilewright.semantics.hazards import RaceError
 from tilewright.semantics.places import named
@@ -53,7 +53,7 @@ def multiply(op: scheduled.MmaOp, values: Values, block: BlockRun) -> Tensor | P
             for operand, fragment in zip((op.left, op.right), op.fragments, strict=True)
         )
         return dot(left, right, values[op.accumulator])
-    reads: list[tuple[Tensor, int]] = []
+    reads: list[tuple[Cells, int]] = []
     left, right = (_read(values[operand], block, who, reads) for operand in (op.left, op.right))
     return block.begin_product(dot(left, right, _taken(values[op.accumulator], who)), reads, who)
 
@@ -61,13 +61,13 @@ def multiply(op: scheduled.MmaOp, values: Values, block: BlockRun) -> Tensor | P
 def multiply_to_tensor_memory(op: tensor_memory.TensorMmaOp, values: Values, adds: bool, block: BlockRun) -> None:
     """A product under way."""
     who = named(op, values)
-    reads: list[tuple[Tensor, int]] = []
+    reads: list[tuple[Cells, int]] = []
     left, right = (_read(values[operand], block, who, reads) for operand in (op.left, op.right))
     target = values[op.accumulator]
     block.tensor_multiply(target, dot(left, right, np.zeros_like(target.values)), adds, reads, who)
 
 
-def _read(operand: Tensor | Buffer, block: BlockRun, who: str, reads: list[tuple[Tensor, int]]) -> Tensor:
+def _read(operand: Tensor | Buffer, block: BlockRun, who: str, reads: list[tuple[Cells, int]]) -> Tensor:
     """An operand of an asynchronous product; what it reads in memory is noted in `reads`."""
     if not isinstance(operand, Buffer):
         return operand

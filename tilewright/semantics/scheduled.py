@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ from tilewright.semantics.hazards import HazardError
 from tilewright.semantics.mbarriers import Mbarrier, Mbarriers
 from tilewright.semantics.places import inside_of, named
 from tilewright.semantics.tile import Interpreter as TileInterpreter
-from tilewright.semantics.tile import Tensor, Values, evaluate_map, load, poison
+from tilewright.semantics.tile import Tensor, Values, evaluate_map, evaluate_number, load, poison
 
 
 class Interpreter(TileInterpreter):
@@ -102,6 +102,10 @@ class Interpreter(TileInterpreter):
     def _run_in_block(self, op: Operation, values: Values, block: BlockRun) -> Sequence[Any] | None:
         """The results of an operation of a block; None for those that are defined for tiles."""
         products.check_uses(op, values, block)
+        return self._run_of_block(op, values, block) if _is_of_block(type(op)) else None
+
+    def _run_of_block(self, op: Operation, values: Values, block: BlockRun) -> Sequence[Any] | None:
+        """The same of an operation that blocks of warps may define."""
         if isinstance(op, scheduled.AllocOp):
             return [block.memory.buffer(op)]
         if isinstance(op, scheduled.StageOp):
@@ -134,6 +138,15 @@ class Interpreter(TileInterpreter):
             block.begin_role(op, lambda: self.run_block(op.body.block, inner))
             return []
         return [] if _run_order(op, values, block) else None
+
+
+_DIALECTS_OF_BLOCKS = {each.__name__ for each in (scheduled, asynchronous, tensor_memory)}
+
+
+@lru_cache(maxsize=1024)
+def _is_of_block(kind: type[Operation]) -> bool:
+    """Whether a block of warps defines operations of a kind: those of its own dialects, loads and stores."""
+    return kind.__module__ in _DIALECTS_OF_BLOCKS or issubclass(kind, tile.LoadOp | tile.StoreOp)
 
 
 def _run_order(op: Operation, values: Values, block: BlockRun) -> bool:
@@ -208,8 +221,7 @@ def _tensor_copy(op: asynchronous.TensorCopyOp, values: Values, block: BlockRun)
 
 
 def _number(map: AffineMap, op: Any, values: Values) -> int:
-    (number,) = evaluate_map(map, (), [values[s] for s in op.symbols])
-    return int(number)
+    return evaluate_number(map, [values[s] for s in op.symbols])
 
 
 _Everywhere = asynchronous.ArriveOp | asynchronous.TensorCopyOp | tensor_memory.MmaCommitOp
@@ -275,8 +287,8 @@ def _run_dot(op: scheduled.DotOp, values: Values) -> None:
     left, right, acc = (values[o] for o in (op.left, op.right, op.accumulator))
     symbols = [values[s] for s in op.symbols]
     if op.depth_limit is not None and op.depth_map is not None:
-        (start,) = evaluate_map(op.depth_map.data, (), symbols)
-        depth = max(0, min(depth, int(op.depth_limit.value.data) - int(start)))
+        start = evaluate_number(op.depth_map.data, symbols)
+        depth = max(0, min(depth, int(op.depth_limit.value.data) - start))
     if op.is_split:
         window = _product_of_parts(op, left, right, symbols)
         if op.accumulator_map is not None:

@@ -66,6 +66,31 @@ def _evaluate(expression: AffineExpr, dims: Sequence[Tensor], symbols: Sequence[
     return symbols[expression.position]  # type: ignore[attr-defined]  the only kind left
 
 
+def evaluate_number(map: AffineMap, symbols: Sequence[Any]) -> int:
+    """The only result of a map without dims, as a Python number: loops ask for it at each operation."""
+    (expression,) = map.results
+    return _evaluate_number(expression, symbols)
+
+
+def _evaluate_number(expression: AffineExpr, symbols: Sequence[Any]) -> int:
+    if isinstance(expression, AffineConstantExpr):
+        return expression.value
+    if isinstance(expression, AffineBinaryOpExpr):
+        left, right = _evaluate_number(expression.lhs, symbols), _evaluate_number(expression.rhs, symbols)
+        match expression.kind:
+            case AffineBinaryOpKind.Add:
+                return left + right
+            case AffineBinaryOpKind.Mul:
+                return left * right
+            case AffineBinaryOpKind.FloorDiv:
+                return left // right
+            case AffineBinaryOpKind.Mod:
+                return left % right
+            case _:
+                return -(-left // right)
+    return int(symbols[expression.position])  # type: ignore[attr-defined]  the only kind left
+
+
 def inside_array(coordinates: Sequence[Tensor], shape: Sequence[int], lanes: Sequence[int]) -> Tensor:
     """Which lanes of a tile are elements of an array."""
     inside = np.ones(tuple(lanes), bool)
@@ -143,8 +168,7 @@ class Interpreter:
         if isinstance(op, tile.ZoneOp):
             return []
         if isinstance(op, tile_order.PointOp):
-            (number,) = evaluate_map(op.map.data, (), operands)
-            return op.order.point(int(number))
+            return op.order.point(evaluate_number(op.map.data, operands))
         return self._run_control(op, operands, values)
 
     def _run_control(self, op: Operation, operands: list[Any], values: Values) -> Sequence[Any]:
@@ -168,7 +192,7 @@ class Interpreter:
 
 def _trips(op: tile.ForOp, symbols: Sequence[Any]) -> int:
     most = int(op.trips.value.data)
-    return most if op.end is None else min(most, int(evaluate_map(op.end.data, (), symbols)[0]))
+    return most if op.end is None else min(most, evaluate_number(op.end.data, symbols))
 
 
 def dot(left: Tensor, right: Tensor, accumulator: Tensor) -> Tensor:
