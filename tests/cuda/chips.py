@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -26,8 +25,6 @@ Tensor = np.ndarray[Any, Any]
 CHIPS = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_103a", "sm_120a", "sm_121a")
 # One of each kind: what differs within a kind are numbers.
 KINDS = ("sm_80", "sm_90a", "sm_100a", "sm_120a")
-# Whether machine code is assembled for all chips, where tests take turns among them otherwise.
-ALL_CHIPS = bool(os.environ.get("TW_TEST_ALL_CHIPS"))
 
 
 def built(lowered: Lowered, target: str) -> CudaProgram:

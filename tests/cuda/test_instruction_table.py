@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import tilewright as tw
-from tests.cuda.chips import ALL_CHIPS
 from tests.cuda.test_machine_code import check_clean
+from tests.sampling import ALL
 from tilewright.cli.bench_suites.cuda_static import CHIPS, COPYING, MULTIPLYING, programs
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "cuda-instructions.md"
@@ -34,13 +34,13 @@ def test_the_page_has_all_kernels_and_chips() -> None:
 
 
 ON_ALL_CHIPS = ("gemm bf16", "attention")
-# Each other kernel on one of four chips in turn, on all where `TW_TEST_ALL_CHIPS` is set, as `tilewright bench
+# Each other kernel on one of four chips in turn, on all where `TW_TEST_ALL` is set, as `tilewright bench
 # cuda-static` has them.
 CASES = [
     (name, chip)
     for n, (name, _, _) in enumerate(programs(quick=False))
     for k, chip in enumerate(CHIPS)
-    if ALL_CHIPS or name in ON_ALL_CHIPS or (n + n // 4 + k) % 4 == 0
+    if ALL or name in ON_ALL_CHIPS or (n + n // 4 + k) % 4 == 0
 ]
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 import tilewright as tw
-from tests.cuda.chips import ALL_CHIPS, CHIPS, KINDS, built
+from tests.cuda.chips import CHIPS, KINDS, built
+from tests.sampling import ALL
 from tilewright.cli.bench_suites.cuda_static import subroutines
 from tilewright.targets.cuda.toolchain import instructions_of
 
@@ -67,7 +68,7 @@ def check_clean(program: Any) -> dict[str, int]:
 
 def is_tested(chip: str, row: int, column: int) -> bool:
     """Whether a pair is: all pairs of one chip of each kind, and every other one of the rest."""
-    return ALL_CHIPS or chip in KINDS or (row + column // 2) % 2 == 0
+    return ALL or chip in KINDS or (row + column // 2) % 2 == 0
 
 
 # One type for each function and chip, in turn.
