@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from logging.handlers import BufferingHandler
 from typing import Any
 
 import numpy as np
@@ -168,6 +170,25 @@ def test_guards_that_leave_few_sizes_compile_each_alone() -> None:
             torch.testing.assert_close(run(*given), few(*given))
 
     assert ranges_of(calls) == ([], 4)
+
+
+def test_sizes_that_torch_refuses_are_tried_in_silence() -> None:
+    """A bucket's largest sizes need not be ones that anyone may call."""
+    table = torch.randn(8)
+
+    def looked_up(x: Any) -> Any:
+        return table[: x.shape[0]] * x
+
+    logger, handler = logging.getLogger("torch._subclasses.fake_tensor"), BufferingHandler(100)
+    logger.addHandler(handler)
+    try:
+        run = torch.compile(looked_up, backend=backend, dynamic=True, fullgraph=True)
+        for size in (3, 5):
+            x = torch.randn(size)
+            torch.testing.assert_close(run(x), looked_up(x))
+    finally:
+        logger.removeHandler(handler)
+    assert not handler.buffer
 
 
 def test_a_part_that_torch_runs_between_programs() -> None:

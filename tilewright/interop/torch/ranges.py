@@ -9,9 +9,12 @@ plan. `Specialised` compiles graphs that have no such program, for the sizes of 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import logging
+import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -337,7 +340,8 @@ class RangedGraph:
         return Bucket(pattern, (0,) * len(point), largest, None, why_not)
 
     def _module_at(self, pattern: Pattern, point: Point) -> GraphModule:
-        return specialise(self._module, self._symbols.arguments(self._sizes(pattern, point)))
+        with _unlogged():
+            return specialise(self._module, self._symbols.arguments(self._sizes(pattern, point)))
 
     # ---- how large buckets are --------------------------------------------------------------------------------------
 
@@ -361,6 +365,21 @@ class RangedGraph:
             except Exception:  # nobody called it at these sizes: torch itself may refuse them
                 self._work[pattern, point] = float("inf")
         return self._work[pattern, point]
+
+
+@contextlib.contextmanager
+def _unlogged() -> Generator[None]:
+    """Keep what torch refuses out of its log, for this thread: nobody called the graph at the sizes that are tried."""
+    logger, thread = logging.getLogger("torch._subclasses.fake_tensor"), threading.get_ident()
+
+    def is_of_others(record: logging.LogRecord) -> bool:
+        return record.thread != thread
+
+    logger.addFilter(is_of_others)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_of_others)
 
 
 def _pattern_of(values: Sequence[int], variable: Collection[int] | None = None) -> tuple[Pattern, Point]:
