@@ -22,6 +22,8 @@ __version__ = "0.1.0"
 
 # It takes the stamp of the files that this process imports, now.
 importlib.import_module("tilewright.runtime.sources")
+# Forks wait for what other threads import, from now on.
+importlib.import_module("tilewright.locks")
 
 
 _SUBMODULES = frozenset(module.name for module in pkgutil.iter_modules(globals()["__path__"]))

@@ -224,7 +224,7 @@ class CacheEntryError(TilewrightError):
 
 
 class ProgramFileError(TilewrightError):
-    """A `.twp` file is damaged, truncated or from another version."""
+    """A `.twp` file is damaged, truncated, from another version, or no regular file."""
 
     code = "TW0602"
 

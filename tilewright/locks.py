@@ -1,11 +1,17 @@
 """Locks that survive what a plain lock does not: a signal handler that comes back to the same code, and a fork while
-another thread holds them."""
+another thread holds them. A fork waits for modules that other threads are importing, too."""
 
 from __future__ import annotations
 
+import _imp
+import importlib
 import os
 import threading
+import time
 import weakref
+
+# A fork goes ahead after this time: what another thread imports may wait for the thread that forks.
+_IMPORTS_PATIENCE_S = 5.0
 
 
 class Lock:
@@ -65,3 +71,31 @@ def _free_all() -> None:
 
 
 os.register_at_fork(after_in_child=_free_all)
+
+
+# ---- imports --------------------------------------------------------------------------------------------------------
+
+
+def _hold_imports() -> None:
+    """Wait until no other thread is importing a module, and let none begin to.
+
+    Python does not free the lock of a module in a child that lacks the thread which imports it: the child would wait
+    for that module for ever.
+    """
+    deadline = time.monotonic() + _IMPORTS_PATIENCE_S
+    while True:
+        _imp.acquire_lock()
+        if not _others_import() or time.monotonic() > deadline:
+            return
+        _imp.release_lock()
+        time.sleep(0.0005)
+
+
+def _others_import() -> bool:
+    """Whether another thread holds the lock of a module, as far as this version of Python tells."""
+    references = list(importlib._bootstrap.__dict__.get("_module_locks", {}).values())
+    owners = {getattr(reference(), "owner", None) for reference in references}
+    return bool(owners - {None, threading.get_ident()})
+
+
+os.register_at_fork(before=_hold_imports, after_in_parent=_imp.release_lock, after_in_child=_imp.release_lock)

@@ -18,6 +18,8 @@ from tests.interop.special_values.compare import run  # noqa: E402
 _SAMPLE = (
     ("torch", "aten.fmod.Tensor", "int8"),
     ("torch", "aten.remainder.Tensor", "int64"),
+    ("torch", "aten.remainder.Tensor", "float32"),
+    ("torch", "aten.sign.default", "float16"),
     ("torch", "aten.floor_divide.default", "bfloat16"),
     ("torch", "aten.clamp.default", "float16"),
     ("torch", "aten._to_copy.default", "float32 to int8"),

@@ -401,7 +401,12 @@ class Compiled:
 
     @locating
     def save(self, path: str) -> None:
-        """Write a program file that runs without the compiler."""
+        """Write a program file that runs without the compiler.
+
+        Raises:
+            ProgramFileError: the path is a directory, a pipe or a device.
+            OSError: the file cannot be written.
+        """
         self.executable.save(path)
 
     def _refuse(self, given: Signature) -> None:

@@ -210,6 +210,8 @@ def holder_of(layout: Layout) -> Holder | None:
         content = None if dim is None else WIDTH * dim + weight.bit_length() - 1
         if kind in places and at + bits > WIDTH:
             return None
+        if content is not None and weight.bit_length() - 1 + bits > WIDTH:
+            return None
         for bit in range(bits):
             if kind in places:
                 places[kind][at + bit] = COPY if content is None else content + bit

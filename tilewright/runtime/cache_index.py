@@ -154,7 +154,7 @@ class CacheIndex:
             reason = str(error)
         # A cache on a read-only disk, such as one baked into an image, still serves what it holds.
         path = home / INDEX
-        database = _connect_read_only(path) if path.exists() else None
+        database = _connect_read_only(path) if os.path.exists(path) else None
         emit("cache.unusable" if database is None else "cache.read_only", directory=home, reason=reason)
         return _Connection(database, home, True, os.getpid())
 

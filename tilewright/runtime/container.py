@@ -71,11 +71,16 @@ class Contents:
 def write(
     path: Path, manifest: Manifest, object_bytes: bytes, support_bytes: bytes, constants: Sequence[Bytes]
 ) -> None:
-    """Write a program file; an old one is replaced at once when the new one is complete.
+    """Write a program file; an old one is replaced at once when the new one is complete. A symbolic link stays, and
+    what it points to is replaced.
 
     Raises:
         OSError: the file cannot be written.
+        ProgramFileError: it is there and is no regular file: a directory, a pipe or a device.
     """
+    path = Path(os.path.realpath(path))
+    if path.exists() and not path.is_file():
+        raise ProgramFileError(f"{path} is not a regular file", help="name a file to write")
     small = (encode(manifest), object_bytes, support_bytes)
     constants_bytes = max((c.offset + c.nbytes for c in _own(manifest)), default=0)
     sizes = (*map(len, small), constants_bytes)
@@ -117,10 +122,12 @@ def read(path: Path, find: Find | None = None) -> Contents:
         OSError: it cannot be opened.
     """
     # Opening a pipe would wait for somebody to write to it.
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise ProgramFileError(f"{path} is not a regular file", help="give a file that `save` wrote")
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        raise ProgramFileError(f"{path} is not a regular file", help="give a file that `save` wrote")
+    with open(descriptor, "rb") as file:
         size = status.st_size
         if size < _HEADER_BYTES:
             raise _damaged(f"it has {size} bytes, less than a header")

@@ -48,8 +48,11 @@ class Sources:
         return self._known
 
     def are_as_imported(self) -> bool:
-        """Whether the files are those that this process has imported."""
-        return self._at_import is not None and self._stamp() == self._at_import
+        """Whether the files are those that this process has imported; not where they cannot be looked at."""
+        try:
+            return self._at_import is not None and self._stamp() == self._at_import
+        except OSError:
+            return False
 
     def _contents(self, memo_directory: Path | None) -> str:
         import msgspec

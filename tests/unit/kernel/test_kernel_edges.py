@@ -384,3 +384,14 @@ def test_concatenated_tiles_lie_outside_in_the_same_lanes() -> None:
 
     with pytest.raises(tw.errors.ShapeError, match="do not reach beyond their arrays in the same lanes"):
         different.lower(numbers(6, 8), np.empty(2, np.float32)).ir()
+
+
+@pytest.mark.parametrize("block", [1 << 32, 1 << 33, 1 << 40])
+def test_blocks_far_larger_than_their_arrays(block: int) -> None:
+    @tw.kernel
+    def doubled(x: tw.In["N"], y: tw.Out["N"], *, block: int):
+        for i in tw.grid(y, block):
+            y[i] = x[i] * 2.0
+
+    x = np.arange(1000, dtype=np.float32)
+    np.testing.assert_array_equal(run(doubled, x, block=block, target="cpu"), x * 2)

@@ -118,6 +118,14 @@ def test_the_inner_directory_of_somebody_else_is_not_used(tmp_path):
     assert [path.name for path in (tmp_path / "tilewright").iterdir()] == ["notes.txt"]
 
 
+def test_a_directory_whose_name_is_too_long_is_not_used(tmp_path):
+    cache = CompileCache(tmp_path / ("a" * 300))
+    with capture() as records:
+        assert cache.put(KEY, writes(b"x"), {}) is None
+        assert cache.get(KEY) is None
+    assert "cache.unusable" in kinds(records)
+
+
 def test_clear_follows_no_link_and_removes_no_file_of_another_name(tmp_path):
     cache = CompileCache(tmp_path / "cache")
     path = cache.put(KEY, writes(b"x"), {})

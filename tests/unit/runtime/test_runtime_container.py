@@ -153,6 +153,27 @@ def test_a_missing_file_is_an_os_error(tmp_path):
         load(tmp_path / "none.twp")
 
 
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo], ids=["directory", "pipe"])
+def test_what_is_no_regular_file_is_neither_loaded_nor_replaced(tmp_path, make):
+    program = make_saved(tmp_path / "p.twp")
+    make(tmp_path / "other")
+    before = os.lstat(tmp_path / "other").st_mode
+    with pytest.raises(ProgramFileError, match="is not a regular file"):
+        program.save(tmp_path / "other")
+    with pytest.raises(ProgramFileError, match="is not a regular file"):
+        load(tmp_path / "other")
+    assert os.lstat(tmp_path / "other").st_mode == before
+
+
+def test_a_save_through_a_link_replaces_what_it_points_to(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link.twp").symlink_to(tmp_path / "folder" / "p.twp")
+    for _ in range(2):
+        make_saved(tmp_path / "link.twp")
+        np.testing.assert_array_equal(load(tmp_path / "folder" / "p.twp")(X), X)
+    assert (tmp_path / "link.twp").is_symlink()
+
+
 def test_a_failed_save_leaves_the_old_file(tmp_path):
     program = make_saved(tmp_path / "p.twp")
     content = (tmp_path / "p.twp").read_bytes()

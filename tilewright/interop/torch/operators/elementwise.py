@@ -15,6 +15,12 @@ from tilewright.interop.torch.tensors import as_floats, dtype_of, result_type, u
 
 Operand = Any  # an array, or a Python number
 
+
+def _sign(x: Array) -> Array:
+    """-1, 0 or 1; 0 for NaN."""
+    return tw.where(tw.isnan(x), 0, tw.sign(x)) if x.dtype.is_float else tw.sign(x)
+
+
 _UNARY: dict[str, Callable[[Array], Array]] = {
     "abs": tw.abs,
     "alias": lambda x: x,
@@ -29,9 +35,9 @@ _UNARY: dict[str, Callable[[Array], Array]] = {
     "lift_fresh_copy": lambda x: x,
     "logical_not": tw.logical_not,
     "neg": tw.negative,
-    "sign": tw.sign,
+    "sign": _sign,
     "signbit": tw.signbit,
-    "sgn": tw.sign,
+    "sgn": _sign,
     "square": tw.square,
 }
 _ROUNDING: dict[str, Callable[[Array], Array]] = {
@@ -213,8 +219,10 @@ def floor_divide(x: Operand, y: Operand) -> Array:
 
 @operator("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor")
 def remainder(x: Operand, y: Operand) -> Array:
-    """`x % y`, with the sign of `y`."""
-    return tw.remainder(*unified(x, y))
+    """`x % y`, with the sign of `y`; zeros have that of `x`."""
+    a, b = unified(x, y)
+    rest = tw.remainder(a, b)
+    return tw.where(tw.equal(rest, 0), tw.copysign(rest, a), rest) if rest.dtype.is_float else rest
 
 
 @operator("fmod.Tensor", "fmod.Scalar")

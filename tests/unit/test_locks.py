@@ -1,0 +1,90 @@
+"""Forks beside threads that import modules."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+
+FORKS = """
+    import os, signal, sys, threading, time
+    import tilewright
+    sys.path.insert(0, sys.argv[1])
+
+    def first_import():
+        import takes_time
+
+    thread = threading.Thread(target=first_import)
+    thread.start()
+    time.sleep(0.1)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        import takes_time
+        os._exit(takes_time.value)
+    thread.join()
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+FIRST_CALL = """
+    import os, signal, sys, threading, time
+    import numpy as np
+    import tilewright as tw
+
+    x = np.arange(8, dtype=np.float32)
+    thread = threading.Thread(target=lambda: tw.jit(lambda x: tw.cumulative_sum(x) + 1)(x))
+    thread.start()
+    time.sleep(float(sys.argv[1]))
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        os._exit(7 if np.array_equal(tw.jit(lambda x: x * 2)(x), x * 2) else 1)
+    thread.join()
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def _exit_code(script: str, argument: str) -> int:
+    line = [sys.executable, "-c", textwrap.dedent(script), argument]
+    return subprocess.run(line, timeout=120, check=False).returncode
+
+
+def test_a_child_imports_what_another_thread_was_importing(tmp_path: Path) -> None:
+    (tmp_path / "takes_time.py").write_text("import time\ntime.sleep(0.4)\nvalue = 7\n")
+    assert _exit_code(FORKS, str(tmp_path)) == 7
+
+
+@pytest.mark.parametrize("delay", ["0.05", "0.4"])
+def test_a_child_of_a_process_whose_first_call_is_under_way(delay: str) -> None:
+    assert _exit_code(FIRST_CALL, delay) == 7
+
+
+def test_a_fork_does_not_wait_for_ever(tmp_path: Path) -> None:
+    """The thread that forks may be what the import waits for."""
+    (tmp_path / "takes_time.py").write_text("import __main__\n__main__.forked.wait()\nvalue = 7\n")
+    script = """
+        import os, sys, threading, time
+        import tilewright, tilewright.locks
+        tilewright.locks._IMPORTS_PATIENCE_S = 0.3
+        sys.path.insert(0, sys.argv[1])
+        forked = threading.Event()
+
+        def first_import():
+            import takes_time
+
+        thread = threading.Thread(target=first_import)
+        thread.start()
+        time.sleep(0.1)
+        child = os.fork()
+        if child == 0:
+            os._exit(7)
+        forked.set()
+        thread.join()
+        sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    """
+    assert _exit_code(script, str(tmp_path)) == 7
