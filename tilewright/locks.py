@@ -9,6 +9,8 @@ import os
 import threading
 import time
 import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
 
 # A fork goes ahead after this time: what another thread imports may wait for the thread that forks.
 _IMPORTS_PATIENCE_S = 5.0
@@ -93,8 +95,9 @@ def _hold_imports() -> None:
 
 def _others_import() -> bool:
     """Whether another thread holds the lock of a module, as far as this version of Python tells."""
-    references = list(importlib._bootstrap.__dict__.get("_module_locks", {}).values())
-    owners = {getattr(reference(), "owner", None) for reference in references}
+    bootstrap: Any = importlib.import_module("importlib._bootstrap")
+    locks: Mapping[str, Callable[[], Any]] = getattr(bootstrap, "_module_locks", {})
+    owners = {getattr(reference(), "owner", None) for reference in [*locks.values()]}
     return bool(owners - {None, threading.get_ident()})
 
 
