@@ -8,7 +8,7 @@ from tests.cores.compiling import MACHINES
 from tests.fuzz.tiles import check, generate
 from tests.sampling import count
 
-KERNELS = count(28, 200)
+KERNELS = count(20, 200)
 
 
 @pytest.mark.parametrize("seed", range(KERNELS))

@@ -10,6 +10,7 @@ import pytest
 
 import tilewright as tw
 from tests.cuda.chips import KINDS, built, emulated
+from tests.sampling import alternating
 from tilewright import dtypes
 
 Tensor = np.ndarray[Any, Any]
@@ -39,8 +40,11 @@ PRODUCTS = [
 BROADCASTS = [((5, 1, 7), (3, 1)), ((7, 1), (7, 17)), ((1,), (4, 1)), ((), (3, 2))]
 
 
-@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16", "f64", "i32"])
-@pytest.mark.parametrize(("left", "right"), PRODUCTS, ids=str)
+@pytest.mark.parametrize(
+    ("left", "right", "dtype"),
+    [(*shapes, dtype) for shapes, dtype in alternating(PRODUCTS, ("f32", "f16", "bf16", "f64", "i32"))],
+    ids=str,
+)
 def test_products_of_any_shape(left: tuple[int, ...], right: tuple[int, ...], dtype: str) -> None:
     a, b = random(*left, dtype=dtype), random(*right, dtype=dtype, seed=1)
     expected = a.astype(np.float64) @ b.astype(np.float64)

@@ -15,6 +15,7 @@ from tests.cuda.test_attention import attention, causal, expected
 from tests.cuda.test_attention_warpgroups import check, exact, of_matrices, random, seen_from
 from tests.cuda.test_machine_code import check_clean
 from tests.cuda.test_warpgroups import ops_of
+from tests.sampling import alternating
 from tilewright.dialects import scheduled, tensor_memory
 from tilewright.targets.cuda.target import CudaProgram
 
@@ -67,8 +68,7 @@ def test_arrays_that_lie_transposed(turned: str) -> None:
     check(in_tensor_memory(compiled(of, *given)), given, exact(*arrays, 72))
 
 
-@pytest.mark.parametrize("width", [16, 64, 128])
-@pytest.mark.parametrize("function", [attention, causal])
+@pytest.mark.parametrize(("function", "width"), alternating((attention, causal), (16, 64, 128)))
 def test_machine_code_has_nothing_spilled(function: Callable[..., Any], width: int) -> None:
     heads = tw.ShapeDtype((2, 8, 1024, width), tw.bf16)
     counts = check_clean(in_tensor_memory(compiled(function, heads, heads, heads)))

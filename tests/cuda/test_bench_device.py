@@ -15,6 +15,7 @@ from msgspec import structs
 import tilewright as tw
 from tests.cuda.fake_driver import A100, H200, FakeDriver
 from tests.cuda.running import X, two_kernels
+from tests.sampling import sampled
 from tilewright.cli import bench, bench_device, bench_device_peers, bench_worker, main
 from tilewright.cli.bench_suites import load_cases
 from tilewright.cli.bench_suites.case import Case, DeviceCase, picked
@@ -56,7 +57,7 @@ def measured(case: Case, **changes: Any) -> dict[str, Any]:
 # ---- cases ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("suite", "name"), QUICK, ids=lambda value: value)
+@pytest.mark.parametrize(("suite", "name"), sampled(QUICK, 2), ids=lambda value: value)
 def test_tiny_cases_agree_with_their_references(driver: FakeDriver, suite: str, name: str) -> None:
     (case,) = (case for case in load_cases(suite, True, on_device=True) if case.name == name)
     assert isinstance(case, DeviceCase)

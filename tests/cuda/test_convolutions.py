@@ -13,6 +13,7 @@ import pytest
 
 import tilewright as tw
 from tests.cuda.chips import KINDS, built, by_definition, emulated
+from tests.sampling import sampled
 from tilewright import dtypes
 from tilewright.cli.bench_suites.cuda_static import figures
 
@@ -83,7 +84,7 @@ def compiled(case: Case, chip: str, *arrays: Any) -> Any:
     return built(tw.jit(case.program).lower(*arrays), f"cuda:{chip}")
 
 
-@pytest.mark.parametrize(("name", "chip"), ON_CHIPS, ids=str)
+@pytest.mark.parametrize(("name", "chip"), sampled(ON_CHIPS, 2), ids=str)
 def test_emulated_code_agrees_with_numpy(name: str, chip: str) -> None:
     case = CASES[name]
     x, w = case.arrays(tw.bf16)

@@ -13,6 +13,7 @@ import tilewright as tw
 from tests.cuda.chips import built, by_definition, emulated
 from tests.cuda.test_convolutions import CASES as ROW_BY_ROW
 from tests.cuda.test_convolutions import Case, compiled
+from tests.sampling import sampled
 from tilewright.passes import array_convolve_by_products
 from tilewright.passes.array_convolve_by_products import ArrayConvolveByProductsPass
 from tilewright.targets.cuda.target import CudaProgram
@@ -50,7 +51,8 @@ def said(program: CudaProgram) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("name", "chip"), [(name, chip) for name in CASES for chip in CHIPS if chip == "sm_90a" or name in ON_BOTH]
+    ("name", "chip"),
+    sampled([(name, chip) for name in CASES for chip in CHIPS if chip == "sm_90a" or name in ON_BOTH], 2),
 )
 def test_products_agree_with_numpy(always: None, name: str, chip: str) -> None:
     case = CASES[name]

@@ -9,6 +9,7 @@ import pytest
 
 import tilewright as tw
 from tests.cuda.chips import KINDS, built, emulated
+from tests.sampling import alternating
 from tilewright import dtypes
 from tilewright.cli.bench_suites.cuda_static import figures
 from tilewright.dtypes import DType
@@ -79,9 +80,7 @@ def test_each_operation_rounds_once(chip: str, dtype: DType) -> None:
         same(ours, reference)
 
 
-@pytest.mark.parametrize("chip", MULTIPLYING)
-@pytest.mark.parametrize("right", [E4M3, E5M2], ids=repr)
-@pytest.mark.parametrize("left", [E4M3, E5M2], ids=repr)
+@pytest.mark.parametrize(("chip", "left", "right"), alternating(MULTIPLYING, (E4M3, E5M2), (E4M3, E5M2)), ids=str)
 def test_products(chip: str, left: DType, right: DType) -> None:
     """Of odd shapes through registers, and of rows that are copied ahead."""
     for (rows, depth, columns), is_turned in (((21, 39, 13), False), ((24, 80, 24), True)):

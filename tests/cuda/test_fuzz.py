@@ -8,8 +8,9 @@ from tests.cuda.chips import KINDS
 from tests.fuzz.check import Outcome
 from tests.fuzz.tile_steps import generate
 from tests.fuzz.tiles import check
+from tests.sampling import count
 
-KERNELS = 5
+KERNELS = count(3, 20)
 
 
 def tried(seed: int, chip: str) -> Outcome | None:

@@ -18,6 +18,7 @@ from tests.ptx import descriptors
 from tests.ptx.emulator import run
 from tests.ptx.errors import BarrierMisuse, Deadlock, RegisterRace, SharedRace, TensorMemoryFault
 from tests.ptx.tensor_maps import TensorMap
+from tests.sampling import alternating
 from tilewright import dtypes
 from tilewright.errors import CompilerBug
 from tilewright.layout import Layout, row_major
@@ -60,9 +61,15 @@ def tensor_map(array: np.ndarray, columns: int, box: tuple[int, int], swizzle: i
     return TensorMap(array, box, swizzle, dims=(columns, array.shape[0]), strides=(array.strides[0],))
 
 
-@pytest.mark.parametrize("name", KERNELS)
-@pytest.mark.parametrize("right_major", ["k", "mn"])
-@pytest.mark.parametrize(("rows", "columns", "depth"), [(128, 128, 64), (200, 131, 5 * 64 - 13), (70, 300, 7 * 64)])
+@pytest.mark.parametrize(
+    ("name", "right_major", "rows", "columns", "depth"),
+    [
+        (name, major, *sizes)
+        for name, major, sizes in alternating(
+            KERNELS, ("k", "mn"), ((128, 128, 64), (200, 131, 5 * 64 - 13), (70, 300, 7 * 64))
+        )
+    ],
+)
 def test_products_agree_with_numpy(name: str, right_major: str, rows: int, columns: int, depth: int) -> None:
     generator = np.random.default_rng(0)
     a, b = (generator.integers(-4, 5, shape).astype(ml_dtypes.bfloat16) for shape in ((rows, depth), (depth, columns)))

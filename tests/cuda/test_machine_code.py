@@ -8,7 +8,7 @@ import pytest
 
 import tilewright as tw
 from tests.cuda.chips import CHIPS, KINDS, built
-from tests.sampling import ALL
+from tests.sampling import ALL, sampled
 from tilewright.cli.bench_suites.cuda_static import subroutines
 from tilewright.targets.cuda.toolchain import instructions_of
 
@@ -83,14 +83,16 @@ MULTIPLIED = [
 ]
 
 
-@pytest.mark.parametrize(("function", "chip", "dtype"), STREAMED, ids=lambda each: getattr(each, "__name__", each))
+@pytest.mark.parametrize(
+    ("function", "chip", "dtype"), sampled(STREAMED, 3), ids=lambda each: getattr(each, "__name__", each)
+)
 def test_streaming_kernels_are_clean(function: Any, chip: str, dtype: str) -> None:
     counts = check_clean(compiled(function, chip, tw.ShapeDtype((256, 1024), getattr(tw, dtype))))
     assert counts["LDG"] >= 1
     assert counts["STG"] >= 1
 
 
-@pytest.mark.parametrize(("chip", "dtype"), MULTIPLIED)
+@pytest.mark.parametrize(("chip", "dtype"), sampled(MULTIPLIED, 2))
 def test_products_take_the_instruction_of_their_type(chip: str, dtype: str) -> None:
     square = tw.ShapeDtype((512, 512), getattr(tw, dtype))
     counts = check_clean(compiled(product, chip, square, square))

@@ -15,6 +15,7 @@ from tests.cuda.test_pipeline import executed, operands, product
 from tests.cuda.test_warpgroups import Make
 from tests.passes.pass_support import parse
 from tests.ptx.emulator import run
+from tests.sampling import alternating
 from tilewright.dialects import tile
 from tilewright.layout import Layout
 from tilewright.layout.catalogue import mma_accumulator
@@ -36,8 +37,11 @@ def stores(counts: Any) -> tuple[int, int]:
     return tuple(sum(n for name, n in opcodes if name.startswith(what)) for what in ("stmatrix", "st.shared"))  # type: ignore[return-value]
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "f16"])
-@pytest.mark.parametrize("shape", [(64, 32, 32, 1, 2), (128, 64, 64, 2, 2), (64, 16, 32, 1, 3)])
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    alternating(((64, 32, 32, 1, 2), (128, 64, 64, 2, 2), (64, 16, 32, 1, 3)), ("bf16", "f16")),
+    ids=str,
+)
 def test_results_of_warpgroups(by_warpgroups: Make, dtype: str, shape: tuple[int, ...]) -> None:
     a, b, exact = operands("nn", dtype, 200, 136, 136)
     program = by_warpgroups(shape, product("nn", dtype), a, b)

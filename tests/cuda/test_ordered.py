@@ -9,6 +9,7 @@ import pytest
 
 from tests.cuda.chips import KINDS, emulated
 from tests.programs import Program
+from tests.sampling import alternating
 from tilewright import dtypes
 from tilewright.errors import UnsupportedOnTargetError
 from tilewright.frontend.build import build_module
@@ -47,8 +48,7 @@ FLOATS, INTEGERS = ("f32", "f64", "bf16", "f16"), ("i32", "i64", "u8")
 SCANS = [(fn, dtype) for fn in ACCUMULATED for dtype in (*FLOATS, *INTEGERS) if fn != "multiply" or dtype in INTEGERS]
 
 
-@pytest.mark.parametrize("chip", KINDS)
-@pytest.mark.parametrize(("fn", "dtype"), SCANS)
+@pytest.mark.parametrize(("fn", "dtype", "chip"), [(*scan, chip) for scan, chip in alternating(SCANS, KINDS)])
 def test_every_function_and_type(fn: str, dtype: str, chip: str) -> None:
     kind = getattr(dtypes, dtype)
     p = Program()

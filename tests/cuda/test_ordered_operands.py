@@ -12,6 +12,7 @@ import pytest
 import tilewright as tw
 from tests.cuda.chips import KINDS, built, by_definition, emulated
 from tests.cuda.test_pipeline import executed
+from tests.sampling import alternating
 from tilewright import dtypes
 from tilewright.cost import warp_products
 from tilewright.cost.warp_products import WarpProduct, warp_product_seconds, warp_schedule
@@ -75,8 +76,7 @@ def test_small_products_take_their_operands_as_they_lie(chip: str, order: str, t
 
 
 @pytest.mark.usefixtures("always")
-@pytest.mark.parametrize("chip", KINDS)
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(("chip", "order"), alternating(KINDS, ORDERS))
 def test_products_of_operands_that_are_laid_out(chip: str, order: str) -> None:
     types = "i8" if order in ("nn", "tt") or chip == "sm_80" else "mixed"
     for name in SIZES if order == "tn" else ("odd",):

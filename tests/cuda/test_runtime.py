@@ -18,6 +18,7 @@ from tests.cuda.fake_driver import LEGACY, FakeDriver, Misuse
 from tests.cuda.running import CHIP, Foreign, X, compiled, two_kernels, unassembled
 from tests.numerics.test_phases import close, expected_of
 from tests.programs import PROGRAMS
+from tests.sampling import sampled
 from tilewright import events
 from tilewright.errors import ArgumentError, UnsupportedOnTargetError
 from tilewright.frontend.compile import compile_graph
@@ -37,7 +38,7 @@ QUICK = [make for make in SUPPORTED if make.__name__ not in LONG]
 # ---- programs -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("make", SUPPORTED, ids=lambda make: make.__name__)
+@pytest.mark.parametrize("make", sampled(SUPPORTED, 2), ids=lambda make: make.__name__)
 def test_programs_agree_with_numpy_however_often_they_are_called(make: Callable[..., Any], driver: FakeDriver) -> None:
     """The second call captures what it does into a graph, the third launches that."""
     program, arrays, expected = expected_of(make)

@@ -18,7 +18,7 @@ from tests.fuzz.shrink import shrink
 from tests.sampling import count
 from tilewright import dtypes
 
-CHUNKS, PROGRAMS_PER_CHUNK = 5, count(10, 40)
+CHUNKS, PROGRAMS_PER_CHUNK = 5, count(7, 40)
 FIRST_SEED = first_seed()
 
 
