@@ -266,7 +266,7 @@ def judge(subject: Subject, mutant: Mutant, expected: Sequence[Tensor], seeds: S
 
 
 def verdicts(subject: Subject, seeds: Sequence[int], every: int = 1) -> Iterator[Verdict]:
-    """Those of each `every`-th mutant of a kernel; of all where `TW_TEST_ALL` is set.
+    """The verdicts on every `every`-th mutant of a kernel; on all mutants if `TW_TEST_ALL` is set.
 
     Raises:
         AssertionError: the kernel itself does not give the same for all seeds.

@@ -12,22 +12,28 @@ import pytest
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
+# A thread imports the module `takes_time` from the folder of the first argument, and the process forks meanwhile.
 FORKS = """
     import os, signal, sys, threading, time
-    import tilewright
+    import tilewright, tilewright.locks
     sys.path.insert(0, sys.argv[1])
+    forked = threading.Event()
 
     def first_import():
         import takes_time
 
+    def child_of_fork():
+        signal.alarm(20)
+        {child}
+
+    {before}
     thread = threading.Thread(target=first_import)
     thread.start()
     time.sleep(0.1)
     child = os.fork()
     if child == 0:
-        signal.alarm(20)
-        import takes_time
-        os._exit(takes_time.value)
+        os._exit(child_of_fork())
+    forked.set()
     thread.join()
     sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
@@ -56,7 +62,8 @@ def _exit_code(script: str, argument: str) -> int:
 
 def test_a_child_imports_what_another_thread_was_importing(tmp_path: Path) -> None:
     (tmp_path / "takes_time.py").write_text("import time\ntime.sleep(0.4)\nvalue = 7\n")
-    assert _exit_code(FORKS, str(tmp_path)) == 7
+    script = FORKS.format(before="", child="import takes_time; return takes_time.value")
+    assert _exit_code(script, str(tmp_path)) == 7
 
 
 @pytest.mark.parametrize("delay", ["0.05", "0.4"])
@@ -67,24 +74,5 @@ def test_a_child_of_a_process_whose_first_call_is_under_way(delay: str) -> None:
 def test_a_fork_does_not_wait_for_ever(tmp_path: Path) -> None:
     """The thread that forks may be what the import waits for."""
     (tmp_path / "takes_time.py").write_text("import __main__\n__main__.forked.wait()\nvalue = 7\n")
-    script = """
-        import os, sys, threading, time
-        import tilewright, tilewright.locks
-        tilewright.locks._IMPORTS_PATIENCE_S = 0.3
-        sys.path.insert(0, sys.argv[1])
-        forked = threading.Event()
-
-        def first_import():
-            import takes_time
-
-        thread = threading.Thread(target=first_import)
-        thread.start()
-        time.sleep(0.1)
-        child = os.fork()
-        if child == 0:
-            os._exit(7)
-        forked.set()
-        thread.join()
-        sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-    """
+    script = FORKS.format(before="tilewright.locks._IMPORTS_PATIENCE_S = 0.3", child="return 7")
     assert _exit_code(script, str(tmp_path)) == 7

@@ -45,9 +45,10 @@ def evaluate_map(map: AffineMap, shape: Sequence[int], symbols: Sequence[Any]) -
     return [np.broadcast_to(_evaluate(e, grids, lanes), tuple(shape)) for e in map.results]
 
 
-def _evaluate(expression: AffineExpr, dims: Sequence[Tensor], symbols: Sequence[Tensor]) -> Tensor:
+def _evaluate(expression: AffineExpr, dims: Sequence[Any], symbols: Sequence[Any]) -> Any:
+    """The value of an affine expression: arrays of 64-bit integers, or Python integers where its operands are."""
     if isinstance(expression, AffineConstantExpr):
-        return np.asarray(expression.value, np.int64)
+        return expression.value
     if isinstance(expression, AffineBinaryOpExpr):
         left, right = _evaluate(expression.lhs, dims, symbols), _evaluate(expression.rhs, dims, symbols)
         match expression.kind:
@@ -67,28 +68,9 @@ def _evaluate(expression: AffineExpr, dims: Sequence[Tensor], symbols: Sequence[
 
 
 def evaluate_number(map: AffineMap, symbols: Sequence[Any]) -> int:
-    """The only result of a map without dims, as a Python number: loops ask for it at each operation."""
+    """The only result of a map without dims, as a Python integer: loops ask for it at each operation."""
     (expression,) = map.results
-    return _evaluate_number(expression, symbols)
-
-
-def _evaluate_number(expression: AffineExpr, symbols: Sequence[Any]) -> int:
-    if isinstance(expression, AffineConstantExpr):
-        return expression.value
-    if isinstance(expression, AffineBinaryOpExpr):
-        left, right = _evaluate_number(expression.lhs, symbols), _evaluate_number(expression.rhs, symbols)
-        match expression.kind:
-            case AffineBinaryOpKind.Add:
-                return left + right
-            case AffineBinaryOpKind.Mul:
-                return left * right
-            case AffineBinaryOpKind.FloorDiv:
-                return left // right
-            case AffineBinaryOpKind.Mod:
-                return left % right
-            case _:
-                return -(-left // right)
-    return int(symbols[expression.position])  # type: ignore[attr-defined]  the only kind left
+    return int(_evaluate(expression, (), [int(symbol) for symbol in symbols]))
 
 
 def inside_array(coordinates: Sequence[Tensor], shape: Sequence[int], lanes: Sequence[int]) -> Tensor:

@@ -369,7 +369,7 @@ class RangedGraph:
 
 @contextlib.contextmanager
 def _unlogged() -> Generator[None]:
-    """Keep what torch refuses out of its log, for this thread: nobody called the graph at the sizes that are tried."""
+    """Suppress torch's error log on this thread while a graph is traced at trial sizes, which no caller asked for."""
     logger, thread = logging.getLogger("torch._subclasses.fake_tensor"), threading.get_ident()
 
     def is_of_others(record: logging.LogRecord) -> bool:
