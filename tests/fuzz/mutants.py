@@ -118,12 +118,12 @@ MUTANTS: tuple[Mutant, ...] = (
     _pull(
         "window padding holds zero",
         "_pull_window_reduce",
-        "b.full(identity(type.dtype), type.dtype)",
+        "b.full(_identity(op), type.dtype)",
         "b.full(0, type.dtype)",
     ),
     _pull(
         "last chunk of a long row dropped",
-        "_pull_reduce",
+        "_reductions",
         "-(-sizes[d] // extents[d])",
         "sizes[d] // extents[d]",
     ),

@@ -120,6 +120,27 @@ def test_the_tail_of_a_reduction_in_chunks_holds_the_identity(fn: str, identity:
     np.testing.assert_allclose(run(unit, [x])[0], reference, rtol=1e-4)
 
 
+def test_reductions_that_do_not_need_each_other_share_their_loop() -> None:
+    def program(p: Program) -> list[Value]:
+        x = p.array(3, 40000)
+        highest = p.reduce(x, "maximum", (1,))
+        distance = p.map("subtract", x, p.broadcast(highest, (3, 40000), (0,)))
+        squares = p.map("square", distance)
+        return [p.reduce(distance, "add", (1,)), p.reduce(squares, "maximum", (1,))]
+
+    with schedules_given(Given(reductions={(3, 40000): (1, 13334)})):
+        unit = lowered(program)
+    (kernel,) = (op for op in unit.module.walk() if isinstance(op, tile.KernelOp))
+    loops = [op for op in kernel.walk() if isinstance(op, tile.ForOp)]
+    assert [len(loop.results) for loop in loops] == [1, 2]
+    (x,) = inputs = random_inputs(unit)
+    sums, squares = run(unit, inputs)
+    wide = np.asarray(x, np.float64)
+    distance = wide - wide.max(1, keepdims=True)
+    np.testing.assert_allclose(sums, distance.sum(1), rtol=1e-5)
+    np.testing.assert_allclose(squares, (distance**2).max(1), rtol=1e-5)
+
+
 def test_a_reduction_that_fits_a_tile_needs_no_loop_and_no_padding() -> None:
     expect(
         lowered(lambda p: [p.reduce(p.array(7, 33), "maximum", (1,))]),

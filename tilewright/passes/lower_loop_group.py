@@ -144,9 +144,8 @@ def lower_loop_group(
     row = tuple(at[d] for d in plan.kept)
     space, axes = group_space(group)
     builder.reduced[(space, axes)] = {d - plan.in_parts: extent for d, extent in plan.reduced.items()}
-    for op in group.body.block.ops:
-        if isinstance(op, array.ReduceOp) and array_type(op.operands[0]).shape == space:
-            builder.pull(op.results[0], row)
+    for independent in _reductions_in_order(group, space):
+        builder.pull_reductions(independent, row)
     roots = list(zip(array.yielded(group.body.block), outputs, strict=True))
     row_shape = tuple(plan.space[d] for d in plan.kept)
     full = [(v, ref) for v, ref in roots if array_type(v).shape == plan.space and not plan.in_parts]
@@ -156,6 +155,20 @@ def lower_loop_group(
             builder.store(builder.pull(value, coordinates), ref, coordinates)
     if full:
         _store_full(plan, builder, at, full)
+
+
+def _reductions_in_order(group: array.FusedOp, space: tuple[int, ...]) -> list[list[array.ReduceOp]]:
+    """The reductions of a group's full shape: those that need no other one first, then those that need these, ..."""
+    depths: dict[SSAValue, int] = {}
+    found: dict[int, list[array.ReduceOp]] = {}
+    for op in group.body.block.ops:
+        depth = max((depths.get(operand, 0) for operand in op.operands), default=0)
+        if isinstance(op, array.ReduceOp):
+            if array_type(op.operands[0]).shape == space:
+                found.setdefault(depth, []).append(op)
+            depth += 1
+        depths.update(dict.fromkeys(op.results, depth))
+    return [found[depth] for depth in sorted(found)]
 
 
 def _position(axis: Axis, counter: SSAValue, extent: int, size: int) -> Linear:

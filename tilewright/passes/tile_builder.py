@@ -9,200 +9,46 @@ tile, so a softmax loads, exponentiates and sums each row once.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 
-from xdsl.dialects.builtin import AffineMapAttr, IndexType, LocationAttr, UnknownLoc
-from xdsl.ir import Attribute, Block, BlockArgument, Operation, Region, SSAValue
-from xdsl.ir.affine import AffineMap
+from xdsl.dialects.builtin import LocationAttr, UnknownLoc
+from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
 from tilewright import dtypes, ops
 from tilewright.cost.reductions import nested_extents
 from tilewright.dialects import array, tile
-from tilewright.dialects.base import array_type, tensor
+from tilewright.dialects.base import array_type
 from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug
 from tilewright.ops import LONGEST_CHAIN, SUM_BLOCK
-from tilewright.passes.indexing import Axis, Coordinates, Linear, MapBuilder, Tile, axes_of, ordered
+from tilewright.passes.indexing import Axis, Coordinates, Linear, Tile, axes_of, ordered
+from tilewright.passes.tile_emitter import TileEmitter
 from tilewright.primitives import ArrayType
 
 REDUCED_ORDER = 1000.0
 
 
-class TileBuilder:
-    """Appends tile operations to a block. `refs` maps group inputs to kernel refs; `reduced` has the tile extents along
-    the reduced dimensions of reductions, by shape and dimensions, where they have been chosen. `sums_in_blocks`: loops
-    over terms of a float sum are nested, with a partial sum for each block of trips."""
+class TileBuilder(TileEmitter):
+    """`refs` maps group inputs to kernel refs; `reduced` has the tile extents along the reduced dimensions of
+    reductions, by shape and dimensions, where they have been chosen. `sums_in_blocks`: loops over terms of a float sum
+    are nested, with a partial sum for each block of trips."""
 
     def __init__(self, block: Block, refs: Mapping[SSAValue, SSAValue], *, sums_in_blocks: bool = True) -> None:
-        self.block = block
+        super().__init__(block)
         self.refs = refs
         self.sums_in_blocks = sums_in_blocks
         self.reduced: dict[tuple[tuple[int, ...], tuple[int, ...]], dict[int, int]] = {}
         self._memo: list[dict[tuple[SSAValue, Coordinates], Tile]] = [{}]
         self._reduce_axes: dict[tuple[tuple[int, ...], int, int], Axis] = {}
 
-    # ---- emission -----------------------------------------------------------------------------------------------
-
-    def new(self, cls: Any, operands: Sequence[SSAValue], attributes: Mapping[str, Any], type: ArrayType) -> SSAValue:
-        """Append an operation with one result."""
-        op = cls.make(operands, attributes, [tensor(type)])
-        self.block.add_op(op)
-        return op.results[0]
-
-    def map(self, fn: str, *operands: Tile) -> Tile:
-        """Apply a scalar function, broadcasting operands to the union of their axes."""
-        axes = ordered(axis for o in operands for axis in o.axes)
-        values = [self.expand(o, axes) for o in operands]
-        types = [array_type(v) for v in values]
-        result = ArrayType(types[0].shape, ops.FUNCTIONS[fn].result_type([t.dtype for t in types]))
-        return Tile(self.new(tile.MapOp, values, {"fn": fn}, result), axes)
-
-    def expand(self, operand: Tile, axes: tuple[Axis, ...]) -> SSAValue:
-        """The operand broadcast to `axes`, a superset of its own."""
-        if operand.axes == axes:
-            return operand.value
-        positions = tuple(axes.index(axis) for axis in operand.axes)
-        type = ArrayType(tuple(a.extent for a in axes), array_type(operand.value).dtype)
-        return self.new(tile.BroadcastOp, [operand.value], {"axes": positions}, type)
-
-    def cast(self, operand: Tile, dtype: DType) -> Tile:
-        type = array_type(operand.value)
-        if type.dtype == dtype:
-            return operand
-        return Tile(self.new(tile.CastOp, [operand.value], {}, ArrayType(type.shape, dtype)), operand.axes)
-
-    def full(self, value: float | int | bool, dtype: DType, axes: tuple[Axis, ...] = ()) -> Tile:
-        plain: float | int = float(value) if dtype.is_float else int(value)
-        type = ArrayType(tuple(a.extent for a in axes), dtype)
-        return Tile(self.new(tile.FullOp, [], {"value": plain}, type), axes)
-
-    def position(self, linear: Linear) -> Tile:
-        """The value of a coordinate at each lane, as i64."""
-        axes = ordered(linear.axes)
-        builder = MapBuilder(axes)
-        map = builder.map((linear,))
-        type = ArrayType(tuple(a.extent for a in axes), dtypes.i64)
-        symbols = self._symbols(builder, axes)
-        return Tile(self.new(tile.IotaOp, symbols, {"map": AffineMapAttr(map)}, type), axes)
-
-    def _symbols(self, builder: MapBuilder, axes: tuple[Axis, ...]) -> list[SSAValue]:
-        return [self.expand(s, axes) if isinstance(s, Tile) else s for s in builder.symbols]
-
-    def load(self, ref: SSAValue, coordinates: Coordinates, fill: float | int | None = None) -> Tile:
-        axes = axes_of(coordinates)
-        builder = MapBuilder(axes)
-        attributes: dict[str, Any] = {"map": AffineMapAttr(builder.map(coordinates))}
-        if fill is not None:
-            attributes["fill"] = fill
-        type = ArrayType(tuple(a.extent for a in axes), tile.ref_type(ref).dtype)
-        symbols = self._symbols(builder, axes)
-        return Tile(self.new(tile.LoadOp, [ref, *symbols], attributes, type), axes)
-
-    def store(self, value: Tile, ref: SSAValue, coordinates: Coordinates) -> None:
-        axes = ordered((*value.axes, *axes_of(coordinates)))
-        builder = MapBuilder(axes)
-        attributes = {"map": AffineMapAttr(builder.map(coordinates))}
-        stored = self.expand(value, axes)
-        self.block.add_op(tile.StoreOp.make([stored, ref, *self._symbols(builder, axes)], attributes, []))
-
-    def fill_padding(self, operand: Tile, position: Linear, limit: int, value: float | int | bool) -> Tile:
-        """`value` where `position >= limit`."""
-        axes = ordered((*operand.axes, *position.axes))
-        source = self.expand(operand, axes)
-        builder = MapBuilder(axes)
-        type = array_type(source)
-        plain: float | int = float(value) if type.dtype.is_float else int(value)
-        attributes = {"map": AffineMapAttr(builder.map((position,))), "limit": limit, "value": plain}
-        symbols = self._symbols(builder, axes)
-        return Tile(self.new(tile.FillPaddingOp, [source, *symbols], attributes, type), axes)
-
-    def reduce(self, operand: Tile, fn: str, axes: Sequence[Axis]) -> Tile:
-        """Reduce over tile axes."""
-        kept = tuple(a for a in operand.axes if a not in axes)
-        positions = tuple(i for i, a in enumerate(operand.axes) if a in axes)
-        type = ArrayType(tuple(a.extent for a in kept), array_type(operand.value).dtype)
-        return Tile(self.new(tile.ReduceOp, [operand.value], {"fn": fn, "axes": positions}, type), kept)
-
-    def dot(self, left: Tile, right: Tile, accumulator: Tile, axes: tuple[Axis, Axis, Axis], atom: str = "") -> Tile:
-        """`accumulator + left @ right` over axes (row, column, depth), by the `atom` of that name."""
-        row, column, depth = axes
-        left_value = self.arranged(left, (row, depth))
-        right_value = self.arranged(right, (depth, column))
-        acc = self.arranged(accumulator, (row, column))
-        op = tile.DotOp.make([left_value, right_value, acc], {"atom": atom} if atom else {}, [acc.type])
-        self.block.add_op(op)
-        return Tile(op.results[0], (row, column))
-
-    def arranged(self, operand: Tile, axes: tuple[Axis, ...]) -> SSAValue:
-        """The operand with its dimensions in the given order (which need not be increasing), missing axes repeated."""
-        full = ordered((*operand.axes, *axes))
-        value = self.expand(operand, full)
-        if full == axes:
-            return value
-        permutation = tuple(full.index(a) for a in axes)
-        type = ArrayType(tuple(a.extent for a in axes), array_type(value).dtype)
-        return self.new(tile.TransposeOp, [value], {"permutation": permutation}, type)
-
-    def drop(self, operand: Tile, axes: Sequence[Axis]) -> Tile:
-        """The operand without the given axes, which have extent 1."""
-        if not axes:
-            return operand
-        kept = tuple(a for a in operand.axes if a not in axes)
-        type = ArrayType(tuple(a.extent for a in kept), array_type(operand.value).dtype)
-        return Tile(self.new(tile.ReshapeOp, [operand.value], {}, type), kept)
-
-    def loop(
-        self,
-        trips: int,
-        carried: Sequence[Tile],
-        body: Callable[[SSAValue, list[Tile]], Sequence[Tile]],
-        end: tuple[Linear, int] | None = None,
-    ) -> list[Tile]:
-        """A sequential loop; `body(counter, tiles)` gives the next tiles, over the same axes. With `end`, a position
-        and a step, it ends before the first trip that starts at the position or beyond it."""
-        types: list[Attribute] = [t.value.type for t in carried]
-        block = Block(arg_types=[IndexType(), *types])
-        outer = self.block
-        self.block = block
+    @contextmanager
+    def within(self, block: Block) -> Generator[None]:
+        """Append to the block of a region, whose tiles are not those outside."""
         self._memo.append({})
-        inside = [Tile(arg, t.axes) for arg, t in zip(block.args[1:], carried, strict=True)]
-        results = body(block.args[0], inside)
-        values = [self.expand(r, t.axes) for r, t in zip(results, carried, strict=True)]
-        block.add_op(tile.YieldOp.make(values, {}, []))
+        with super().within(block):
+            yield
         self._memo.pop()
-        self.block = outer
-        attributes: dict[str, Any] = {"trips": trips}
-        symbols: list[SSAValue] = []
-        if end is not None:
-            position, step = end
-            builder = MapBuilder(())
-            start = builder.expression(position)
-            trip = start if step == 1 else (start + (step - 1)) // step
-            symbols = self._symbols(builder, ())
-            attributes["end"] = AffineMapAttr(AffineMap(0, len(symbols), (trip,)))
-        op = tile.ForOp.make([*symbols, *(t.value for t in carried)], attributes, types, [Region(block)])
-        self.block.add_op(op)
-        return [Tile(r, t.axes) for r, t in zip(op.results, carried, strict=True)]
-
-    def branch(self, likely: Tile, then: Callable[[], Tile], otherwise: Callable[[], Tile]) -> Tile:
-        """What one of two bodies gives, by a bool that is nearly always true; both over the same axes."""
-        results: list[Tile] = []
-        regions: list[Region] = []
-        outer = self.block
-        for body in (then, otherwise):
-            self.block = Block()
-            self._memo.append({})
-            results.append(body())
-            self.block.add_op(tile.YieldOp.make([results[-1].value], {}, []))
-            self._memo.pop()
-            regions.append(Region(self.block))
-        self.block = outer
-        op = tile.IfOp.make([likely.value], {"likely": True}, [results[0].value.type], regions)
-        self.block.add_op(op)
-        return Tile(op.results[0], results[0].axes)
-
-    # ---- pulling ------------------------------------------------------------------------------------------------
 
     def define(self, value: SSAValue, coordinates: Coordinates, result: Tile) -> None:
         """State what the tile of `value` at `coordinates` is."""
@@ -218,16 +64,29 @@ class TileBuilder:
         self._memo[-1][key] = result
         return result
 
+    def pull_reductions(self, group: Sequence[array.ReduceOp], coordinates: Coordinates) -> None:
+        """Pull reductions over the same dimensions of arrays of one shape, in parts of the same length if any, none of
+        which depends on another: all read their operands in one loop."""
+        first = self._next_op()
+        for op, result in zip(group, _reductions(self, group, coordinates), strict=True):
+            self.define(op.results[0], coordinates, result)
+        locate(first(), group[0].location)
+
     def _pull(self, value: SSAValue, coordinates: Coordinates) -> Tile:
         if value in self.refs:
             return self.load(self.refs[value], coordinates)
         op = value.owner
         if not isinstance(op, array.ArrayOp):
             raise CompilerBug(f"{value} is neither an input nor computed in its group")
-        block, last = self.block, self.block.last_op
+        first = self._next_op()
         result = _PULL[op.primitive](self, op, coordinates)
-        locate(block.first_op if last is None else last.next_op, op.location)
+        locate(first(), op.location)
         return result
+
+    def _next_op(self) -> Callable[[], Operation | None]:
+        """Gives, once it is there, the operation that is appended next."""
+        block, last = self.block, self.block.last_op
+        return lambda: block.first_op if last is None else last.next_op
 
     def reduce_axis(self, shape: tuple[int, ...], dim: int, extent: int, used: Sequence[Axis]) -> Axis:
         """The axis for a reduced dimension: the same one for equal shapes, so that equal pulls are shared."""
@@ -478,96 +337,121 @@ def _values(term: Axis | SSAValue | Tile) -> int | None:
 
 
 def _pull_reduce(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
-    a = op.attributes_of()
-    (operand,) = op.operands
-    shape, dtype = array_type(operand).shape, array_type(operand).dtype
-    identity = ops.FUNCTIONS[a["fn"]].identity
-    if identity is None:
-        raise CompilerBug(f"`{a['fn']}` does not reduce")
-    reduced: tuple[int, ...] = a["axes"]
+    return _reductions(b, [op], at)[0]
+
+
+def _reductions(b: TileBuilder, group: Sequence[array.ArrayOp], at: Coordinates) -> list[Tile]:
+    """The tiles of reductions that share their loops, as `pull_reductions` has them."""
+    reduced: tuple[int, ...] = group[0].attributes_of()["axes"]
+    shape = array_type(group[0].operands[0]).shape
     if any(shape[d] == 0 for d in reduced):
-        return b.full(identity(dtype), dtype)
-    part: int | None = a.get("part")
-    divided: int | None = a.get("part_axis")
+        return [b.full(_identity(op), array_type(op.results[0]).dtype) for op in group]
+    part: int | None = group[0].attributes_of().get("part")
+    divided: int | None = group[0].attributes_of().get("part_axis")
     sizes = tuple(part if part is not None and d == divided else n for d, n in enumerate(shape))
     extents = b.reduced.get((shape, reduced)) or nested_extents(sizes, reduced)
     used = axes_of(at)
     axes = {d: b.reduce_axis(shape, d, extents[d], used) for d in reduced}
 
-    def chunk(counters: Mapping[int, Linear]) -> Tile:
+    def chunk(op: array.ArrayOp, counters: Mapping[int, Linear]) -> Tile:
         kept = iter(at if part is None else at[1:])
         # Within a part, and within the array.
         local = {d: Linear.of(axes[d]) + (counters[d] * extents[d] if d in counters else 0) for d in axes}
         inner = tuple(local[d] if d in axes else next(kept) for d in range(len(shape)))
         if part is not None:
             inner = tuple(c + at[0] * part if d == divided else c for d, c in enumerate(inner))
-        terms = b.cast(b.pull(operand, inner), dtype.compute)
+        terms = b.cast(b.pull(op.operands[0], inner), _summed_type(op))
         every = ordered((*terms.axes, *axes.values()))
         terms = Tile(b.expand(terms, every), every)
         for d in axes:
             if d in counters and sizes[d] % extents[d]:
-                terms = b.fill_padding(terms, local[d], sizes[d], identity(dtype))
+                terms = b.fill_padding(terms, local[d], sizes[d], _identity(op))
             if shape[d] % sizes[d]:
-                terms = b.fill_padding(terms, inner[d], shape[d], identity(dtype))
-        return b.reduce(terms, a["fn"], list(axes.values()))
+                terms = b.fill_padding(terms, inner[d], shape[d], _identity(op))
+        return b.reduce(terms, op.attributes_of()["fn"], list(axes.values()))
 
-    looped: dict[int, int] = {d: -(-sizes[d] // extents[d]) for d in a["axes"] if extents[d] < sizes[d]}
-    if not looped:
-        return b.cast(chunk({}), dtype)
+    looped: dict[int, int] = {d: -(-sizes[d] // extents[d]) for d in reduced if extents[d] < sizes[d]}
     # The whole reduction's result depends on the kept coordinates alone: those of the operand bound its axes.
-    start = b.full(identity(dtype), dtype.compute, used)
-    return b.cast(_combine_trips(b, a["fn"], looped, start, chunk), dtype)
+    totals = _combine_trips(b, group, looped, used, chunk) if looped else [chunk(op, {}) for op in group]
+    return [b.cast(total, array_type(op.results[0]).dtype) for op, total in zip(group, totals, strict=True)]
+
+
+def _identity(op: array.ArrayOp) -> float | int | bool:
+    fn = op.attributes_of()["fn"]
+    identity = ops.FUNCTIONS[fn].identity
+    if identity is None:
+        raise CompilerBug(f"`{fn}` does not reduce")
+    return identity(array_type(op.operands[0]).dtype)
+
+
+def _summed_type(op: array.ArrayOp) -> DType:
+    """The type in which a reduction of an operand of its type is computed."""
+    return array_type(op.operands[0]).dtype.compute
+
+
+# The totals after a trip of a loop, by its number and the totals before.
+Trip = Callable[[Linear, Sequence[Tile]], Sequence[Tile]]
 
 
 def _combine_trips(
-    b: TileBuilder, fn: str, trips: Mapping[int, int], start: Tile, chunk: Callable[[Mapping[int, Linear]], Tile]
-) -> Tile:
-    """`start` combined with the chunks of all trips of nested loops, outermost first. Long float sums are cut: a loop
-    over blocks around the loop over the trips of a block, or a partial sum for each trip of an outer loop."""
-    in_blocks = b.sums_in_blocks and fn == "add" and array_type(start.value).dtype.is_float
+    b: TileBuilder,
+    group: Sequence[array.ArrayOp],
+    trips: Mapping[int, int],
+    kept: Sequence[Axis],
+    chunk: Callable[[array.ArrayOp, Mapping[int, Linear]], Tile],
+) -> list[Tile]:
+    """The chunks of all trips of nested loops combined, outermost first. Long float sums are cut: a loop over blocks
+    around the loop over the trips of a block, or a partial sum for each trip of an outer loop."""
+    in_blocks = b.sums_in_blocks and any(
+        op.attributes_of()["fn"] == "add" and _summed_type(op).is_float for op in group
+    )
     counters: dict[int, Linear] = {}
 
-    def nest(dims: Sequence[int], total: Tile) -> Tile:
+    def start() -> list[Tile]:
+        return [b.full(_identity(op), _summed_type(op), tuple(kept)) for op in group]
+
+    def combined(totals: Sequence[Tile], more: Sequence[Tile]) -> list[Tile]:
+        return [b.map(op.attributes_of()["fn"], *pair) for op, *pair in zip(group, totals, more, strict=True)]
+
+    def nest(dims: Sequence[int], totals: Sequence[Tile]) -> Sequence[Tile]:
         if not dims:
-            return b.map(fn, total, chunk(counters))
+            return combined(totals, [chunk(op, counters) for op in group])
         dim, *inner = dims
         inner_trips = math.prod(trips[d] for d in inner)
         apart = in_blocks and inner_trips > 1 and inner_trips * trips[dim] > LONGEST_CHAIN
 
-        def trip(counter: Linear, total: Tile) -> Tile:
+        def trip(counter: Linear, totals: Sequence[Tile]) -> Sequence[Tile]:
             counters[dim] = counter
-            if not apart:
-                return nest(inner, total)
-            return b.map(fn, total, nest(inner, b.full(0.0, array_type(start.value).dtype, start.axes)))
+            return combined(totals, nest(inner, start())) if apart else nest(inner, totals)
 
-        return _looped(b, trips[dim], total, trip, in_blocks)
+        return loop(trips[dim], totals, trip)
 
-    return nest(list(trips), start)
+    def loop(
+        count: int, totals: Sequence[Tile], trip: Callable[[Linear, Sequence[Tile]], Sequence[Tile]]
+    ) -> list[Tile]:
+        """A loop that adds to the totals, or, where that would be too many additions `in_blocks`, nested loops."""
+        blocks, counts = [0], [count]
+        while in_blocks and counts[-1] > LONGEST_CHAIN:
+            blocks.append(_block_of_trips(counts[-1]))
+            counts.append(-(-counts[-1] // blocks[-1]))
 
+        def level(number: int, first: Linear, totals: Sequence[Tile]) -> list[Tile]:
+            """The loop over the blocks of one level, of which those before `first` are done."""
+            outermost = number == len(blocks) - 1
+            most = counts[number] if outermost else blocks[number + 1]
+            end = None if outermost or counts[number] % most == 0 else (first * -1 + counts[number], 1)
 
-def _looped(b: TileBuilder, trips: int, start: Tile, trip: Callable[[Linear, Tile], Tile], in_blocks: bool) -> Tile:
-    """A loop that adds to one carried tile, or, where that would be too many additions `in_blocks`, nested loops."""
-    blocks, counts = [0], [trips]
-    while in_blocks and counts[-1] > LONGEST_CHAIN:
-        blocks.append(_block_of_trips(counts[-1]))
-        counts.append(-(-counts[-1] // blocks[-1]))
+            def body(counter: SSAValue, carried: list[Tile]) -> Sequence[Tile]:
+                position = first + Linear.of(counter)
+                if number == 0:
+                    return trip(position, carried)
+                return combined(carried, level(number - 1, position * blocks[number], start()))
 
-    def level(number: int, first: Linear, total: Tile) -> Tile:
-        """The loop over the blocks of one level, of which those before `first` are done."""
-        outermost = number == len(blocks) - 1
-        most = counts[number] if outermost else blocks[number + 1]
-        end = None if outermost or counts[number] % most == 0 else (first * -1 + counts[number], 1)
+            return b.loop(most, totals, body, end)
 
-        def body(counter: SSAValue, carried: list[Tile]) -> list[Tile]:
-            position = first + Linear.of(counter)
-            if number == 0:
-                return [trip(position, carried[0])]
-            zeros = b.full(0.0, array_type(start.value).dtype, start.axes)
-            return [b.map("add", carried[0], level(number - 1, position * blocks[number], zeros))]
+        return level(len(blocks) - 1, Linear(), totals)
 
-        return b.loop(most, [total], body, end)[0]
-
-    return level(len(blocks) - 1, Linear(), start)
+    return list(nest(list(trips), start()))
 
 
 def _block_of_trips(trips: int) -> int:
@@ -580,9 +464,6 @@ def _pull_window_reduce(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> T
     a = op.attributes_of()
     (operand,) = op.operands
     type = array_type(operand)
-    identity = ops.FUNCTIONS[a["fn"]].identity
-    if identity is None:
-        raise CompilerBug(f"`{a['fn']}` does not reduce")
     windowed = [d for d, w in enumerate(a["window"]) if w > 1]
     axes = {d: Axis(a["window"][d], REDUCED_ORDER + d, f"w{d}") for d in windowed}
     inner: list[Linear] = []
@@ -598,7 +479,7 @@ def _pull_window_reduce(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> T
             conditions.append(_compare(b, "less", b.position(position), type.shape[d]))
     value = b.pull(operand, tuple(inner))
     if conditions:
-        value = b.map("select", _all(b, conditions), value, b.full(identity(type.dtype), type.dtype))
+        value = b.map("select", _all(b, conditions), value, b.full(_identity(op), type.dtype))
     if not axes:
         return value
     value = b.cast(value, type.dtype.compute)

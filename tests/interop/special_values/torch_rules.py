@@ -82,7 +82,6 @@ _EXACT = frozenset(
         "sgn",
         "sign",
         "signbit",
-        "sqrt",
         "square",
         "sub",
         "trunc",
@@ -109,7 +108,10 @@ _EXACT = frozenset(
 _DIVISIONS = ("div", "floor_divide", "fmod", "remainder")
 _ULPS = 8.0
 _EXTREMES = frozenset(
-    ["amax", "amin", "max", "min", "cummax", "cummin", "maximum", "minimum", "kthvalue", "median", "topk", "sort"]
+    [
+        *("amax", "amin", "max", "min", "cummax", "cummin", "maximum", "minimum", "kthvalue", "median", "topk", "sort"),
+        *("fmax", "fmin"),
+    ]
 )
 # Places of equal elements are in no order.
 _UNORDERED = frozenset(["kthvalue", "median", "topk", "sort", "max", "min", "cummax", "cummin"])
@@ -174,6 +176,10 @@ def _case(op: str, dtype: str, overload: Any, arrays: Sequence[Any], args: Seque
         found = [_numpy(overload(*_filled(args, tensors), **options))]
         if tensors[0].ndim:
             found.append(_numpy(overload(*_filled(args, [_strided(t) for t in tensors]), **options)))
+        if base == "var_mean":
+            # Updated element by element: of an infinite one before others torch makes NaN.
+            shape = overload(*_filled(args, tensors), **options)[1].shape
+            found.append([found[0][0], _numpy(tensors[0].mean(args[1]).reshape(shape))[0]])
         return found
 
     def ours() -> list[Any]:
@@ -187,18 +193,25 @@ def _case(op: str, dtype: str, overload: Any, arrays: Sequence[Any], args: Seque
     if base in _EXACT:
         first = 1 if base in _UNORDERED else None
         return Case("torch", op, dtype, ours, theirs, arrays, any_zero=base in _EXTREMES, results=first)
-    scale = _scale(base, arrays[0]) if base in _SUMS else None
-    if base == "gelu":
-        scale = np.abs(arrays[0].astype(np.float64))  # what 1 + erf cancels from
+    whole = "dim" not in {a.name for a in overload._schema.arguments}
+    scale = _scale(base, arrays[0], whole) if base in _SUMS else None
+    if base in ("gelu", "logaddexp"):
+        with np.errstate(all="ignore"):  # what 1 + erf, or a logarithm of a sum, cancels from
+            scale = np.max([np.nan_to_num(np.abs(a.astype(np.float64)), posinf=0.0) for a in arrays], axis=0)
     return Case("torch", op, dtype, ours, theirs, arrays, _ULPS, None if base in _SUMS else exact, scale=scale)
 
 
-def _scale(base: str, rows: Any) -> Any:
-    """The magnitudes that the sum of a row cancels from."""
+def _scale(base: str, rows: Any, whole: bool) -> Any:
+    """The magnitudes that the sum of a row, or of the whole array, cancels from, so many times that `_ULPS` of it is
+    the bound of a sum in any order: half a unit for each term."""
     with np.errstate(all="ignore"):
         size = np.abs(np.where(np.isfinite(rows.astype(np.float64)), rows.astype(np.float64), 0))
         size = size**2 if base in ("var", "std", "var_mean") else size
         total = size.sum(-1, keepdims=True)
+        terms = rows.size if whole else rows.shape[-1]
+        total = total * max(1.0, terms / 2 / _ULPS)
+    if whole:
+        return total.sum()
     return np.broadcast_to(total, rows.shape) if base.startswith("cum") else total[:, 0]
 
 

@@ -139,6 +139,11 @@ def number_in(number: Scalar, dtype: DType) -> Scalar:
     return max(-LARGEST_E4M3FN, min(LARGEST_E4M3FN, float(number))) if saturates else float(number)
 
 
+def filled(shape: Sequence[int], value: Any, dtype: DType) -> Array:
+    """An array of one number, converted as torch does it, or of the value of an array without dimensions."""
+    return tw.full(tuple(shape), number_in(value, dtype) if is_scalar(value) else value, dtype=dtype)
+
+
 def as_floats(x: Array) -> Array:
     """An array of floats or complex numbers; others become torch's default type."""
     return x if x.dtype.is_float or x.dtype.is_complex else tw.astype(x, default_float())

@@ -33,13 +33,13 @@ def erf(x: Lanes) -> Lanes:
     a = x.absolute()
     square = a * a
     near = a.times_plus(polynomial(square, TABLES["ERF"][x.element]), a)
-    inside = a.at_most(ERF_IS_ONE[x.element])
     if x.element == "f32":
-        far = horner(inside - ERF_TAIL_CENTRE, TABLES["ERF_TAIL"]["f32"])
-        # Exact, so that `1 - erf` vanishes there: times a large number its last bit is one too.
+        # Exact, so that `1 - erf` vanishes there: times a large number its last bit is one too. What the polynomial is
+        # beyond does not matter.
+        far = horner(a - ERF_TAIL_CENTRE, TABLES["ERF_TAIL"]["f32"])
         far = (a >= ERF_IS_ONE["f32"]).choose(a.constant(1.0), far)
     else:
-        tail, _, reduced = _tail(inside)
+        tail, _, reduced = _tail(a.at_most(ERF_IS_ONE["f64"]))
         far = (-tail).times_plus(reduced.scale(), 1.0)
     return (a < 1.0).choose(near, far).with_sign_of(x)
 

@@ -14,7 +14,7 @@ from tilewright import dtypes
 from tilewright.api.array import Array
 from tilewright.dtypes import DType
 from tilewright.interop.casts import to_integer
-from tilewright.interop.narrow import STORAGES, Coded, decoded, encoded
+from tilewright.interop.narrow import STORAGES, Coded, decoded, encoded, is_integer
 from tilewright.interop.onnx.registry import Node, operator
 from tilewright.interop.onnx.tensors import storage_of
 
@@ -305,7 +305,7 @@ def shrink(node: Node, x: Array) -> Array:
     limit, bias = node.get("lambd", 0.5), node.get("bias", 0.0)
     y = wide(x) if x.dtype.is_float else tw.astype(x, tw.f32)
     moved = tw.where(y < -limit, y + bias, tw.where(y > limit, y - bias, 0.0))
-    return _from_wide(x, moved)
+    return to_integer(moved, x.dtype) if x.dtype.is_integer else _from_wide(x, moved)
 
 
 @operator("Hardmax")
@@ -363,8 +363,9 @@ def convert(node: Node, x: Array | Coded, to: ElementType) -> Array | Coded:
     if not isinstance(to, DType):
         return _narrowed(node, x, to, saturate)
     if x.dtype.is_float and to.is_integer:
-        return to_integer(x, to)
-    if not (to.is_float and to.bits == 8 and saturate) or x.dtype == to:
+        # Doubles reach bytes through 32 bits, not through 64 as in torch.
+        return tw.astype(to_integer(x, dtypes.i32), to) if to.bits == 8 else to_integer(x, to)
+    if not (to.is_float and to.bits == 8 and saturate):
         return tw.astype(x, to)
     limit = 448.0 if to == tw.f8e4m3fn else 57344.0
     return tw.astype(tw.clip(wide(x) if x.dtype.is_float else tw.astype(x, tw.f32), -limit, limit), to)
@@ -374,6 +375,8 @@ def _narrowed(node: Node, x: Array, storage: np.dtype[Any], saturate: bool) -> C
     rounding = node.get("round_mode", "up")
     if rounding not in ("up", "down"):
         raise node.unsupported(f"`{node.op}` with rounding {rounding!r}")
+    if x.dtype.is_float and is_integer(storage):
+        x = to_integer(x, dtypes.i32)
     return encoded(x, storage, saturate=saturate, up=rounding == "up")
 
 

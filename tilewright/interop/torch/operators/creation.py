@@ -13,7 +13,7 @@ from tilewright.api.array import Array
 from tilewright.api.lifting import constant, scalar_type
 from tilewright.dtypes import DType
 from tilewright.interop.torch.registry import operator
-from tilewright.interop.torch.tensors import default_float, dtype_of
+from tilewright.interop.torch.tensors import default_float, dtype_of, filled
 
 # Numbers of a range that are tabulated while tracing, because they are not whole.
 _MAX_TABLE = 1 << 20
@@ -30,13 +30,13 @@ def full(*args: Any, dtype: Any = None, layout: Any = None, device: Any = None, 
     """An array of one number; an array in front of the shape gives its type."""
     *like, shape, value = args
     kind = like[0].dtype if like and dtype is None else _type_of(value, dtype)
-    return tw.full(tuple(shape), value, dtype=kind)
+    return filled(shape, value, kind)
 
 
 @operator("full_like")
 def full_like(x: Array, value: Any, *, dtype: Any = None, **where: Any) -> Array:
     """An array of one number in the shape of another one."""
-    return tw.full(x.shape, value, dtype=x.dtype if dtype is None else dtype_of(dtype))
+    return filled(x.shape, value, x.dtype if dtype is None else dtype_of(dtype))
 
 
 @operator("zeros_like", "empty_like")
@@ -81,7 +81,7 @@ def empty_permuted(shape: Sequence[int], order: Sequence[int], *, dtype: Any = N
 @operator("scalar_tensor")
 def scalar_tensor(value: Any, *, dtype: Any = None, **where: Any) -> Array:
     """A number as an array without axes."""
-    return tw.full((), value, dtype=default_float() if dtype is None else dtype_of(dtype))
+    return filled((), value, default_float() if dtype is None else dtype_of(dtype))
 
 
 @operator("arange.start_step", "arange.start", "arange")

@@ -11,14 +11,21 @@ from tilewright.api.lifting import is_scalar
 from tilewright.errors import UnsupportedOperatorError
 from tilewright.interop.casts import convert
 from tilewright.interop.torch.registry import operator
-from tilewright.interop.torch.tensors import as_floats, dtype_of, result_type, unified, widened
+from tilewright.interop.torch.tensors import as_floats, dtype_of, filled, result_type, unified, widened
 
 Operand = Any  # an array, or a Python number
 
 
-def _sign(x: Array) -> Array:
-    """-1, 0 or 1; 0 for NaN."""
+def sign(x: Array) -> Array:
+    """-1, 0 or 1; 0 for NaN, and bools as they are."""
+    if x.dtype.is_bool:
+        return x
     return tw.where(tw.isnan(x), 0, tw.sign(x)) if x.dtype.is_float else tw.sign(x)
+
+
+def _square(x: Array) -> Array:
+    """`x * x`; of bools, as 64-bit integers."""
+    return tw.square(tw.astype(x, tw.i64) if x.dtype.is_bool else x)
 
 
 _UNARY: dict[str, Callable[[Array], Array]] = {
@@ -35,10 +42,10 @@ _UNARY: dict[str, Callable[[Array], Array]] = {
     "lift_fresh_copy": lambda x: x,
     "logical_not": tw.logical_not,
     "neg": tw.negative,
-    "sign": _sign,
+    "sign": sign,
     "signbit": tw.signbit,
-    "sgn": _sign,
-    "square": tw.square,
+    "sgn": sign,
+    "square": _square,
 }
 _ROUNDING: dict[str, Callable[[Array], Array]] = {
     "ceil": tw.ceil,
@@ -174,13 +181,33 @@ def reversed_subtract(x: Operand, y: Operand, alpha: float = 1) -> Array:
 @operator("mul.Tensor", "mul.Scalar")
 def multiply(x: Operand, y: Operand) -> Array:
     """`x * y`; of bools, whether both hold."""
+    if (wide := _by_wide_number(x, y)) is not None:
+        return tw.astype(tw.multiply(*wide), x.dtype)
     a, b = unified(x, y)
-    return tw.logical_and(a, b) if result_type([x, y]).is_bool else tw.multiply(a, b)
+    dtype = result_type([x, y])
+    if dtype == tw.f8e4m3fn:
+        # Products beyond its range saturate, as casts to it do.
+        return convert(tw.multiply(*(n if is_scalar(n) else widened(n) for n in (a, b))), dtype)
+    return tw.logical_and(a, b) if dtype.is_bool else tw.multiply(a, b)
+
+
+def _by_wide_number(x: Operand, y: Operand) -> list[Any] | None:
+    """Both in f32, where `x` has floats of 16 bits, and `y` is a number or has a wider type and no dimensions: torch
+    multiplies and divides by it as it is, not rounded to the type of `x`."""
+    if not isinstance(x, Array) or not x.ndim or not x.dtype.is_narrow_float or x.dtype.bits != 16:
+        return None
+    if isinstance(y, Array) and (y.ndim or not y.dtype.is_float or y.dtype.is_narrow_float):
+        return None
+    if isinstance(y, complex):
+        return None
+    return [tw.astype(x, tw.f32), tw.astype(y, tw.f32) if isinstance(y, Array) else float(y)]
 
 
 @operator("div.Tensor", "div.Scalar", "true_divide.Tensor")
 def divide(x: Operand, y: Operand) -> Array:
     """`x / y`; integers divide as floats."""
+    if (wide := _by_wide_number(x, y)) is not None:
+        return tw.astype(tw.divide(*wide), x.dtype)
     return tw.divide(*unified(x, y, floats=True))
 
 
@@ -192,6 +219,8 @@ def divide_rounded(x: Operand, y: Operand, *, rounding_mode: str | None) -> Arra
     a, b = unified(x, y)
     if rounding_mode == "floor":
         return floor_divide(x, y)
+    if (wide := _by_wide_number(x, y)) is not None:
+        return tw.astype(tw.trunc(tw.divide(*wide)), x.dtype)
     if a.dtype.is_float if isinstance(a, Array) else b.dtype.is_float:
         return tw.trunc(tw.divide(a, b))
     quotient = tw.floor_divide(a, b)
@@ -203,6 +232,8 @@ def divide_rounded(x: Operand, y: Operand, *, rounding_mode: str | None) -> Arra
 @operator("floor_divide", "floor_divide.Scalar")
 def floor_divide(x: Operand, y: Operand) -> Array:
     """`x // y`. Each step on floats of 16 bits is rounded, as torch does them."""
+    if (wide := _by_wide_number(x, y)) is not None:
+        return tw.astype(floor_divide(*wide), x.dtype)
     a, b = unified(x, y)
     if not (a if isinstance(a, Array) else b).dtype.is_narrow_float:
         return tw.floor_divide(a, b)
@@ -232,10 +263,15 @@ def fmod(x: Operand, y: Operand) -> Array:
     rest = tw.remainder(a, b)
     if rest.dtype.is_float:
         # Exact for magnitudes, of which rounding down is rounding towards 0.
-        return tw.copysign(tw.remainder(tw.abs(a), tw.abs(b)), a)
+        return tw.copysign(tw.remainder(_magnitude(a), _magnitude(b)), a)
     # Magnitudes of the smallest integers wrap: the remainder of the division rounded down is corrected instead.
     is_above = tw.logical_and(tw.not_equal(rest, 0), tw.not_equal(tw.less(a, 0), tw.less(b, 0)))
     return tw.where(is_above, rest - b, rest)
+
+
+def _magnitude(x: Operand) -> Operand:
+    """The magnitude, of a number as a number: an array of it would have a type of its own."""
+    return abs(x) if is_scalar(x) else tw.abs(x)
 
 
 @operator("round.decimals")
@@ -259,8 +295,10 @@ def dropout(x: Array, p: float, train: bool | None) -> tuple[Array, Array]:
 
 @operator("pow.Tensor_Tensor", "pow.Tensor_Scalar", "pow.Scalar")
 def power(x: Operand, y: Operand) -> Array:
-    """`x ** y`."""
+    """`x ** y`; of bools, whether `x` holds or `y` does not."""
     dtype = result_type([x, y])
+    if dtype.is_bool:
+        return tw.logical_or(x, tw.logical_not(y))
     if dtype.is_integer and isinstance(y, int | float) and y < 0:
         raise UnsupportedOperatorError("an integer to a negative power", help="cast to floats first")
     a, b = unified(x, y)
@@ -388,7 +426,7 @@ def masked_fill(x: Array, mask: Array, value: Operand) -> Array:
 @operator("fill.Scalar", "fill.Tensor")
 def fill(x: Array, value: Operand) -> Array:
     """An array like `x` that holds `value` everywhere."""
-    return tw.full(x.shape, value, dtype=x.dtype)
+    return filled(x.shape, value, x.dtype)
 
 
 @operator("copy")

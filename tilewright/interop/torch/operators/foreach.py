@@ -11,6 +11,7 @@ from tilewright.api.array import Array
 from tilewright.api.lifting import is_nested
 from tilewright.interop.torch.operators import elementwise, reduction
 from tilewright.interop.torch.registry import operator
+from tilewright.interop.torch.tensors import as_floats
 
 _BINARY: dict[str, Callable[..., Array]] = {
     "add": elementwise.add,
@@ -25,12 +26,12 @@ _BINARY: dict[str, Callable[..., Array]] = {
 }
 _UNARY: dict[str, Callable[[Array], Array]] = {
     "abs": tw.abs,
-    "exp": tw.exp,
+    "exp": lambda x: tw.exp(as_floats(x)),
     "neg": tw.negative,
-    "reciprocal": tw.reciprocal,
-    "rsqrt": tw.rsqrt,
-    "sign": tw.sign,
-    "sqrt": tw.sqrt,
+    "reciprocal": lambda x: tw.reciprocal(as_floats(x)),
+    "rsqrt": lambda x: tw.rsqrt(as_floats(x)),
+    "sign": elementwise.sign,
+    "sqrt": lambda x: tw.sqrt(as_floats(x)),
     "zero": tw.zeros_like,
 }
 

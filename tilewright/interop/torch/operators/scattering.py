@@ -14,7 +14,7 @@ from tilewright.api.lifting import broadcast_shapes, constant, is_scalar
 from tilewright.errors import UnsupportedOperatorError
 from tilewright.interop.torch.operators.indexing import Indices, key_of, places
 from tilewright.interop.torch.registry import operator
-from tilewright.interop.torch.tensors import widened
+from tilewright.interop.torch.tensors import filled, widened
 
 
 @operator("index_put", "_unsafe_index_put", "_index_put_impl")
@@ -47,7 +47,7 @@ def embedding_dense_backward(
 def _source(source: Any, index: Array, x: Array) -> Any:
     """What is written: a number, or the part of an array that `index` covers."""
     if is_scalar(source):
-        return tw.full(index.shape, source, dtype=x.dtype)
+        return filled(index.shape, source, x.dtype)
     if source.shape == index.shape:
         return source
     return source[tuple(slice(0, n) for n in index.shape)]
@@ -134,9 +134,9 @@ def index_copy(x: Array, dim: int, index: Array, source: Array) -> Array:
 def index_fill(x: Array, dim: int, index: Array, value: float) -> Array:
     """A copy with slices of an axis filled with a number."""
     if not x.ndim:
-        return tw.full((), value, dtype=x.dtype)
+        return filled((), value, x.dtype)
     at = index if index.ndim else tw.reshape(index, (1,))
-    return x.at[(*(slice(None),) * (dim % x.ndim), at)].set(tw.full((), value, dtype=x.dtype))
+    return x.at[(*(slice(None),) * (dim % x.ndim), at)].set(filled((), value, x.dtype))
 
 
 def _with_size(x: Array, dim: int, size: int) -> tuple[int, ...]:
