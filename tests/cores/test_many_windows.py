@@ -42,3 +42,30 @@ def test_windows_of_one_array_are_added_up_in_several_kernels() -> None:
     assert "more than 24 windows of arrays" in program.explain()
     # A window takes nothing but an address on a cpu.
     assert "windows of arrays" not in tw.jit(windows).lower(x).compile("cpu").explain()
+
+
+def test_padding_between_elements_is_generated_by_kernels_of_their_own() -> None:
+    """Positions of each padded dimension take queues too: those of nine windows were 101."""
+    x = np.random.default_rng(0).integers(-9, 10, (6, 6)).astype(np.float32)
+
+    def spread(x: Any) -> Any:
+        y = sum(tw.pad(x * n, ((n, 8 - n), (8 - n, n))) for n in range(9))
+        for row in range(3):
+            for column in range(3):
+                place = tw.zeros((14, 14)).at[row : row + 11 : 2, column : column + 11 : 2].set(x)
+                y = y + place * (row + 3 * column)
+        return y
+
+    expected = sum(np.pad(x * n, ((n, 8 - n), (8 - n, n))) for n in range(9))
+    for row in range(3):
+        for column in range(3):
+            expected[row : row + 11 : 2, column : column + 11 : 2] += x * (row + 3 * column)
+    np.testing.assert_array_equal(tw.jit(spread).lower(x).compile("grid:wormhole")(x), expected)
+
+
+def test_elements_chosen_along_one_of_seven_dimensions() -> None:
+    generator = np.random.default_rng(0)
+    x = generator.integers(-99, 100, (3, 5, 2, 3, 2, 3, 4)).astype(np.float32)
+    places = generator.integers(0, 5, (3, 1, 2, 3, 2, 3, 4)).astype(np.int32)
+    found = tw.jit(lambda x, places: tw.take_along_axis(x, places, axis=1)).lower(x, places).compile("grid:wormhole")
+    np.testing.assert_array_equal(found(x, places), np.take_along_axis(x, places, axis=1))

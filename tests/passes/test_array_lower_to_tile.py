@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from pass_support import Make, Tensor, expect, random_inputs, run, run_through, unit_of
+from xdsl.dialects.builtin import TensorType
 
 import tilewright as tw
 from tests.programs import Program, build
@@ -118,6 +119,24 @@ def test_the_tail_of_a_reduction_in_chunks_holds_the_identity(fn: str, identity:
     x = np.random.default_rng(0).uniform(0.999, 1.001, (3, 40000)).astype(np.float32)
     reference = getattr(np, fn).reduce(x.astype(np.float64), axis=1)
     np.testing.assert_allclose(run(unit, [x])[0], reference, rtol=1e-4)
+
+
+def test_an_index_that_counts_along_a_dimension_is_a_coordinate() -> None:
+    shape = (37, 50)
+
+    def program(p: Program) -> list[Value]:
+        rows = p.add("iota", [], shape=shape, axis=0, dtype="i64")[0]
+        columns = p.add("iota", [], shape=shape, axis=1, dtype="i64")[0]
+        chosen = p.map("remainder", p.map("multiply", columns, columns), p.splat(50, shape, dtypes.i64))
+        return [p.add("gather", [p.array(*shape), rows, chosen], axes=(0, 1))[0]]
+
+    unit = lowered(program)
+    *_, gathered = (op for op in unit.module.walk() if isinstance(op, tile.LoadOp))
+    # The row is the tile's own; the column is computed and clamped.
+    assert sum(isinstance(symbol.type, TensorType) for symbol in gathered.operands) == 1
+    assert sum(isinstance(op, tile.MapOp) and op.fn.data == "minimum" for op in unit.module.walk()) == 1
+    (x,), y = result_of(unit)
+    np.testing.assert_array_equal(y, np.asarray(x)[:, np.arange(50) ** 2 % 50])
 
 
 def test_reductions_that_do_not_need_each_other_share_their_loop() -> None:

@@ -192,9 +192,18 @@ def _too_many(
     if len(arrays) + len(roots) > MOST_ARRAYS:
         return f"the group would read and store more than {MOST_ARRAYS} arrays"
     windows = {o for op in members for o in op.operands if o.owner not in members}
-    if most_windows is not None and len(windows) + len(roots) > most_windows:
-        return f"the group would read and store more than {most_windows} windows of arrays"
+    generated = sum(_generated_tiles(op) for op in every if isinstance(op, array.PadOp))
+    if most_windows is not None and len(windows) + len(roots) + generated > most_windows:
+        return f"the group would read, store and generate more than {most_windows} windows of arrays"
     return None
+
+
+def _generated_tiles(pad: array.PadOp) -> int:
+    """How many tiles of positions, of which a core keeps each in a queue, tell an array from its padding: one for each
+    end of a dimension, and where there is padding between elements, its remainder, its quotient and what they say."""
+    a = pad.attributes_of()
+    ends = zip(a["low"], a["high"], a["interior"], strict=True)
+    return sum(bool(low) + bool(high) if not interior else 5 for low, high, interior in ends)
 
 
 def _refusal(

@@ -235,12 +235,21 @@ def clamp(b: TileBuilder, index: Tile, high: int) -> Linear:
     return Linear.of(b.map("maximum", limited, b.full(0, dtypes.i64)))
 
 
+def _place(b: TileBuilder, index: SSAValue, at: Coordinates, high: int) -> Linear:
+    """An index array at coordinates, clamped to 0..high: where it counts along a dimension, that coordinate."""
+    if isinstance(index.owner, array.IotaOp) and index not in b.refs:
+        axis: int = index.owner.attributes_of()["axis"]
+        if array_type(index).shape[axis] <= high + 1:
+            return at[axis]
+    return clamp(b, b.pull(index, at), high)
+
+
 def _pull_gather(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
     source, *indices = op.operands
     axes: tuple[int, ...] = op.attributes_of()["axes"]
     shape = array_type(source).shape
     rank = array_type(indices[0]).rank
-    lanes = {axis: clamp(b, b.pull(i, at[:rank]), shape[axis] - 1) for i, axis in zip(indices, axes, strict=True)}
+    lanes = {axis: _place(b, i, at[:rank], shape[axis] - 1) for i, axis in zip(indices, axes, strict=True)}
     rest = iter(at[rank:])
     return b.pull(source, tuple(lanes[d] if d in lanes else next(rest) for d in range(len(shape))))
 
