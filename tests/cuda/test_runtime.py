@@ -18,7 +18,7 @@ from tests.cuda.fake_driver import LEGACY, FakeDriver, Misuse
 from tests.cuda.running import CHIP, Foreign, X, compiled, two_kernels, unassembled
 from tests.numerics.test_phases import close, expected_of
 from tests.programs import PROGRAMS
-from tests.sampling import sampled
+from tests.sampling import ALL
 from tilewright import events
 from tilewright.errors import ArgumentError, UnsupportedOnTargetError
 from tilewright.frontend.compile import compile_graph
@@ -33,12 +33,15 @@ SUPPORTED = [make for make in PROGRAMS if make.__name__ not in UNSUPPORTED]
 # What the emulator takes long for: what differs from call to call the others show.
 LONG = ("softmax_long_rows", "matmul_epilogue", "attention", "causal_attention", "product_in_parts", "convolution")
 QUICK = [make for make in SUPPORTED if make.__name__ not in LONG]
+# A third of a minute each: products and attention are emulated by tests of their own.
+LONGEST = ("matmul_epilogue", "attention", "causal_attention")
+CALLED = [make for make in SUPPORTED if ALL or make.__name__ not in LONGEST]
 
 
 # ---- programs -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("make", sampled(SUPPORTED, 2), ids=lambda make: make.__name__)
+@pytest.mark.parametrize("make", CALLED, ids=lambda make: make.__name__)
 def test_programs_agree_with_numpy_however_often_they_are_called(make: Callable[..., Any], driver: FakeDriver) -> None:
     """The second call captures what it does into a graph, the third launches that."""
     program, arrays, expected = expected_of(make)

@@ -22,12 +22,14 @@ from tilewright.targets.base import target_named
 
 @dataclass(frozen=True)
 class Outcome:
-    """What running one program showed: the kind of failure (empty when there is none), a sentence, elements."""
+    """What running one program showed: the kind of failure (empty when there is none), a sentence, elements; or why
+    the target refuses it."""
 
     kind: str = ""
     message: str = ""
     elements: int = 0
     unknown: int = 0
+    refused: str = ""
 
 
 def check(case: Case, target: str = "cpu") -> Outcome:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,8 @@ from tests.fuzz import motifs, steps
 from tests.fuzz.bounds import Oracle, Undecided, attention_values
 from tests.fuzz.intervals import Bounded, Tensor
 from tests.fuzz.maker import Maker
+from tilewright import dtypes
+from tilewright.dtypes import DType
 from tilewright.frontend.trace import Graph, Value
 
 NODES = (20, 34)
@@ -70,9 +72,9 @@ class Case:
     expected: list[Bounded]
 
 
-def generate(seed: int) -> Case:
-    """The program of a seed."""
-    maker = Maker(seed)
+def generate(seed: int, allowed: Collection[DType] = dtypes.ALL) -> Case:
+    """The program of a seed, of values of the element types that are allowed."""
+    maker = Maker(seed, allowed)
     weights = np.array([w for w, _ in STEPS])
     for _ in range(maker.between(1, 3)):
         maker.attempt(lambda m: m.pool.append(m.source()))

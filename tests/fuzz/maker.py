@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,9 +31,11 @@ class Unsuitable(Exception):
 
 
 class Maker:
-    """Adds primitives to a graph and evaluates each at once, so that steps can look at the values they work on."""
+    """Adds primitives to a graph and evaluates each at once, so that steps can look at the values they work on.
+    `allowed` are the element types that values may have."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, allowed: Collection[DType] = dtypes.ALL) -> None:
+        self.allowed = allowed
         self.random = np.random.default_rng(seed)
         self.graph = Program(f"seed_{seed}")
         self.oracle = Oracle(self.graph.constants)
@@ -45,7 +47,8 @@ class Maker:
         if self.chance(0.03):
             self.sizes[0] = 0
         floats = [dtypes.f32] * 6 + [dtypes.f64, dtypes.f16, dtypes.bf16, dtypes.f8e4m3fn, dtypes.f8e5m2]
-        self.dtypes = [self.pick(floats), self.pick(dtypes.INTEGERS), dtypes.bool_, self.pick(dtypes.ALL)]
+        choices = (floats, dtypes.INTEGERS, [dtypes.bool_], dtypes.ALL)
+        self.dtypes = [self.pick([d for d in of if d in allowed]) for of in choices]
 
     # ---- chance -------------------------------------------------------------------------------------------------
 
@@ -110,7 +113,13 @@ class Maker:
         return np.asarray(self.random.choice(ends, shape)).astype(dtype.numpy)
 
     def input(self, shape: Shape, dtype: DType, data: Tensor | None = None) -> Value:
-        """A new program input."""
+        """A new program input.
+
+        Raises:
+            Unsuitable: its element type is not allowed.
+        """
+        if dtype not in self.allowed:
+            raise Unsuitable
         return self._enter(self.graph.input(ArrayType(shape, dtype)), self.data(shape, dtype) if data is None else data)
 
     def _enter(self, value: Value, data: Tensor) -> Value:
@@ -161,6 +170,8 @@ class Maker:
     def _evaluated(self, results: Sequence[Value]) -> tuple[Value, ...]:
         node = results[0].producer
         if node is None or sum(v.type.size for v in results) > 4 * self.limit:
+            raise Unsuitable
+        if any(v.dtype not in self.allowed for v in results):
             raise Unsuitable
         try:
             self.oracle.add(node)

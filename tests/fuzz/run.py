@@ -1,5 +1,7 @@
 """The fuzzer: `python -m tests.fuzz.run --programs 2000 --seed 1 --jobs 2`.
 
+With `--target grid:wormhole` programs run on simulated cores, with `--target cuda:sm_90a` on an emulated GPU.
+
 Programs are compiled in worker processes: one that crashes or hangs is reported with its seed and a new worker goes on
 with the next. Failures are shrunk and printed as tests for `tests/bugs`.
 """
@@ -15,10 +17,12 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from tests.fuzz.check import Outcome, check
+from tests.fuzz.emulated import check_on, generate_for
 from tests.fuzz.generate import Case, generate
 from tests.fuzz.printing import source_of
 from tests.fuzz.shrink import shrink
@@ -36,15 +40,17 @@ class Summary:
     unknown: int = 0
     seconds: float = 0.0
     operations: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
     failures: list[tuple[int, str, str, str]] = field(default_factory=list)
 
     def __str__(self) -> str:
         ops = ", ".join(f"{name} {count}" for name, count in self.operations.most_common())
         share = self.unknown / max(1, self.elements)
         rate = self.programs / max(1e-9, self.seconds)
+        refused = "".join(f"\n{count:6d} refused: {reason}" for reason, count in self.refused.most_common())
         return (
             f"{self.programs} programs in {self.seconds:.0f} s ({rate:.2f} per second), {self.elements} elements, "
-            f"{share:.3%} unknown, {len(self.failures)} failures\n{ops}"
+            f"{share:.3%} unknown, {self.refused.total()} refused, {len(self.failures)} failures{refused}\n{ops}"
         )
 
 
@@ -83,6 +89,16 @@ def examine(seed: int, shrinks: bool) -> Finding:
     source = ""
     if outcome.kind and shrinks:
         source = source_of(shrink(case, lambda c: check(c).kind == outcome.kind, SHRINK_S))
+    return Finding(outcome, source, tuple(_name(n) for n in case.graph.walk()))
+
+
+def examine_on(target: str, seed: int, shrinks: bool) -> Finding:
+    """Try the array program of a seed on a target that this machine lacks."""
+    case = generate_for(target, seed)
+    outcome = check_on(case, target)
+    source = ""
+    if outcome.kind and shrinks:
+        source = source_of(shrink(case, lambda c: check_on(c, target).kind == outcome.kind, SHRINK_S))
     return Finding(outcome, source, tuple(_name(n) for n in case.graph.walk()))
 
 
@@ -181,6 +197,8 @@ def _advance(worker: _Worker, summary: Summary, echo: Callable[[str], object]) -
         summary.elements += outcome.elements
         summary.unknown += outcome.unknown
         summary.operations.update(message.finding.operations)
+        if outcome.refused:
+            summary.refused[outcome.refused] += 1
         if outcome.kind:
             _record(summary, echo, message.seed, outcome.kind, outcome.message, message.finding.source)
     yield worker
@@ -200,10 +218,13 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--minutes", type=float, default=1e9)
     parser.add_argument("--no-shrink", action="store_true")
+    parser.add_argument("--target", default="cpu")
     arguments = parser.parse_args()
     print(f"seeds {arguments.seed} to {arguments.seed + arguments.programs - 1}", flush=True)
     echo = lambda text: print(text, flush=True)  # noqa: E731
-    summary = run(arguments.programs, arguments.seed, arguments.jobs, arguments.minutes, not arguments.no_shrink, echo)
+    tried = examine if arguments.target == "cpu" else partial(examine_on, arguments.target)
+    shrinks = not arguments.no_shrink
+    summary = run(arguments.programs, arguments.seed, arguments.jobs, arguments.minutes, shrinks, echo, tried)
     print(summary)
     return 1 if summary.failures else 0
 

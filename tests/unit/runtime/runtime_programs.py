@@ -7,10 +7,14 @@ from string import Template
 from typing import Any
 
 import llvmlite.binding as llvm
+import numpy as np
 
-from tilewright.runtime.manifest import ArraySpec, Manifest, place_constants
+from tilewright.runtime.manifest import Alias, ArraySpec, Manifest, place_constants
 from tilewright.runtime.program import Program
 from tilewright.targets.cpu.support import support_object
+
+X = np.array([1, 2, 3, 4], np.float32)
+Y = np.array([0.5, -1, 7, 1e30], np.float32)
 
 HOST_TRIPLE = llvm.get_process_triple()
 ADD_CHUNK = 256
@@ -96,6 +100,11 @@ def add_ir(size: int) -> str:
 def make_add(size: int, **fields: Any) -> Program:
     arrays = {"inputs": (spec("x", size), spec("y", size)), "outputs": (spec("z", size),)}
     return make_program(add_ir(size), **(arrays | fields))
+
+
+def make_in_place_add() -> Program:
+    """z = x + y where z takes over the memory of x."""
+    return make_add(4, aliases=(Alias(output=0, input=0),))
 
 
 _COPY = Template("""

@@ -1,47 +1,25 @@
-"""The compile cache: entries, damage, limits, several processes, sudden death, and directories that cannot be used."""
+"""The compile cache: entries, damage, limits, and directories that cannot be used."""
 
 from __future__ import annotations
 
-import json
 import os
-import signal
 import sqlite3
 import stat
-import subprocess
-import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
+from cache_entries import KEY, OTHER, THIRD, kinds, writes
 from runtime_programs import make_add
 
-from tests.effort import is_within
 from tilewright.errors import ArgumentError
 from tilewright.events import capture
 from tilewright.options import current, options
-from tilewright.runtime import cache as cache_module
 from tilewright.runtime import cache_index
 from tilewright.runtime.cache import CompileCache, default_cache, default_directory
 from tilewright.runtime.program import load
-from tilewright.runtime.sources import COMPILER, Sources
-
-KEY, OTHER, THIRD = "ab12" * 8, "cd34" * 8, "ef56" * 8
-
-
-@pytest.fixture
-def cache(tmp_path) -> CompileCache:
-    return CompileCache(tmp_path / "cache")
-
-
-def writes(content: bytes):
-    return lambda path: path.write_bytes(content)
-
-
-def kinds(records) -> list[str]:
-    return [record["kind"] for record in records]
 
 
 def test_what_is_put_is_found_by_every_later_object(cache):
@@ -466,148 +444,6 @@ def test_an_index_damaged_while_it_is_open_is_started_over(cache):
     assert reader.get(KEY) is not None
 
 
-def test_threads_may_share_one_object(cache):
-    def work(worker: int) -> int:
-        for i in range(15):
-            key = f"{worker:02x}{i:02x}"
-            cache.put(key, writes(key.encode()), {})
-            assert cache.get(key).read_bytes() == key.encode()
-        return worker
-
-    with ThreadPoolExecutor(4) as executor:
-        assert list(executor.map(work, range(4))) == [0, 1, 2, 3]
-    assert cache.stats().entries == 60
-
-
-def test_the_lock_keeps_threads_apart(cache):
-    inside, most = 0, 0
-
-    def work() -> None:
-        nonlocal inside, most
-        with cache.lock(KEY):
-            inside += 1
-            most = max(most, inside)
-            time.sleep(0.01)
-            inside -= 1
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    with cache.lock(OTHER):
-        pass
-    for thread in threads:
-        thread.join()
-    assert most == 1
-
-
-def test_a_forked_child_uses_the_cache_on_its_own(cache):
-    cache.put(KEY, writes(b"x"), {})
-    pid = os.fork()
-    if pid == 0:
-        good = cache.get(KEY) is not None and cache.put(OTHER, writes(b"y"), {}) is not None
-        os._exit(0 if good else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    assert cache.get(OTHER).read_bytes() == b"y"
-
-
-def start(code: str, *arguments: object) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-COMPILE_ONCE = """
-import os, sys, time
-from pathlib import Path
-from tilewright.runtime.cache import CompileCache
-
-directory, key, log = sys.argv[1:]
-cache = CompileCache(directory)
-
-def compile_and_write(path):
-    with open(log, "a") as file:
-        file.write("compiled\\n")
-    time.sleep(0.3)
-    path.write_bytes(b"code")
-
-with cache.lock(key):
-    path = cache.get(key) or cache.put(key, compile_and_write, {"pid": os.getpid()})
-print(path.read_bytes().decode())
-"""
-
-
-def test_processes_that_want_the_same_key_compile_it_once(cache, tmp_path):
-    processes = [start(COMPILE_ONCE, cache.directory, KEY, tmp_path / "log") for _ in range(3)]
-    results = [process.communicate(timeout=60) for process in processes]
-    assert results == [("code\n", "")] * 3
-    assert (tmp_path / "log").read_text() == "compiled\n"
-    assert len(cache.entries()) == 1
-
-
-WRITE_FOREVER = """
-import itertools, os, random, sys
-from tilewright.runtime.cache import CompileCache
-
-cache = CompileCache(sys.argv[1])
-rng = random.Random(os.getpid())
-
-def write(path, content):
-    with open(path, "wb") as file:
-        for part in range(0, len(content), 1000):
-            file.write(content[part : part + 1000])
-            file.flush()
-
-print("ready", flush=True)
-for i in itertools.count():
-    key = f"{rng.randrange(6):04x}"
-    # The content tells whether it is whole: its length, then that many equal bytes.
-    length = rng.randrange(20_000)
-    content = length.to_bytes(4, "little") + bytes([i % 256]) * length
-    cache.put(key, lambda path: write(path, content), {"length": length})
-    found = cache.get(key)
-    if i % 7 == 0:
-        cache.remove(key)
-    if i % 50 == 0:
-        cache.prune(50_000)
-"""
-
-
-def assert_whole(cache: CompileCache) -> None:
-    for entry in cache.entries():
-        with capture() as records:
-            path = cache.get(entry.key)
-        assert "cache.damaged" not in kinds(records)
-        content = path.read_bytes()
-        length = int.from_bytes(content[:4], "little")
-        assert len(content) == 4 + length
-        assert len(set(content[4:])) <= 1
-        assert entry.record == {"length": length}
-
-
-def test_killed_writers_never_leave_a_broken_entry(cache):
-    for round_number in range(8):
-        process = start(WRITE_FOREVER, cache.directory)
-        assert process.stdout.readline() == "ready\n"
-        time.sleep(0.02 + 0.026 * round_number)
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-        assert_whole(cache)
-    assert cache.put(KEY, writes(b"\0\0\0\0"), {"length": 0}) is not None
-    assert_whole(cache)
-
-
-def test_concurrent_writers_and_readers_never_see_damage(cache, tmp_path):
-    code = WRITE_FOREVER.replace("itertools.count()", "range(60)").replace("cache.prune(50_000)", "cache.prune(10**9)")
-    log = tmp_path / "events"
-    environment = os.environ | {"TW_EVENTS_FILE": str(log)}
-    commands = [[sys.executable, "-c", code, str(cache.directory)] for _ in range(3)]
-    processes = [subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) for command in commands]
-    assert [process.wait(100) for process in processes] == [0, 0, 0]
-    seen = {json.loads(line)["kind"] for line in log.read_text().splitlines()}
-    assert {"cache.put", "cache.hit"} <= seen
-    assert not seen & {"cache.index_failed", "cache.write_failed", "cache.unusable"}, seen
-    assert_whole(cache)
-
-
 def test_the_options_choose_the_cache(tmp_path):
     with options(cache_dir=tmp_path / "mine", cache_limit_bytes="1MiB"):
         assert default_directory() == tmp_path / "mine"
@@ -617,84 +453,3 @@ def test_the_options_choose_the_cache(tmp_path):
             assert default_cache() is None
     in_force = current().cache_dir
     assert default_directory() == in_force or (in_force is None and default_directory().name == "tilewright")
-
-
-def make_package(root: Path) -> Path:
-    for name, text in {"a.py": "x = 1\n", "sub/b.py": "y\n", "sub/m.toml": "z = 3\n", "sub/c.txt": "no\n"}.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
-    return root
-
-
-def fresh_digest(memo: Path | None, package: Path) -> str:
-    digest = Sources(str(package)).digest(memo)
-    assert digest is not None
-    return digest
-
-
-def test_the_source_digest_follows_names_and_contents_of_sources_only(tmp_path):
-    package, memo = make_package(tmp_path / "package"), tmp_path
-    first = fresh_digest(memo, package)
-    assert len(first) == 64
-    assert fresh_digest(memo, package) == fresh_digest(None, package) == first
-    (package / "sub/c.txt").write_text("changed\n")
-    assert fresh_digest(memo, package) == first
-    seen = {first}
-    (package / "a.py").write_text("x = 2\n")
-    seen.add(fresh_digest(memo, package))
-    (package / "sub/m.toml").write_text("z = 4\n")
-    seen.add(fresh_digest(memo, package))
-    (package / "a.py").rename(package / "sub/a.py")
-    seen.add(fresh_digest(memo, package))
-    (package / "new.py").write_text("")
-    seen.add(fresh_digest(memo, package))
-    assert len(seen) == 5
-    assert fresh_digest(None, make_package(tmp_path / "twin")) == first
-
-
-def test_the_source_digest_is_remembered_over_processes_and_costs_little(tmp_path):
-    package = Path(cache_module.__file__).parent.parent
-    digest = fresh_digest(tmp_path, package)
-    assert digest == COMPILER.digest(tmp_path)
-
-    def again() -> None:
-        assert fresh_digest(tmp_path, package) == digest
-
-    assert is_within(0.02, again, attempts=100)
-
-
-def test_files_that_changed_after_the_import_have_no_digest(tmp_path):
-    package = make_package(tmp_path / "package")
-    sources = Sources(str(package))
-    assert sources.are_as_imported()
-    assert sources.digest()
-    (package / "sub/c.txt").write_text("changed\n")
-    assert sources.digest()
-    (package / "a.py").write_text("x = 3\n")
-    assert not sources.are_as_imported()
-    assert sources.digest() is None
-    assert Sources(str(tmp_path / "missing")).digest() is None
-
-
-def test_a_package_of_compiled_files_or_in_an_archive_has_a_digest_of_these(tmp_path):
-    compiled = tmp_path / "compiled"
-    (compiled / "__pycache__").mkdir(parents=True)
-    (compiled / "a.pyc").write_bytes(b"1")
-    first = fresh_digest(None, compiled)
-    (compiled / "__pycache__/a.pyc").write_bytes(b"3")
-    assert fresh_digest(None, compiled) == first
-    (compiled / "a.pyc").write_bytes(b"2")
-    assert fresh_digest(None, compiled) != first
-    archive = tmp_path / "package.zip"
-    archive.write_bytes(b"1")
-    inside = fresh_digest(None, archive / "tilewright")
-    archive.write_bytes(b"2")
-    assert fresh_digest(None, archive / "tilewright") not in (inside, first)
-
-
-def test_a_broken_or_unwritable_memo_costs_nothing_but_time(tmp_path):
-    package = make_package(tmp_path / "package")
-    expected = fresh_digest(None, package)
-    (tmp_path / "sources.json").write_text("{broken")
-    assert fresh_digest(tmp_path, package) == expected
-    assert fresh_digest(Path("/proc/none"), package) == expected
