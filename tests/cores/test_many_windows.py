@@ -69,3 +69,12 @@ def test_elements_chosen_along_one_of_seven_dimensions() -> None:
     places = generator.integers(0, 5, (3, 1, 2, 3, 2, 3, 4)).astype(np.int32)
     found = tw.jit(lambda x, places: tw.take_along_axis(x, places, axis=1)).lower(x, places).compile("grid:wormhole")
     np.testing.assert_array_equal(found(x, places), np.take_along_axis(x, places, axis=1))
+
+
+def test_a_window_larger_than_the_memory_of_a_core() -> None:
+    x = np.random.default_rng(0).integers(-99, 100, (1, 1, 90, 70)).astype(np.float32)
+    expected = np.lib.stride_tricks.sliding_window_view(
+        np.pad(x, ((0, 0), (0, 0), (7, 8), (3, 2)), constant_values=-np.inf), (48, 45), axis=(2, 3)
+    ).max(axis=(-2, -1))[:, :, ::7, ::5]
+    pool = tw.jit(lambda x: tw.nn.max_pool(x, (48, 45), stride=(7, 5), padding=((7, 8), (3, 2))))
+    np.testing.assert_array_equal(pool.lower(x).compile("grid:wormhole")(x), expected)

@@ -105,3 +105,12 @@ def test_softmax_of_any_width(shape: tuple[int, ...]) -> None:
 def test_sorts_are_refused() -> None:
     with pytest.raises(tw.errors.UnsupportedOnTargetError, match="not compiled for warps yet"):
         run(tw.sort, random(40))
+
+
+def test_windows_of_more_elements_than_registers() -> None:
+    """Held in parts, of which each has its place among the padding."""
+    x = random(1, 2, 30, 40)
+    sums = np.lib.stride_tricks.sliding_window_view(np.pad(x, ((0, 0), (0, 0), (4, 4), (9, 9))), (20, 21), axis=(2, 3))
+    expected = sums[:, :, ::9, ::12].astype(np.float64).mean(axis=(-2, -1))
+    found = run(lambda x: tw.nn.avg_pool(x, (20, 21), stride=(9, 12), padding=((4, 4), (9, 9))), x)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)

@@ -173,6 +173,14 @@ class Machine:
         what it computes takes some too; None where windows take nothing but addresses."""
         return None if self.grid is None else self.grid.queues * 3 // 4
 
+    @property
+    def most_of_window(self) -> int | None:
+        """How many elements of a window that is reduced a kernel holds at once, as pages of a core or in registers of a
+        thread; None where it goes through them one by one."""
+        if self.grid is not None:
+            return 32
+        return 256 if self.has_warps else None
+
     def matrix_atom(self, left: DType, right: DType, accumulator: DType, depth: int) -> MatrixAtom | None:
         """The instruction that multiplies matrices of these types, where there is one and the depth is made of its
         steps."""

@@ -159,7 +159,12 @@ def _kernel(
         kernel.in_order = BoolAttr.from_bool(True)
     refs: dict[SSAValue, SSAValue] = dict(zip(group.body.block.args, kernel.refs, strict=False))
     # Cores share the one loop of a long sum, and add partial sums of tiles in their own order.
-    builder = TileBuilder(kernel.body.block, refs, sums_in_blocks=unit.machine.grid is None)
+    builder = TileBuilder(
+        kernel.body.block,
+        refs,
+        sums_in_blocks=unit.machine.grid is None,
+        most_of_window=unit.machine.most_of_window,
+    )
     earlier = kernel.refs[len(refs) : len(inputs)]
     outputs = kernel.refs[len(inputs) :] if stage.updates is None else [kernel.refs[stage.updates]]
     stage.fill(builder, kernel.indices, outputs, earlier)

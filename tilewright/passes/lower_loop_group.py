@@ -18,7 +18,7 @@ from tilewright.machines.core_grid import CoreGrid
 from tilewright.machines.machine import Machine
 from tilewright.passes.fallbacks import halved
 from tilewright.passes.indexing import Axis, Coordinates, Linear
-from tilewright.passes.tile_builder import TileBuilder
+from tilewright.passes.tile_builder import TileBuilder, held_window
 
 ROW_ELEMENTS = 4096
 LEAST_ELEMENTS = 32
@@ -66,7 +66,9 @@ def _plan(group: array.FusedOp, machine: Machine, threads: int) -> LoopPlan:
             transposes = len(space) > 1 and any(isinstance(op, array.TransposeOp) for op in group.body.block.ops)
             is_by_warps = transposes and machine.has_warps
             elements = (
-                max(LEAST_ELEMENTS, ROW_ELEMENTS // _window_elements(group)) if machine.has_warps else ROW_ELEMENTS
+                max(LEAST_ELEMENTS, ROW_ELEMENTS // _window_elements(group, machine.most_of_window))
+                if machine.has_warps
+                else ROW_ELEMENTS
             )
             extents = warp_transpose_tile(space) if is_by_warps else loop_tile(space, elements, square=transposes)
         return LoopPlan(space, dict(enumerate(extents)), {})
@@ -87,9 +89,10 @@ def _plan(group: array.FusedOp, machine: Machine, threads: int) -> LoopPlan:
     return LoopPlan(space, {d: tile[d] for d in reduction.kept}, reduced, in_parts)
 
 
-def _window_elements(group: array.FusedOp) -> int:
-    """How many registers the elements of the largest window take for each result: warps hold all of them at once."""
-    windows = [op.attributes_of()["window"] for op in group.body.block.ops if isinstance(op, array.WindowReduceOp)]
+def _window_elements(group: array.FusedOp, most: int | None) -> int:
+    """How many registers the elements of the largest window take for each result: warps hold that many at once."""
+    reductions = (op for op in group.body.block.ops if isinstance(op, array.WindowReduceOp))
+    windows = [held_window(op.attributes_of()["window"], most) for op in reductions]
     return max((prod(1 << (n - 1).bit_length() for n in window) for window in windows), default=1)
 
 

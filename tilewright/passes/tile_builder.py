@@ -32,11 +32,19 @@ REDUCED_ORDER = 1000.0
 class TileBuilder(TileEmitter):
     """`refs` maps group inputs to kernel refs; `reduced` has the tile extents along the reduced dimensions of
     reductions, by shape and dimensions, where they have been chosen. `sums_in_blocks`: loops over terms of a float sum
-    are nested, with a partial sum for each block of trips."""
+    are nested, with a partial sum for each block of trips. Of a larger window than `most_of_window` parts are held."""
 
-    def __init__(self, block: Block, refs: Mapping[SSAValue, SSAValue], *, sums_in_blocks: bool = True) -> None:
+    def __init__(
+        self,
+        block: Block,
+        refs: Mapping[SSAValue, SSAValue],
+        *,
+        sums_in_blocks: bool = True,
+        most_of_window: int | None = None,
+    ) -> None:
         super().__init__(block)
         self.refs = refs
+        self.most_of_window = most_of_window
         self.sums_in_blocks = sums_in_blocks
         self.reduced: dict[tuple[tuple[int, ...], tuple[int, ...]], dict[int, int]] = {}
         self._memo: list[dict[tuple[SSAValue, Coordinates], Tile]] = [{}]
@@ -471,29 +479,48 @@ def _block_of_trips(trips: int) -> int:
 
 def _pull_window_reduce(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
     a = op.attributes_of()
+    window: tuple[int, ...] = a["window"]
     (operand,) = op.operands
     type = array_type(operand)
-    windowed = [d for d, w in enumerate(a["window"]) if w > 1]
-    axes = {d: Axis(a["window"][d], REDUCED_ORDER + d, f"w{d}") for d in windowed}
-    inner: list[Linear] = []
-    conditions: list[Tile] = []
-    for d, c in enumerate(at):
-        position = c * a["strides"][d] + -a["low"][d]
-        if d in axes:
-            position = position + Linear.of(axes[d], a["dilation"][d])
-        inner.append(position)
-        if a["low"][d]:
-            conditions.append(_compare(b, "greater_equal", b.position(position), 0))
-        if a["high"][d]:
-            conditions.append(_compare(b, "less", b.position(position), type.shape[d]))
-    value = b.pull(operand, tuple(inner))
-    if conditions:
-        value = b.map("select", _all(b, conditions), value, b.full(_identity(op), type.dtype))
-    if not axes:
-        return value
-    value = b.cast(value, type.dtype.compute)
-    every = ordered((*value.axes, *axes.values()))
-    return b.cast(b.reduce(Tile(b.expand(value, every), every), a["fn"], list(axes.values())), type.dtype)
+    extents = held_window(window, b.most_of_window)
+    axes = {d: Axis(n, REDUCED_ORDER + d, f"w{d}") for d, n in enumerate(extents) if n > 1}
+
+    def chunk(op: array.ArrayOp, counters: Mapping[int, Linear]) -> Tile:
+        inner: list[Linear] = []
+        conditions: list[Tile] = []
+        for d, c in enumerate(at):
+            position = c * a["strides"][d] + -a["low"][d]
+            if d in axes:
+                position = position + Linear.of(axes[d], a["dilation"][d])
+            if d in counters:
+                position = position + counters[d] * (extents[d] * a["dilation"][d])
+            inner.append(position)
+            if a["low"][d]:
+                conditions.append(_compare(b, "greater_equal", b.position(position), 0))
+            if a["high"][d]:
+                conditions.append(_compare(b, "less", b.position(position), type.shape[d]))
+        value = b.pull(operand, tuple(inner))
+        if conditions:
+            value = b.map("select", _all(b, conditions), value, b.full(_identity(op), type.dtype))
+        if not axes:
+            return value
+        value = b.cast(value, type.dtype.compute)
+        every = ordered((*value.axes, *axes.values()))
+        return b.reduce(Tile(b.expand(value, every), every), a["fn"], list(axes.values()))
+
+    looped = {d: n // extents[d] for d, n in enumerate(window) if extents[d] < n}
+    total = _combine_trips(b, [op], looped, axes_of(at), chunk)[0] if looped else chunk(op, {})
+    return b.cast(total, type.dtype)
+
+
+def held_window(window: Sequence[int], most: int | None) -> tuple[int, ...]:
+    """The part of a window that is held at once, of at most so many elements, the innermost whole first: lengths that
+    divide those of the window."""
+    room, extents = most or math.prod(window), list[int]()
+    for n in reversed(window):
+        extents.append(max(d for d in range(1, n + 1) if n % d == 0 and d <= max(1, room)))
+        room //= extents[-1]
+    return tuple(reversed(extents))
 
 
 def _pull_random_bits(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> Tile:
