@@ -39,7 +39,8 @@ def flash_attention(
             weights = tw.exp(scores - new)
             correction = tw.exp(largest - new)
             total = total * correction + tw.sum(weights, axis=1, keepdims=True)
-            acc = tw.dot(weights, v[b, h, j], acc * correction)
+            # In the type of the values, by whose instructions both products are made.
+            acc = tw.dot(tw.cast(weights, v.dtype), v[b, h, j], acc * correction)
             largest = new
         o[b, h, i] = acc / total
 
