@@ -35,7 +35,7 @@ Attributes = Mapping[str, Any]
 LONGEST_LOOP = 200
 
 # Operands that hold data in primitives that move it; the rest are indices.
-_DATA = {
+MOVES = {
     "reshape": 1,
     "transpose": 1,
     "broadcast": 1,
@@ -160,7 +160,7 @@ def apply(op: str, operands: Sequence[Bounded], a: Attributes) -> Sequence[Bound
     values = semantics.apply(op, [o.value for o in operands], a)
     if op == "bitcast":
         return [apply_bitcast(operands[0], values[0])]
-    if op in _DATA:
+    if op in MOVES:
         return [_moved(op, operands, a, values[0])]
     rule = _RULES.get(op)
     if rule is None:
@@ -169,7 +169,7 @@ def apply(op: str, operands: Sequence[Bounded], a: Attributes) -> Sequence[Bound
 
 
 def _moved(op: str, operands: Sequence[Bounded], a: Attributes, value: Tensor) -> Bounded:
-    data, indices = operands[: _DATA[op]], operands[_DATA[op] :]
+    data, indices = operands[: MOVES[op]], operands[MOVES[op] :]
     signs = all(o.signed_zeros for o in data)
     error: Tensor | None = None
     if any(o.error is not None for o in data):

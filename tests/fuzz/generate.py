@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -72,9 +73,9 @@ class Case:
     expected: list[Bounded]
 
 
-def generate(seed: int, allowed: Collection[DType] = dtypes.ALL) -> Case:
-    """The program of a seed, of values of the element types that are allowed."""
-    maker = Maker(seed, allowed)
+def generate(seed: int, allowed: Collection[DType] = dtypes.ALL, oracle: Callable[[Any], Oracle] = Oracle) -> Case:
+    """The program of a seed, of values of the element types that are allowed and as exact as an oracle says."""
+    maker = Maker(seed, allowed, oracle)
     weights = np.array([w for w, _ in STEPS])
     for _ in range(maker.between(1, 3)):
         maker.attempt(lambda m: m.pool.append(m.source()))
@@ -87,7 +88,7 @@ def generate(seed: int, allowed: Collection[DType] = dtypes.ALL) -> Case:
     drop_dead(maker.graph)
     expected = [maker.known(v) for v in maker.graph.outputs]
     if attention_values(maker.graph):
-        expected = Oracle(maker.graph.constants).run(maker.graph, maker.inputs)
+        expected = oracle(maker.graph.constants).run(maker.graph, maker.inputs)
     return Case(seed, maker.graph, maker.inputs, expected)
 
 

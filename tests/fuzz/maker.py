@@ -32,13 +32,15 @@ class Unsuitable(Exception):
 
 class Maker:
     """Adds primitives to a graph and evaluates each at once, so that steps can look at the values they work on.
-    `allowed` are the element types that values may have."""
+    `allowed` are the element types that values may have; `oracle` says how exact results are."""
 
-    def __init__(self, seed: int, allowed: Collection[DType] = dtypes.ALL) -> None:
+    def __init__(
+        self, seed: int, allowed: Collection[DType] = dtypes.ALL, oracle: Callable[[Any], Oracle] = Oracle
+    ) -> None:
         self.allowed = allowed
         self.random = np.random.default_rng(seed)
         self.graph = Program(f"seed_{seed}")
-        self.oracle = Oracle(self.graph.constants)
+        self.oracle = oracle(self.graph.constants)
         self.inputs: list[Tensor] = []
         self.pool: list[Value] = []
         self.limit = ELEMENTS
