@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -64,11 +65,19 @@ def test_padding_between_elements_is_generated_by_kernels_of_their_own() -> None
 
 
 def test_elements_chosen_along_one_of_seven_dimensions() -> None:
+    """A weighted loss: index arrays along the other six dimensions took a queue each, and their bounds others."""
     generator = np.random.default_rng(0)
-    x = generator.integers(-99, 100, (3, 5, 2, 3, 2, 3, 4)).astype(np.float32)
-    places = generator.integers(0, 5, (3, 1, 2, 3, 2, 3, 4)).astype(np.int32)
-    found = tw.jit(lambda x, places: tw.take_along_axis(x, places, axis=1)).lower(x, places).compile("grid:wormhole")
-    np.testing.assert_array_equal(found(x, places), np.take_along_axis(x, places, axis=1))
+    x = generator.integers(-9, 10, (3, 5, 6, 6, 5, 3, 4)).astype(np.float32)
+    places = generator.integers(0, 5, (3, 1, 6, 6, 5, 3, 4))
+    weights = np.arange(1, 6, dtype=np.float32)
+
+    def loss(library: Any, x: Any, places: Any, weights: Any) -> Any:
+        chosen = library.take_along_axis(x, places, axis=1)
+        scale = library.take(weights, library.reshape(places, (-1,)))
+        return library.sum(library.reshape(-chosen, (-1,)) * scale) / library.sum(scale)
+
+    found = tw.jit(partial(loss, tw)).lower(x, places, weights).compile("grid:wormhole")(x, places, weights)
+    np.testing.assert_allclose(found, loss(np, x.astype(np.float64), places, weights), rtol=1e-2, atol=1e-2)
 
 
 def test_a_window_larger_than_the_memory_of_a_core() -> None:
@@ -78,3 +87,11 @@ def test_a_window_larger_than_the_memory_of_a_core() -> None:
     ).max(axis=(-2, -1))[:, :, ::7, ::5]
     pool = tw.jit(lambda x: tw.nn.max_pool(x, (48, 45), stride=(7, 5), padding=((7, 8), (3, 2))))
     np.testing.assert_array_equal(pool.lower(x).compile("grid:wormhole")(x), expected)
+
+
+def test_a_window_that_no_part_divides() -> None:
+    """Of 37 x 37 elements, one at a time; of a type that is computed in another one."""
+    x = np.random.default_rng(0).integers(-99, 100, (1, 1, 40, 45)).astype(tw.bf16.numpy)
+    views = np.lib.stride_tricks.sliding_window_view(x.astype(np.float32), (37, 37), axis=(2, 3))
+    found = tw.jit(lambda x: tw.nn.max_pool(x, (37, 37), stride=1)).lower(x).compile("grid:wormhole")(x)
+    np.testing.assert_array_equal(found.astype(np.float32), views.max(axis=(-2, -1)))

@@ -22,8 +22,8 @@ from tilewright.targets.base import target_named
 
 @dataclass(frozen=True)
 class Outcome:
-    """What running one program showed: the kind of failure (empty when there is none), a sentence, elements; or why
-    the target refuses it."""
+    """The result of running one program: the kind of failure (empty if there is none) with a message, the number of
+    elements compared, and `refused`, the reason if the target does not support the program."""
 
     kind: str = ""
     message: str = ""

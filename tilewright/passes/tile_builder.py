@@ -443,9 +443,7 @@ def _combine_trips(
 
         return loop(trips[dim], totals, trip)
 
-    def loop(
-        count: int, totals: Sequence[Tile], trip: Callable[[Linear, Sequence[Tile]], Sequence[Tile]]
-    ) -> list[Tile]:
+    def loop(count: int, totals: Sequence[Tile], trip: Trip) -> list[Tile]:
         """A loop that adds to the totals, or, where that would be too many additions `in_blocks`, nested loops."""
         blocks, counts = [0], [count]
         while in_blocks and counts[-1] > LONGEST_CHAIN:
@@ -502,9 +500,9 @@ def _pull_window_reduce(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> T
         value = b.pull(operand, tuple(inner))
         if conditions:
             value = b.map("select", _all(b, conditions), value, b.full(_identity(op), type.dtype))
+        value = b.cast(value, type.dtype.compute)
         if not axes:
             return value
-        value = b.cast(value, type.dtype.compute)
         every = ordered((*value.axes, *axes.values()))
         return b.reduce(Tile(b.expand(value, every), every), a["fn"], list(axes.values()))
 
@@ -514,8 +512,7 @@ def _pull_window_reduce(b: TileBuilder, op: array.ArrayOp, at: Coordinates) -> T
 
 
 def held_window(window: Sequence[int], most: int | None) -> tuple[int, ...]:
-    """The part of a window that is held at once, of at most so many elements, the innermost whole first: lengths that
-    divide those of the window."""
+    """Tile extents of a window, at most `most` elements in all, innermost dimensions first; they divide its sizes."""
     room, extents = most or math.prod(window), list[int]()
     for n in reversed(window):
         extents.append(max(d for d in range(1, n + 1) if n % d == 0 and d <= max(1, room)))

@@ -169,7 +169,7 @@ class TileEmitter:
         return [Tile(r, t.axes) for r, t in zip(op.results, carried, strict=True)]
 
     def branch(self, likely: Tile, then: Callable[[], Tile], otherwise: Callable[[], Tile]) -> Tile:
-        """What one of two bodies gives, by a bool that is nearly always true; both over the same axes."""
+        """An `if` on a condition that is nearly always true; both regions give a tile over the same axes."""
         results: list[Tile] = []
         regions: list[Region] = []
         for body in (then, otherwise):

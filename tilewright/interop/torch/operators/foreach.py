@@ -24,14 +24,21 @@ _BINARY: dict[str, Callable[..., Array]] = {
     "pow": elementwise.power,
     "sub": elementwise.subtract,
 }
+
+
+def _of_floats(fn: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    """A function of floats, of integers in torch's default float type."""
+    return lambda x: fn(as_floats(x))
+
+
 _UNARY: dict[str, Callable[[Array], Array]] = {
     "abs": tw.abs,
-    "exp": lambda x: tw.exp(as_floats(x)),
+    "exp": _of_floats(tw.exp),
     "neg": tw.negative,
-    "reciprocal": lambda x: tw.reciprocal(as_floats(x)),
-    "rsqrt": lambda x: tw.rsqrt(as_floats(x)),
+    "reciprocal": _of_floats(tw.reciprocal),
+    "rsqrt": _of_floats(tw.rsqrt),
     "sign": elementwise.sign,
-    "sqrt": lambda x: tw.sqrt(as_floats(x)),
+    "sqrt": _of_floats(tw.sqrt),
     "zero": tw.zeros_like,
 }
 
