@@ -95,12 +95,15 @@ def _static(model: Any, given: Sequence[Inputs]) -> list[Any]:
 
 
 def _train(model: Any, given: Sequence[Inputs]) -> list[Any]:
-    """The gradients, and the parameters after a step."""
+    """The gradients, and the parameters after a step.
+
+    Results that nothing reads have no gradient in eager torch and zeros in graphs of its compiler (with any backend).
+    """
     parameters = [*model.parameters()]
     for parameter in parameters:
         parameter.grad = None
     _tensors(model(**given[-1]))[0].square().mean().backward()
-    gradients = [p.grad.clone() for p in parameters if p.grad is not None]
+    gradients = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in parameters]
     with torch.no_grad():
         for parameter in parameters:
             if parameter.grad is not None:
