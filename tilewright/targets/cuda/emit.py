@@ -44,7 +44,7 @@ from tilewright.targets.cuda.emit_mma import Operand, emit_mma
 from tilewright.targets.cuda.emit_points import emit_point
 from tilewright.targets.cuda.emit_roles import Roles, UseOp
 from tilewright.targets.cuda.emit_tensor_memory import TensorMemory, TensorOp
-from tilewright.targets.cuda.emit_tiles import Held, Lazy, TileEmitter, numbers_of, row_major
+from tilewright.targets.cuda.emit_tiles import Held, Lazy, TileEmitter, numbers_of, of_value, row_major
 from tilewright.targets.cuda.emit_wgmma import emit_wgmma, emit_wgmma_wait
 from tilewright.targets.cuda.emit_zones import ZoneWriter
 from tilewright.targets.cuda.fragments import (
@@ -369,7 +369,7 @@ class _Emitter(TileEmitter):
         value = widen(self.builder, self.builder.load(pointer, typ=load_form(dtype), align=dtype.itemsize), dtype)
         if there is not None and op.fill is not None:
             value = self.builder.select(there, value, ir.Constant(value.type, decode(op.fill)))
-        return Lazy(dtype, lambda index: value)
+        return of_value(dtype, value)
 
     def _store(self, op: tile.StoreOp) -> None:
         if array_type(op.value).shape:
@@ -379,7 +379,7 @@ class _Emitter(TileEmitter):
         offset, there = self._scalar_place(op, memory)
         first = self.builder.icmp_unsigned("==", self._thread(), i32(0))
         there = first if there is None else self.builder.and_(first, there)
-        raw = narrow(self.builder, self._element(op.value, []), dtype)
+        raw = narrow(self.builder, self._element(op.value, ()), dtype)
         pointer = self.builder.gep(memory.pointer, [offset], source_etype=load_form(dtype))
         with self.builder.if_then(there):
             self.builder.store(raw, pointer, align=dtype.itemsize)
@@ -487,11 +487,11 @@ class _Emitter(TileEmitter):
     def _of_phis(self, dtype: DType, layout: Layout | None, phis: Mapping[int, Value]) -> Held:
         if layout is not None:
             return Fragment(layout, dtype, phis)
-        return Lazy(dtype, lambda index: computed(self.builder, phis[0], dtype))
+        return Lazy(dtype, lambda index, operands: computed(self.builder, phis[0], dtype))
 
     def _if(self, op: tile.IfOp) -> None:
         builder = self.builder
-        condition = self._element(op.condition, [])
+        condition = self._element(op.condition, ())
         blocks = [builder.append_basic_block(name) for name in ("then", "otherwise")]
         after = builder.append_basic_block("joined")
         builder.cbranch(condition, *blocks)

@@ -60,15 +60,50 @@ _LONG = frozenset({"divide", "reciprocal", "sqrt"})
 _WITH_BRANCHES = frozenset({"sin", "cos", "tan"})
 
 
+Index = Sequence[Value]
+
+
+def _same(index: Index) -> Index:
+    return index
+
+
 @dataclass(frozen=True)
 class Lazy:
-    """A tile that is made where it is used: its element at an index."""
+    """A tile that is made where it is used: its element at an index, from those of its operands at the index that is
+    `seen` through it. `TileEmitter.element` asks for them."""
 
     dtype: DType
-    at: Callable[[Sequence[Value]], Value]
+    at: Callable[[Index, Sequence[Value]], Value]
+    operands: Sequence[SSAValue] = ()
+    seen: Callable[[Index], Index] = _same
+
+
+def of_value(dtype: DType, value: Value) -> Lazy:
+    """A scalar that is there already, or a tile whose elements are all the same."""
+    return Lazy(dtype, lambda index, operands: value)
 
 
 Held = Fragment | Lazy
+
+
+class Elements:
+    """The elements of lazy tiles that code of one place has, each with its index, which is thus not freed: numbers of
+    objects are what tells indices apart."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[SSAValue, tuple[int, ...]], tuple[Index, Value]] = {}
+
+    def __contains__(self, place: tuple[SSAValue, Index]) -> bool:
+        return self._key(*place) in self._found
+
+    def __getitem__(self, place: tuple[SSAValue, Index]) -> Value:
+        return self._found[self._key(*place)][1]
+
+    def __setitem__(self, place: tuple[SSAValue, Index], element: Value) -> None:
+        self._found[self._key(*place)] = (place[1], element)
+
+    def _key(self, value: SSAValue, index: Index) -> tuple[SSAValue, tuple[int, ...]]:
+        return value, tuple(map(id, index))
 
 
 @dataclass
@@ -81,6 +116,7 @@ class TileEmitter:
     tiles: dict[SSAValue, Held] = field(init=False, default_factory=dict[SSAValue, Held])
     indices: dict[SSAValue, Value] = field(init=False, default_factory=dict[SSAValue, Value])
     ranges: dict[SSAValue, Range] = field(init=False, default_factory=dict[SSAValue, Range])
+    _elements: Elements | None = field(init=False, default=None)
 
     def _layout(self, value: SSAValue) -> Any:
         layout = layout_of(value)
@@ -108,20 +144,49 @@ class TileEmitter:
             raise CompilerBug(f"a tile of {array_type(value)} has no layout")
         return replace(held, values=dict(held.values)) if isinstance(held.values, Grouped) else held
 
-    def _element(self, value: SSAValue, index: Sequence[Value]) -> Value:
-        """The element of a tile that is made where it is used, or the one element of a scalar."""
-        held = self.tiles[value]
-        if isinstance(held, Lazy):
-            return held.at(index)
-        if held.layout.rank:
-            raise CompilerBug(f"an element of a tile in {held.layout} is asked for by its index")
-        return computed(self.builder, next(iter(held.values.values())), held.dtype)
+    def _element(self, value: SSAValue, index: Index) -> Value:
+        """The element of a tile that is made where it is used, or the one element of a scalar, in register form.
+
+        What other code finds there does not reach every later place, so that elements are kept for one request: none
+        is computed twice for it, however often the tiles between are used.
+        """
+        if self._elements is not None:
+            return self._element_from(self._elements, value, index)
+        self._elements = Elements()
+        try:
+            return self._element_from(self._elements, value, index)
+        finally:
+            self._elements = None
+
+    def _element_from(self, elements: Elements, value: SSAValue, index: Index) -> Value:
+        """An element by those that are there: operands first, without recursion on how many there are."""
+        pending: list[tuple[SSAValue, Index, Index | None]] = [(value, index, None)]
+        while pending:
+            wanted, place, seen = pending.pop()
+            tile = self.tiles[wanted]
+            if (wanted, place) in elements:
+                continue
+            if isinstance(tile, Fragment):
+                elements[wanted, place] = self._only_element(tile)
+            elif seen is None and tile.operands:
+                seen = tile.seen(place)
+                pending.append((wanted, place, seen))
+                pending += [(operand, seen, None) for operand in reversed(tile.operands)]
+            else:
+                operands = [] if seen is None else [elements[operand, seen] for operand in tile.operands]
+                elements[wanted, place] = tile.at(place, operands)
+        return elements[value, index]
+
+    def _only_element(self, tile: Fragment) -> Value:
+        if tile.layout.rank:
+            raise CompilerBug(f"an element of a tile in {tile.layout} is asked for by its index")
+        return computed(self.builder, next(iter(tile.values.values())), tile.dtype)
 
     def _full(self, op: tile.FullOp) -> Lazy:
         dtype = array_type(op.result).dtype
         number = decode(op.value)
         constant = ir.Constant(register_form(dtype), float(number) if dtype.is_float else int(number))
-        return Lazy(dtype, lambda index: constant)
+        return of_value(dtype, constant)
 
     def _iota(self, op: tile.IotaOp) -> Held:
         (expression,) = op.map.data.results
@@ -136,13 +201,13 @@ class TileEmitter:
                 values[number] = self.builder.sext(found, I64)
             return Fragment(layout, array_type(op.result).dtype, values)
 
-        def at(index: Sequence[Value]) -> Value:
+        def at(index: Index, operands: Sequence[Value]) -> Value:
             symbols = [self._index_of(symbol, index) for symbol in op.symbols]
             return self.builder.sext(evaluated(self.builder, expression, index, symbols), I64)
 
         return Lazy(array_type(op.result).dtype, at)
 
-    def _index_of(self, symbol: SSAValue, index: Sequence[Value]) -> Value:
+    def _index_of(self, symbol: SSAValue, index: Index) -> Value:
         """A symbol of an affine map at an element of a tile."""
         if isinstance(symbol.type, IndexType):
             return self.indices[symbol]
@@ -154,10 +219,10 @@ class TileEmitter:
         layout = layout_of(op.results[0])
         if layout is None:
 
-            def at(index: Sequence[Value]) -> Value:
-                return self._rounded(self._apply(op, index, [self._element(o, index) for o in _tiles(op)]), type.dtype)
+            def at(index: Index, operands: Sequence[Value]) -> Value:
+                return self._rounded(self._apply(op, index, operands), type.dtype)
 
-            return Lazy(type.dtype, at)
+            return self._lazy(op, at, _tiles(op))
         coordinates = Coordinates(self.threads, layout)
         registers = list(registers_of(coordinates.table))
         if _is_choice(op):
@@ -171,6 +236,13 @@ class TileEmitter:
             operands = [self._register(operand, number, index) for operand in _tiles(op)]
             values[number] = held(self.builder, self._apply(op, index, operands), type.dtype)
         return Fragment(layout, type.dtype, values)
+
+    def _lazy(self, op: Operation, at: Callable[[Index, Sequence[Value]], Value], operands: Sequence[SSAValue]) -> Lazy:
+        """The result of an operation where it is used; scalars are computed once, where they are defined."""
+        type = array_type(op.results[0])
+        if type.shape:
+            return Lazy(type.dtype, at, operands)
+        return of_value(type.dtype, at((), [self._element(operand, ()) for operand in operands]))
 
     def _is_grouped(self, op: Operation) -> bool:
         """Whether an operation is computed on vectors: it is many instructions, its operands are in vectors, or the
@@ -201,14 +273,17 @@ class TileEmitter:
         """An operand's elements in vectors, in register form."""
         tile = self.tiles[operand]
         if isinstance(tile, Lazy):
-            return [grouped(self.builder, [tile.at(places[n]) for n in group]) for group in groups_of(numbers)]
+            return [
+                grouped(self.builder, [self._element(operand, places[n]) for n in group])
+                for group in groups_of(numbers)
+            ]
         if isinstance(tile.values, Grouped):
             vectors = tile.values.vectors
         else:
             vectors = [grouped(self.builder, [tile.values[n] for n in group]) for group in groups_of(numbers)]
         return [computed(self.builder, vector, tile.dtype) for vector in vectors]
 
-    def _chosen(self, op: Operation, number: int, index: Sequence[Value]) -> Value:
+    def _chosen(self, op: Operation, number: int, index: Index) -> Value:
         """One of several elements: as it is held, so that none is converted there and back."""
         if isinstance(op, tile.MapOp):
             condition, first, second = _tiles(op)
@@ -219,7 +294,7 @@ class TileEmitter:
         beyond = self._is_beyond(op, index)
         return self.builder.select(beyond, filling, self._held(op.source, number, index))
 
-    def _is_beyond(self, op: tile.FillPaddingOp, index: Sequence[Value]) -> Value:
+    def _is_beyond(self, op: tile.FillPaddingOp, index: Index) -> Value:
         """Whether an element is padding."""
         (expression,) = op.map.data.results
         place = evaluated(self.builder, expression, index, [self._index_of(s, index) for s in op.symbols])
@@ -229,21 +304,21 @@ class TileEmitter:
         """A computed value as one of its type, in register form."""
         return computed(self.builder, held(self.builder, value, dtype), dtype)
 
-    def _register(self, operand: SSAValue, number: int, index: Sequence[Value]) -> Value:
+    def _register(self, operand: SSAValue, number: int, index: Index) -> Value:
         """An operand's element in register form."""
         tile = self.tiles[operand]
         if isinstance(tile, Lazy):
-            return tile.at(index)
+            return self._element(operand, index)
         return computed(self.builder, tile.values[number], tile.dtype)
 
-    def _held(self, operand: SSAValue, number: int, index: Sequence[Value] = ()) -> Value:
+    def _held(self, operand: SSAValue, number: int, index: Index = ()) -> Value:
         """An operand's element as it is held; of a scalar its one, which has no index."""
         tile = self.tiles[operand]
         if isinstance(tile, Lazy):
-            return held(self.builder, tile.at(index), tile.dtype)
+            return held(self.builder, self._element(operand, index), tile.dtype)
         return tile.values[number]
 
-    def _apply(self, op: Operation, index: Sequence[Value], operands: Sequence[Value]) -> Value:
+    def _apply(self, op: Operation, index: Index, operands: Sequence[Value]) -> Value:
         dtype = array_type(op.results[0]).dtype
         if isinstance(op, tile.MapOp):
             return emit_function(self.builder, op.fn.data, array_type(op.operands[-1]).dtype, operands)
@@ -271,7 +346,7 @@ class TileEmitter:
         source, result = op.operands[0], op.results[0]
         given = self.tiles[source]
         if isinstance(given, Lazy):
-            return Lazy(given.dtype, lambda index: given.at(_seen_through(self.builder, op, index)))
+            return Lazy(given.dtype, _first, (source,), lambda index: _seen_through(self.builder, op, index))
         if not isinstance(op, tile.BroadcastOp):
             return self._renamed(source, result)
         layout, axes = self._layout(result), decode(op.axes)
@@ -319,14 +394,14 @@ class TileEmitter:
     def _relayout(self, op: tile.RelayoutOp) -> Held:
         type, given = array_type(op.result), self.tiles[op.source]
         if layout_of(op.result) is None:
-            return Lazy(type.dtype, lambda index: self._element(op.source, index))
+            return self._lazy(op, _first, (op.source,))
         layout = self._layout(op.result)
         if isinstance(given, Fragment):
             given = self._fragment(op.source)
         else:
             coordinates = Coordinates(self.threads, layout)
             values = {
-                number: held(self.builder, given.at(coordinates.at(digits)), type.dtype)
+                number: held(self.builder, self._element(op.source, coordinates.at(digits)), type.dtype)
                 for number, digits in registers_of(coordinates.table)
             }
             return Fragment(layout, type.dtype, values)
@@ -349,6 +424,10 @@ def row_major(shape: Sequence[int]) -> list[int]:
     return [prod(shape[dim + 1 :]) for dim in range(len(shape))]
 
 
+def _first(index: Index, operands: Sequence[Value]) -> Value:
+    return operands[0]
+
+
 def _tiles(op: Operation) -> list[SSAValue]:
     """The tiles that an elementwise operation takes its values from."""
     if isinstance(op, tile.FillPaddingOp):
@@ -368,7 +447,7 @@ def _identity(name: str, dtype: DType) -> float | int:
     return 0 if identity is None else identity(dtype)
 
 
-def _seen_through(builder: Builder, op: Operation, index: Sequence[Value]) -> list[Value]:
+def _seen_through(builder: Builder, op: Operation, index: Index) -> list[Value]:
     """The index in the operand of a view that an index in its result stands for."""
     source = array_type(op.operands[0]).shape
     if isinstance(op, tile.TransposeOp):
