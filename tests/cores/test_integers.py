@@ -213,3 +213,15 @@ def test_numbers_of_64_bits_are_reduced_in_32(fn: str) -> None:
     for axis in (0, 1):
         compiled_ = tw.jit(lambda x, axis=axis: getattr(tw, fn)(x, axis=axis)).lower(x).compile(target="grid:wormhole")
         np.testing.assert_array_equal(compiled_(x), getattr(x, fn)(axis))
+
+
+@pytest.mark.parametrize("value", [2**40, -(2**40), 2**31])
+def test_constants_beyond_32_bits_are_refused(value: int) -> None:
+    program = tw.jit(lambda x: tw.minimum(x, value), target="grid:wormhole")
+    with pytest.raises(UnsupportedOnTargetError, match=f"{value} is a number of i64 that does not fit"):
+        program(np.arange(5))
+
+
+def test_constants_of_64_bits_that_fit_are_themselves() -> None:
+    least = tw.jit(lambda x: tw.minimum(x, 2**31 - 1) + tw.maximum(x, -(2**31)), target="grid:wormhole")
+    np.testing.assert_array_equal(least(np.arange(5)), 2 * np.arange(5))

@@ -96,8 +96,7 @@ class Graph:
         op = value.owner
         match op:
             case tile.FullOp():
-                dtype = array_type(value).dtype
-                return Number(float(decode(op.value)), carrier_of(dtype))
+                return _constant(op)
             case tile.MapOp():
                 arguments = [self.node(o, at) for o in op.operands]
                 return apply(op.fn.data, arguments, array_type(op.operands[-1]).dtype)
@@ -222,6 +221,15 @@ class Graph:
         is_flat = kind == cores.NONE and not transposed and not own.turned and all(d in where for d in all_outer)
         is_flat = is_flat and [where[d] for d in all_outer] == sorted(where[d] for d in all_outer)
         return Read(held, page, kind, transposed, is_flat, carrier_of(array_type(value).dtype))
+
+
+def _constant(op: tile.FullOp) -> Number:
+    """A constant as registers hold it. The extremes of i64, which minima and maxima begin with, are those of 32 bits."""
+    dtype, value = array_type(op.result).dtype, decode(op.value)
+    held = number_of_carrier(float(value), dtype)
+    if dtype.is_integer and held != value and value not in (dtype.lowest, dtype.highest):
+        raise refuse(op, f"{value} is a number of {dtype} that does not fit the 32 bits of a grid of cores")
+    return Number(held, carrier_of(dtype))
 
 
 def _index_tile(shape: Sequence[int]) -> Any:

@@ -112,9 +112,10 @@ class LoadedTiles(ABC):
         consumer: str,
         window: Window | None,
         sides: tuple[bool, bool] = (True, True),
+        whole_pages: bool = False,
     ) -> Held:
         """A tile of an array. `fill`: what is beyond the array, along rows and columns of pages, or where pages are
-        fetched along one of them alone, if no more is needed."""
+        fetched along one of them alone, if no more is needed; with `whole_pages` also along the other dims."""
         if cores.is_by_rows(op.source):
             return self._tilized(op, form, window)
         type, scope = array_type(op.result), self.scope_of(op.result)
@@ -129,7 +130,7 @@ class LoadedTiles(ABC):
         if number is None and op.fill is not None:
             number = number_of_carrier(float(decode(op.fill)), type.dtype)
         if op.fill is not None:
-            sides = True, True
+            sides, whole_pages = (True, True), True
         unread = self._unread.get(op, ())
         sides = sides[0] and form.rows not in unread, sides[1] and form.columns not in unread
         pads = (number if sides[0] or window is None else None, number if sides[1] or window is None else None)
@@ -141,7 +142,7 @@ class LoadedTiles(ABC):
             if window is None:
                 self._gather(op, held, number, role)
             else:
-                self._fetch(op, held, number, sides, window, role)
+                self._fetch(op, held, number, sides, whole_pages, window, role)
         self.threads.location = before
         return held
 
@@ -172,6 +173,7 @@ class LoadedTiles(ABC):
         held: Held,
         fill: float | None,
         sides: tuple[bool, bool],
+        whole_pages: bool,
         window: Window,
         role: str,
     ) -> None:
@@ -181,12 +183,12 @@ class LoadedTiles(ABC):
         extents, maps = self.page_maps(window, held.type.shape, held.form, op.symbols)
         add(role, cores.FetchOp, [array, queue], {"extents": extents}, maps)
         add(role, cores.BarrierOp, [], {"of": cores.READ})
-        reaches = _reaches_beyond(window, held.type.shape, tile.ref_type(op.source).shape)
-        if fill is not None and any(sides) and reaches:
+        within, outside = _reaches_beyond(window, held.type.shape, tile.ref_type(op.source).shape)
+        if fill is not None and (any(sides) and within or whole_pages and outside):
             value = fill if held.type.dtype.is_float or held.type.dtype.is_bool else int(fill)
             attributes: dict[str, Any] = {"extents": extents, "fill": value}
-            if sum(sides) == 1:
-                attributes["only"] = "rows" if sides[0] else "columns"
+            if not all(sides):
+                attributes["only"] = "rows" if sides[0] else "columns" if sides[1] else "pages"
             add(role, cores.PadOp, [array, queue], attributes, maps)
         add(role, cores.PushOp, [queue], pages)
 
@@ -326,12 +328,20 @@ def cores_lane(number: int) -> AffineExpr:
     return AffineExpr.symbol(-1 - number)
 
 
-def _reaches_beyond(window: Window, shape: Sequence[int], array: Sequence[int]) -> bool:
-    """Whether pages of a window may have elements that are not in the array."""
+def _reaches_beyond(window: Window, shape: Sequence[int], array: Sequence[int]) -> tuple[bool, bool]:
+    """Whether pages of a window may have elements that are not in the array along rows or columns, and whether whole
+    pages may be outside of it along its other dims."""
     sizes = (*(1,) * (2 - len(array)), *array)
-    for place in (-2, -1):
-        dim = window.dims[place]
-        extent = -(-(1 if dim == ABSENT else shape[dim]) // TILE) * TILE
-        if sizes[place] % extent:
-            return True
-    return False
+    extents = [1 if dim == ABSENT else shape[dim] for dim in window.dims]
+    places = [*zip(window.starts, extents, sizes, strict=True)]
+    within = any(_may_leave(s, -(-e // TILE) * TILE, size, TILE) for s, e, size in places[-2:])
+    return within, any(_may_leave(s, e, size, 1) for s, e, size in places[:-2])
+
+
+def _may_leave(start: Sum, extent: int, size: int, unit: int) -> bool:
+    """Whether a window of some extent may reach beyond an array of some size; `unit`: the elements that a start
+    counts. Windows that are indexed, and begin and end with the array, lie side by side."""
+    if not start.symbols:
+        return start.constant < 0 or start.constant * unit + extent > size
+    steps = [step * unit for _, step in start.symbols]
+    return start.constant != 0 or size % extent != 0 or any(step < 0 or size % step for step in steps if step)

@@ -248,7 +248,8 @@ class QueuedTiles(LoadedTiles):
                 window = self.window(load)
                 if window is None or (window.form.rows, window.form.columns) == (form.rows, form.columns):
                     sides = need[0] is not None or form.rows in dims, need[1] is not None or form.columns in dims
-                    return self.loaded(load, form, wanted, consumer, window, sides)
+                    whole = bool(dims - {form.rows, form.columns})
+                    return self.loaded(load, form, wanted, consumer, window, sides, whole)
                 if (window.form.rows, window.form.columns) != (form.columns, form.rows) and not form.turned:
                     return self.loaded(load, form, wanted, consumer, None)
         if isinstance(op, tile.IotaOp) and consumer != cores.WRITER and not is_place_of_lanes(op):

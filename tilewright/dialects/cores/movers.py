@@ -293,8 +293,9 @@ class SendOp(MoverOp):
 class PadOp(PagesOp):
     """Elements of pages that were fetched, and have come, and lie outside of the array become `fill`: for each point of
     `extents`, those of the page `at` that has in it what would be the page of the array at `map`. With `only`, which is
-    `rows` or `columns`, that is so for rows below the array alone, or for columns to the right of it. The mover stores
-    the elements, and does nothing for pages that lie inside."""
+    `rows`, `columns` or `pages`, that is so for rows below the array alone, for columns to the right of it, or for
+    neither; pages that are outside of the array in its other dims are filled whole in any case. The mover stores the
+    elements, and does nothing for pages that lie inside."""
 
     name = "cores.pad"
     fill = prop_def(FloatAttr | IntegerAttr)
@@ -304,12 +305,12 @@ class PadOp(PagesOp):
     def sides(self) -> tuple[bool, bool]:
         """Whether rows below, and columns to the right of the array are filled."""
         only = "" if self.only is None else self.only.data
-        return only != "columns", only != "rows"
+        return only not in ("columns", "pages"), only not in ("rows", "pages")
 
     def verify_(self) -> None:
         super().verify_()
-        if self.only is not None and self.only.data not in ("rows", "columns"):
-            raise VerifyException(f"cores.pad: only `{self.only.data}`, which is neither `rows` nor `columns`")
+        if self.only is not None and self.only.data not in ("rows", "columns", "pages"):
+            raise VerifyException(f"cores.pad: only `{self.only.data}`, which is not `rows`, `columns` or `pages`")
 
 
 @irdl_op_definition
