@@ -62,6 +62,33 @@ np.testing.assert_array_equal(f(x), x * 2 + 1)
 """
 
 
+BITS = {
+    np.float16: [0x7E00, 0xFE00, 0x7E45, 0x7C01],
+    np.float32: [0x7FC00000, 0xFFC00000, 0x7FC12345, 0x7F800001],
+    np.float64: [0x7FF8 << 48, 0xFFF8 << 48, (0x7FF8 << 48) + 1, (0x7FF0 << 48) + 1],
+}
+
+
+@pytest.mark.parametrize("target", ["cpu", "interp"])
+@pytest.mark.parametrize("kind", BITS)
+def test_captured_nan_of_other_bits_are_other_programs(tmp_path: Path, kind: type, target: str) -> None:
+    """Arrays of one repeated NaN, signalling ones among them, keep their bits, whichever of them is compiled first."""
+    bits = np.dtype(f"u{np.dtype(kind).itemsize}")
+    with tw.options(cache_dir=tmp_path):
+        for number in BITS[kind]:
+            captured = np.full(3, number, bits).view(kind)
+            program = tw.jit(lambda x, c=captured: tw.bitcast(c, bits) + x, target=target)
+            np.testing.assert_array_equal(program(np.zeros(3, bits)), np.full(3, number, bits))
+
+
+@pytest.mark.parametrize("target", ["cpu", "interp"])
+def test_numbers_that_are_nan_of_other_signs_are_other_programs(tmp_path: Path, target: str) -> None:
+    with tw.options(cache_dir=tmp_path):
+        for number in (np.nan, -np.nan):
+            found = tw.jit(lambda x, n=number: tw.copysign(x, n), target=target)(np.ones(3, np.float32))
+            np.testing.assert_array_equal(found, np.copysign(np.ones(3), number))
+
+
 def test_a_warm_process_does_not_import_the_compiler(tmp_path: Path) -> None:
     script = tmp_path / "warm.py"
     script.write_text(WARM)

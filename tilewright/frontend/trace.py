@@ -7,6 +7,7 @@ imports the IR framework. Nodes inside the graphs of `while` and `if` may use va
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -96,7 +97,7 @@ class Graph:
         value."""
         fields: dict[str, Any] = {"shape": type.shape, "dtype": type.dtype.name}
         dense, order = dense_view(array)
-        if _is_uniform(dense):
+        if _is_uniform(dense) and _is_number(dense.reshape(-1)[:1]):
             return self.add("constant", value=dense.reshape(-1)[0].item(), resource="", **fields)[0]
         kept = dense.transpose(np.argsort(order))
         digest = digest_array(kept)
@@ -145,6 +146,11 @@ def _is_uniform(array: np.ndarray[Any, Any]) -> bool:
     return bool((bits == bits[0]).all())
 
 
+def _is_number(element: np.ndarray[Any, Any]) -> bool:
+    """Whether the bits of one element are those that its value has as a number: those of a NaN may be others."""
+    return not (element != element).any() or element.tobytes() == np.full_like(element, np.nan).tobytes()
+
+
 def digest(graph: Graph) -> str:
     """Content address of a program. Equal programs traced at different lines are equal."""
     numbering: dict[Value, int] = {}
@@ -155,13 +161,22 @@ def digest(graph: Graph) -> str:
     return hasher.hexdigest()
 
 
+def _text(value: object) -> str:
+    """An attribute as text that differs where it does: all NaN print alike, but have signs and payloads."""
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_text, value))})"  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    if isinstance(value, float) and value != value:
+        return f"nan:{struct.pack('<d', value).hex()}"
+    return repr(value)
+
+
 def _digest_graph(graph: Graph, numbering: dict[Value, int], update: Any) -> None:
     def number(value: Value) -> int:
         return numbering.setdefault(value, len(numbering))
 
     update(f"graph ({', '.join(f'{number(v)}: {v.type}' for v in graph.inputs)})\n".encode())
     for node in graph.nodes:
-        attributes = ", ".join(f"{key}={value!r}" for key, value in sorted(node.attributes.items()))
+        attributes = ", ".join(f"{key}={_text(value)}" for key, value in sorted(node.attributes.items()))
         update(f"{node.op} {[numbering[v] for v in node.operands]} {{{attributes}}}\n".encode())
         for inner in node.graphs:
             _digest_graph(inner, numbering, update)

@@ -10,7 +10,7 @@ so far is cut.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from math import inf, prod
 from typing import Any, NamedTuple
 
@@ -64,7 +64,9 @@ class Search:
         self.nodes += 1
         if self.nodes > self.budget:
             raise OutOfBudget
-        network = _Network(self.sizes, tables)
+        # A variable of one value is no axis: arrays have only so many.
+        decided = {v: 0 for table in tables for v in table.variables if self.sizes[v] == 1}
+        network = _Network(self.sizes, [_without(table, decided) for table in tables])
         gone: list[_Eliminated] = []
         while (variable := network.next_variable()) is not None:
             if network.table_size(variable) > LARGEST_TABLE:
@@ -75,7 +77,7 @@ class Search:
         rest = self._branch(network, bound) if network.variables else Found({}, network.constant)
         if rest is None or rest.cost >= bound:
             return None
-        values = dict(rest.values)
+        values = decided | rest.values
         for variable, neighbours, best in reversed(gone):
             values[variable] = int(best[tuple(values[n] for n in neighbours)])
         return Found(values, rest.cost)
@@ -172,6 +174,13 @@ def _spread(table: Table, axes: Sequence[int]) -> Array:
     order = sorted(range(len(table.variables)), key=lambda k: axes.index(table.variables[k]))
     sizes = dict(zip(table.variables, table.costs.shape, strict=True))
     return table.costs.transpose(order).reshape([sizes.get(v, 1) for v in axes])
+
+
+def _without(table: Table, variables: Container[int]) -> Table:
+    """A table without the axes of variables that have one value."""
+    kept = [k for k, v in enumerate(table.variables) if v not in variables]
+    costs = table.costs.reshape([table.costs.shape[k] for k in kept])
+    return Table(tuple(table.variables[k] for k in kept), costs)
 
 
 def _fixed(table: Table, variable: int, value: int) -> Table:

@@ -210,3 +210,16 @@ def test_domains_that_do_not_meet_name_the_equality() -> None:
         problem.solve()
     assert "constraint 1" in caught.value.message
     assert "constraint 0" not in caught.value.message
+
+
+def test_variables_of_one_value_are_no_axes_of_tables() -> None:
+    """More of them beside one variable than an array has axes."""
+    problem = Problem()
+    center = problem.variable("center", range(3))
+    for number in range(100):
+        single = problem.variable(f"single {number}", (number,))
+        problem.relate(center, single, lambda c, s: float((c - 1) ** 2 * s), origin(number))
+    solution = problem.solve()
+    assert solution.values[center] == 1
+    assert solution.values[1:] == tuple(range(100))
+    assert solution.cost == 0
