@@ -359,6 +359,26 @@ def test_the_step_of_an_optimiser_is_compiled() -> None:
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
 
 
+def test_a_step_of_one_parameter_after_the_other_runs_nothing_in_torch() -> None:
+    parameters = [torch.nn.Parameter(torch.linspace(-1, 1, 7)) for _ in range(2)]
+    optimisers = [torch.optim.Adam([p], lr=0.01, foreach=False) for p in parameters]
+    for parameter in parameters:
+        parameter.grad = torch.linspace(2, -3, 7)
+    compiled_step = torch.compile(optimisers[0].step, backend=backend)
+    assert fallbacks_of(compiled_step) == []
+    optimisers[1].step()
+    torch.testing.assert_close(*parameters, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int32, torch.int64])
+def test_shifts_by_operators_are_compiled(dtype: Any) -> None:
+    def shifted(x: Any, by: Any) -> Any:
+        return x << 1, x >> 2, x >> by, x << by, x.clone().__irshift__(1)
+
+    x, by = torch.tensor([0, 1, 5, 100, -100]).to(dtype), torch.tensor([0, 1, 2, 3, 1]).to(dtype)
+    check(shifted, x, by)
+
+
 def test_results_do_not_change_from_call_to_call() -> None:
     model = Perceptron(20, 32, 5)
     x = torch.randn(50, 20)

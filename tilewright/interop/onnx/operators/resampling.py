@@ -18,6 +18,8 @@ from tilewright.interop.onnx.registry import Node, lifted, operator
 Matrix = np.ndarray[Any, Any]
 # Interpolation along an axis is a product with a matrix, which must fit into memory.
 _MAX_WEIGHTS = 1 << 26
+# Attributes that have no effect in modes other than their own.
+_OF_SOME_MODES = ("antialias", "cubic_coeff_a", "exclude_outside", "extrapolation_value", "nearest_mode")
 
 
 # ---- resizing -------------------------------------------------------------------------------------------------------
@@ -37,6 +39,12 @@ def resize(
         ends = [float(r) for r in node.known(roi, "roi").reshape(-1)]
         regions = list(zip(ends[: len(axes)], ends[len(axes) :], strict=True))
     return _resized(node, x, list(zip(axes, factors, wanted, regions, strict=True)))
+
+
+@operator("Upsample", since=7)
+def upsample_by_attribute(node: Node, x: Array) -> Array:
+    """As `Upsample` was while its scales were an attribute."""
+    return resize_by_scales(node, x, lifted(np.array(node.get("scales"), np.float32)))
 
 
 @operator("Resize", since=10)
@@ -74,6 +82,7 @@ def _resized(node: Node, x: Array, plan: Sequence[tuple[int, float, int, tuple[f
     mode = node.get("mode", "nearest")
     if mode not in ("nearest", "linear", "cubic"):
         raise node.unsupported(f"`{node.op}` of mode {mode!r}")
+    node.ignore(*_OF_SOME_MODES)
     outside: Array | None = None
     result = x if mode == "nearest" else _as_float(x)
     for axis, factor, size, region in plan:

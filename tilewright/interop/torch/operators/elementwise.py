@@ -10,7 +10,7 @@ from tilewright.api.array import Array
 from tilewright.api.lifting import is_scalar
 from tilewright.errors import UnsupportedOperatorError
 from tilewright.interop.casts import convert
-from tilewright.interop.torch.registry import operator
+from tilewright.interop.torch.registry import add_rule, operator
 from tilewright.interop.torch.tensors import as_floats, dtype_of, filled, result_type, unified, widened
 
 Operand = Any  # an array, or a Python number
@@ -191,6 +191,14 @@ def multiply(x: Operand, y: Operand) -> Array:
     return tw.logical_and(a, b) if dtype.is_bool else tw.multiply(a, b)
 
 
+def fma(x: Operand, y: Operand, z: Operand) -> Array:
+    """`x * y + z`, as torch's own compiler writes the steps of optimisers."""
+    return add(multiply(x, y), z)
+
+
+add_rule("prims.fma.default", fma)
+
+
 def _by_wide_number(x: Operand, y: Operand) -> list[Any] | None:
     """Both in f32, where `x` has floats of 16 bits, and `y` is a number or has a wider type and no dimensions: torch
     multiplies and divides by it as it is, not rounded to the type of `x`."""
@@ -359,12 +367,14 @@ def logaddexp(x: Array, y: Array) -> Array:
 
 
 @operator("bitwise_left_shift.Tensor", "bitwise_left_shift.Tensor_Scalar", "bitwise_left_shift.Scalar_Tensor")
+@operator("__lshift__.Tensor", "__lshift__.Scalar")
 def shift_left(x: Operand, y: Operand) -> Array:
     """`x << y`."""
     return tw.bitwise_left_shift(*unified(x, y))
 
 
 @operator("bitwise_right_shift.Tensor", "bitwise_right_shift.Tensor_Scalar", "bitwise_right_shift.Scalar_Tensor")
+@operator("__rshift__.Tensor", "__rshift__.Scalar")
 def shift_right(x: Operand, y: Operand) -> Array:
     """`x >> y`."""
     return tw.bitwise_right_shift(*unified(x, y))
