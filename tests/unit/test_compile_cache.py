@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -114,3 +115,32 @@ def test_a_saved_program_runs_where_there_is_no_compiler(tmp_path: Path) -> None
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
     np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), compiled()(X))
+
+
+_IN_REMOVED_DIRECTORY = """
+import os
+import sys
+import numpy as np
+import tilewright as tw
+
+os.rmdir(os.getcwd())
+print(float(tw.jit(lambda x: tw.sum(x * 2))(np.ones(8, np.float32))))
+try:
+    import nothing_of_this_name
+except ModuleNotFoundError:
+    print("as Python says it")
+"""
+
+
+@pytest.mark.parametrize("directory", ["", "relative"])
+def test_a_program_compiles_where_the_working_directory_was_removed(tmp_path: Path, directory: str) -> None:
+    removed = tmp_path / "removed"
+    removed.mkdir()
+    found = subprocess.run(
+        [sys.executable, "-c", _IN_REMOVED_DIRECTORY],
+        cwd=removed,
+        env={**os.environ, "TW_CACHE_DIR": directory or str(tmp_path / "cache")},
+        capture_output=True,
+        text=True,
+    )
+    assert found.stdout.split("\n") == ["16.0", "as Python says it", ""], found.stderr

@@ -98,6 +98,10 @@ class JitFunction:
         self._lock = Lock()
         self._sizes = self._sized(dims, buckets or {}) if dims or buckets else None
 
+    def __reduce__(self) -> str:
+        """Copies are the function itself, and pickles name it, as those of Python's functions."""
+        return getattr(self, "__qualname__", self._name)
+
     @property
     def programs(self) -> list[SizedProgram]:
         """What a function with `dims` was compiled to so far: one program for each bucket of sizes that was called, and

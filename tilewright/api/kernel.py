@@ -46,6 +46,10 @@ class Kernel:
         self._compiled: dict[tuple[Any, ...], CompiledKernel] = {}
         self._lock = Lock()
 
+    def __reduce__(self) -> str:
+        """Copies are the function itself, and pickles name it, as those of Python's functions."""
+        return getattr(self, "__qualname__", self.name)
+
     @property
     def name(self) -> str:
         return self._function.__name__

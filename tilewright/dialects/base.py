@@ -36,8 +36,11 @@ from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
 from tilewright import dtypes
+from tilewright.dialects.imports import ask_for_dialects_last
 from tilewright.dtypes import DType
 from tilewright.primitives import ArrayType
+
+ask_for_dialects_last()
 
 _FLOAT_TYPES: dict[str, Attribute] = {
     "f8e4m3fn": Float8E4M3FNType(),

@@ -224,7 +224,7 @@ class Graph:
 
 
 def _constant(op: tile.FullOp) -> Number:
-    """A constant as registers hold it. The extremes of i64, which minima and maxima begin with, are those of 32 bits."""
+    """A constant as registers hold it: the extremes of i64, which minima and maxima begin with, are those of i32."""
     dtype, value = array_type(op.result).dtype, decode(op.value)
     held = number_of_carrier(float(value), dtype)
     if dtype.is_integer and held != value and value not in (dtype.lowest, dtype.highest):

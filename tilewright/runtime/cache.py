@@ -69,8 +69,10 @@ class CompileCache:
     directory `tilewright` for the cache. Above `limit_bytes` (0: never) old entries go."""
 
     def __init__(self, directory: str | Path, limit_bytes: int = 0) -> None:
-        # Later changes of the working directory must not move it.
-        self.directory = Path(directory).absolute()
+        self.directory = Path(directory)
+        # Later changes of the working directory must not move it; one that was removed has no name.
+        with contextlib.suppress(FileNotFoundError):
+            self.directory = self.directory.absolute()
         self.limit_bytes = limit_bytes
         self._index = CacheIndex(self.directory)
         # Keys that threads of this process have locked: a signal handler may come back for one.

@@ -15,7 +15,6 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
-import stat
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ import numpy as np
 
 from tilewright.errors import ProgramFileError
 from tilewright.runtime.abi import round_up
-from tilewright.runtime.files import replacing
+from tilewright.runtime.files import IrregularFileError, open_regular, replacing
 from tilewright.runtime.manifest import FORMAT_VERSION, Constant, Manifest, check, decode, encode
 
 _MAGIC = b"\x89TWP\r\n\x1a\n"
@@ -121,14 +120,12 @@ def read(path: Path, find: Find | None = None) -> Contents:
         ProgramFileError: it is damaged, truncated or from another version; a constant is not found.
         OSError: it cannot be opened.
     """
-    # Opening a pipe would wait for somebody to write to it.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    status = os.fstat(descriptor)
-    if not stat.S_ISREG(status.st_mode):
-        os.close(descriptor)
-        raise ProgramFileError(f"{path} is not a regular file", help="give a file that `save` wrote")
+    try:
+        descriptor = open_regular(path)
+    except IrregularFileError as error:
+        raise ProgramFileError(str(error), help="give a file that `save` wrote") from None
     with open(descriptor, "rb") as file:
-        size = status.st_size
+        size = os.fstat(descriptor).st_size
         if size < _HEADER_BYTES:
             raise _damaged(f"it has {size} bytes, less than a header")
         content = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)

@@ -4,12 +4,32 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from collections.abc import Generator
 from pathlib import Path
 
 from tilewright.errors import OptionError
 
+
+class IrregularFileError(OSError):
+    """A path that leads to no regular file."""
+
+
 TEMPORARY_SUFFIX = ".tmp"
+
+
+def open_regular(path: Path) -> int:
+    """A descriptor that reads a regular file. Opening a pipe would wait for somebody to write to it.
+
+    Raises:
+        OSError: it cannot be opened.
+        IrregularFileError: it is a pipe, a device or a directory.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise IrregularFileError(f"{path} is not a regular file")
+    return descriptor
 
 
 @contextlib.contextmanager

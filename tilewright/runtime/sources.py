@@ -135,8 +135,11 @@ def _library_files() -> Iterator[tuple[str, os.stat_result]]:
 def _read_memo(memo: Path) -> dict[str, str]:
     import msgspec
 
+    from tilewright.runtime.files import open_regular
+
     try:
-        return msgspec.json.decode(memo.read_bytes(), type=dict[str, str])
+        with open(open_regular(memo), "rb") as file:
+            return msgspec.json.decode(file.read(), type=dict[str, str])
     except (OSError, msgspec.MsgspecError):
         return {}
 

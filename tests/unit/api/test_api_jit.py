@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import itertools
+import pickle
 import threading
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -480,3 +483,19 @@ def test_stages_are_those_of_the_threads_that_it_is_compiled_for(tmp_path):
         outside = compiled[7].ir("llvm")
         assert outside == text(7)
         assert outside != text(2)
+
+
+@tw.jit
+def _module_level(x: Any) -> Any:
+    return x + 1
+
+
+def test_copies_are_the_function_itself_and_pickles_name_it() -> None:
+    anonymous = tw.jit(functools.partial(lambda x, y: x * y, 3))
+    for function in (_module_level, anonymous):
+        function(np.ones(2))
+        assert copy.copy(function) is function
+        assert copy.deepcopy([function])[0] is function
+    assert pickle.loads(pickle.dumps(_module_level)) is _module_level
+    with pytest.raises((pickle.PicklingError, AttributeError)):
+        pickle.dumps(anonymous)

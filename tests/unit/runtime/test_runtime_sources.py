@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from tests.effort import is_within
@@ -88,3 +89,10 @@ def test_a_broken_or_unwritable_memo_costs_nothing_but_time(tmp_path):
     (tmp_path / "sources.json").write_text("{broken")
     assert fresh_digest(tmp_path, package) == expected
     assert fresh_digest(Path("/proc/none"), package) == expected
+
+
+def test_a_pipe_in_place_of_the_memo_is_not_waited_for(tmp_path):
+    package = make_package(tmp_path / "package")
+    os.mkfifo(tmp_path / "sources.json")
+    assert fresh_digest(tmp_path, package) == fresh_digest(None, package)
+    assert (tmp_path / "sources.json").is_file()
