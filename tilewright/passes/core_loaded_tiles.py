@@ -184,7 +184,7 @@ class LoadedTiles(ABC):
         add(role, cores.FetchOp, [array, queue], {"extents": extents}, maps)
         add(role, cores.BarrierOp, [], {"of": cores.READ})
         within, outside = _reaches_beyond(window, held.type.shape, tile.ref_type(op.source).shape)
-        if fill is not None and (any(sides) and within or whole_pages and outside):
+        if fill is not None and ((any(sides) and within) or (whole_pages and outside)):
             value = fill if held.type.dtype.is_float or held.type.dtype.is_bool else int(fill)
             attributes: dict[str, Any] = {"extents": extents, "fill": value}
             if not all(sides):
