@@ -277,7 +277,7 @@ CASES = [
         )
     ),
     *(
-        (body, UnknownNameError, "`t` is assigned only inside the loop over `t`", "t", "before it")
+        (body, UnknownNameError, "`t` has no value behind the loop over `t`, which runs in order", "t", "before it")
         for body in (
             "for t in range(20): z = x[i]\ny[i] = x[i] + t",
             "t = 3\nfor t in range(20): z = x[i]\ny[i] = x[i] + t",

@@ -101,6 +101,13 @@ class LoopLocal:
 
     where: str
 
+    def what_is_wrong(self, name: str) -> tuple[str, str]:
+        """Why the name cannot be read there, and what to do."""
+        if self.where == f"the loop over `{name}`":
+            message = f"`{name}` has no value behind {self.where}, which runs in order"
+            return message, f"assign `{name}` in the loop to another name, which has a value before it"
+        return f"`{name}` is assigned only inside {self.where}", f"give `{name}` a value before it"
+
 
 @dataclass(frozen=True)
 class Method:
@@ -170,8 +177,7 @@ class Expressions(ABC):
             if node.id in names:
                 value = names[node.id]
                 if isinstance(value, LoopLocal):
-                    message = f"`{node.id}` is assigned only inside {value.where}"
-                    self.fail(node, UnknownNameError, message, f"give `{node.id}` a value before it")
+                    self.fail(node, UnknownNameError, *value.what_is_wrong(node.id))
                 return value
         known = [*self.frame.names, *self.frame.free]
         close = difflib.get_close_matches(node.id, known, 1)
