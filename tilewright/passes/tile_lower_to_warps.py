@@ -70,7 +70,7 @@ from tilewright.layout import Iter, Layout, row_major
 from tilewright.layout.axes import Kind, kind_of
 from tilewright.layout.differences import in_memory
 from tilewright.layout.dims import static
-from tilewright.layout.iters import Partial, Replica
+from tilewright.layout.iters import Replica
 from tilewright.layout.relayout import Move, Reason, Step, plan_relayout
 from tilewright.machines.machine import Machine
 from tilewright.passes.base import Remark, Unit
@@ -463,7 +463,7 @@ class _Lowering:
             if step.move is not Move.STORE:
                 value = self._relayout(value, step.layout, new)
             elif step.layout.partial:
-                value = self._combine_warps(value, steps.pop(0).layout, new)
+                value = self._combine_warps(value, _behind_all_warps(steps), new)
             else:
                 value = self._trip(value, step, steps.pop(0).layout if steps else layout, new)
         return value if layout_of(value) == layout else self._relayout(value, layout, new)
@@ -489,18 +489,20 @@ class _Lowering:
     def _combine_warps(self, value: SSAValue, layout: Layout, new: Block) -> SSAValue:
         """Every warp stores its terms, reads those of all and combines them, in one order."""
         held = layout_of(value)
-        term = next((t for t in held.partial if kind_of(t.axis) == Kind.WARP), None) if held is not None else None
-        if held is None or term is None:
-            raise CompilerBug("terms of warps are combined that no warps hold")
-        type = array_type(value)
-        every = ArrayType((static(term.extent), *type.shape), type.dtype)
-        split = scheduled.TermsOp.make([value], {"fn": term.op}, [_typed(every, _as_dim(held, term))])
+        terms_held = [t for t in held.partial if kind_of(t.axis) == Kind.WARP] if held is not None else []
+        functions = {t.op for t in terms_held}
+        if held is None or layout.partial or len(functions) != 1 or len(terms_held) != len(held.partial):
+            raise CompilerBug(f"terms of warps alone are combined, all of them by one function, not {held}")
+        type, count = array_type(value), prod(static(t.extent) for t in terms_held)
+        every = ArrayType((count, *type.shape), type.dtype)
+        (function,) = functions
+        split = scheduled.TermsOp.make([value], {"fn": function}, [_typed(every, _as_dim(held, count))])
         new.add_op(split)
         registers = _free_registers(layout)
-        together = replace(layout, shape=every.shape, shard=((Iter(term.extent, registers, "reg"),), *layout.shard))
+        together = replace(layout, shape=every.shape, shard=((Iter(count, registers, "reg"),), *layout.shard))
         between = row_major(every.shape, f"mem.{self.space.machine.memories[0].name}")
         loaded = self._stored_and_loaded(split.result, between, together, new)
-        combined = tile.ReduceOp.make([loaded], {"fn": term.op, "axes": (0,)}, [_typed(type, layout)])
+        combined = tile.ReduceOp.make([loaded], {"fn": function, "axes": (0,)}, [_typed(type, layout)])
         new.add_op(combined)
         return combined.results[0]
 
@@ -518,15 +520,20 @@ def _combined(layout: Layout | None) -> Layout | None:
     return replace(layout, replica=(*layout.replica, *copies), partial=())
 
 
-def _as_dim(layout: Layout, term: Partial) -> Layout:
-    """The layout of the terms as a tile with a dim in front that counts them."""
-    left = tuple(other for other in layout.partial if other is not term)
-    return replace(
-        layout,
-        shape=(static(term.extent), *layout.shape),
-        shard=((Iter(term.extent, term.stride, term.axis),), *layout.shard),
-        partial=left,
-    )
+def _behind_all_warps(steps: list[Step]) -> Layout:
+    """The layout behind the steps that combine terms of warps, which go: all terms are combined in one trip, as each
+    warp has its own places in memory only where they are told apart by all of them."""
+    layout = steps.pop(0).layout
+    while layout.partial and len(steps) > 1 and steps[0].move is Move.STORE:
+        del steps[0]
+        layout = steps.pop(0).layout
+    return layout
+
+
+def _as_dim(layout: Layout, count: int) -> Layout:
+    """The layout of the `count` terms as a tile with a dim in front that counts them."""
+    counted = tuple(Iter(term.extent, term.stride, term.axis) for term in layout.partial)
+    return replace(layout, shape=(count, *layout.shape), shard=(counted, *layout.shard), partial=())
 
 
 def _free_registers(layout: Layout) -> int:

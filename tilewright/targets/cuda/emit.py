@@ -386,6 +386,8 @@ class _Emitter(TileEmitter):
 
     def _store_tile(self, op: tile.StoreOp) -> None:
         fragment, memory = self._fragment(op.value), self.memories[op.destination]
+        if fragment.layout.partial:
+            raise CompilerBug(f"threads store the terms of {fragment.layout} to the same places")
         if self._is_stored_by_matrices(op, memory):
             Matrices(self.threads, memory, fragment.layout).store(words_of(self.builder, fragment))
             return
