@@ -315,6 +315,20 @@ def test_malformed_texts_say_where(body: str, message: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("declared", "message"),
+    [
+        ("tensor<2x3xi8>", r"result 0 of `main` is f32\[2, 3\], but the text says i8\[2, 3\]"),
+        ("tensor<7xf32>", r"result 0 of `main` is f32\[2, 3\], but the text says f32\[7\]"),
+        ("tensor<2x3xf32>, tensor<f32>", r"`main` returns 1 values, and declares 2"),
+    ],
+)
+def test_results_that_are_not_as_declared(declared: str, message: str) -> None:
+    text = f"func.func @main(%x: tensor<2x3xf32>) -> ({declared}) {{\n  return %x : tensor<2x3xf32>\n}}"
+    with pytest.raises(tw.TilewrightError, match=message):
+        tw.from_stablehlo(text)(_X)
+
+
+@pytest.mark.parametrize(
     ("line", "message"),
     [
         (

@@ -54,7 +54,13 @@ class Walk:
         Raises:
             TilewrightError: an operation cannot be traced; the message names it and its line.
         """
-        return self._block(function.body, {}, arguments, is_lifted=False)
+        results = self._block(function.body, {}, arguments, is_lifted=False)
+        if len(results) != len(function.results):
+            message = f"`{function.name}` returns {len(results)} values, and declares {len(function.results)}"
+            raise located(ModelFileError(message, help="export the program again"))
+        for number, (type, value) in enumerate(zip(function.results, results, strict=True)):
+            _check(type, value, f"result {number} of `{function.name}`", is_lifted=False)
+        return results
 
     def _block(self, block: Block, scope: Scope, arguments: Sequence[Value], *, is_lifted: bool) -> list[Value]:
         if len(arguments) != len(block.arguments):
