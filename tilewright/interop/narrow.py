@@ -49,9 +49,8 @@ def is_sequence(value: object) -> TypeGuard[list[Any] | tuple[Any, ...]]:
 
 
 _BITS = {"int2": 2, "uint2": 2, "int4": 4, "uint4": 4, "float4_e2m1fn": 4}
-STORAGES = frozenset(
-    np.dtype(getattr(ml_dtypes, name)) for name in (*_BITS, "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu")
-)
+_EIGHT_BITS = ("float8_e4m3fnuz", "float8_e4m3b11fnuz", "float8_e5m2fnuz", "float8_e8m0fnu")
+STORAGES = frozenset(np.dtype(getattr(ml_dtypes, name)) for name in (*_BITS, *_EIGHT_BITS))
 
 
 def bits_of(storage: np.dtype[Any]) -> int:

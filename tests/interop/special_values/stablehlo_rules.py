@@ -20,7 +20,10 @@ from tests.interop.special_values.values import is_float
 
 _FLOATS = ("float32", "float64", "float16", "bfloat16")
 _INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
-_NARROW = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "int4", "uint4")
+_NARROW = (
+    *("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e4m3b11fnuz", "float8_e5m2fnuz"),
+    *("int4", "uint4"),
+)
 _ANY = (*_FLOATS, *_INTEGERS, "bool")
 Function = Callable[..., Any]
 

@@ -23,6 +23,7 @@ STORAGE: dict[str, np.dtype[Any]] = {
     "f8E4M3FN": np.dtype(ml_dtypes.float8_e4m3fn),
     "f8E5M2": np.dtype(ml_dtypes.float8_e5m2),
     "f8E4M3FNUZ": np.dtype(ml_dtypes.float8_e4m3fnuz),
+    "f8E4M3B11FNUZ": np.dtype(ml_dtypes.float8_e4m3b11fnuz),
     "f8E5M2FNUZ": np.dtype(ml_dtypes.float8_e5m2fnuz),
     "f8E8M0FNU": np.dtype(ml_dtypes.float8_e8m0fnu),
     "f4E2M1FN": np.dtype(ml_dtypes.float4_e2m1fn),

@@ -75,7 +75,8 @@ def conversions() -> Iterator[Case]:
     yield Case("convert-saturates", lambda x: [x.astype(d) for d in (np.int32, np.uint32, np.int8, np.uint8)], (large,))
     eights = (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2)
     yield Case("convert-eights", lambda x: [x.astype(d).astype(F32) for d in eights], (special(),))
-    narrow = (ml_dtypes.float8_e4m3fnuz, ml_dtypes.float8_e5m2fnuz, ml_dtypes.int4, ml_dtypes.uint4)
+    eights = (ml_dtypes.float8_e4m3fnuz, ml_dtypes.float8_e4m3b11fnuz, ml_dtypes.float8_e5m2fnuz)
+    narrow = (*eights, ml_dtypes.int4, ml_dtypes.uint4)
     for dtype in narrow:
         x = np.array([0.0, 1.0, 2.0, 3.0, 5.0, 7.0], F32)
         yield Case(f"convert-{np.dtype(dtype).name}", lambda x, d=dtype: (x.astype(d), x.astype(d).astype(F32)), (x,))
