@@ -49,10 +49,22 @@ def is_wide(kernel: tile.KernelOp) -> bool:
 
 
 def pad(
-    b: Builder, array: int, queue: Any, map: str, symbols: Sequence[Any], extents: Sequence[int], at: str, fill: float
+    b: Builder,
+    array: int,
+    queue: Any,
+    map: str,
+    symbols: Sequence[Any],
+    extents: Sequence[int],
+    at: str,
+    fill: float,
+    **more: Any,
 ) -> None:
     given = len(symbols)
-    attributes = {"extents": tuple(extents), "map": affine(map, len(extents), given), "fill": FloatAttr(fill, f64)}
+    attributes = {
+        "extents": tuple(extents),
+        "map": affine(map, len(extents), given),
+        "fill": FloatAttr(fill, f64),
+    } | more
     b.add(cores.PadOp, [b.arrays[array], queue, *symbols], attributes | {"at": affine(at, len(extents), given)})
 
 

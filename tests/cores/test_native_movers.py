@@ -123,6 +123,29 @@ def test_pages_outside_of_an_array_are_zero_and_edges_are_padded():
     np.testing.assert_array_equal(found, whole.reshape(4, 32, 4, 32).swapaxes(1, 2).reshape(16, 32, 32))
 
 
+@pytest.mark.parametrize("only", ["rows", "columns", "pages", None])
+def test_pages_outside_in_other_dims_are_filled_whole(only):
+    x = numbers((3, 40, 45))
+
+    def fill(b: Builder, queue: Any) -> None:
+        b.fetch(0, queue, "d0 + 1, d1, d2", extents=(4, 2, 2), at="4 * d0 + 2 * d1 + d2", zeros=True)
+        b.barrier("read")
+        more = {} if only is None else {"only": only}
+        pad(b, 0, queue, "d0 + 1, d1, d2", [], (4, 2, 2), "4 * d0 + 2 * d1 + d2", 7.5, **more)
+
+    found = through("f32", 16, (), fill, (x, "f32"))
+    whole = np.full((4, 64, 64), 7.5, np.float32)
+    whole[:2, :40, :45] = x[1:]
+    # Elements along a side that is not asked for are not touched: what is there is undefined.
+    counts = np.ones((4, 64, 64), bool)
+    counts[:2] = False
+    counts[:2, :40, :45] = True
+    counts[:2, 40:] |= only in ("rows", None)
+    counts[:2, :, 45:] |= only in ("columns", None)
+    pages = [each.reshape(4, 2, 32, 2, 32).swapaxes(2, 3).reshape(16, 32, 32) for each in (whole, counts)]
+    np.testing.assert_array_equal(np.where(pages[1], found, 0), np.where(pages[1], pages[0], 0))
+
+
 @pytest.mark.parametrize(
     ("shape", "rows", "columns"),
     [((3, 37, 35), 1, 2), ((3, 37, 35), 2, 0), ((3, 37, 5), -1, 1), ((3, 7, 5), 0, -1), ((1, 1, 40), 2, 1)],
