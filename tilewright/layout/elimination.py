@@ -19,6 +19,8 @@ import numpy as np
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
 LARGEST_TABLE = 1 << 16
+# NumPy's arrays have at most 64 axes, some before version 2 half as many.
+_MOST_AXES = 32
 
 
 class OutOfBudget(Exception):
@@ -64,9 +66,7 @@ class Search:
         self.nodes += 1
         if self.nodes > self.budget:
             raise OutOfBudget
-        # A variable of one value is no axis: arrays have only so many.
-        decided = {v: 0 for table in tables for v in table.variables if self.sizes[v] == 1}
-        network = _Network(self.sizes, [_without(table, decided) for table in tables])
+        network = _Network(self.sizes, tables)
         gone: list[_Eliminated] = []
         while (variable := network.next_variable()) is not None:
             if network.table_size(variable) > LARGEST_TABLE:
@@ -77,7 +77,7 @@ class Search:
         rest = self._branch(network, bound) if network.variables else Found({}, network.constant)
         if rest is None or rest.cost >= bound:
             return None
-        values = decided | rest.values
+        values = dict(rest.values)
         for variable, neighbours, best in reversed(gone):
             values[variable] = int(best[tuple(values[n] for n in neighbours)])
         return Found(values, rest.cost)
@@ -154,15 +154,17 @@ class _Network:
             for other in table.variables:
                 if other != variable:
                     del self.tables_of[other][key]
-        axes = (variable, *neighbours)
+        # Arrays have only so many axes: where there are more neighbours, most have one value, and are left out.
+        kept = neighbours if len(neighbours) < _MOST_AXES else tuple(n for n in neighbours if self.sizes[n] > 1)
+        axes = (variable, *kept)
         total: Array = np.zeros([self.sizes[v] for v in axes])
         for table in taken.values():
-            total = total + _spread(table, axes)
+            total = total + _spread(_among(table, axes), axes)
         best = total.argmin(axis=0)
-        self._add(Table(neighbours, total.min(axis=0)))
+        self._add(Table(kept, total.min(axis=0)))
         for other in neighbours:
             heapq.heappush(self._queue, (self.table_size(other), other))
-        return _Eliminated(variable, neighbours, best)
+        return _Eliminated(variable, kept, best)
 
     def remaining(self) -> list[Table]:
         found = {key: table for tables in self.tables_of.values() for key, table in tables.items()}
@@ -176,9 +178,11 @@ def _spread(table: Table, axes: Sequence[int]) -> Array:
     return table.costs.transpose(order).reshape([sizes.get(v, 1) for v in axes])
 
 
-def _without(table: Table, variables: Container[int]) -> Table:
-    """A table without the axes of variables that have one value."""
-    kept = [k for k, v in enumerate(table.variables) if v not in variables]
+def _among(table: Table, axes: Container[int]) -> Table:
+    """A table without the axes of variables that are not among `axes`, and have one value."""
+    kept = [k for k, v in enumerate(table.variables) if v in axes]
+    if len(kept) == len(table.variables):
+        return table
     costs = table.costs.reshape([table.costs.shape[k] for k in kept])
     return Table(tuple(table.variables[k] for k in kept), costs)
 
