@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tilewright.errors import OptionError
+from tilewright.runtime.files import replacing
 
 # Programs for backups leave directories with such a file out: Cache Directory Tagging Specification.
 MARKER = "CACHEDIR.TAG"
@@ -43,7 +44,9 @@ def _is_ours(directory: Path) -> bool:
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = directory.stat()
     is_marked = _has_marker(directory)
-    if not (made or is_marked or (_is_private(status) and _is_empty(directory))):
+    is_free = made or is_marked or (_is_private(status) and _is_empty(directory))
+    # Another thread or process may have claimed it in between: its marker is there before anything else.
+    if not is_free and not _has_marker(directory):
         return False
     _check_writers(directory, status)
     for name in ("files", "locks"):
@@ -53,7 +56,8 @@ def _is_ours(directory: Path) -> bool:
                 f"{path} is a symbolic link", help="remove it, or name another directory with `cache_dir`"
             )
     if not is_marked:
-        (directory / MARKER).write_text(_MARKER_TEXT)
+        with replacing(directory / MARKER) as temporary:
+            temporary.write_text(_MARKER_TEXT)
     return True
 
 

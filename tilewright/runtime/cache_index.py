@@ -63,6 +63,7 @@ class CacheIndex:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._connection: _Connection | None = None
+        self._opening = Lock()
 
     @property
     def home(self) -> Path:
@@ -137,6 +138,13 @@ class CacheIndex:
         connection = self._connection
         if connection is not None and connection.process_id == os.getpid():
             return connection
+        with self._opening:
+            return self._opened_again()
+
+    def _opened_again(self) -> _Connection:
+        connection = self._connection
+        if connection is not None and connection.process_id == os.getpid():
+            return connection  # by another thread, meanwhile
         if connection is not None:
             _inherited_connections.append(connection.database)
         self._connection = opened = self._connect()

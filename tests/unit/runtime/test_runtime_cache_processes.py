@@ -86,6 +86,29 @@ print(path.read_bytes().decode())
 """
 
 
+def test_threads_may_be_the_first_to_use_a_directory(tmp_path):
+    """Through one object and through one each, as processes have them: all of them claim the same directory."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for n in range(20):
+            directory = tmp_path / str(n)
+            directory.mkdir(mode=0o700)
+            shared = CompileCache(directory)
+            caches = [shared, shared, CompileCache(directory), CompileCache(directory)]
+
+            def work(worker: int, caches: list[CompileCache] = caches) -> bytes:
+                key = f"{worker:02x}"
+                caches[worker].put(key, writes(key.encode()), {})
+                return caches[worker].get(key).read_bytes()
+
+            with ThreadPoolExecutor(4) as executor:
+                assert list(executor.map(work, range(4))) == [b"00", b"01", b"02", b"03"]
+            assert {cache.home for cache in caches} == {directory}
+    finally:
+        sys.setswitchinterval(interval)
+
+
 def test_processes_that_want_the_same_key_compile_it_once(cache, tmp_path):
     processes = [start(COMPILE_ONCE, cache.directory, KEY, tmp_path / "log") for _ in range(3)]
     results = [process.communicate(timeout=60) for process in processes]
