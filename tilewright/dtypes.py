@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from tilewright.cached import cached_property
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike

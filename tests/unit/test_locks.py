@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -76,3 +77,42 @@ def test_a_fork_does_not_wait_for_ever(tmp_path: Path) -> None:
     (tmp_path / "takes_time.py").write_text("import __main__\n__main__.forked.wait()\nvalue = 7\n")
     script = FORKS.format(before="tilewright.locks._IMPORTS_PATIENCE_S = 0.3", child="return 7")
     assert _exit_code(script, str(tmp_path)) == 7
+
+
+CACHED = """
+    import os, signal, sys, threading
+    from tilewright.cached import cached_property
+
+    entered, forked = threading.Event(), threading.Event()
+
+    class Slow:
+        @cached_property
+        def value(self):
+            if threading.current_thread() is not threading.main_thread():
+                entered.set()
+                forked.wait()
+            return object()
+
+    thread = threading.Thread(target=lambda: Slow().value)
+    thread.start()
+    entered.wait()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        slow = Slow()
+        os._exit(0 if slow.value is slow.value else 1)
+    forked.set()
+    thread.join()
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_child_computes_cached_properties_that_another_thread_was_computing() -> None:
+    assert subprocess.run([sys.executable, "-c", textwrap.dedent(CACHED)]).returncode == 0
+
+
+def test_the_package_has_no_cached_properties_with_locks() -> None:
+    package = Path(__file__).parents[2] / "tilewright"
+    locking = re.compile(r"functools\.cached_property|from functools import [^\n]*\bcached_property")
+    users = {path.name for path in package.rglob("*.py") if locking.search(path.read_text())}
+    assert users == {"cached.py", "identity.py"}  # its model, and those of users

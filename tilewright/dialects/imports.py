@@ -12,7 +12,7 @@ from xdsl.utils.dialect_loader import IRDLDialectFinder
 
 
 class _AskedLast(importlib.abc.MetaPathFinder):
-    """xDSL's search for dialects in files, where the working directory may have been removed."""
+    """xDSL's finder of IRDL dialect files, which finds nothing if the working directory was removed."""
 
     def __init__(self, theirs: IRDLDialectFinder) -> None:
         self._theirs = theirs
@@ -27,10 +27,10 @@ class _AskedLast(importlib.abc.MetaPathFinder):
 
 
 def ask_for_dialects_last() -> None:
-    """Let xDSL look for dialects in files only where nothing else finds a module.
+    """Move xDSL's finder of IRDL dialect files to the end of `sys.meta_path`.
 
-    It looks before Python does, so that every import of the process looks for such a file in each directory first, and
-    fails where the working directory was removed.
+    xDSL inserts it first, where every import of the process searches the file system for such a file, and fails if the
+    working directory was removed.
     """
     theirs = [finder for finder in sys.meta_path if isinstance(finder, IRDLDialectFinder)]
     others = [finder for finder in sys.meta_path if finder not in theirs]

@@ -36,6 +36,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.cached import cached_property
 from tilewright.errors import ArgumentError, TilewrightError
 from tilewright.frontend.references import closure, references
 from tilewright.primitives import digest_array
@@ -48,6 +49,7 @@ _KNOWN_PACKAGES = frozenset({*sys.stdlib_module_names, "numpy", "ml_dtypes", "ti
 _REPEATABLE = frozenset({int, bool, str, type(None)})
 # Classes written in C of which `_items` and `_state` see everything.
 _OPEN_CLASSES = frozenset({object, int, float, complex, str, bytes, tuple, list, dict, set, frozenset, BaseException})
+_CACHED = (functools.cached_property, cached_property)
 _DESCRIPTORS = (
     GetSetDescriptorType,
     MemberDescriptorType,
@@ -321,7 +323,7 @@ class _Walk:
                 yield self._digest(value.__self__, path)
         elif isinstance(value, _DESCRIPTORS):
             yield f"{value.__objclass__.__qualname__}.{value.__name__}"
-        elif isinstance(value, functools.cached_property):
+        elif isinstance(value, _CACHED):
             yield self._digest(value.func, path)
         elif isinstance(value, np.ufunc):
             yield value.__name__
@@ -408,7 +410,7 @@ def _state(value: Any) -> dict[str, Any]:
                 state[name] = getattr(value, name)
     for name, item in dict(getattr(value, "__dict__", {})).items():
         # What follows from the other attributes is there or not, as it was asked for or not.
-        if not isinstance(getattr(_kind_of(value), name, None), functools.cached_property):
+        if not isinstance(getattr(_kind_of(value), name, None), _CACHED):
             state[name] = item
     return state
 

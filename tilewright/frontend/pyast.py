@@ -5,12 +5,12 @@ Looking at the function gives a digest without building IR; `build` compiles its
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tilewright.cached import cached_property
 from tilewright.errors import ArgumentError, KernelSignatureError
 from tilewright.frontend.identity import content_digest
 from tilewright.frontend.pyast_signature import IN, OUT, KernelSignature
@@ -30,7 +30,7 @@ class Specialisation:
     types: tuple[ArrayType, ...]
     static: Mapping[str, Any]
 
-    @functools.cached_property
+    @cached_property
     def digest(self) -> str:
         """Stands for everything that the kernel's IR depends on, so that a cached program is found without building IR.
 

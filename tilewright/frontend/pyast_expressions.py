@@ -30,6 +30,8 @@ from tilewright.frontend.pyast_source import FunctionSource, is_ours, plain_func
 from tilewright.frontend.pyast_values import (
     Affine,
     Grid,
+    LoopLocal,
+    Method,
     Ref,
     Steps,
     TileIndex,
@@ -93,28 +95,6 @@ _UNSUPPORTED: dict[type[ast.expr], tuple[str, str]] = {
     ast.NamedExpr: ("`:=`", "assign on a line of its own"),
     ast.Starred: ("`*` here", "list the values"),
 }
-
-
-@dataclass(frozen=True)
-class LoopLocal:
-    """What a name means after the loop or branch that alone assigns it."""
-
-    where: str
-
-    def what_is_wrong(self, name: str) -> tuple[str, str]:
-        """Why the name cannot be read there, and what to do."""
-        if self.where == f"the loop over `{name}`":
-            message = f"`{name}` has no value behind {self.where}, which runs in order"
-            return message, f"assign `{name}` in the loop to another name, which has a value before it"
-        return f"`{name}` is assigned only inside {self.where}", f"give `{name}` a value before it"
-
-
-@dataclass(frozen=True)
-class Method:
-    """A method of a tile, to be called."""
-
-    owner: TileValue
-    name: str
 
 
 @dataclass(eq=False)

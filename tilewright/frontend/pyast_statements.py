@@ -26,13 +26,14 @@ from tilewright.frontend import pyast_functions as functions
 from tilewright.frontend import pyast_indexing as indexing
 from tilewright.frontend import pyast_merges as merges
 from tilewright.frontend.pyast_builder import KernelBuilder
-from tilewright.frontend.pyast_expressions import Expressions, Frame, LoopLocal
+from tilewright.frontend.pyast_expressions import Expressions, Frame
 from tilewright.frontend.pyast_races import counter_of_race
 from tilewright.frontend.pyast_registry import handler_of
 from tilewright.frontend.pyast_values import (
     Affine,
     Counter,
     Grid,
+    LoopLocal,
     Ref,
     Steps,
     TileIndex,

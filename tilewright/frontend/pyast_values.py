@@ -298,3 +298,25 @@ def number_of(value: Any) -> Any:
     """An array without axes, of any library, as a NumPy number; anything else as it is."""
     is_array = not isinstance(value, np.generic) and hasattr(value, "__array__")
     return np.asarray(value)[()] if is_array and tuple(getattr(value, "shape", (0,))) == () else value
+
+
+@dataclass(frozen=True)
+class LoopLocal:
+    """What a name means after the loop or branch that alone assigns it."""
+
+    where: str
+
+    def what_is_wrong(self, name: str) -> tuple[str, str]:
+        """Why the name cannot be read there, and what to do."""
+        if self.where == f"the loop over `{name}`":
+            message = f"`{name}` has no value behind {self.where}, which runs in order"
+            return message, f"assign `{name}` in the loop to another name, which has a value before it"
+        return f"`{name}` is assigned only inside {self.where}", f"give `{name}` a value before it"
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method of a tile, to be called."""
+
+    owner: TileValue
+    name: str

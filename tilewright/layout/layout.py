@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import product
 from math import prod
 from typing import NamedTuple
 
+from tilewright.cached import cached_property
 from tilewright.errors import IndexError_, LayoutError
 from tilewright.layout.dims import (
     Dim,

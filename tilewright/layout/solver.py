@@ -18,12 +18,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from tilewright.cached import cached_property
 from tilewright.errors import LayoutBudgetError, LayoutConflictError, SourceLocation
 from tilewright.layout.conflicts import smallest_conflict
 from tilewright.layout.elimination import Array, Found, OutOfBudget, Search, Table

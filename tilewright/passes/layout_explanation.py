@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Protocol, runtime_checkable
 
 from xdsl.ir import Operation, SSAValue
 
+from tilewright.cached import cached_property
 from tilewright.dialects import tile
 from tilewright.dialects.base import PlainOp, array_type
 from tilewright.errors import LayoutBudgetError, SourceLocation

@@ -521,8 +521,8 @@ def _combined(layout: Layout | None) -> Layout | None:
 
 
 def _behind_all_warps(steps: list[Step]) -> Layout:
-    """The layout behind the steps that combine terms of warps, which go: all terms are combined in one trip, as each
-    warp has its own places in memory only where they are told apart by all of them."""
+    """Remove the leading steps that combine partial results across warps; the layout after them. One trip through
+    shared memory combines all: in one trip for each term, warps with other terms would store to the same addresses."""
     layout = steps.pop(0).layout
     while layout.partial and len(steps) > 1 and steps[0].move is Move.STORE:
         del steps[0]

@@ -135,20 +135,14 @@ class CacheIndex:
                 return None
 
     def _open(self) -> _Connection:
-        connection = self._connection
-        if connection is not None and connection.process_id == os.getpid():
-            return connection
         with self._opening:
-            return self._opened_again()
-
-    def _opened_again(self) -> _Connection:
-        connection = self._connection
-        if connection is not None and connection.process_id == os.getpid():
-            return connection  # by another thread, meanwhile
-        if connection is not None:
-            _inherited_connections.append(connection.database)
-        self._connection = opened = self._connect()
-        return opened
+            connection = self._connection
+            if connection is not None and connection.process_id == os.getpid():
+                return connection
+            if connection is not None:
+                _inherited_connections.append(connection.database)
+            self._connection = opened = self._connect()
+            return opened
 
     def _connect(self) -> _Connection:
         home = self._directory

@@ -19,7 +19,7 @@ TEMPORARY_SUFFIX = ".tmp"
 
 
 def open_regular(path: Path) -> int:
-    """A descriptor that reads a regular file. Opening a pipe would wait for somebody to write to it.
+    """Open a regular file for reading and return its descriptor. Pipes are rejected without blocking on their writer.
 
     Raises:
         OSError: it cannot be opened.

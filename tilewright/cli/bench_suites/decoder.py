@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from tilewright.cached import cached_property
 from tilewright.cli.bench_suites.case import Array, Case, onnx_model
 from tilewright.cli.bench_suites.model_support import OnnxGraph, Weights, load_example
 

@@ -16,12 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from types import CodeType, GeneratorType
 from typing import Any, TypeAlias
 
 from xdsl.ir import Block, Operation, SSAValue
 
+from tilewright.cached import cached_property
 from tilewright.dialects import cores, tile
 from tilewright.dialects.base import decode
 from tilewright.errors import CompilerBug

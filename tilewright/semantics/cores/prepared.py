@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from xdsl.ir import Operation, SSAValue
 
 from tilewright import dtypes
+from tilewright.cached import cached_property
 from tilewright.dialects import cores, tile
 from tilewright.dialects.base import decode
 from tilewright.layout.catalogue.device_tiles import TileFormat

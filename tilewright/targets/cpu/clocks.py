@@ -7,7 +7,6 @@ The counts are kept in an array that the program has as one more constant: pairs
 from __future__ import annotations
 
 import contextlib
-import functools
 import time
 from collections.abc import Callable, Generator
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
+from tilewright.cached import cached_property
 from tilewright.runtime.abi import ALIGNMENT_BYTES
 from tilewright.targets.cpu.loops import I64, i64, offset_pointer
 from tilewright.targets.cpu.vector_math_common import Builder, Value
@@ -30,7 +30,7 @@ class Clocks:
     def __init__(self) -> None:
         self._names: list[str] = []
 
-    @functools.cached_property
+    @cached_property
     def counts(self) -> np.ndarray[Any, np.dtype[np.int64]]:
         """The array, when the program is printed; where it lies is where the program has its constants."""
         size = 2 * (len(self._names) + 1)

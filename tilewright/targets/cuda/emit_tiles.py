@@ -69,8 +69,8 @@ def _same(index: Index) -> Index:
 
 @dataclass(frozen=True)
 class Lazy:
-    """A tile that is made where it is used: its element at an index, from those of its operands at the index that is
-    `seen` through it. `TileEmitter.element` asks for them."""
+    """A tile that is rematerialised at each use: its element at an index, from the elements of its operands at the
+    operand index `seen(index)`."""
 
     dtype: DType
     at: Callable[[Index, Sequence[Value]], Value]
@@ -79,7 +79,7 @@ class Lazy:
 
 
 def of_value(dtype: DType, value: Value) -> Lazy:
-    """A scalar that is there already, or a tile whose elements are all the same."""
+    """A scalar already emitted, or a splat: every element is `value`."""
     return Lazy(dtype, lambda index, operands: value)
 
 
@@ -87,8 +87,8 @@ Held = Fragment | Lazy
 
 
 class Elements:
-    """The elements of lazy tiles that code of one place has, each with its index, which is thus not freed: numbers of
-    objects are what tells indices apart."""
+    """Memoised elements of lazy tiles, by tile and index. Indices compare by the identity of their values, so that
+    each entry keeps its index alive."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[SSAValue, tuple[int, ...]], tuple[Index, Value]] = {}
@@ -147,8 +147,7 @@ class TileEmitter:
     def _element(self, value: SSAValue, index: Index) -> Value:
         """The element of a tile that is made where it is used, or the one element of a scalar, in register form.
 
-        What other code finds there does not reach every later place, so that elements are kept for one request: none
-        is computed twice for it, however often the tiles between are used.
+        Elements are memoised within one request only: what is emitted in a branch does not dominate later uses.
         """
         if self._elements is not None:
             return self._element_from(self._elements, value, index)
@@ -159,7 +158,7 @@ class TileEmitter:
             self._elements = None
 
     def _element_from(self, elements: Elements, value: SSAValue, index: Index) -> Value:
-        """An element by those that are there: operands first, without recursion on how many there are."""
+        """The element, emitting its operands' elements first: in post-order, without recursion."""
         pending: list[tuple[SSAValue, Index, Index | None]] = [(value, index, None)]
         while pending:
             wanted, place, seen = pending.pop()

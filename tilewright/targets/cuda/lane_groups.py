@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 from llvmlite import ir
 
+from tilewright.cached import cached_property
 from tilewright.targets.cpu.vector_math_common import Builder, Value, element_of, lanes_of, splat, undefined
 
 # Elements of a vector: more of them are no fewer lines, and more are alive at a time.

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from tilewright import events
+from tilewright.cached import cached_property
 from tilewright.cost.occupancy import occupancy
 from tilewright.dialects.base import array_type
 from tilewright.errors import UnsupportedOnTargetError

@@ -10,11 +10,11 @@ import re
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
 
 from xdsl.dialects.builtin import AffineMapAttr, IntegerAttr
 from xdsl.ir import Block, Operation, SSAValue
 
+from tilewright.cached import cached_property
 from tilewright.dialects import cores, tile
 from tilewright.errors import CompilerBug
 from tilewright.machines.core_grid import CoreGrid

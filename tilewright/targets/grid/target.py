@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from tilewright.cached import cached_property
 from tilewright.errors import UnsupportedOnTargetError
 from tilewright.machines.core_grid import CoreGrid
 from tilewright.passes.base import Unit
