@@ -14,6 +14,8 @@ from typing import Any
 
 # A fork goes ahead after this time: what another thread imports may wait for the thread that forks.
 _IMPORTS_PATIENCE_S = 5.0
+# Of one attempt to get one barrier; then all are given back.
+_BARRIER_TIMEOUT_S = 0.01
 
 
 class Lock:
@@ -52,18 +54,18 @@ class ForkBarrier:
     """A re-entrant lock that a fork waits for: libraries that keep locks of their own must not be forked within."""
 
     def __init__(self) -> None:
-        self._inner = threading.RLock()
-        os.register_at_fork(
-            before=self._inner.acquire, after_in_parent=self._inner.release, after_in_child=self._inner.release
-        )
+        self.lock = threading.RLock()
+        _barriers.append(self)
 
     def __enter__(self) -> None:
-        self._inner.acquire()
+        self.lock.acquire()
 
     def __exit__(self, *_: object) -> None:
-        self._inner.release()
+        self.lock.release()
 
 
+_barriers: list[ForkBarrier] = []
+_held_over_fork: list[ForkBarrier] = []
 _locks: weakref.WeakSet[Lock] = weakref.WeakSet()
 
 
@@ -75,22 +77,48 @@ def _free_all() -> None:
 os.register_at_fork(after_in_child=_free_all)
 
 
-# ---- imports --------------------------------------------------------------------------------------------------------
+# ---- what a fork waits for ------------------------------------------------------------------------------------------
 
 
-def _hold_imports() -> None:
-    """Wait until no other thread is importing a module, and let none begin to.
+def _before_fork() -> None:
+    """Wait until no other thread is behind a barrier or importing a module, and let none begin to.
 
     Python does not free the lock of a module in a child that lacks the thread which imports it: the child would wait
-    for that module for ever.
+    for that module for ever. Nothing is held while this waits for long: a thread behind one barrier may be on its way
+    to another, in a signal handler for example.
     """
-    deadline = time.monotonic() + _IMPORTS_PATIENCE_S
+    deadline = None
     while True:
-        _imp.acquire_lock()
-        if not _others_import() or time.monotonic() > deadline:
-            return
-        _imp.release_lock()
+        held = _acquired_barriers()
+        if len(held) == len(_barriers):
+            deadline = deadline or time.monotonic() + _IMPORTS_PATIENCE_S
+            _imp.acquire_lock()
+            if not _others_import() or time.monotonic() > deadline:
+                _held_over_fork[:] = held
+                return
+            _imp.release_lock()
+        _release(held)
         time.sleep(0.0005)
+
+
+def _after_fork() -> None:
+    _imp.release_lock()
+    _release(_held_over_fork)
+
+
+def _acquired_barriers() -> list[ForkBarrier]:
+    """All barriers, or those before one that another thread keeps."""
+    held: list[ForkBarrier] = []
+    for barrier in _barriers:
+        if not barrier.lock.acquire(timeout=_BARRIER_TIMEOUT_S):
+            break
+        held.append(barrier)
+    return held
+
+
+def _release(held: list[ForkBarrier]) -> None:
+    for barrier in held:
+        barrier.lock.release()
 
 
 def _others_import() -> bool:
@@ -101,4 +129,4 @@ def _others_import() -> bool:
     return bool(owners - {None, threading.get_ident()})
 
 
-os.register_at_fork(before=_hold_imports, after_in_parent=_imp.release_lock, after_in_child=_imp.release_lock)
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)

@@ -116,3 +116,36 @@ def test_the_package_has_no_cached_properties_with_locks() -> None:
     locking = re.compile(r"functools\.cached_property|from functools import [^\n]*\bcached_property")
     users = {path.name for path in package.rglob("*.py") if locking.search(path.read_text())}
     assert users == {"cached.py", "identity.py"}  # its model, and those of users
+
+
+BARRIERS = """
+    import os, threading
+    from tilewright.locks import ForkBarrier
+
+    one, other = ForkBarrier(), ForkBarrier()
+    within, crossed, done = threading.Event(), threading.Event(), threading.Event()
+
+    def work():
+        with one:
+            within.set()
+            crossed.wait(0.2)
+            with other:  # as a signal handler may, which interrupts the thread behind a barrier
+                done.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    within.wait()
+    child = os.fork()
+    was_done = done.is_set()
+    if child == 0:
+        with one, other:
+            os._exit(7 if was_done else 1)
+    thread.join()
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) if was_done else 2)
+"""
+
+
+@pytest.mark.parametrize("order", ["one, other", "other, one"])
+def test_a_fork_waits_for_a_thread_that_crosses_two_barriers(order: str) -> None:
+    script = "import sys\n" + textwrap.dedent(BARRIERS).replace("one, other = ", f"{order} = ")
+    assert subprocess.run([sys.executable, "-c", script], timeout=60).returncode == 7

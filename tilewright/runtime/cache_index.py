@@ -11,13 +11,13 @@ import sqlite3
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
 from tilewright.errors import OptionError
 from tilewright.events import emit
-from tilewright.locks import Lock
+from tilewright.locks import ForkBarrier, Lock
 from tilewright.runtime.cache_directory import claimed, is_entry_file
 
 INDEX = "index.sqlite"
@@ -28,10 +28,36 @@ CREATE TABLE IF NOT EXISTS entries (
 ) WITHOUT ROWID
 """
 _COLUMNS = "key, file, nbytes, modified_ns, digest, created_s, used_s, record"
+_PREPARATION = (
+    "PRAGMA journal_mode = WAL",
+    "PRAGMA synchronous = NORMAL",
+    _SCHEMA,
+    f"SELECT {_COLUMNS} FROM entries LIMIT 0",
+)
 _BUSY_TIMEOUT_S = 20.0
 
-# A connection inherited over a fork must not be closed in the child: that would drop the parent's file locks.
-_inherited_connections: list[sqlite3.Connection | None] = []
+# SQLite holds locks of the process while it works, which a forked child would wait for.
+_SQLITE = ForkBarrier()
+
+
+class _Database(sqlite3.Connection):
+    """A connection that closes behind the barrier. One inherited over a fork is never closed: that would drop the
+    parent's file locks."""
+
+    _inherited: ClassVar[list[_Database]] = []
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self._process_id: int | None = None
+        super().__init__(*arguments, **options, isolation_level=None, check_same_thread=False)
+        self.text_factory = _text
+        self._process_id = os.getpid()
+
+    def __del__(self) -> None:
+        if self._process_id == os.getpid():
+            with _SQLITE:
+                self.close()
+        elif self._process_id is not None:
+            self._inherited.append(self)
 
 
 @dataclass(frozen=True)
@@ -50,7 +76,7 @@ class Row:
 
 @dataclass
 class _Connection:
-    database: sqlite3.Connection | None
+    database: _Database | None
     home: Path
     read_only: bool
     process_id: int
@@ -124,7 +150,7 @@ class CacheIndex:
         connection = self._open()
         if connection.database is None:
             return None
-        with connection.lock:
+        with connection.lock, _SQLITE:
             try:
                 return connection.database.execute(statement, values).fetchall()
             except (sqlite3.Error, UnicodeError) as error:
@@ -139,8 +165,6 @@ class CacheIndex:
             connection = self._connection
             if connection is not None and connection.process_id == os.getpid():
                 return connection
-            if connection is not None:
-                _inherited_connections.append(connection.database)
             self._connection = opened = self._connect()
             return opened
 
@@ -172,38 +196,42 @@ def _checked(cells: tuple[Any, ...]) -> Row | None:
     return checked if is_entry_file(checked.file, checked.key) else None
 
 
-def _connect_writable(path: Path) -> sqlite3.Connection:
+def _connect_writable(path: Path) -> _Database:
     deadline = time.monotonic() + _BUSY_TIMEOUT_S
     while True:
-        database = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
-        database.text_factory = _text
         try:
-            database.execute("PRAGMA journal_mode = WAL")
-            database.execute("PRAGMA synchronous = NORMAL")
-            database.execute(_SCHEMA)
-            database.execute(f"SELECT {_COLUMNS} FROM entries LIMIT 0")
-            return database
+            return _connect_once(path)
         except sqlite3.DatabaseError as error:
             # Switching a new file to WAL does not wait for another process that does the same.
             busy = error.sqlite_errorcode == sqlite3.SQLITE_BUSY
             if time.monotonic() > deadline or not (busy or _is_damaged(error)):
-                database.close()
                 raise
-            if busy:
+        time.sleep(0.01)
+
+
+def _connect_once(path: Path) -> _Database:
+    """Open the database; one that is damaged is removed."""
+    with _SQLITE:
+        database = _Database(path, timeout=_BUSY_TIMEOUT_S)
+        try:
+            for statement in _PREPARATION:
+                database.execute(statement)
+            return database
+        except sqlite3.DatabaseError as error:
+            if _is_damaged(error):
+                emit("cache.index_failed", directory=path.parent, reason=str(error))
+                _remove_index(database, path)
+            else:
                 database.close()
-                time.sleep(0.01)
-                continue
-            emit("cache.index_failed", directory=path.parent, reason=str(error))
-            _remove_index(database, path)
+            raise
 
 
-def _connect_read_only(path: Path) -> sqlite3.Connection | None:
+def _connect_read_only(path: Path) -> _Database | None:
     try:
-        database = sqlite3.connect(f"{path.absolute().as_uri()}?immutable=1", uri=True, check_same_thread=False)
+        with _SQLITE:
+            return _Database(f"{path.absolute().as_uri()}?immutable=1", uri=True)
     except sqlite3.Error:
         return None
-    database.text_factory = _text
-    return database
 
 
 def _text(content: bytes) -> str:
@@ -218,7 +246,7 @@ def _is_damaged(error: Exception) -> bool:
     return code == sqlite3.SQLITE_ERROR and str(error).startswith(("no such", "table entries has", "malformed"))
 
 
-def _remove_index(database: sqlite3.Connection, path: Path) -> None:
+def _remove_index(database: _Database, path: Path) -> None:
     """Start over without the entries: their files are swept later."""
     database.close()
     for suffix in ("", "-wal", "-shm"):

@@ -7,9 +7,11 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from cache_entries import KEY, OTHER, kinds, writes
 
@@ -180,3 +182,40 @@ def test_concurrent_writers_and_readers_never_see_damage(cache, tmp_path):
     assert {"cache.put", "cache.hit"} <= seen
     assert not seen & {"cache.index_failed", "cache.write_failed", "cache.unusable"}, seen
     assert_whole(cache)
+
+
+def test_forks_wait_for_threads_that_open_an_index(tmp_path: Path) -> None:
+    """SQLite keeps locks of the process while it works."""
+    script = """
+        import os, signal, sys, threading
+        from pathlib import Path
+        from tilewright.runtime.cache_index import CacheIndex, Row
+
+        folder, done = Path(sys.argv[1]), threading.Event()
+        row = Row("a" * 64, "a" * 64 + "-01234567.twp", 1, 1, b"", 0.0, 0.0, {})
+
+        def work(number):
+            count = 0
+            while not done.is_set():
+                CacheIndex(folder / f"{number}.{count}").put(row)
+                count += 1
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(2)]
+        for thread in threads:
+            thread.start()
+        endings = []
+        for number in range(60):
+            child = os.fork()
+            if child == 0:
+                signal.alarm(10)
+                os._exit(0 if CacheIndex(folder / f"child.{number}").put(row) else 1)
+            endings.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+            if endings[-1]:
+                break
+        done.set()
+        for thread in threads:
+            thread.join()
+        sys.exit(0 if not any(endings) else 1)
+    """
+    line = [sys.executable, "-c", textwrap.dedent(script), str(tmp_path)]
+    assert subprocess.run(line, timeout=100).returncode == 0
