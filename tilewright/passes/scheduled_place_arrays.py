@@ -128,6 +128,7 @@ from typing import ClassVar
 from xdsl.dialects.builtin import IndexType, IntegerAttr
 from xdsl.ir import SSAValue
 
+from tilewright.cached import cached_property
 from tilewright.cost.core_accesses import Access, accesses_of
 from tilewright.dialects import cores, tile
 from tilewright.dialects.base import array_type
@@ -273,13 +274,17 @@ class _Placer:
 
     def _has_room(self, found: CalledArray, begin: int) -> bool:
         """Whether queues of all kernels that run as long as the array is there end below it."""
+        return all(end <= begin for steps, end in self._ends_of_queues if found.is_alive(steps))
+
+    @cached_property
+    def _ends_of_queues(self) -> list[tuple[tuple[int, int], int]]:
+        """The steps of each call and the address at which the queues of its kernel end."""
+        ends: list[tuple[tuple[int, int], int]] = []
         for call in self.lives.calls:
-            if found.is_alive(self.lives.steps[call]):
-                program = _program(self.unit.kernel(call.callee.data))
-                queues = 0 if program is None else queue_bytes(program, self.grid)
-                if self.grid.memory_base_bytes + queues > begin:
-                    return False
-        return True
+            program = _program(self.unit.kernel(call.callee.data))
+            queues = 0 if program is None else queue_bytes(program, self.grid)
+            ends.append((self.lives.steps[call], self.grid.memory_base_bytes + queues))
+        return ends
 
     def _exhausted(self) -> ResourceExhausted:
         """What there is no room for: arrays that the user put there."""
