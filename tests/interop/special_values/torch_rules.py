@@ -30,6 +30,8 @@ _EXACT = frozenset(
         "abs",
         "add",
         "alias",
+        "__lshift__",
+        "__rshift__",
         "bitwise_and",
         "bitwise_left_shift",
         "bitwise_not",
