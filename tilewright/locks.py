@@ -81,11 +81,11 @@ os.register_at_fork(after_in_child=_free_all)
 
 
 def _before_fork() -> None:
-    """Wait until no other thread is behind a barrier or importing a module, and let none begin to.
+    """Acquire all fork barriers and the import lock, once no other thread holds a barrier or imports a module.
 
     Python does not free the lock of a module in a child that lacks the thread which imports it: the child would wait
-    for that module for ever. Nothing is held while this waits for long: a thread behind one barrier may be on its way
-    to another, in a signal handler for example.
+    for that module for ever. All barriers are released while one is contended: the thread that holds it may be
+    about to acquire another, for example in a signal handler.
     """
     deadline = None
     while True:

@@ -302,7 +302,7 @@ def number_of(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class LoopLocal:
-    """What a name means after the loop or branch that alone assigns it."""
+    """The binding of a name out of scope: only a loop or branch that has ended assigned it."""
 
     where: str
 

@@ -41,8 +41,8 @@ _SQLITE = ForkBarrier()
 
 
 class _Database(sqlite3.Connection):
-    """A connection that closes behind the barrier. One inherited over a fork is never closed: that would drop the
-    parent's file locks."""
+    """An SQLite connection whose close no fork interrupts. One inherited over a fork stays open: closing it in the
+    child would release the parent's file locks."""
 
     _inherited: ClassVar[list[_Database]] = []
 
@@ -52,10 +52,13 @@ class _Database(sqlite3.Connection):
         self.text_factory = _text
         self._process_id = os.getpid()
 
+    def close(self) -> None:
+        with _SQLITE:
+            super().close()
+
     def __del__(self) -> None:
         if self._process_id == os.getpid():
-            with _SQLITE:
-                self.close()
+            self.close()
         elif self._process_id is not None:
             self._inherited.append(self)
 
@@ -150,9 +153,10 @@ class CacheIndex:
         connection = self._open()
         if connection.database is None:
             return None
-        with connection.lock, _SQLITE:
+        with connection.lock:
             try:
-                return connection.database.execute(statement, values).fetchall()
+                with _SQLITE:
+                    return connection.database.execute(statement, values).fetchall()
             except (sqlite3.Error, UnicodeError) as error:
                 emit("cache.index_failed", directory=connection.home, reason=str(error))
                 if _is_damaged(error) and not connection.read_only:
@@ -203,8 +207,11 @@ def _connect_writable(path: Path) -> _Database:
             return _connect_once(path)
         except sqlite3.DatabaseError as error:
             # Switching a new file to WAL does not wait for another process that does the same.
-            busy = error.sqlite_errorcode == sqlite3.SQLITE_BUSY
-            if time.monotonic() > deadline or not (busy or _is_damaged(error)):
+            busy, is_damaged = error.sqlite_errorcode == sqlite3.SQLITE_BUSY, _is_damaged(error)
+            # Outside the barrier: a listener may use the cache.
+            if is_damaged:
+                emit("cache.index_failed", directory=path.parent, reason=str(error))
+            if time.monotonic() > deadline or not (busy or is_damaged):
                 raise
         time.sleep(0.01)
 
@@ -219,7 +226,6 @@ def _connect_once(path: Path) -> _Database:
             return database
         except sqlite3.DatabaseError as error:
             if _is_damaged(error):
-                emit("cache.index_failed", directory=path.parent, reason=str(error))
                 _remove_index(database, path)
             else:
                 database.close()
