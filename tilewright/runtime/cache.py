@@ -233,8 +233,7 @@ class CompileCache:
         try:
             path.parent.mkdir(mode=0o700, exist_ok=True)
             while True:
-                path.touch(mode=0o600)
-                before = path.stat().st_ino
+                before = _inode_of_lock(path)
                 self._wait(lock, key)
                 with contextlib.suppress(FileNotFoundError):
                     if path.stat().st_ino == before:
@@ -274,6 +273,15 @@ class CompileCache:
             with contextlib.suppress(FileNotFoundError):
                 if path not in known and path.lstat().st_mtime < horizon:
                     _unlink(path)
+
+
+def _inode_of_lock(path: Path) -> int:
+    """The inode of a lock file, created if it is missing. In one step: its holder may remove it at any time."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_NONBLOCK, 0o600)
+    try:
+        return os.fstat(descriptor).st_ino
+    finally:
+        os.close(descriptor)
 
 
 def _check_key(key: str) -> None:
