@@ -43,9 +43,19 @@ def cases(kind: str) -> list[Any]:
         return sorted(load_model_tests(kind=kind), key=lambda case: case.name)
 
 
+def model_of(case: Any) -> Any:
+    """The model of a test."""
+    return case.model or onnx.load(os.path.join(case.model_dir, "model.onnx"))
+
+
+def first_inputs(case: Any) -> list[Any]:
+    """The inputs of a test's first data set."""
+    return _data(case, model_of(case))[0][0]
+
+
 def run_case(case: Any, target: str = CPU) -> Outcome:
     """Run a test on a target and compare: at its own tolerances on the cpu, else at the target's."""
-    model = case.model or onnx.load(os.path.join(case.model_dir, "model.onnx"))
+    model = model_of(case)
     operators = tuple(sorted({f"{n.domain}.{n.op_type}" if n.domain else n.op_type for n in model.graph.node}))
     try:
         imported = tw.from_onnx(model, target=target)

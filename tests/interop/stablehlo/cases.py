@@ -50,6 +50,13 @@ def texts(case: Case) -> tuple[str, str, list[Any]]:
         return generic, lowered.as_text(), [np.asarray(r) for r in results]
 
 
+def generic_text(case: Case) -> str:
+    """The program in the generic form."""
+    with _precision(case):
+        module = jax.jit(case.function, keep_unused=True).lower(*case.arguments).compiler_ir("stablehlo").operation
+        return module.get_asm(print_generic_op_form=True, enable_debug_info=False)
+
+
 def _precision(case: Case) -> Any:
     wide = any(np.asarray(leaf).real.dtype.itemsize == 8 for leaf in jax.tree.leaves(case.arguments))
     return jax.enable_x64(True) if wide else contextlib.nullcontext()

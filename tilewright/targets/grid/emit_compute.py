@@ -44,8 +44,13 @@ inline void tilize_rows(uint32_t queue, uint32_t count, uint32_t first_page, uin
 
 # An operation of the matrix unit, which has a state there.
 _Matrix = cores.CopyOp | cores.TilizeOp | cores.BinaryOp | cores.MatmulOp | cores.ReduceOp
-# What the matrix unit may be prepared for, by operations that prepare it so; None for nothing special.
-_Prepared = set["_Matrix | None"]
+# The operations that the matrix unit may be prepared for, each once, in the order of the program: the order in which
+# their states are ended. None: no state.
+_Prepared = tuple["_Matrix | None", ...]
+
+
+def _unique(*operations: _Matrix | None) -> _Prepared:
+    return tuple(dict.fromkeys(operations))
 
 
 class ComputePrinter(ThreadPrinter):
@@ -55,7 +60,7 @@ class ComputePrinter(ThreadPrinter):
         super().__init__(facts, thread, includes={"api/compute/compute_kernel_hw_startup.h": None})
         self.includes["api/compute/common.h"] = None
         self._vector: str | None = None
-        self._matrix: _Prepared = {None}
+        self._matrix: _Prepared = (None,)
         self._edges = cores.NONE
         self._accumulates = False
         # The queue that rows are packed to, while pack is prepared for that.
@@ -132,21 +137,21 @@ class ComputePrinter(ThreadPrinter):
             if isinstance(each, cores.MapOp | cores.CastOp | cores.FoldOp):
                 inits |= {call.init for call in self._vector_calls(each)}
             elif isinstance(each, cores.ConfigureOp) and each.unit.data == cores.MATRIX:
-                self._matrix.add(_prepares(each))
+                self._matrix = _unique(*self._matrix, _prepares(each))
             elif isinstance(each, cores.UntilizeOp) and _is_prepared_inside(op):
                 self._rows = each.queue
         if inits and inits != {self._vector}:
             self._vector = None
 
     def state(self) -> object:
-        return self._vector, frozenset(self._matrix), self._edges, self._rows
+        return self._vector, self._matrix, self._edges, self._rows
 
     def join(self, *states: object) -> None:
         """Units are prepared as after one of several ways to here."""
         found: Any = states
         vectors = {vector for vector, *_ in found}
         self._vector = next(iter(vectors)) if len(vectors) == 1 else None
-        self._matrix = {each for _, prepared, *_ in found for each in prepared}
+        self._matrix = _unique(*(each for _, prepared, *_ in found for each in prepared))
         self._edges = found[-1][2]
         self._rows = next((rows for *_, rows in found if rows is not None), None)
 
@@ -221,7 +226,7 @@ class ComputePrinter(ThreadPrinter):
             self._print_end(op, before)
         user = _prepares(op)
         outlasts = isinstance(user, cores.ReduceOp | cores.TilizeOp) or _is_broadcast(user)
-        self._matrix = {user if outlasts else None}
+        self._matrix = (user if outlasts else None,)
         match user:
             case cores.CopyOp():
                 self._prepare_copy(user)
@@ -245,7 +250,7 @@ class ComputePrinter(ThreadPrinter):
         prepared again before it is used."""
         for before in [each for each in self._matrix if isinstance(each, cores.ReduceOp | cores.TilizeOp)]:
             self._print_end(op, before)
-            self._matrix = self._matrix - {before} | {None}
+            self._matrix = _unique(*(each for each in self._matrix if each is not before), None)
 
     def _print_end(self, op: Operation, before: _Matrix) -> None:
         """Take back what outlasts an operation, before another one."""

@@ -1,0 +1,1 @@
+"""Process replay: whether two versions of the compiler generate the same code for a fixed corpus of programs."""

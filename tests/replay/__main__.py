@@ -1,0 +1,137 @@
+"""Record the code that the compiler generates for a corpus of programs, or compare it with a recorded one.
+
+    python -m tests.replay record DIRECTORY                    the whole corpus: about an hour on two cores
+    python -m tests.replay compare DIRECTORY                   the programs that were recorded, by another version
+    python -m tests.replay record DIRECTORY --every 10         each tenth program
+    python -m tests.replay compare DIRECTORY --group onnx --target cuda:sm_90a
+
+A change that moves or renames code leaves every text as it was; one that changes code generation has its differences
+listed: how many programs by target and by the first phase that differs, and a few unified diffs. `compare` exits with 1
+where anything differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import itertools
+import json
+import multiprocessing
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from tests.replay.corpus import GROUPS, programs
+from tests.replay.digests import TARGETS, Record, Store, Task, record_part
+
+_INDEX, _TEXTS = "index.json", "texts"
+_CHUNK = 5
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    given = _parser().parse_args(arguments)
+    given.directory.mkdir(parents=True, exist_ok=True)
+    return _record(given) if given.verb == "record" else _compare(given)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.replay", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("verb", choices=("record", "compare"))
+    parser.add_argument("directory", type=Path, help="where the recorded corpus is kept")
+    parser.add_argument("--group", choices=GROUPS, action="append", help="all groups by default")
+    parser.add_argument("--target", choices=TARGETS, action="append", help="all targets by default")
+    parser.add_argument("--match", default="", help="a regular expression for the names of programs")
+    parser.add_argument("--every", type=int, default=1, help="of how many programs one is compiled")
+    parser.add_argument("--jobs", type=int, default=2, help="processes")
+    parser.add_argument("--show", type=int, default=3, help="how many unified diffs are printed")
+    return parser
+
+
+# ---- compiling ------------------------------------------------------------------------------------------------------
+
+
+def _results(given: argparse.Namespace, known: Mapping[str, Any] | None = None) -> Iterator[tuple[str, Record]]:
+    """Compile the chosen programs, those of `known` alone where it is given; yields names and records."""
+    tasks: list[Task] = []
+    targets = tuple(given.target or TARGETS)
+    for group in given.group or GROUPS:
+        chosen = [
+            n
+            for n, program in enumerate(programs(group))
+            if re.search(given.match, program.name) and (known is None or f"{group}: {program.name}" in known)
+        ][:: given.every]
+        tasks += [(group, tuple(part), targets, str(given.directory / _TEXTS)) for part in _chunks(chosen)]
+    with ProcessPoolExecutor(given.jobs, multiprocessing.get_context("spawn"), max_tasks_per_child=40) as workers:
+        yield from itertools.chain.from_iterable(workers.map(record_part, tasks))
+
+
+def _chunks(numbers: Sequence[int]) -> Iterator[Sequence[int]]:
+    yield from (numbers[n : n + _CHUNK] for n in range(0, len(numbers), _CHUNK))
+
+
+# ---- the two verbs --------------------------------------------------------------------------------------------------
+
+
+def _record(given: argparse.Namespace) -> int:
+    index: dict[str, Any] = {}
+    for name, found in _results(given):
+        index[name] = asdict(found)
+        print(f"{name}: {sum(found.seconds.values()):.1f} s", flush=True)
+    (given.directory / _INDEX).write_text(json.dumps(index, indent=1))
+    print(f"{len(index)} programs, {_texts(index)} texts recorded in {given.directory}")
+    return 0
+
+
+def _texts(index: Mapping[str, Any]) -> int:
+    return sum(len(phases) for each in index.values() for phases in each["digests"].values())
+
+
+def _compare(given: argparse.Namespace) -> int:
+    known = json.loads((given.directory / _INDEX).read_text())
+    store = Store(given.directory / _TEXTS)
+    compared, texts, shown = 0, 0, 0
+    before_s, after_s = Counter[str](), Counter[str]()
+    differing: Counter[tuple[str, str]] = Counter()
+    for name, found in _results(given, known):
+        compared += 1
+        recorded = known[name]
+        for target, phases in found.digests.items():
+            texts += len(phases)
+            before_s[target] += recorded["seconds"].get(target, 0.0)
+            after_s[target] += found.seconds.get(target, 0.0)
+            earlier = recorded["digests"].get(target, {})
+            phase = first_difference(earlier, phases)
+            if phase is None:
+                continue
+            differing[target, phase] += 1
+            print(f"differs: {name}, {target}, {phase}", flush=True)
+            if shown < given.show:
+                shown += 1
+                _show(store.get(earlier.get(phase, "absent")), store.get(phases.get(phase, "absent")))
+    for (target, phase), count in sorted(differing.items()):
+        print(f"{count:5d} programs differ on {target}, first in {phase}")
+    times = ", ".join(f"{target} {after_s[target] / before_s[target]:.2f}" for target in before_s if before_s[target])
+    print(f"compile times against the recorded ones: {times}")
+    print(f"{compared} programs, {texts} texts compared, {sum(differing.values())} differ")
+    return 1 if differing or not compared else 0
+
+
+def first_difference(earlier: Mapping[str, str], later: Mapping[str, str]) -> str | None:
+    """The first phase whose digest is another one; None where all are equal."""
+    return next((phase for phase in {**later, **earlier} if earlier.get(phase) != later.get(phase)), None)
+
+
+def _show(earlier: str, later: str) -> None:
+    lines = difflib.unified_diff(earlier.splitlines(), later.splitlines(), "recorded", "now", lineterm="", n=2)
+    print("\n".join(line[:400] for line in itertools.islice(lines, 40)), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,43 @@
+"""Replay finds the corpus unchanged, and a change of the generated code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.replay.__main__ import first_difference, main
+from tests.replay.digests import TARGETS
+
+CHOSEN = ["--group", "examples", "--match", "^vector_add", "--jobs", "1"]
+
+
+def test_replay_finds_equal_code_and_each_difference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["record", str(tmp_path), *CHOSEN]) == 0
+    assert main(["compare", str(tmp_path), *CHOSEN]) == 0
+    index_path = tmp_path / "index.json"
+    index = json.loads(index_path.read_text())
+    (program,) = index.values()
+    assert {target: tuple(phases) for target, phases in program["digests"].items()} == TARGETS
+
+    program["digests"]["cuda:sm_90a"]["llvm"] = "0" * 24
+    index_path.write_text(json.dumps(index))
+    capsys.readouterr()
+    assert main(["compare", str(tmp_path), *CHOSEN]) == 1
+    printed = capsys.readouterr().out
+    assert "1 programs differ on cuda:sm_90a, first in llvm" in printed
+    assert "1 programs, 27 texts compared, 1 differ" in printed
+
+
+def test_nothing_compared_is_no_success(tmp_path: Path) -> None:
+    (tmp_path / "index.json").write_text("{}")
+    assert main(["compare", str(tmp_path), *CHOSEN]) == 1
+
+
+def test_the_first_difference_is_of_the_earliest_phase() -> None:
+    recorded = {"tile": "a", "scheduled": "b", "llvm": "c"}
+    assert first_difference(recorded, dict(recorded)) is None
+    assert first_difference(recorded, recorded | {"scheduled": "x", "llvm": "y"}) == "scheduled"
+    assert first_difference(recorded, {"refused": "DTypeError"}) == "refused"
+    assert first_difference({"refused": "DTypeError"}, recorded) == "tile"
