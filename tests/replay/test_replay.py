@@ -27,7 +27,7 @@ def test_replay_finds_equal_code_and_each_difference(tmp_path: Path, capsys: pyt
     assert main(["compare", str(tmp_path), *CHOSEN]) == 1
     printed = capsys.readouterr().out
     assert "1 programs differ on cuda:sm_90a, first in llvm" in printed
-    assert "1 programs, 27 texts compared, 1 differ" in printed
+    assert "1 programs, 28 texts compared, 1 differ" in printed
 
 
 def test_nothing_compared_is_no_success(tmp_path: Path) -> None:
