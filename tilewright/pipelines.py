@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 
 def array_to_tile() -> Sequence[Pass]:
     """Fuse: after these, every array operation that computes is part of a kernel."""
-    from tilewright.passes.array_collapse_dims import ArrayCollapseDimsPass
-    from tilewright.passes.array_convolve_by_products import ArrayConvolveByProductsPass
-    from tilewright.passes.array_convolve_channels_last import ArrayConvolveChannelsLastPass
-    from tilewright.passes.array_copy_reshapes import ArrayCopyReshapesPass
-    from tilewright.passes.array_drop_collectives import ArrayDropCollectivesPass
-    from tilewright.passes.array_duplicate_views import ArrayDuplicateViewsPass
-    from tilewright.passes.array_fuse_attention import ArrayFuseAttentionPass
-    from tilewright.passes.array_fuse_contract import ArrayFuseContractPass
-    from tilewright.passes.array_fuse_loops import ArrayFuseLoopsPass
-    from tilewright.passes.array_lower_to_tile import ArrayLowerToTilePass
-    from tilewright.passes.array_order_operands import ArrayOrderOperandsPass
-    from tilewright.passes.array_order_weights import ArrayOrderWeightsPass
-    from tilewright.passes.array_simplify import ArraySimplifyPass
-    from tilewright.passes.array_split_joins import ArraySplitJoinsPass
-    from tilewright.passes.array_split_sums import ArraySplitSumsPass
-    from tilewright.passes.array_update_in_place import ArrayUpdateInPlacePass
+    from tilewright.passes.array.array_collapse_dims import ArrayCollapseDimsPass
+    from tilewright.passes.array.array_convolve_by_products import ArrayConvolveByProductsPass
+    from tilewright.passes.array.array_convolve_channels_last import ArrayConvolveChannelsLastPass
+    from tilewright.passes.array.array_copy_reshapes import ArrayCopyReshapesPass
+    from tilewright.passes.array.array_drop_collectives import ArrayDropCollectivesPass
+    from tilewright.passes.array.array_duplicate_views import ArrayDuplicateViewsPass
+    from tilewright.passes.array.array_fuse_attention import ArrayFuseAttentionPass
+    from tilewright.passes.array.array_fuse_contract import ArrayFuseContractPass
+    from tilewright.passes.array.array_fuse_loops import ArrayFuseLoopsPass
+    from tilewright.passes.array.array_order_operands import ArrayOrderOperandsPass
+    from tilewright.passes.array.array_order_weights import ArrayOrderWeightsPass
+    from tilewright.passes.array.array_simplify import ArraySimplifyPass
+    from tilewright.passes.array.array_split_joins import ArraySplitJoinsPass
+    from tilewright.passes.array.array_split_sums import ArraySplitSumsPass
+    from tilewright.passes.array.array_update_in_place import ArrayUpdateInPlacePass
+    from tilewright.passes.kernels.array_lower_to_tile import ArrayLowerToTilePass
 
     return [
         ArrayDropCollectivesPass(),  # first: what means nothing to one device, which all targets have, hides the rest
@@ -53,18 +53,18 @@ def array_to_tile() -> Sequence[Pass]:
     ]
 
 
-def tile_to_scheduled() -> Sequence[Pass]:
+def tile_to_vectors() -> Sequence[Pass]:
     """Schedule for vectors: layouts, buffers, loop nests, packed operands, parallel regions."""
-    from tilewright.passes.scheduled_block_epilogues import ScheduledBlockEpiloguesPass
-    from tilewright.passes.scheduled_pack_operands import ScheduledPackOperandsPass
-    from tilewright.passes.scheduled_split_operands import ScheduledSplitOperandsPass
-    from tilewright.passes.scheduled_store_products import ScheduledStoreProductsPass
     from tilewright.passes.tile_erase_zones import TileEraseZonesPass
-    from tilewright.passes.tile_lower_to_scheduled import TileLowerToScheduledPass
+    from tilewright.passes.vectors.scheduled_block_epilogues import ScheduledBlockEpiloguesPass
+    from tilewright.passes.vectors.scheduled_pack_operands import ScheduledPackOperandsPass
+    from tilewright.passes.vectors.scheduled_split_operands import ScheduledSplitOperandsPass
+    from tilewright.passes.vectors.scheduled_store_products import ScheduledStoreProductsPass
+    from tilewright.passes.vectors.tile_lower_to_vectors import TileLowerToVectorsPass
 
     return [
         TileEraseZonesPass(),  # nests have no place for them
-        TileLowerToScheduledPass(),  # a layout (vectors, packing, register blocks) and a place for every value
+        TileLowerToVectorsPass(),  # a layout (vectors, packing, register blocks) and a place for every value
         ScheduledStoreProductsPass(),  # results of products in parts go where they belong, block by block
         ScheduledSplitOperandsPass(),  # operands of products that narrower instructions do, in parts
         ScheduledPackOperandsPass(),  # panels for right operands: captured arrays now, others at the kernel's start
@@ -74,25 +74,25 @@ def tile_to_scheduled() -> Sequence[Pass]:
 
 def tile_to_warps() -> Sequence[Pass]:
     """Schedule for warps: layouts of all tiles, every movement of data between them, and copies ahead of products."""
-    from tilewright.passes.scheduled_drop_barriers import ScheduledDropBarriersPass
-    from tilewright.passes.scheduled_loop_over_tiles import ScheduledLoopOverTilesPass
-    from tilewright.passes.scheduled_multicast_copies import ScheduledMulticastCopiesPass
-    from tilewright.passes.scheduled_multiply_in_tensor_memory import ScheduledMultiplyInTensorMemoryPass
-    from tilewright.passes.scheduled_order_accesses import ScheduledOrderAccessesPass
-    from tilewright.passes.scheduled_order_tiles import ScheduledOrderTilesPass
-    from tilewright.passes.scheduled_pipeline_copies import ScheduledPipelineCopiesPass
-    from tilewright.passes.scheduled_plan_block_memory import ScheduledPlanBlockMemoryPass
-    from tilewright.passes.scheduled_record_zones import ScheduledRecordZonesPass
-    from tilewright.passes.scheduled_share_registers import ScheduledShareRegistersPass
-    from tilewright.passes.scheduled_specialize_chains import ScheduledSpecializeChainsPass
-    from tilewright.passes.scheduled_specialize_warps import ScheduledSpecializeWarpsPass
-    from tilewright.passes.scheduled_store_tensors import ScheduledStoreTensorsPass
-    from tilewright.passes.scheduled_sum_in_tensor_memory import ScheduledSumInTensorMemoryPass
     from tilewright.passes.tile_erase_zones import TileEraseZonesPass
     from tilewright.passes.tile_expand_arg_reduce import TileExpandArgReducePass
-    from tilewright.passes.tile_flatten_loops import TileFlattenLoopsPass
-    from tilewright.passes.tile_lower_to_warps import TileLowerToWarpsPass
-    from tilewright.passes.tile_multiply_in_tensor_memory import TileMultiplyInTensorMemoryPass
+    from tilewright.passes.warps.scheduled_drop_barriers import ScheduledDropBarriersPass
+    from tilewright.passes.warps.scheduled_loop_over_tiles import ScheduledLoopOverTilesPass
+    from tilewright.passes.warps.scheduled_multicast_copies import ScheduledMulticastCopiesPass
+    from tilewright.passes.warps.scheduled_multiply_in_tensor_memory import ScheduledMultiplyInTensorMemoryPass
+    from tilewright.passes.warps.scheduled_order_accesses import ScheduledOrderAccessesPass
+    from tilewright.passes.warps.scheduled_order_tiles import ScheduledOrderTilesPass
+    from tilewright.passes.warps.scheduled_pipeline_copies import ScheduledPipelineCopiesPass
+    from tilewright.passes.warps.scheduled_plan_block_memory import ScheduledPlanBlockMemoryPass
+    from tilewright.passes.warps.scheduled_record_zones import ScheduledRecordZonesPass
+    from tilewright.passes.warps.scheduled_share_registers import ScheduledShareRegistersPass
+    from tilewright.passes.warps.scheduled_specialize_chains import ScheduledSpecializeChainsPass
+    from tilewright.passes.warps.scheduled_specialize_warps import ScheduledSpecializeWarpsPass
+    from tilewright.passes.warps.scheduled_store_tensors import ScheduledStoreTensorsPass
+    from tilewright.passes.warps.scheduled_sum_in_tensor_memory import ScheduledSumInTensorMemoryPass
+    from tilewright.passes.warps.tile_flatten_loops import TileFlattenLoopsPass
+    from tilewright.passes.warps.tile_lower_to_warps import TileLowerToWarpsPass
+    from tilewright.passes.warps.tile_multiply_in_tensor_memory import TileMultiplyInTensorMemoryPass
 
     return [
         TileEraseZonesPass(unless_traced=True),  # they are no code without a trace
@@ -120,21 +120,21 @@ def tile_to_warps() -> Sequence[Pass]:
 def tile_to_cores(buffers: int | None = None, movers: int = 2, keeps_arrays: bool = True) -> Sequence[Pass]:
     """Schedule for a grid of cores: threads that read, compute and write, queues, and what each core's units do. Queues
     between threads have room for so many tiles as are said, or for two, and as many more as are predicted to help."""
-    from tilewright.passes.scheduled_configure_units import ScheduledConfigureUnitsPass
-    from tilewright.passes.scheduled_finish_products import ScheduledFinishProductsPass
-    from tilewright.passes.scheduled_multicast_fetches import ScheduledMulticastFetchesPass
-    from tilewright.passes.scheduled_place_arrays import ScheduledPlaceArraysPass
-    from tilewright.passes.scheduled_plan_core_memory import ScheduledPlanCoreMemoryPass
-    from tilewright.passes.scheduled_share_queues import ScheduledShareQueuesPass
+    from tilewright.passes.cores.scheduled_configure_units import ScheduledConfigureUnitsPass
+    from tilewright.passes.cores.scheduled_finish_products import ScheduledFinishProductsPass
+    from tilewright.passes.cores.scheduled_multicast_fetches import ScheduledMulticastFetchesPass
+    from tilewright.passes.cores.scheduled_place_arrays import ScheduledPlaceArraysPass
+    from tilewright.passes.cores.scheduled_plan_core_memory import ScheduledPlanCoreMemoryPass
+    from tilewright.passes.cores.scheduled_share_queues import ScheduledShareQueuesPass
+    from tilewright.passes.cores.tile_expand_integer_products import TileExpandIntegerProductsPass
+    from tilewright.passes.cores.tile_expand_parities import TileExpandParitiesPass
+    from tilewright.passes.cores.tile_expand_top_k import TileExpandTopKPass
+    from tilewright.passes.cores.tile_lower_to_cores import TileLowerToCoresPass
+    from tilewright.passes.cores.tile_share_loads import TileShareLoadsPass
+    from tilewright.passes.cores.tile_store_arrays import TileStoreArraysPass
+    from tilewright.passes.cores.tile_store_choices import TileStoreChoicesPass
     from tilewright.passes.tile_erase_zones import TileEraseZonesPass
     from tilewright.passes.tile_expand_arg_reduce import TileExpandArgReducePass
-    from tilewright.passes.tile_expand_integer_products import TileExpandIntegerProductsPass
-    from tilewright.passes.tile_expand_parities import TileExpandParitiesPass
-    from tilewright.passes.tile_expand_top_k import TileExpandTopKPass
-    from tilewright.passes.tile_lower_to_cores import TileLowerToCoresPass
-    from tilewright.passes.tile_share_loads import TileShareLoadsPass
-    from tilewright.passes.tile_store_arrays import TileStoreArraysPass
-    from tilewright.passes.tile_store_choices import TileStoreChoicesPass
 
     return [
         TileStoreArraysPass(),  # first: formats that the user asked for are in the types of arrays from now on
@@ -156,7 +156,7 @@ def tile_to_cores(buffers: int | None = None, movers: int = 2, keeps_arrays: boo
 
 
 # From tiles to what a kind of machine does, by the target that a machine's file names.
-SCHEDULING = {"cpu": tile_to_scheduled, "cuda": tile_to_warps, "grid": tile_to_cores}
+SCHEDULING = {"cpu": tile_to_vectors, "cuda": tile_to_warps, "grid": tile_to_cores}
 
 
 def compile_module(
@@ -177,7 +177,7 @@ def compile_module(
     from tilewright.options import current
     from tilewright.passes.base import Unit
     from tilewright.passes.library_calls import refuse_library_calls
-    from tilewright.runtime.cpu_features import default_threads
+    from tilewright.runtime.cpu.features import default_threads
     from tilewright.targets.base import target_named
 
     manifest, machine_name = target_named(target)

@@ -1,7 +1,7 @@
 """Derive the polynomial coefficients of the cpu target's vector mathematics.
 
     python tools/fit_polynomials.py          print each fit's error and check the stored tables
-    python tools/fit_polynomials.py --write  rewrite tilewright/targets/cpu/vector_math_tables.py
+    python tools/fit_polynomials.py --write  rewrite tilewright/targets/llvm/vector_math_tables.py
 
 Each fit is a minimax polynomial found by Remez exchange in 60 digits, its coefficients then rounded to the type that
 evaluates them. The printed error is that of the rounded polynomial, relative to the function that it serves.
@@ -19,7 +19,7 @@ import mpmath
 import numpy as np
 from mpmath import mp, mpf
 
-TABLES = Path(__file__).parent.parent / "tilewright/targets/cpu/vector_math_tables.py"
+TABLES = Path(__file__).parent.parent / "tilewright/targets/llvm/vector_math_tables.py"
 Real = Callable[[mpf], mpf]
 mp.dps = 60
 

@@ -16,7 +16,7 @@ from tests.cores import programs
 from tests.numerics.test_phases import expected_of
 from tests.programs import Program
 from tilewright import dtypes
-from tilewright.cost import core_tiles
+from tilewright.cost.cores import tiles as core_tiles
 from tilewright.dialects import cores, tile
 from tilewright.dialects.base import decode, encode
 from tilewright.frontend.build import build_module
@@ -188,8 +188,8 @@ def trips_together() -> Subject:
 
     tile = core_tiles.ProductTile(64, 64, 128)
     with (
-        mock.patch("tilewright.passes.lower_contract_group.product_tile", return_value=tile),
-        mock.patch("tilewright.passes.core_partials.shared_loop", return_value=None),
+        mock.patch("tilewright.passes.kernels.lower_contract_group.product_tile", return_value=tile),
+        mock.patch("tilewright.passes.cores.partials.shared_loop", return_value=None),
         mock.patch.object(core_tiles, "_LEAST_FETCHED", 4),
     ):
         return _compiled("product 128x768x128 bf16, trips together", make)

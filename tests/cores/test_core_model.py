@@ -9,7 +9,7 @@ import pytest
 import tilewright as tw
 from tests.cores import programs as written
 from tests.cores.grid_programs import PROGRAMS, chain, compiled, matmul, program_of, softmax, types
-from tilewright.cost.core_model import CoreCost, cost_of
+from tilewright.cost.cores.model import CoreCost, cost_of
 from tilewright.machines.core_grid import CORE_READ, CORE_WRITE, DRAM_READ, DRAM_WRITE
 from tilewright.machines.machine import load
 from tilewright.semantics.cores import DeviceArray, ProgramRun, run_program

@@ -20,7 +20,7 @@ from tilewright import dtypes, ops
 from tilewright.dialects import cores
 from tilewright.errors import UnsupportedOnTargetError
 from tilewright.machines import machine as machines
-from tilewright.passes.core_sections import takes_number
+from tilewright.passes.cores.sections import takes_number
 from tilewright.targets.grid.emit import emit_program
 from tilewright.targets.grid.emit_expressions import Value, constant, evaluate, variable
 from tilewright.targets.grid.emit_functions import Register, calls_of

@@ -13,7 +13,7 @@ from tests.cores.comparing import bounds_of, check
 from tests.cores.compiling import MACHINES, VARIANTS, Variant, compiled, simulated
 from tests.programs import Program
 from tilewright import dtypes
-from tilewright.cost.core_tiles import digits_of
+from tilewright.cost.cores.tiles import digits_of
 from tilewright.errors import UnsupportedOnTargetError
 from tilewright.targets.grid.runtime import Simulation
 

@@ -24,7 +24,7 @@ from tilewright.errors import ResourceExhausted, UnsupportedOnTargetError
 from tilewright.frontend.build import build_module
 from tilewright.machines.machine import load
 from tilewright.passes.base import Unit
-from tilewright.passes.scheduled_plan_core_memory import ScheduledPlanCoreMemoryPass
+from tilewright.passes.cores.scheduled_plan_core_memory import ScheduledPlanCoreMemoryPass
 from tilewright.pipelines import compile_module
 from tilewright.targets.grid.runtime import Simulation
 

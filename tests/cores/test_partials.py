@@ -12,10 +12,10 @@ from tests.cores.comparing import bounds_of, check
 from tests.cores.compiling import MACHINES, VARIANTS, compiled, simulated
 from tests.programs import Program
 from tilewright import dtypes
-from tilewright.cost.core_tiles import shared_loop
+from tilewright.cost.cores.tiles import shared_loop
 from tilewright.dialects import cores
 from tilewright.machines.machine import load
-from tilewright.passes import tile_lower_to_cores
+from tilewright.passes.cores import tile_lower_to_cores
 from tilewright.targets.grid.runtime import Simulation
 
 Array = np.ndarray[Any, Any]

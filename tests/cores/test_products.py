@@ -17,13 +17,13 @@ from tests.cores.grid_programs import program_of, types
 from tests.programs import Program
 from tests.sampling import alternating
 from tilewright import dtypes, pipelines
-from tilewright.cost.core_tiles import ProductTile, ProductTrips, parts, product_blocks, product_tile, product_trips
+from tilewright.cost.cores.tiles import ProductTile, ProductTrips, parts, product_blocks, product_tile, product_trips
 from tilewright.dialects import cores
 from tilewright.frontend.build import build_module
 from tilewright.machines.machine import load
 from tilewright.passes.base import Pass, Unit
-from tilewright.passes.scheduled_finish_products import ScheduledFinishProductsPass
-from tilewright.passes.scheduled_multicast_fetches import ScheduledMulticastFetchesPass
+from tilewright.passes.cores.scheduled_finish_products import ScheduledFinishProductsPass
+from tilewright.passes.cores.scheduled_multicast_fetches import ScheduledMulticastFetchesPass
 from tilewright.targets.grid.runtime import Simulation
 
 Array = np.ndarray[Any, Any]
@@ -344,9 +344,9 @@ def test_trips_are_all_done_once(trips: int, together: int, last: int) -> None:
     a, b = operands(program)
     done = ProductTrips(together, last, trips)
     with (
-        mock.patch("tilewright.passes.lower_contract_group.product_tile", return_value=ProductTile(64, 64, 32)),
-        mock.patch("tilewright.passes.core_partials.shared_loop", return_value=None),
-        mock.patch("tilewright.passes.scheduled_finish_products.product_trips", return_value=done),
+        mock.patch("tilewright.passes.kernels.lower_contract_group.product_tile", return_value=ProductTile(64, 64, 32)),
+        mock.patch("tilewright.passes.cores.partials.shared_loop", return_value=None),
+        mock.patch("tilewright.passes.cores.scheduled_finish_products.product_trips", return_value=done),
     ):
         (got,) = simulated(program, [a, b], "wormhole", Variant())
     wanted = a.astype(np.float64) @ b.astype(np.float64)

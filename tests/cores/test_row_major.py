@@ -17,7 +17,7 @@ from tests.cores.compiling import DTYPES, MACHINES, VARIANTS, compiled, simulate
 from tests.cores.test_placements import arguments_of, chained, moved, negated, normal, remarks, runs_of
 from tests.programs import Program
 from tilewright import dtypes
-from tilewright.cost.core_model import cost_of
+from tilewright.cost.cores.model import cost_of
 from tilewright.dialects import cores, tile
 from tilewright.dtypes import DType
 from tilewright.errors import UnsupportedOnTargetError

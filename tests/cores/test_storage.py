@@ -12,7 +12,7 @@ import tilewright as tw
 from tests.cores.comparing import Bounds, bounds_of, check
 from tilewright import dtypes
 from tilewright.errors import ArgumentError, UnsupportedOnTargetError
-from tilewright.semantics.tile_formats import load_array, store_array
+from tilewright.semantics.cores.tile_formats import load_array, store_array
 
 Array = np.ndarray[Any, Any]
 # What is computed from stored numbers is rounded to bf16 once or twice.

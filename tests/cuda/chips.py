@@ -13,9 +13,9 @@ from tests.ptx.counts import Counts
 from tests.ptx.emulator import run
 from tilewright.api.stages import Lowered
 from tilewright.dialects import tile
-from tilewright.frontend.compile import build_executable
+from tilewright.driver.compile import build_executable
 from tilewright.passes.base import Unit
-from tilewright.passes.layout_spaces import SHARED
+from tilewright.passes.layouts.layout_spaces import SHARED
 from tilewright.semantics.array import Interpreter
 from tilewright.semantics.scheduled import run_call
 from tilewright.semantics.tile import poison

@@ -15,17 +15,13 @@ import tilewright as tw
 from tests.cuda.chips import built
 from tests.cuda.fake_driver import H200, FakeDriver
 from tests.cuda.running import unassembled
-from tilewright.cost.products import MatmulTile
-from tilewright.cost.warp_products import TCGEN05, WGMMA, WarpSchedule
+from tilewright.cost.vectors.products import MatmulTile
+from tilewright.cost.warps.products import TCGEN05, WGMMA, WarpSchedule
 from tilewright.machines import machine as machines
 from tilewright.machines.machine import Machine, load, with_caches
-from tilewright.passes import (
-    lower_contract_group,
-    lower_convolve_group,
-    scheduled_loop_over_tiles,
-    scheduled_order_tiles,
-)
-from tilewright.runtime import cuda_driver
+from tilewright.passes.kernels import lower_contract_group, lower_convolve_group
+from tilewright.passes.warps import scheduled_loop_over_tiles, scheduled_order_tiles
+from tilewright.runtime.cuda import driver as cuda_driver
 from tilewright.targets.cuda import target
 from tilewright.targets.cuda.target import CudaProgram
 

@@ -11,9 +11,9 @@ import tilewright as tw
 from tests.cuda.fake_driver import FakeDriver
 from tests.cuda.running import unassembled
 from tilewright.machines.machine import load
-from tilewright.passes.layout_spaces import SHARED
-from tilewright.runtime import cuda_driver
-from tilewright.runtime.cuda_driver import Device
+from tilewright.passes.layouts.layout_spaces import SHARED
+from tilewright.runtime.cuda import driver as cuda_driver
+from tilewright.runtime.cuda.driver import Device
 from tilewright.targets.cuda import target
 
 

@@ -24,9 +24,9 @@ from tests.ptx.emulator import cluster_size, run
 from tests.ptx.parser import Address, Register, Symbol, parse
 from tests.ptx.tensor_maps import TensorMap
 from tilewright import dtypes
-from tilewright.runtime import cuda_steps
-from tilewright.runtime.cuda_driver import Device, DriverFailure
-from tilewright.runtime.cuda_steps import Kernel
+from tilewright.runtime.cuda import steps as cuda_steps
+from tilewright.runtime.cuda.driver import Device, DriverFailure
+from tilewright.runtime.cuda.steps import Kernel
 
 H200 = Device(0, "Emulated H200", (9, 0), 1 << 30, 132, 232448)
 A100 = Device(0, "Emulated A100", (8, 0), 1 << 30, 108, 166912)

@@ -10,7 +10,8 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from tilewright import dtypes
-from tilewright.dialects import asynchronous, scheduled, tensor_memory, tile
+from tilewright.dialects import scheduled, tile
+from tilewright.dialects.scheduled import asynchronous, tensor_memory
 from tilewright.primitives import ArrayType
 
 Edit = Callable[[Operation], None]

@@ -9,8 +9,9 @@ from typing import TypeVar
 from xdsl.ir import Block, Operation, SSAValue
 
 from tests.cuda.mutant_edits import count_of, kernel_of, map_of, neighbour, region_of, role_of
-from tilewright.dialects import asynchronous, scheduled, tensor_memory, tile
-from tilewright.passes.copying_role import COPIES
+from tilewright.dialects import scheduled, tile
+from tilewright.dialects.scheduled import asynchronous, tensor_memory
+from tilewright.passes.warps.copying_role import COPIES
 
 # Said twice, these say nothing more.
 _IDEMPOTENT = (

@@ -24,19 +24,15 @@ from tests.numerics.test_phases import expected_of
 from tests.passes.pass_support import parse
 from tests.programs import causal_attention
 from tests.ptx.emulator import run as execute
-from tilewright.cost.products import MatmulTile
-from tilewright.cost.warp_products import TCGEN05, WARPGROUP, WGMMA, WarpSchedule
+from tilewright.cost.vectors.products import MatmulTile
+from tilewright.cost.warps.products import TCGEN05, WARPGROUP, WGMMA, WarpSchedule
 from tilewright.dialects import scheduled, tile
 from tilewright.frontend.build import build_module
 from tilewright.machines import machine as machines
 from tilewright.machines.machine import Machine, load, with_caches
-from tilewright.passes import (
-    array_convolve_by_products,
-    lower_contract_group,
-    scheduled_loop_over_tiles,
-    scheduled_order_tiles,
-    scheduled_share_registers,
-)
+from tilewright.passes.array import array_convolve_by_products
+from tilewright.passes.kernels import lower_contract_group
+from tilewright.passes.warps import scheduled_loop_over_tiles, scheduled_order_tiles, scheduled_share_registers
 from tilewright.pipelines import compile_module
 from tilewright.semantics.array import Interpreter
 from tilewright.semantics.scheduled import run_call

@@ -10,7 +10,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from tests.passes.pass_support import parse
 from tilewright.layout.catalogue import shared_matrix
-from tilewright.semantics.block_memory import Tensor
+from tilewright.semantics.warps.block_memory import Tensor
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 import tilewright as tw
 from tests.cuda.fake_driver import FakeDriver
 from tilewright.machines.machine import Machine
-from tilewright.runtime.cuda_array import DeviceArray
+from tilewright.runtime.cuda.array import DeviceArray
 from tilewright.targets.cuda.toolchain import Cubin, Usage
 
 Tensor = np.ndarray[Any, Any]

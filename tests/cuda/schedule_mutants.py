@@ -64,7 +64,8 @@ from tests.cuda.mutant_reasons import (
 from tests.cuda.mutant_subjects import Subject, Tensor, all_subjects
 from tests.ptx.errors import SharedRace, TensorMemoryFault
 from tests.sampling import ALL
-from tilewright.dialects import asynchronous, scheduled, tensor_memory, tile
+from tilewright.dialects import scheduled, tile
+from tilewright.dialects.scheduled import asynchronous, tensor_memory
 from tilewright.errors import CompilerBug
 from tilewright.semantics.hazards import DeadlockError, PhaseError
 

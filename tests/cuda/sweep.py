@@ -36,13 +36,14 @@ from tests.cuda.sweep_references import error_of, expected_of, inputs_of
 from tests.ptx.counts import Counts
 from tilewright import dtypes
 from tilewright.cli.bench_suites.cuda_static import Form, forms
-from tilewright.cost.warp_products import WarpProduct, WarpSchedule, warp_schedule
-from tilewright.dialects import scheduled, tensor_memory, tile
+from tilewright.cost.warps.products import WarpProduct, WarpSchedule, warp_schedule
+from tilewright.dialects import scheduled, tile
+from tilewright.dialects.scheduled import tensor_memory
 from tilewright.frontend.build import build_module
 from tilewright.machines.machine import Machine, load
-from tilewright.passes import lower_contract_group, lower_convolve_group
 from tilewright.passes.base import Unit
-from tilewright.passes.layout_spaces import SCALAR
+from tilewright.passes.kernels import lower_contract_group, lower_convolve_group
+from tilewright.passes.layouts.layout_spaces import SCALAR
 from tilewright.pipelines import run_passes
 from tilewright.targets.cuda.target import CudaProgram
 

@@ -14,7 +14,7 @@ from tests.passes.pass_support import parse, unit_of
 from tilewright.dialects import scheduled, tile
 from tilewright.machines.machine import load
 from tilewright.passes.base import Unit
-from tilewright.passes.scheduled_order_accesses import ScheduledOrderAccessesPass
+from tilewright.passes.warps.scheduled_order_accesses import ScheduledOrderAccessesPass
 from tilewright.pipelines import tile_to_warps
 from tilewright.semantics.hazards import RaceError
 from tilewright.semantics.scheduled import run_call

@@ -16,7 +16,8 @@ from tests.cuda.test_attention_warpgroups import check, exact, of_matrices, rand
 from tests.cuda.test_machine_code import check_clean
 from tests.cuda.test_warpgroups import ops_of
 from tests.sampling import alternating
-from tilewright.dialects import scheduled, tensor_memory
+from tilewright.dialects import scheduled
+from tilewright.dialects.scheduled import tensor_memory
 from tilewright.targets.cuda.target import CudaProgram
 
 

@@ -21,14 +21,15 @@ from tests.cuda.test_warpgroups import defined, ops_of, remarks, without
 from tests.passes.pass_support import parse, unit_of
 from tests.ptx.errors import BarrierMisuse, Deadlock, RegisterRace, SharedRace
 from tilewright import dtypes
-from tilewright.dialects import asynchronous, scheduled
+from tilewright.dialects import scheduled
+from tilewright.dialects.scheduled import asynchronous
 from tilewright.machines.machine import load
-from tilewright.passes import attention_warpgroups
 from tilewright.passes.base import Unit
-from tilewright.passes.scheduled_pipeline_copies import ScheduledPipelineCopiesPass
-from tilewright.passes.scheduled_share_registers import ScheduledShareRegistersPass
-from tilewright.passes.scheduled_specialize_chains import ScheduledSpecializeChainsPass
-from tilewright.passes.tile_lower_to_warps import TileLowerToWarpsPass
+from tilewright.passes.kernels import attention_warpgroups
+from tilewright.passes.warps.scheduled_pipeline_copies import ScheduledPipelineCopiesPass
+from tilewright.passes.warps.scheduled_share_registers import ScheduledShareRegistersPass
+from tilewright.passes.warps.scheduled_specialize_chains import ScheduledSpecializeChainsPass
+from tilewright.passes.warps.tile_lower_to_warps import TileLowerToWarpsPass
 from tilewright.semantics.hazards import DeadlockError
 from tilewright.semantics.scheduled import run_call
 from tilewright.targets.cuda.target import CudaProgram

@@ -22,9 +22,9 @@ from tilewright.cli.bench_suites.case import Case, DeviceCase, picked
 from tilewright.cli.bench_worker import Request
 from tilewright.errors import ResourceUnavailable
 from tilewright.machines import machine as machines
-from tilewright.runtime import cuda_driver
-from tilewright.runtime.cuda_array import DeviceArray, uploaded
-from tilewright.runtime.cuda_stream import Stream, chosen_stream
+from tilewright.runtime.cuda import driver as cuda_driver
+from tilewright.runtime.cuda.array import DeviceArray, uploaded
+from tilewright.runtime.cuda.stream import Stream, chosen_stream
 
 pytestmark = pytest.mark.usefixtures("no_assembler")
 

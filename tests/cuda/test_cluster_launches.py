@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.cuda.fake_driver import LEGACY, FakeDriver
-from tilewright.runtime.cuda_driver import DriverFailure
-from tilewright.runtime.cuda_steps import Kernel
+from tilewright.runtime.cuda.driver import DriverFailure
+from tilewright.runtime.cuda.steps import Kernel
 
 RANKS = """.version 8.6
 .target sm_90a

@@ -14,8 +14,8 @@ from tests.cuda.chips import built, by_definition, emulated
 from tests.cuda.test_convolutions import CASES as ROW_BY_ROW
 from tests.cuda.test_convolutions import Case, compiled
 from tests.sampling import sampled
-from tilewright.passes import array_convolve_by_products
-from tilewright.passes.array_convolve_by_products import ArrayConvolveByProductsPass
+from tilewright.passes.array import array_convolve_by_products
+from tilewright.passes.array.array_convolve_by_products import ArrayConvolveByProductsPass
 from tilewright.targets.cuda.target import CudaProgram
 
 Tensor = np.ndarray[Any, Any]

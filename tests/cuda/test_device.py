@@ -18,11 +18,11 @@ from tests.numerics.test_phases import close, expected_of
 from tests.programs import PROGRAMS
 from tilewright import events
 from tilewright.cli.doctor import cuda
+from tilewright.driver.compile import compile_graph
 from tilewright.errors import ResourceExhausted
-from tilewright.frontend.compile import compile_graph
-from tilewright.runtime import cuda_driver
-from tilewright.runtime.cuda_array import DeviceArray, uploaded
-from tilewright.runtime.cuda_stream import Stream, own_stream
+from tilewright.runtime.cuda import driver as cuda_driver
+from tilewright.runtime.cuda.array import DeviceArray, uploaded
+from tilewright.runtime.cuda.stream import Stream, own_stream
 
 TARGET = next(device["target"] for device in cuda()["devices"] if device["target"] is not None)
 UNSUPPORTED = ("ordered", "ordered_long")

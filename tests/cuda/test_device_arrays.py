@@ -14,7 +14,7 @@ from tests.cuda.fake_driver import LEGACY, FakeDriver
 from tests.cuda.running import CHIP, Foreign, Tensor, X, compiled
 from tilewright import dtypes
 from tilewright.errors import ArgumentError, UnsupportedOnTargetError
-from tilewright.runtime.cuda_array import DeviceArray
+from tilewright.runtime.cuda.array import DeviceArray
 
 pytestmark = pytest.mark.usefixtures("no_assembler")
 
@@ -114,7 +114,7 @@ def test_every_type_goes_through_dlpack(driver: FakeDriver, dtype: str) -> None:
 
 
 def tensor_of(capsule: Any) -> Any:
-    from tilewright.runtime import cuda_array
+    from tilewright.runtime.cuda import array as cuda_array
 
     return cuda_array._Managed.from_address(cuda_array._pointer_of(capsule, b"dltensor")).tensor
 

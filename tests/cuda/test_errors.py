@@ -14,7 +14,7 @@ import pytest
 import tilewright as tw
 from tilewright.errors import ResourceUnavailable, TargetError, TilewrightError, ToolFailure, UnsupportedOnTargetError
 from tilewright.machines.machine import load
-from tilewright.runtime import cuda_driver
+from tilewright.runtime.cuda import driver as cuda_driver
 from tilewright.targets.cuda import device_code, toolchain
 from tilewright.targets.cuda.toolchain import DeviceCompiler, instructions_of, ptx_feature, usage_of
 

@@ -13,7 +13,7 @@ import tilewright as tw
 from tests.cuda import fits
 from tests.cuda.chips import CHIPS, built, emulated
 from tilewright import dtypes
-from tilewright.cost.warp_products import WarpProduct, warp_schedule
+from tilewright.cost.warps.products import WarpProduct, warp_schedule
 from tilewright.machines.machine import load
 from tilewright.passes.fallbacks import DoesNotFit, Excess, Fallback, Fallbacks, halved, with_less_room
 

@@ -20,15 +20,16 @@ from tests.cuda.test_tile_loops import Small, biased
 from tests.cuda.test_warpgroups import Make, defined, ops_of, remarks
 from tests.passes.pass_support import parse
 from tests.sampling import ALL
-from tilewright.cost.tile_order import TileGrid, TileOrder, best_order, common_bytes
-from tilewright.dialects import asynchronous, scheduled, tensor_memory, tile
-from tilewright.dialects.tile_order import GroupedOrder
+from tilewright.cost.warps.tile_order import TileGrid, TileOrder, best_order, common_bytes
+from tilewright.dialects import scheduled, tile
+from tilewright.dialects.scheduled import asynchronous, tensor_memory
+from tilewright.dialects.scheduled.tile_order import GroupedOrder
 from tilewright.machines.machine import load
-from tilewright.passes import scheduled_multicast_copies
-from tilewright.passes.copied_windows import Refused
-from tilewright.passes.scheduled_multicast_copies import ScheduledMulticastCopiesPass
-from tilewright.passes.tensor_windows import boxes_of
-from tilewright.passes.tile_lower_to_warps import parsed
+from tilewright.passes.warps import scheduled_multicast_copies
+from tilewright.passes.warps.copied_windows import Refused
+from tilewright.passes.warps.scheduled_multicast_copies import ScheduledMulticastCopiesPass
+from tilewright.passes.warps.tensor_windows import boxes_of
+from tilewright.passes.warps.tile_lower_to_warps import parsed
 from tilewright.semantics.hazards import DeadlockError, HazardError, PhaseError, RaceError
 from tilewright.semantics.scheduled import run_call
 from tilewright.targets.cuda.target import CudaProgram

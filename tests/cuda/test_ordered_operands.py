@@ -14,11 +14,11 @@ from tests.cuda.chips import KINDS, built, by_definition, emulated
 from tests.cuda.test_pipeline import executed
 from tests.sampling import alternating
 from tilewright import dtypes
-from tilewright.cost import warp_products
-from tilewright.cost.warp_products import WarpProduct, warp_product_seconds, warp_schedule
+from tilewright.cost.warps import products as warp_products
+from tilewright.cost.warps.products import WarpProduct, warp_product_seconds, warp_schedule
 from tilewright.machines.machine import load
-from tilewright.passes import array_order_operands
-from tilewright.passes.array_order_operands import ArrayOrderOperandsPass
+from tilewright.passes.array import array_order_operands
+from tilewright.passes.array.array_order_operands import ArrayOrderOperandsPass
 from tilewright.targets.cuda.target import CudaProgram
 
 Tensor = np.ndarray[Any, Any]

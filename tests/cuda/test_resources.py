@@ -20,8 +20,8 @@ from tilewright.errors import (
     TargetError,
     UnsupportedOnTargetError,
 )
-from tilewright.runtime import cuda_driver
-from tilewright.runtime.cuda_driver import Device
+from tilewright.runtime.cuda import driver as cuda_driver
+from tilewright.runtime.cuda.driver import Device
 from tilewright.targets.cuda import chip_of, machine_named
 
 pytestmark = pytest.mark.usefixtures("no_assembler")

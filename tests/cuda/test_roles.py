@@ -12,12 +12,12 @@ from xdsl.dialects.builtin import ModuleOp
 from tests.cuda.role_kernels import RoleProduct
 from tests.passes.pass_support import parse
 from tilewright.dialects import scheduled, tile
-from tilewright.semantics.agents import Team
-from tilewright.semantics.block_memory import BlockMemory, Buffer, Tensor
-from tilewright.semantics.block_run import BlockPlan
-from tilewright.semantics.clocks import Clocks
 from tilewright.semantics.hazards import DeadlockError, HazardError, PhaseError, RaceError
 from tilewright.semantics.scheduled import run_call
+from tilewright.semantics.warps.agents import Team
+from tilewright.semantics.warps.block_memory import BlockMemory, Buffer, Tensor
+from tilewright.semantics.warps.block_run import BlockPlan
+from tilewright.semantics.warps.clocks import Clocks
 
 
 def kernel_of(module: ModuleOp) -> tile.KernelOp:

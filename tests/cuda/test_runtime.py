@@ -20,9 +20,9 @@ from tests.numerics.test_phases import close, expected_of
 from tests.programs import PROGRAMS
 from tests.sampling import ALL
 from tilewright import events
+from tilewright.driver.compile import compile_graph
 from tilewright.errors import ArgumentError, UnsupportedOnTargetError
-from tilewright.frontend.compile import compile_graph
-from tilewright.passes.scheduled_plan_memory import plan_memory
+from tilewright.passes.program_memory import plan_memory
 from tilewright.targets.cuda import target as cuda_target
 
 pytestmark = pytest.mark.usefixtures("no_assembler")
@@ -292,7 +292,7 @@ def test_what_is_no_stream_is_refused(given: object) -> None:
 
 
 def test_streams_of_other_libraries_are_read() -> None:
-    from tilewright.runtime.cuda_stream import stream_of
+    from tilewright.runtime.cuda.stream import stream_of
 
     class Torch:
         cuda_stream = 77

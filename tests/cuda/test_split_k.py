@@ -16,9 +16,9 @@ from tests.sampling import ALL, alternating
 from tilewright import dtypes
 from tilewright.cost import split_k as model
 from tilewright.cost.split_k import SplitK, split_k
-from tilewright.cost.warp_products import WarpProduct
+from tilewright.cost.warps.products import WarpProduct
 from tilewright.machines.machine import load
-from tilewright.passes import array_split_sums
+from tilewright.passes.array import array_split_sums
 
 Tensor = np.ndarray[Any, Any]
 PART = 128

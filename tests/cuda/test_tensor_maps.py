@@ -18,8 +18,8 @@ from tests.cuda.running import Foreign
 from tests.cuda.test_pipeline import operands, product
 from tests.cuda.test_warpgroups import SMALL
 from tilewright.errors import CompilerBug
-from tilewright.runtime.cuda_driver import BindingsDriver
-from tilewright.runtime.cuda_steps import DeviceCode, Kernel, TensorMap, check_device
+from tilewright.runtime.cuda.driver import BindingsDriver
+from tilewright.runtime.cuda.steps import DeviceCode, Kernel, TensorMap, check_device
 
 MAP = TensorMap(parameter=1, dtype="bf16", shape=(64, 8, 2), strides=(128, 1024), box=(64, 8, 1), swizzle=128)
 

@@ -24,10 +24,11 @@ from tests.cuda.test_warpgroups import defined, gelu_of_biased, ops_of, remarks
 from tests.passes.pass_support import unit_of
 from tests.ptx.emulator import run
 from tests.ptx.errors import BarrierMisuse, Deadlock, SharedRace, TensorMemoryFault
-from tilewright.dialects import scheduled, tensor_memory, tile
+from tilewright.dialects import scheduled, tile
+from tilewright.dialects.scheduled import tensor_memory
 from tilewright.machines.machine import load
-from tilewright.passes.scheduled_multiply_in_tensor_memory import ScheduledMultiplyInTensorMemoryPass
-from tilewright.passes.tile_multiply_in_tensor_memory import TileMultiplyInTensorMemoryPass
+from tilewright.passes.warps.scheduled_multiply_in_tensor_memory import ScheduledMultiplyInTensorMemoryPass
+from tilewright.passes.warps.tile_multiply_in_tensor_memory import TileMultiplyInTensorMemoryPass
 from tilewright.targets.cuda.target import CudaProgram
 
 Make = Callable[..., CudaProgram]

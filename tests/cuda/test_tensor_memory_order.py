@@ -7,9 +7,9 @@ import pytest
 
 from tests.cuda.test_roles import SAME, kernel_of, role
 from tests.passes.pass_support import parse
-from tilewright.semantics.block_memory import Tensor
 from tilewright.semantics.hazards import DeadlockError, HazardError, PhaseError, RaceError
 from tilewright.semantics.scheduled import run_call
+from tilewright.semantics.warps.block_memory import Tensor
 
 LEFT = '!tile.ref<tensor<128x16xf16>, "block", "(128, 16) : [128@mem.shared*16 | 16@mem.shared]">'
 RIGHT = '!tile.ref<tensor<16x32xf16>, "block", "(16, 32) : [16@mem.shared*32 | 32@mem.shared]">'

@@ -11,8 +11,9 @@ import pytest
 from tests.cuda.test_machine_code import check_clean
 from tests.cuda.test_pipeline import executed, operands, product
 from tests.cuda.test_warpgroups import Make, defined, ops_of, remarks
-from tilewright.dialects import asynchronous, scheduled, tile
-from tilewright.passes.scheduled_store_tensors import ScheduledStoreTensorsPass
+from tilewright.dialects import scheduled, tile
+from tilewright.dialects.scheduled import asynchronous
+from tilewright.passes.warps.scheduled_store_tensors import ScheduledStoreTensorsPass
 from tilewright.semantics.hazards import RaceError
 from tilewright.semantics.scheduled import run_call
 

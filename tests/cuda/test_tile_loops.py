@@ -18,11 +18,12 @@ from tests.cuda.schedule_mutants import verdicts
 from tests.cuda.test_machine_code import check_clean
 from tests.cuda.test_pipeline import executed, numbers, operands, product
 from tests.cuda.test_warpgroups import Make, defined, ops_of, remarks
-from tilewright.dialects import asynchronous, scheduled, tensor_memory, tile, tile_order
+from tilewright.dialects import scheduled, tile
+from tilewright.dialects.scheduled import asynchronous, tensor_memory, tile_order
 from tilewright.machines import machine as machines
 from tilewright.machines.machine import with_caches
-from tilewright.passes.scheduled_loop_over_tiles import ScheduledLoopOverTilesPass
-from tilewright.passes.scheduled_order_tiles import ScheduledOrderTilesPass
+from tilewright.passes.warps.scheduled_loop_over_tiles import ScheduledLoopOverTilesPass
+from tilewright.passes.warps.scheduled_order_tiles import ScheduledOrderTilesPass
 from tilewright.semantics.hazards import HazardError, RaceError
 from tilewright.semantics.scheduled import run_call
 from tilewright.targets.cuda.target import CudaProgram

@@ -23,10 +23,11 @@ from tests.cuda.test_machine_code import check_clean
 from tests.cuda.test_pipeline import Given, emulated_unit, executed, interpreted, numbers, operands, product
 from tests.ptx.emulator import run
 from tests.ptx.errors import BarrierMisuse, Deadlock, RegisterRace, SharedRace
-from tilewright.cost.warp_products import wgmma_name
-from tilewright.dialects import asynchronous, scheduled, tile
-from tilewright.passes.scheduled_pipeline_copies import ScheduledPipelineCopiesPass
-from tilewright.passes.scheduled_specialize_warps import ScheduledSpecializeWarpsPass
+from tilewright.cost.warps.products import wgmma_name
+from tilewright.dialects import scheduled, tile
+from tilewright.dialects.scheduled import asynchronous
+from tilewright.passes.warps.scheduled_pipeline_copies import ScheduledPipelineCopiesPass
+from tilewright.passes.warps.scheduled_specialize_warps import ScheduledSpecializeWarpsPass
 from tilewright.semantics import scheduled as semantics
 from tilewright.semantics.array import Interpreter
 from tilewright.targets.cuda.target import CudaProgram

@@ -27,7 +27,7 @@ from tilewright.dialects.tile import ZoneOp, ref_type
 from tilewright.errors import OptionError
 from tilewright.machines import machine as machines
 from tilewright.machines.machine import load as load_machine
-from tilewright.passes import scheduled_loop_over_tiles, scheduled_order_tiles, scheduled_record_zones
+from tilewright.passes.warps import scheduled_loop_over_tiles, scheduled_order_tiles, scheduled_record_zones
 from tilewright.primitives import ArrayType
 from tilewright.runtime.program import load
 from tilewright.runtime.zones import Slice, slices_of

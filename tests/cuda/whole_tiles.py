@@ -21,7 +21,8 @@ from tests.cuda.fake_driver import tensor_maps
 from tests.ptx.emulator import run
 from tilewright import dtypes
 from tilewright.cli.bench_suites.cuda_static import CHIPS, programs
-from tilewright.dialects import scheduled, tensor_memory, tile
+from tilewright.dialects import scheduled, tile
+from tilewright.dialects.scheduled import tensor_memory
 from tilewright.semantics.array import Interpreter
 from tilewright.semantics.tile import poison
 

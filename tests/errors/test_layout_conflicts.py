@@ -26,8 +26,8 @@ from tests.conformance.layout.conformance_support import (
 from tests.effort import is_within
 from tilewright.dialects import tile
 from tilewright.errors import LayoutBudgetError, LayoutConflictError, LayoutRuleError
-from tilewright.passes.layout_inference import infer_layouts
-from tilewright.passes.layout_rules import RULES
+from tilewright.passes.layouts.layout_inference import infer_layouts
+from tilewright.passes.layouts.layout_rules import RULES
 
 ACC = tw.layouts.wgmma_accumulator((64, 64))
 FLIPPED = tw.layouts.wgmma_transposed((64, 64))

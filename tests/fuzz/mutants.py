@@ -44,23 +44,23 @@ class Mutant:
 
 
 def _simplify(name: str, function: str, old: str, new: str) -> Mutant:
-    return Mutant(name, f"passes.array_simplify:{function}", old, new)
+    return Mutant(name, f"passes.array.array_simplify:{function}", old, new)
 
 
 def _pull(name: str, function: str, old: str, new: str) -> Mutant:
-    return Mutant(name, f"passes.tile_builder:{function}", old, new)
+    return Mutant(name, f"passes.kernels.tile_builder:{function}", old, new)
 
 
 def _product(name: str, function: str, old: str, new: str) -> Mutant:
-    return Mutant(name, f"passes.lower_contract_group:{function}", old, new)
+    return Mutant(name, f"passes.kernels.lower_contract_group:{function}", old, new)
 
 
 def _convolution(name: str, function: str, old: str, new: str) -> Mutant:
-    return Mutant(name, f"passes.lower_convolve_group:{function}", old, new)
+    return Mutant(name, f"passes.kernels.lower_convolve_group:{function}", old, new)
 
 
 def _attention(name: str, method: str, old: str, new: str) -> Mutant:
-    return Mutant(name, f"passes.lower_attention_group:_Kernel.{method}", old, new)
+    return Mutant(name, f"passes.kernels.lower_attention_group:_Kernel.{method}", old, new)
 
 
 def _nest(name: str, method: str, old: str, new: str) -> Mutant:
@@ -95,14 +95,17 @@ MUTANTS: tuple[Mutant, ...] = (
     # fusion
     Mutant(
         "kernels shared without attributes",
-        "passes.fusion:structural_key",
+        "passes.array.fusion:structural_key",
         "tuple(sorted(op.properties.items()))",
         "()",
     ),
     Mutant(
-        "attention over any reduction", "passes.array_fuse_attention:_last_axis_reduce", "op.fn.data != fn", "False"
+        "attention over any reduction",
+        "passes.array.array_fuse_attention:_last_axis_reduce",
+        "op.fn.data != fn",
+        "False",
     ),
-    Mutant("cycles not seen", "passes.fusion:BlockOrder.creates_cycle", "return True", "continue"),
+    Mutant("cycles not seen", "passes.array.fusion:BlockOrder.creates_cycle", "return True", "continue"),
     # lowering
     _pull("slice start forgotten", "_pull_slice", "c * stride + start", "c * stride"),
     _pull("reverse off by one", "_pull_reverse", "shape[d] - 1", "shape[d] - 2"),
@@ -145,64 +148,74 @@ MUTANTS: tuple[Mutant, ...] = (
     _attention("attention sums unscaled", "_step", 'builder.map("multiply", carried[1], correction)', "carried[1]"),
     _attention("attention ends a key early", "_end", "(last.offset + 1)", "last.offset"),
     Mutant(
-        "scan direction ignored", "passes.lower_ordered_group:_apply", '"reverse": a["reverse"]', '"reverse": False'
+        "scan direction ignored",
+        "passes.kernels.lower_ordered_group:_apply",
+        '"reverse": a["reverse"]',
+        '"reverse": False',
     ),
-    Mutant("scatter overwrites", "passes.lower_scatter_group:combine_updates", 'if a["fn"] != "set":', "if False:"),
+    Mutant(
+        "scatter overwrites", "passes.kernels.lower_scatter_group:combine_updates", 'if a["fn"] != "set":', "if False:"
+    ),
     # scheduling
     Mutant(
         "product starts from zero",
-        "passes.tile_lower_to_scheduled:_Lowering._accumulator",
+        "passes.tile_lower_to_vectors:_Lowering._accumulator",
         "return buffer, True",
         "return buffer, False",
     ),
     Mutant(
         "no room for whole register blocks",
-        "passes.nest_segments:Places.padded",
+        "passes.vectors.nest_segments:Places.padded",
         "max(round_up(type.shape[1], columns) for _, columns in blocks)",
         "type.shape[1]",
     ),
     # packing
     Mutant(
         "computed panels of one vector",
-        "passes.layout_spaces:VectorSpace.atoms",
+        "passes.layouts.layout_spaces:VectorSpace.atoms",
         "packed_panels_b(right.shape, block.columns)",
         "packed_panels_b(right.shape, block.lanes)",
     ),
     Mutant(
         "constant panels in the wrong order",
-        "passes.scheduled_pack_operands:pack_array",
+        "passes.vectors.scheduled_pack_operands:pack_array",
         "np.swapaxes(steps, -1, -2)",
         "np.swapaxes(steps[..., ::-1, :, :], -1, -2)",
     ),
     Mutant(
         "last panel not packed",
-        "passes.scheduled_pack_operands:_pack_at_run_time",
+        "passes.vectors.scheduled_pack_operands:_pack_at_run_time",
         "for d in others), panels)",
         "for d in others), max(1, panels - 1))",
     ),
     # memory plan
     Mutant(
         "buffer reused in the step that reads it",
-        "passes.scheduled_plan_memory:_meet",
+        "passes.program_memory:_meet",
         "a.start <= b.end and b.start <= a.end",
         "a.start < b.end and b.start < a.end",
     ),
     Mutant(
         "views do not keep memory alive",
-        "passes.lifetimes:all_users",
+        "passes.array.lifetimes:all_users",
         "isinstance(use.operation, array.ReshapeOp)",
         "False",
     ),
-    Mutant("update of an array that is used again", "passes.lifetimes:ends_with", "top.is_before_in_block(op)", "True"),
+    Mutant(
+        "update of an array that is used again",
+        "passes.array.lifetimes:ends_with",
+        "top.is_before_in_block(op)",
+        "True",
+    ),
     Mutant(
         "donated array overwritten before it is read",
-        "passes.scheduled_plan_memory:reads_where_it_writes",
+        "passes.program_memory:reads_where_it_writes",
         "load.is_before_in_block(s)",
         "True",
     ),
     Mutant(
         "carried arrays exchanged in place",
-        "passes.scheduled_plan_memory:_Planner._spare_buffers",
+        "passes.program_memory:_Planner._spare_buffers",
         "root.index != position",
         "False",
     ),
@@ -343,7 +356,7 @@ def _import_compiler() -> None:
     """Import what compiling imports on demand: a module imported while a mutant is planted would keep it."""
     importlib.import_module("tilewright.targets.cpu.target")
     pipelines.array_to_tile()
-    pipelines.tile_to_scheduled()
+    pipelines.tile_to_vectors()
 
 
 def _rewritten(mutant: Mutant, module: ModuleType, original: Any, name: str) -> Any:

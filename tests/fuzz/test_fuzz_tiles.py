@@ -104,7 +104,7 @@ def test_a_shrunk_kernel_still_fails() -> None:
 
 # ---- planted mistakes -----------------------------------------------------------------------------------------------
 
-LOWERING = "passes.tile_lower_to_scheduled:_Lowering"
+LOWERING = "passes.tile_lower_to_vectors:_Lowering"
 
 PLANTED = (
     Mutant("carried tiles overwritten early", f"{LOWERING}._may_overwrite", "return False", "return True"),
@@ -131,7 +131,7 @@ PLANTED = (
     Mutant("different depths taken for one", f"{LOWERING}._lower_dot", "not same_bound(", "False and same_bound("),
     Mutant(
         "loads of a written array out of order",
-        "passes.nest_segments:Segment.add",
+        "passes.vectors.nest_segments:Segment.add",
         "op.source in self.places.conflicts",
         "False",
     ),

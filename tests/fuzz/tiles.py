@@ -34,8 +34,8 @@ from tilewright.dialects import tile
 from tilewright.dialects.base import array_type
 from tilewright.machines.machine import load
 from tilewright.passes.base import Unit
-from tilewright.pipelines import compile_module, tile_to_scheduled
-from tilewright.runtime import cpu_features
+from tilewright.pipelines import compile_module, tile_to_vectors
+from tilewright.runtime.cpu import features as cpu_features
 from tilewright.semantics import tile as tile_semantics
 from tilewright.targets.cuda.target import CudaProgram
 from tilewright.targets.grid.runtime import Simulation
@@ -129,7 +129,7 @@ def _runs(
     unit: Unit, module: ModuleOp, kernel: Kernel, arrays: Sequence[Tensor], targets: Sequence[str]
 ) -> Iterator[tuple[str, Sequence[Tensor]]]:
     """The outputs after each pass of the lower phase, then of each target."""
-    for each in tile_to_scheduled():
+    for each in tile_to_vectors():
         each.apply(unit)
         unit.module.verify()
         with np.errstate(all="ignore"):

@@ -19,8 +19,8 @@ from tilewright.errors import ArgumentError, DTypeError, IndexError_, ShapeError
 from tilewright.frontend.build import build_module
 from tilewright.frontend.trace import Value
 from tilewright.machines.machine import load
-from tilewright.passes.array_fuse_loops import ArrayFuseLoopsPass
-from tilewright.passes.array_simplify import ArraySimplifyPass
+from tilewright.passes.array.array_fuse_loops import ArrayFuseLoopsPass
+from tilewright.passes.array.array_simplify import ArraySimplifyPass
 from tilewright.passes.base import Unit
 from tilewright.primitives import ArrayType
 

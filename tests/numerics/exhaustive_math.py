@@ -16,8 +16,8 @@ import numpy as np
 from math_references import DOUBLE
 from native_elementwise import Compiled, ElementwiseModule, host_features, ulp_errors
 
-from tilewright.targets.cpu.vector_math import SUPPORTED, ULP, emit_math
-from tilewright.targets.cpu.vector_math_common import FLOAT, declare_features
+from tilewright.targets.llvm.values import FLOAT, declare_features
+from tilewright.targets.llvm.vector_math import SUPPORTED, ULP, emit_math
 
 CHUNK, LANES = 1 << 22, 16
 TWO_ARGUMENTS = {"atan2", "hypot", "power"}

@@ -14,7 +14,7 @@ from native_elementwise import Compiled, ElementwiseModule
 
 from tilewright import dtypes
 from tilewright.dtypes import DType
-from tilewright.targets.cpu.conversions import emit_cast, load_form, narrow, register_form, round_to, widen
+from tilewright.targets.llvm.conversions import emit_cast, load_form, narrow, register_form, round_to, widen
 
 LANES = (1, 8)
 # Bits of the significand and the exponent of the smallest subnormal.

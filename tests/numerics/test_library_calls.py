@@ -20,7 +20,7 @@ from tilewright.errors import (
     ShapeError,
     UnsupportedOnTargetError,
 )
-from tilewright.runtime import library_functions
+from tilewright.runtime.cpu import library_functions
 
 Array = np.ndarray[Any, Any]
 # Each program costs a compilation, so f32 has one batch, whose matrices threads share.

@@ -13,7 +13,7 @@ from tests.sampling import alternating
 from tilewright.frontend.build import build_module
 from tilewright.machines.machine import load
 from tilewright.passes.base import Unit
-from tilewright.pipelines import array_to_tile, compile_module, tile_to_scheduled
+from tilewright.pipelines import array_to_tile, compile_module, tile_to_vectors
 from tilewright.semantics import scheduled, tile
 from tilewright.semantics.array import Interpreter
 
@@ -55,7 +55,7 @@ def test_tile_phase_agrees_with_array_semantics(make: Callable[..., Any]) -> Non
 def test_scheduled_phase_agrees_in_any_order(make: Callable[..., Any]) -> None:
     program, arrays, expected = expected_of(make)
     unit = Unit(build_module(program), dict(program.constants), load("x86-64-v3"), 2)
-    for each in (*array_to_tile(), *tile_to_scheduled()[:2]):
+    for each in (*array_to_tile(), *tile_to_vectors()[:2]):
         each.apply(unit)
         unit.module.verify()
     for seed in range(2):

@@ -15,14 +15,14 @@ from tests.passes.pass_support import run, unit_of
 from tests.programs import Program, build
 from tilewright import dtypes
 from tilewright.cost.given import Given, schedules_given
-from tilewright.cost.products import MatmulTile
-from tilewright.cost.split_products import takes_own_columns
+from tilewright.cost.vectors.products import MatmulTile
+from tilewright.cost.vectors.split_products import takes_own_columns
 from tilewright.dialects import scheduled, tile
 from tilewright.dialects.tile import ref_type as tile_ref_type
 from tilewright.frontend.build import build_module
 from tilewright.machines.machine import load
 from tilewright.passes.base import Unit
-from tilewright.pipelines import array_to_tile, tile_to_scheduled
+from tilewright.pipelines import array_to_tile, tile_to_vectors
 from tilewright.targets.cpu.split_kernel import snake
 
 Tensor = np.ndarray[Any, Any]
@@ -180,7 +180,7 @@ def scheduled_product(rows: int, columns: int, depth: int, turned: bool, given: 
     unit = unit_of(build_module(program), dict(program.constants))
     unit.machine = load("x86-64-amx")
     with schedules_given(Given(split=given)):
-        for each in (*array_to_tile(), *tile_to_scheduled()):
+        for each in (*array_to_tile(), *tile_to_vectors()):
             each.apply(unit)
             unit.module.verify()
     return unit

@@ -24,10 +24,10 @@ from native_elementwise import (
 
 from tilewright import ops
 from tilewright.errors import CompilerBug
-from tilewright.targets.cpu.vector_math import SUPPORTED, ULP, emit_math
-from tilewright.targets.cpu.vector_math_common import DOUBLE as F64
-from tilewright.targets.cpu.vector_math_common import FLOAT as F32
-from tilewright.targets.cpu.vector_math_common import declare_features
+from tilewright.targets.llvm.values import DOUBLE as F64
+from tilewright.targets.llvm.values import FLOAT as F32
+from tilewright.targets.llvm.values import declare_features
+from tilewright.targets.llvm.vector_math import SUPPORTED, ULP, emit_math
 
 TWO_ARGUMENTS = ("atan2", "hypot", "power")
 ONE_ARGUMENT = sorted(SUPPORTED - set(TWO_ARGUMENTS))

@@ -26,7 +26,7 @@ from tilewright.layout import Layout
 from tilewright.layout.catalogue.device_tiles import FORMATS
 from tilewright.machines.machine import load
 from tilewright.passes.base import Pass, Unit
-from tilewright.pipelines import array_to_tile, tile_to_scheduled
+from tilewright.pipelines import array_to_tile, tile_to_vectors
 from tilewright.semantics import scheduled as scheduled_semantics
 from tilewright.semantics import tile as tile_semantics
 from tilewright.semantics.array import Interpreter
@@ -64,7 +64,7 @@ def run_through(make: Make, last: type[Pass]) -> Unit:
     """A program after the passes of the pipeline up to `last`."""
     program = build(make)
     unit = unit_of(build_module(program), dict(program.constants))
-    for each in (*array_to_tile(), *tile_to_scheduled()):
+    for each in (*array_to_tile(), *tile_to_vectors()):
         each.apply(unit)
         unit.module.verify()
         if isinstance(each, last):

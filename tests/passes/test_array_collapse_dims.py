@@ -10,9 +10,9 @@ from tests.programs import Program, layer_norm
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.frontend.trace import Value
-from tilewright.passes.array_collapse_dims import ArrayCollapseDimsPass
-from tilewright.passes.array_fuse_loops import ArrayFuseLoopsPass
-from tilewright.passes.lower_loop_group import group_space
+from tilewright.passes.array.array_collapse_dims import ArrayCollapseDimsPass
+from tilewright.passes.array.array_fuse_loops import ArrayFuseLoopsPass
+from tilewright.passes.kernels.lower_loop_group import group_space
 
 
 def spaces(make: Make) -> list[tuple[int, ...]]:

@@ -10,9 +10,9 @@ from tests.programs import Program
 from tilewright.dialects import array
 from tilewright.dtypes import by_name
 from tilewright.frontend.trace import Value
-from tilewright.passes.array_convolve_channels_last import ArrayConvolveChannelsLastPass
-from tilewright.passes.array_simplify import ArraySimplifyPass
-from tilewright.passes.permuted_values import reshaped_groups
+from tilewright.passes.array.array_convolve_channels_last import ArrayConvolveChannelsLastPass
+from tilewright.passes.array.array_simplify import ArraySimplifyPass
+from tilewright.passes.array.permuted_values import reshaped_groups
 
 
 def convolved(

@@ -7,7 +7,7 @@ from pass_support import expect, parse, run_through, unit_of
 from tests.programs import Program
 from tilewright import dtypes
 from tilewright.frontend.trace import Value
-from tilewright.passes.array_duplicate_views import ArrayDuplicateViewsPass
+from tilewright.passes.array.array_duplicate_views import ArrayDuplicateViewsPass
 
 
 def test_a_chain_of_views_is_copied_whole_and_stands_before_its_user() -> None:

@@ -7,7 +7,7 @@ from pass_support import Make, expect, remarks, run_through
 
 from tests.programs import Program
 from tilewright.frontend.trace import Value
-from tilewright.passes.array_fuse_attention import ArrayFuseAttentionPass
+from tilewright.passes.array.array_fuse_attention import ArrayFuseAttentionPass
 
 NAME = ArrayFuseAttentionPass.name
 

@@ -7,7 +7,7 @@ from pass_support import Make, expect, remarks, run_through
 
 from tests.programs import Program, matmul_epilogue
 from tilewright.frontend.trace import Value
-from tilewright.passes.array_fuse_contract import ArrayFuseContractPass
+from tilewright.passes.array.array_fuse_contract import ArrayFuseContractPass
 
 NAME = ArrayFuseContractPass.name
 

@@ -11,7 +11,7 @@ from tests.programs import Program, layer_norm, softmax_columns, softmax_rows
 from tilewright import dtypes
 from tilewright.dialects import array
 from tilewright.frontend.trace import Value
-from tilewright.passes.array_fuse_loops import LARGEST_GROUP, ArrayFuseLoopsPass
+from tilewright.passes.array.array_fuse_loops import LARGEST_GROUP, ArrayFuseLoopsPass
 from tilewright.passes.base import check_order
 
 

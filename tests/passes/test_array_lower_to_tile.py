@@ -18,8 +18,8 @@ from tilewright.cost.given import Given, schedules_given
 from tilewright.dialects import tile
 from tilewright.frontend.build import build_module
 from tilewright.frontend.trace import Value
-from tilewright.passes.array_lower_to_tile import ArrayLowerToTilePass
 from tilewright.passes.base import Unit
+from tilewright.passes.kernels.array_lower_to_tile import ArrayLowerToTilePass
 from tilewright.pipelines import array_to_tile
 
 

@@ -10,7 +10,7 @@ from tests.programs import Program
 from tilewright import dtypes, ops
 from tilewright.dtypes import DType
 from tilewright.frontend.trace import Value
-from tilewright.passes.array_simplify import ArraySimplifyPass
+from tilewright.passes.array.array_simplify import ArraySimplifyPass
 from tilewright.passes.base import Unit
 from tilewright.primitives import ArrayType
 

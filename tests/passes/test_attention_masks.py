@@ -14,10 +14,10 @@ from tests.programs import Program, causal_attention
 from tilewright import dtypes
 from tilewright.dialects import tile
 from tilewright.frontend.trace import Value
-from tilewright.passes.array_fuse_attention import attention_parts
-from tilewright.passes.array_lower_to_tile import ArrayLowerToTilePass
-from tilewright.passes.array_simplify import ArraySimplifyPass
-from tilewright.passes.attention_masks import causal_masks
+from tilewright.passes.array.array_fuse_attention import attention_parts
+from tilewright.passes.array.array_simplify import ArraySimplifyPass
+from tilewright.passes.array.attention_masks import causal_masks
+from tilewright.passes.kernels.array_lower_to_tile import ArrayLowerToTilePass
 from tilewright.semantics import tile as semantics
 
 QUERIES, KEYS = 5, 7
@@ -130,7 +130,7 @@ def _step(kernel: tile.KernelOp) -> int:
 
 
 def test_the_parts_of_a_group_keep_their_masks() -> None:
-    from tilewright.passes.array_fuse_attention import ArrayFuseAttentionPass
+    from tilewright.passes.array.array_fuse_attention import ArrayFuseAttentionPass
 
     unit = run_through(causal_attention, ArrayFuseAttentionPass)
     groups = [op for op in unit.main.body.block.ops if op.name == "array.fused"]

@@ -17,24 +17,24 @@ from pass_support import numbered, parse, random_inputs, run, unit_of
 
 from tilewright import passes
 from tilewright.machines.machine import Machine, load, with_caches
-from tilewright.passes import scheduled_plan_memory
-from tilewright.passes.array_convolve_by_products import ArrayConvolveByProductsPass
-from tilewright.passes.array_copy_reshapes import ArrayCopyReshapesPass
-from tilewright.passes.array_order_operands import ArrayOrderOperandsPass
-from tilewright.passes.array_order_weights import ArrayOrderWeightsPass
+from tilewright.passes import program_memory
+from tilewright.passes.array.array_convolve_by_products import ArrayConvolveByProductsPass
+from tilewright.passes.array.array_copy_reshapes import ArrayCopyReshapesPass
+from tilewright.passes.array.array_order_operands import ArrayOrderOperandsPass
+from tilewright.passes.array.array_order_weights import ArrayOrderWeightsPass
 from tilewright.passes.base import Pass, Unit
-from tilewright.passes.scheduled_configure_units import ScheduledConfigureUnitsPass
-from tilewright.passes.scheduled_finish_products import ScheduledFinishProductsPass
-from tilewright.passes.scheduled_loop_over_tiles import ScheduledLoopOverTilesPass
-from tilewright.passes.scheduled_order_accesses import ScheduledOrderAccessesPass
-from tilewright.passes.scheduled_order_tiles import ScheduledOrderTilesPass
-from tilewright.passes.tile_store_arrays import TileStoreArraysPass
-from tilewright.pipelines import array_to_tile, tile_to_cores, tile_to_scheduled, tile_to_warps
+from tilewright.passes.cores.scheduled_configure_units import ScheduledConfigureUnitsPass
+from tilewright.passes.cores.scheduled_finish_products import ScheduledFinishProductsPass
+from tilewright.passes.cores.tile_store_arrays import TileStoreArraysPass
+from tilewright.passes.warps.scheduled_loop_over_tiles import ScheduledLoopOverTilesPass
+from tilewright.passes.warps.scheduled_order_accesses import ScheduledOrderAccessesPass
+from tilewright.passes.warps.scheduled_order_tiles import ScheduledOrderTilesPass
+from tilewright.pipelines import array_to_tile, tile_to_cores, tile_to_vectors, tile_to_warps
 from tilewright.semantics.hazards import CoreHazard, RaceError
 
 # Those that several machines have stand for one.
 FOR_CORES = [each for each in tile_to_cores() if type(each) not in {type(other) for other in tile_to_warps()}]
-PASSES = [*array_to_tile(), *tile_to_scheduled(), *tile_to_warps(), *FOR_CORES]
+PASSES = [*array_to_tile(), *tile_to_vectors(), *tile_to_warps(), *FOR_CORES]
 # The machine of those that are not for vectors alone: one with tensor memory for those that are for it.
 MACHINES = {type(each): "sm_100a" if "tensor-memory" in each.name else "sm_90a" for each in tile_to_warps()}
 MACHINES |= dict.fromkeys((ArrayConvolveByProductsPass, ArrayOrderOperandsPass, ArrayOrderWeightsPass), "sm_90a")
@@ -136,7 +136,7 @@ def test_every_pass_is_in_a_pipeline_once() -> None:
     names = [f"{passes.__name__}.{module.name}" for module in pkgutil.iter_modules(passes.__path__)]
     written = [cls for name in names for cls in passes_in(importlib.import_module(name)) if cls is not Pass]
     assert set(written) == set(map(type, PASSES))
-    for scheduling in (tile_to_scheduled(), tile_to_warps(), tile_to_cores()):
+    for scheduling in (tile_to_vectors(), tile_to_warps(), tile_to_cores()):
         listed = [type(each) for each in (*array_to_tile(), *scheduling)]
         assert len(listed) == len(set(listed))
 
@@ -148,12 +148,12 @@ def passes_in(module: Any) -> list[type]:
 
 
 def test_the_memory_plan_is_the_one_in_the_docstring() -> None:
-    before, after = example(scheduled_plan_memory)
+    before, after = example(program_memory)
     unit = unit_of(parse(before), {})
-    plan = scheduled_plan_memory.plan_memory(unit)
+    plan = program_memory.plan_memory(unit)
     lines = []
     for value, place in plan.places.items():
-        at = f"byte {place.index}" if place.kind == scheduled_plan_memory.ARENA else place.index
+        at = f"byte {place.index}" if place.kind == program_memory.ARENA else place.index
         lines.append(f"%{value.name_hint}: {place.kind} {at}")
     assert sorted(lines) == sorted(after.splitlines())
     assert plan.arena_bytes == 128

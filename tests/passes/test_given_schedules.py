@@ -9,13 +9,13 @@ from pass_support import random_inputs, remarks, run, run_through
 import tilewright as tw
 from tests.programs import Program
 from tilewright.cost.given import Given, given, schedules_given
-from tilewright.cost.products import MatmulTile, Right, Schedule
-from tilewright.cost.register_blocks import register_blocks
+from tilewright.cost.vectors.products import MatmulTile, Right, Schedule
+from tilewright.cost.vectors.register_blocks import register_blocks
 from tilewright.dialects import scheduled
 from tilewright.frontend.trace import Value
 from tilewright.machines.machine import load
-from tilewright.passes.array_lower_to_tile import ArrayLowerToTilePass
-from tilewright.passes.scheduled_pack_operands import ScheduledPackOperandsPass
+from tilewright.passes.kernels.array_lower_to_tile import ArrayLowerToTilePass
+from tilewright.passes.vectors.scheduled_pack_operands import ScheduledPackOperandsPass
 from tilewright.runtime.cache import default_cache
 
 PLACES = {Right.IN_PLACE: [], Right.KEPT: ["kept by the first rows"], Right.TOGETHER: ["packed by all threads"]}

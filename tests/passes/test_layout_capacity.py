@@ -16,10 +16,10 @@ from tilewright.dialects.base import array_type
 from tilewright.layout import Layout
 from tilewright.layout.solver import Relation
 from tilewright.machines import machine as machines
-from tilewright.passes import layout_inference
-from tilewright.passes.layout_capacity import bytes_of, fitted, lifetimes, overflows
-from tilewright.passes.layout_inference import Inference, infer_layouts
-from tilewright.passes.layout_spaces import space_of
+from tilewright.passes.layouts import layout_inference
+from tilewright.passes.layouts.layout_capacity import bytes_of, fitted, lifetimes, overflows
+from tilewright.passes.layouts.layout_inference import Inference, infer_layouts
+from tilewright.passes.layouts.layout_spaces import space_of
 
 
 def test_tiles_live_from_where_they_are_made_to_their_last_use() -> None:

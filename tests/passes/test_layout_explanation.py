@@ -13,10 +13,10 @@ from test_layout_inference import KERNELS, MACHINES, cost_of, kernel_of, space
 import tilewright as tw
 from tilewright.layout import Layout
 from tilewright.layout.catalogue import wgmma_accumulator
-from tilewright.passes import layout_explanation
-from tilewright.passes.layout_explanation import KernelExplanation, explain_layouts
-from tilewright.passes.layout_explanation_text import document_of, text_of, time_text
-from tilewright.passes.layout_inference import Inference, infer_layouts
+from tilewright.passes.layouts import layout_explanation
+from tilewright.passes.layouts.layout_explanation import KernelExplanation, explain_layouts
+from tilewright.passes.layouts.layout_explanation_text import document_of, text_of, time_text
+from tilewright.passes.layouts.layout_inference import Inference, infer_layouts
 
 HALF = tw.ShapeDtype((64, 64), tw.f16)
 

@@ -18,9 +18,9 @@ from tilewright.layout import Iter, Layout
 from tilewright.layout.catalogue import wgmma_accumulator
 from tilewright.layout.solver import Choice, Relation
 from tilewright.machines import machine as machines
-from tilewright.passes.layout_inference import Inference, infer_layouts
-from tilewright.passes.layout_rules import ANCHORS, FREE, IGNORED, RULES
-from tilewright.passes.layout_spaces import Space, dealt, space_of
+from tilewright.passes.layouts.layout_inference import Inference, infer_layouts
+from tilewright.passes.layouts.layout_rules import ANCHORS, FREE, IGNORED, RULES
+from tilewright.passes.layouts.layout_spaces import Space, dealt, space_of
 from tilewright.primitives import ArrayType
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "kernels"

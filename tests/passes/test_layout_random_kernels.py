@@ -19,9 +19,9 @@ from tilewright.dialects import tile
 from tilewright.dialects.base import array_type, tensor
 from tilewright.layout.solver import Problem, Relation
 from tilewright.machines import machine as machines
-from tilewright.passes import layout_inference, layout_spaces
-from tilewright.passes.layout_inference import infer_layouts
-from tilewright.passes.layout_spaces import space_of
+from tilewright.passes.layouts import layout_inference, layout_spaces
+from tilewright.passes.layouts.layout_inference import infer_layouts
+from tilewright.passes.layouts.layout_spaces import space_of
 from tilewright.primitives import ArrayType, infer
 
 KERNELS = int(os.environ.get("TW_TEST_LAYOUT_KERNELS", "60"))

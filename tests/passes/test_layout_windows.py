@@ -19,10 +19,10 @@ from tilewright.layout import Dim, Size, known_multiple, row_major, substitute
 from tilewright.layout.access import MemoryPorts, register_access
 from tilewright.layout.catalogue import wgmma_operand
 from tilewright.machines import machine as machines
-from tilewright.passes.layout_costs import TransferCost
-from tilewright.passes.layout_inference import infer_layouts
-from tilewright.passes.layout_spaces import dealt, space_of
-from tilewright.passes.layout_windows import misaligned, start_of, window_of
+from tilewright.passes.layouts.layout_costs import TransferCost
+from tilewright.passes.layouts.layout_inference import infer_layouts
+from tilewright.passes.layouts.layout_spaces import dealt, space_of
+from tilewright.passes.layouts.layout_windows import misaligned, start_of, window_of
 
 GPU = machines.load("sm_90a")
 

@@ -13,7 +13,7 @@ from tilewright.dialects import array
 from tilewright.frontend.build import build_module
 from tilewright.machines.machine import load
 from tilewright.passes.base import Unit
-from tilewright.passes.scheduled_plan_memory import ARENA, plan_memory
+from tilewright.passes.program_memory import ARENA, plan_memory
 from tilewright.pipelines import run_passes
 
 

@@ -16,8 +16,8 @@ from tilewright.dialects import scheduled
 from tilewright.dialects.base import array_type, decode
 from tilewright.frontend.trace import Value
 from tilewright.passes.base import Unit
-from tilewright.passes.scheduled_block_epilogues import ScheduledBlockEpiloguesPass
-from tilewright.pipelines import tile_to_scheduled
+from tilewright.passes.vectors.scheduled_block_epilogues import ScheduledBlockEpiloguesPass
+from tilewright.pipelines import tile_to_vectors
 
 APPLIED = [("block by block", "a tile leaves the nearest cache")]
 LARGEST = 4
@@ -263,7 +263,7 @@ def kernel(body: str, out: str, points: int = 1, left: str = "130x9", right: str
     }}
     """
     unit = unit_of(parse(text), {})
-    for each in tile_to_scheduled():
+    for each in tile_to_vectors():
         each.apply(unit)
         unit.module.verify()
     return unit

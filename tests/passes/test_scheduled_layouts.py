@@ -16,12 +16,12 @@ from tilewright.frontend.build import build_module
 from tilewright.layout import Layout, same_map
 from tilewright.layout.catalogue import packed_panels_b
 from tilewright.machines.machine import load
-from tilewright.passes.array_lower_to_tile import ArrayLowerToTilePass
 from tilewright.passes.base import Unit
-from tilewright.passes.layout_inference import infer_layouts
-from tilewright.passes.layout_spaces import Atom, VectorSpace, space_of
-from tilewright.passes.scheduled_pack_operands import ScheduledPackOperandsPass, operand_dims
-from tilewright.passes.tile_lower_to_scheduled import TileLowerToScheduledPass, lower_kernel
+from tilewright.passes.kernels.array_lower_to_tile import ArrayLowerToTilePass
+from tilewright.passes.layouts.layout_inference import infer_layouts
+from tilewright.passes.layouts.layout_spaces import Atom, VectorSpace, space_of
+from tilewright.passes.vectors.scheduled_pack_operands import ScheduledPackOperandsPass, operand_dims
+from tilewright.passes.vectors.tile_lower_to_vectors import TileLowerToVectorsPass, lower_kernel
 from tilewright.pipelines import compile_module
 from tilewright.targets.cpu.nest_plan import plan_nest
 
@@ -46,8 +46,8 @@ def test_blocks_and_nests_have_what_inference_found(make: Make) -> None:
     chosen = [str(found.atom(product)) for found in inferred.values() for product in found.products]
     blocks = {name: [str(found.atom(p).block) for p in found.products] for name, found in inferred.items()}
     dealt = {name: {str(found.layout(value)) for value in found.variables} for name, found in inferred.items()}
-    TileLowerToScheduledPass().apply(unit)
-    assert [decision for decision, _ in remarks(unit, TileLowerToScheduledPass.name)] == chosen
+    TileLowerToVectorsPass().apply(unit)
+    assert [decision for decision, _ in remarks(unit, TileLowerToVectorsPass.name)] == chosen
     for kernel in unit.kernels():
         name = kernel.sym_name.data
         assert [dot.block.data for dot in dots(kernel)] == blocks[name]
@@ -118,7 +118,7 @@ def test_vectors_lie_along_the_dimension_that_is_contiguous(positions: str, vect
     }}
     """
     unit = unit_of(parse(text), {})
-    TileLowerToScheduledPass().apply(unit)
+    TileLowerToVectorsPass().apply(unit)
     assert vector_dims(unit) == [vector_dim]
     (x,) = random_inputs(unit)
     np.testing.assert_array_equal(run(unit, [x])[0], -x)

@@ -13,7 +13,7 @@ from tilewright.dialects import array
 from tilewright.frontend.build import build_module
 from tilewright.frontend.trace import Value
 from tilewright.passes.base import Unit
-from tilewright.passes.scheduled_pack_operands import ScheduledPackOperandsPass
+from tilewright.passes.vectors.scheduled_pack_operands import ScheduledPackOperandsPass
 from tilewright.pipelines import compile_module
 from tilewright.primitives import ArrayType
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pass_support import parse, unit_of
 
 from tilewright.dialects import scheduled
-from tilewright.passes.scheduled_store_products import ScheduledStoreProductsPass
+from tilewright.passes.vectors.scheduled_store_products import ScheduledStoreProductsPass
 
 
 def is_stored(

@@ -11,7 +11,7 @@ from test_layout_inference import KERNELS, kernel_of
 
 import tilewright as tw
 from tilewright.dialects import tile
-from tilewright.passes.tile_names import names_of, source_line
+from tilewright.passes.layouts.tile_names import names_of, source_line
 
 SQUARE = tw.ShapeDtype((32, 32), tw.f32)
 

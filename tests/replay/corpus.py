@@ -14,7 +14,7 @@ import numpy as np
 
 import tilewright as tw
 from tilewright.api import stages
-from tilewright.frontend.compile import compile_graph
+from tilewright.driver.compile import compile_graph
 from tilewright.frontend.trace import Graph
 
 _EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.replay.corpus import Donations, Program, programs
+from tilewright.driver.compile import build_executable
 from tilewright.errors import TilewrightError
-from tilewright.frontend.compile import build_executable
 from tilewright.frontend.trace import Graph
 from tilewright.options import options
 

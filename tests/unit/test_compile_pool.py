@@ -173,7 +173,7 @@ def test_each_kernel_says_what_its_compilation_took() -> None:
         compiled = tw.jit(program).lower(x, x).compile()
     times = {event["name"]: event for event in seen if event["kind"] == "compile.kernel"}
     assert set(times) == set(compiled.cost()["kernels"])
-    steps = ("array_lower_to_tile_s", "tile_lower_to_scheduled_s", "scheduled_pack_operands_s", "emission_s", "llvm_s")
+    steps = ("array_lower_to_tile_s", "tile_lower_to_vectors_s", "scheduled_pack_operands_s", "emission_s", "llvm_s")
     for event in times.values():
         assert all(0 < event[step] < 60 for step in steps), event
     (whole,) = [event["seconds"] for event in seen if event["kind"] == "compile"]

@@ -207,7 +207,7 @@ from tilewright.dtypes import (
 from tilewright.errors import TilewrightError
 from tilewright.frontend.pyast_signature import In, InOut, Out
 from tilewright.layout.dims import Dim
-from tilewright.runtime.cuda_stream import stream
+from tilewright.runtime.cuda.stream import stream
 
 # The Array API's names of the element types.
 bool = _dtypes.bool_

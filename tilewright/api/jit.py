@@ -39,7 +39,7 @@ from tilewright.interop.dlpack import Restore, Tensor, converter
 from tilewright.layout.dims import Dim
 from tilewright.locks import Lock
 from tilewright.options import Options, current
-from tilewright.runtime.native import MISMATCH
+from tilewright.runtime.cpu.native import MISMATCH
 from tilewright.targets.base import Executable
 
 Names = str | Iterable[str]

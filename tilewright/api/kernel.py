@@ -16,10 +16,10 @@ from tilewright.api import tile_functions as tile_functions  # registers what ke
 from tilewright.api.array import Array, located, locating
 from tilewright.api.lifting import cast, element_type, is_scalar, lift
 from tilewright.api.stages import checked_target
+from tilewright.driver.compile import compile_graph
+from tilewright.driver.explain import explain_compiled, explain_program, explanation_text
 from tilewright.errors import ArgumentError, DTypeError, KernelSignatureError, OverlapError, ShapeError, TilewrightError
 from tilewright.frontend import tracing
-from tilewright.frontend.compile import compile_graph
-from tilewright.frontend.explain import explain_compiled, explain_program, explanation_text
 from tilewright.frontend.identity import static_key
 from tilewright.frontend.pyast import Specialisation
 from tilewright.frontend.pyast_signature import IN, INOUT, OUT, ArrayParameter, KernelSignature, read_signature

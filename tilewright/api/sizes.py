@@ -12,8 +12,8 @@ from tilewright import events
 from tilewright.api.array import located
 from tilewright.api.pytree import Structure, build
 from tilewright.api.stages import Call, Leaf, Lowered, Signature, root_of
+from tilewright.driver.compile import compile_graph
 from tilewright.errors import ArgumentError, ShapeError, TilewrightError, UnsupportedOnTargetError
-from tilewright.frontend.compile import compile_graph
 from tilewright.frontend.sizes.family import NotUniform
 from tilewright.frontend.sizes.plan import CallPlan, PaddedProgram
 from tilewright.layout.dims import Dim, is_integer

@@ -13,6 +13,8 @@ from tilewright.api.array import located, locating
 from tilewright.api.complex_array import as_stored, from_stored
 from tilewright.api.lifting import element_or_complex_type, shape_of
 from tilewright.api.pytree import LEAF, Structure, build, flatten, paths
+from tilewright.driver.compile import compile_graph
+from tilewright.driver.explain import explain_compiled, explain_program, explanation_text
 from tilewright.errors import (
     ArgumentError,
     DTypeError,
@@ -22,8 +24,6 @@ from tilewright.errors import (
     UnsupportedOnTargetError,
 )
 from tilewright.frontend import tracing
-from tilewright.frontend.compile import compile_graph
-from tilewright.frontend.explain import explain_compiled, explain_program, explanation_text
 from tilewright.frontend.identity import StaticValue
 from tilewright.frontend.trace import Graph
 from tilewright.primitives import ArrayType, check_limits
@@ -122,7 +122,7 @@ class Call:
 
 
 def _device_text(array: Any) -> str:
-    from tilewright.runtime.cuda_array import device_of
+    from tilewright.runtime.cuda.array import device_of
 
     return f"cuda:{device_of(array)}"
 

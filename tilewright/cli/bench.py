@@ -132,7 +132,7 @@ def _request(
 ) -> Request:
     from tilewright.cli.bench_worker import IDLE_GAP_S, Request
     from tilewright.options import current
-    from tilewright.runtime.cpu_features import default_threads
+    from tilewright.runtime.cpu.features import default_threads
 
     return Request(
         suite=suite,

@@ -15,16 +15,16 @@ from tilewright.cli.bench_peers import PeerUnavailable, Runner
 from tilewright.cli.bench_suites.case import DeviceCase, first
 from tilewright.cli.doctor import versions
 from tilewright.options import current
-from tilewright.runtime import cuda_driver
-from tilewright.runtime.cuda_array import DeviceArray, uploaded
-from tilewright.runtime.cuda_stream import Stream, stream
+from tilewright.runtime.cuda import driver as cuda_driver
+from tilewright.runtime.cuda.array import DeviceArray, uploaded
+from tilewright.runtime.cuda.stream import Stream, stream
 from tilewright.targets.base import target_named
 
 if TYPE_CHECKING:
     from tilewright.cli.bench_suites.case import Case
     from tilewright.cli.bench_worker import Key, Request
     from tilewright.machines.machine import Machine
-    from tilewright.runtime.cuda_driver import Device, Driver
+    from tilewright.runtime.cuda.driver import Device, Driver
 
 # The first launches the kernels, the second makes a graph of them, from the third on that is launched.
 _WARM_UP_CALLS = 3

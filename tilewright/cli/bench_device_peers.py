@@ -12,7 +12,7 @@ import numpy as np
 
 from tilewright.cli.bench_peers import PeerUnavailable, Runner, failing_is_absence, torch_to_numpy, ways_of
 from tilewright.cli.bench_suites.case import Case, DeviceCase
-from tilewright.runtime.cuda_array import DeviceArray
+from tilewright.runtime.cuda.array import DeviceArray
 
 
 @dataclass(frozen=True)

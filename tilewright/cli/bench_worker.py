@@ -55,7 +55,7 @@ def main() -> int:
     # Libraries print on stdout, which is for results alone here.
     channel = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
-    from tilewright.runtime.cpu_features import cpu_order
+    from tilewright.runtime.cpu.features import cpu_order
 
     cpus = cpu_order()
     if request.threads <= len(cpus):

@@ -81,7 +81,7 @@ def _version(package: str) -> str | None:
 
 def _host(problems: list[Problem]) -> dict[str, Any]:
     from tilewright.options import current
-    from tilewright.runtime import cpu_features
+    from tilewright.runtime.cpu import features as cpu_features
 
     host = cpu_features.host()
     machine = _machine(problems)
@@ -111,7 +111,7 @@ def _host(problems: list[Problem]) -> dict[str, Any]:
 
 def cuda() -> dict[str, Any]:
     """The driver for NVIDIA's GPUs, their memory and the target of each, or why there is none."""
-    from tilewright.runtime import cuda_driver
+    from tilewright.runtime.cuda import driver as cuda_driver
     from tilewright.targets.cuda import chip_of
 
     found = cuda_driver.found()

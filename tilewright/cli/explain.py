@@ -17,11 +17,11 @@ from tilewright.errors import ArgumentError, UnknownNameError
 if TYPE_CHECKING:
     from tilewright.api.stages import Compiled
     from tilewright.cli.loading import Target
-    from tilewright.frontend.explain import Unexplained
+    from tilewright.driver.explain import Unexplained
     from tilewright.layout import Layout
     from tilewright.layout.access import MemoryPorts
     from tilewright.machines.machine import Machine
-    from tilewright.passes.layout_explanation import KernelExplanation, TileExplanation
+    from tilewright.passes.layouts.layout_explanation import KernelExplanation, TileExplanation
 
     Explained = KernelExplanation | Unexplained
 
@@ -73,7 +73,7 @@ def explain(
         What to compile for, as '(SIZES):TYPE, ..., name=value'. Without it, the file's EXAMPLE_ARGUMENTS.
     """
     _check(function, draw, value, (rows, columns))
-    from tilewright.frontend.explain import (
+    from tilewright.driver.explain import (
         Unexplained,
         explain_program,
         explanation_document,
@@ -145,7 +145,7 @@ def _chosen(explained: Sequence[Explained], value: str) -> list[Explained]:
     Raises:
         UnknownNameError: none does.
     """
-    from tilewright.frontend.explain import Unexplained
+    from tilewright.driver.explain import Unexplained
 
     found = [each for each in explained if isinstance(each, Unexplained) or each.tiles or each.uniform]
     if not found:
@@ -163,7 +163,7 @@ def _one_layout(explained: Sequence[Explained], value: str) -> TileExplanation:
         ArgumentError: there is none, or there are several with different layouts.
         LayoutError: there are no layouts.
     """
-    from tilewright.frontend.explain import Unexplained
+    from tilewright.driver.explain import Unexplained
 
     kernels = [each for each in explained if not isinstance(each, Unexplained)]
     tiles = [(each.kernel, tile) for each in kernels for tile in each.tiles]

@@ -11,8 +11,8 @@ from string import Template
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
+    from tilewright.driver.compile import CompiledGraph
     from tilewright.dtypes import DType
-    from tilewright.frontend.compile import CompiledGraph
     from tilewright.machines.machine import Machine
     from tilewright.runtime.program import Program
 

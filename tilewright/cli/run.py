@@ -204,7 +204,7 @@ def _run_model(file: Path, inputs: Sequence[Path], repeat: int, compare: str | N
 def _run_in_parts(file: Path, model: OnnxModel, arrays: list[Any], repeat: int, compare: str | None) -> Report:
     """A model with nodes on the host, which is no one program."""
     from tilewright.options import current
-    from tilewright.runtime.cpu_features import default_threads
+    from tilewright.runtime.cpu.features import default_threads
 
     start = time.perf_counter()
     model(*arrays)
@@ -310,7 +310,7 @@ def _describe(
     times: list[float],
 ) -> Report:
     from tilewright.options import current
-    from tilewright.runtime.cpu_features import default_threads
+    from tilewright.runtime.cpu.features import default_threads
 
     manifest = program.manifest
     threads = current().threads or default_threads()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tilewright.options import options
 
 if TYPE_CHECKING:
-    from tilewright.cost.products import MatmulTile, Schedule
+    from tilewright.cost.vectors.products import MatmulTile, Schedule
 
 
 @dataclass(frozen=True)

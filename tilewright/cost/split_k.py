@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import ceil
 
-from tilewright.cost.warp_products import WarpProduct, warp_product_seconds
+from tilewright.cost.warps.products import WarpProduct, warp_product_seconds
 from tilewright.machines.machine import Machine
 
 # Numbers of parts that are looked at, four for each doubling.

@@ -192,7 +192,7 @@ def on_cuda(array: Any) -> tuple[tuple[int, ...], np.dtype[Any], RestoreDevice] 
     library = type(array).__module__.partition(".")[0]
     if library == "torch":
         return _on_cuda_of_torch(array) if array.device.type == "cuda" else None
-    from tilewright.runtime.cuda_array import DeviceArray, device_of
+    from tilewright.runtime.cuda.array import DeviceArray, device_of
 
     try:
         if device_of(array) is None:
@@ -216,7 +216,7 @@ def on_cuda(array: Any) -> tuple[tuple[int, ...], np.dtype[Any], RestoreDevice] 
 
 def is_readonly(array: Any) -> bool:
     """Whether an array on a device must not be written."""
-    from tilewright.runtime.cuda_array import DeviceArray
+    from tilewright.runtime.cuda.array import DeviceArray
 
     if isinstance(array, DeviceArray):
         return array.readonly

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tilewright.dialects import array
 from tilewright.errors import UnsupportedOnTargetError
 from tilewright.passes.base import Unit
-from tilewright.passes.layout_rules import location_of
+from tilewright.passes.layouts.layout_rules import location_of
 
 
 def refuse_library_calls(unit: Unit, target: str) -> None:

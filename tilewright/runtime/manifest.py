@@ -11,7 +11,7 @@ import msgspec
 from tilewright.dtypes import by_name
 from tilewright.errors import CompilerBug, ProgramFileError
 from tilewright.runtime.abi import ABI_VERSION, MAX_THREADS, round_up
-from tilewright.runtime.cuda_steps import DeviceCode, check_device
+from tilewright.runtime.cuda.steps import DeviceCode, check_device
 
 FORMAT_VERSION = 1
 

@@ -23,7 +23,7 @@ from tilewright.errors import ArgumentError, CpuFeatureError, TilewrightError, u
 from tilewright.events import capturing, emit, listening
 from tilewright.locks import Lock
 from tilewright.options import Options, current
-from tilewright.runtime import container, cpu_features, elf, library_functions
+from tilewright.runtime import container
 from tilewright.runtime.abi import MAX_THREADS
 from tilewright.runtime.arguments import (
     check_array,
@@ -33,13 +33,15 @@ from tilewright.runtime.arguments import (
     listed_outputs,
 )
 from tilewright.runtime.container import Find
+from tilewright.runtime.cpu import elf, library_functions
+from tilewright.runtime.cpu import features as cpu_features
+from tilewright.runtime.cpu.native import MISMATCH, Binding, memory_error
+from tilewright.runtime.cpu.pool import load_support
 from tilewright.runtime.manifest import ArraySpec, Manifest, Place, split_objects
-from tilewright.runtime.native import MISMATCH, Binding, memory_error
-from tilewright.runtime.pool import load_support
 from tilewright.runtime.program_file import Array, Buffer, ProgramFile
 
 if TYPE_CHECKING:
-    from tilewright.runtime.cuda_program import DeviceProgram
+    from tilewright.runtime.cuda.program import DeviceProgram
 
 __all__ = ["MISMATCH", "AnyProgram", "Manifest", "Program", "load"]
 
@@ -272,7 +274,7 @@ def load(path: str | Path, find: Find | None = None) -> AnyProgram:
 def _class_for(manifest: Manifest) -> type[Program] | type[DeviceProgram]:
     if manifest.device is None:
         return Program
-    from tilewright.runtime.cuda_program import DeviceProgram
+    from tilewright.runtime.cuda.program import DeviceProgram
 
     return DeviceProgram
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from tilewright import dtypes, routines
 from tilewright.errors import LinearAlgebraError
-from tilewright.runtime.library_functions import scipy_module
+from tilewright.runtime.cpu.library_functions import scipy_module
 
 Tensor = np.ndarray[Any, Any]
 Attributes = Mapping[str, Any]

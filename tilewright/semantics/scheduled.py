@@ -19,17 +19,18 @@ from xdsl.ir import Block, Operation
 from xdsl.ir.affine import AffineMap
 
 from tilewright import ops
-from tilewright.dialects import asynchronous, scheduled, tensor_memory, tile
+from tilewright.dialects import scheduled, tile
 from tilewright.dialects.base import array_type, decode, layout_text
-from tilewright.semantics import products
-from tilewright.semantics.block_memory import Buffer, Ring, warps_of
-from tilewright.semantics.block_run import BlockPlan, BlockRun, cluster_of
-from tilewright.semantics.cluster import Cluster
+from tilewright.dialects.scheduled import asynchronous, tensor_memory
 from tilewright.semantics.hazards import HazardError
-from tilewright.semantics.mbarriers import Mbarrier, Mbarriers
 from tilewright.semantics.places import inside_of, named
 from tilewright.semantics.tile import Interpreter as TileInterpreter
 from tilewright.semantics.tile import Tensor, Values, evaluate_map, evaluate_number, load, poison
+from tilewright.semantics.warps import products
+from tilewright.semantics.warps.block_memory import Buffer, Ring, warps_of
+from tilewright.semantics.warps.block_run import BlockPlan, BlockRun, cluster_of
+from tilewright.semantics.warps.cluster import Cluster
+from tilewright.semantics.warps.mbarriers import Mbarrier, Mbarriers
 
 
 class Interpreter(TileInterpreter):

@@ -16,8 +16,9 @@ from xdsl.ir import Block, Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 from xdsl.ir.affine.affine_expr import AffineBinaryOpExpr, AffineBinaryOpKind, AffineConstantExpr, AffineDimExpr
 
-from tilewright.dialects import tile, tile_order
+from tilewright.dialects import tile
 from tilewright.dialects.base import array_type, decode
+from tilewright.dialects.scheduled import tile_order
 from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug, TilewrightError
 from tilewright.semantics import array as array_semantics

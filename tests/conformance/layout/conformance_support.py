@@ -22,8 +22,8 @@ from tilewright.layout import Layout
 from tilewright.layout.solver import Choice, Constraint, Origin, Problem, Relation, Solution
 from tilewright.machines import machine as machines
 from tilewright.machines.machine import Machine
-from tilewright.passes.layout_inference import Inference, infer_layouts
-from tilewright.passes.layout_spaces import Space, space_of
+from tilewright.passes.layouts.layout_inference import Inference, infer_layouts
+from tilewright.passes.layouts.layout_spaces import Space, space_of
 
 GPU, CPU = "sm_90a", "x86-64-v4"
 # Two layouts of 64 x 64 elements in registers, between which data moves.

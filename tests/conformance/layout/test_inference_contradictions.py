@@ -15,7 +15,7 @@ from tilewright.layout import row_major
 from tilewright.layout.catalogue import height_sharded, tensor_memory_accumulator, width_sharded
 from tilewright.layout.relayout import Plan, plan_relayout
 from tilewright.layout.solver import Origin, Problem
-from tilewright.passes.layout_inference import infer_layouts
+from tilewright.passes.layouts.layout_inference import infer_layouts
 
 BOTH = pytest.mark.parametrize("on", [GPU, CPU])
 

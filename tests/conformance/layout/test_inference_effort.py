@@ -18,8 +18,8 @@ from tilewright.layout import Layout, canonical, slice_box
 from tilewright.layout.catalogue import wgmma_accumulator, wgmma_per_column, wgmma_per_row
 from tilewright.layout.relayout import Plan, plan_relayout
 from tilewright.layout.views import Broadcast, Reshape, broadcast, reduce
-from tilewright.passes.layout_inference import infer_layouts
-from tilewright.passes.layout_spaces import dealt
+from tilewright.passes.layouts.layout_inference import infer_layouts
+from tilewright.passes.layouts.layout_spaces import dealt
 
 BOTH = pytest.mark.parametrize("on", [GPU, CPU])
 

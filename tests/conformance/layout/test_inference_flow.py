@@ -14,8 +14,8 @@ import tilewright as tw
 from tilewright.dialects import tile
 from tilewright.layout import Layout, contiguous_run
 from tilewright.layout.relayout import Plan, plan_relayout
-from tilewright.passes.layout_inference import infer_layouts
-from tilewright.passes.layout_rules import Same, flows
+from tilewright.passes.layouts.layout_inference import infer_layouts
+from tilewright.passes.layouts.layout_rules import Same, flows
 
 BOTH = pytest.mark.parametrize("on", [GPU, CPU])
 

@@ -26,10 +26,10 @@ from tilewright.layout.catalogue import (
 from tilewright.layout.operations import rename_axis
 from tilewright.layout.relayout import Plan, Reason, plan_relayout
 from tilewright.layout.views import permute
-from tilewright.passes.layout_costs import TransferCost
-from tilewright.passes.layout_inference import infer_layouts
-from tilewright.passes.layout_spaces import Atom, dealt
-from tilewright.passes.layout_windows import misaligned, window_of
+from tilewright.passes.layouts.layout_costs import TransferCost
+from tilewright.passes.layouts.layout_inference import infer_layouts
+from tilewright.passes.layouts.layout_spaces import Atom, dealt
+from tilewright.passes.layouts.layout_windows import misaligned, window_of
 from tilewright.primitives import ArrayType
 
 BOTH = pytest.mark.parametrize("on", [GPU, CPU])

@@ -24,8 +24,8 @@ from tilewright.layout.catalogue import (
     width_sharded,
 )
 from tilewright.layout.views import Broadcast, Reduce, Reshape, Transpose
-from tilewright.passes.layout_costs import FlowCost
-from tilewright.passes.layout_rules import Folded, Part, Spread, Window
+from tilewright.passes.layouts.layout_costs import FlowCost
+from tilewright.passes.layouts.layout_rules import Folded, Part, Spread, Window
 
 # One layout of each kind of place: registers of warps and of vectors, shared memory, panels, tensor memory, cores.
 KINDS = {

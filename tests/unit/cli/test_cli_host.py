@@ -45,7 +45,7 @@ def test_doctor_describes_and_measures(tilewright: CommandLine):
 
 
 def test_doctor_names_problems(tilewright: CommandLine, monkeypatch: pytest.MonkeyPatch):
-    from tilewright.runtime import cpu_features
+    from tilewright.runtime.cpu import features as cpu_features
 
     monkeypatch.setattr(cpu_features, "default_threads", lambda: 1)
     run = tilewright("doctor", "--no-measure", "--no-cache", "--threads", "64")

@@ -149,7 +149,7 @@ def test_kernels_are_shown_and_checked(tilewright: CommandLine, tmp_path: Path):
 
 
 def test_check_reports_a_difference(tilewright: CommandLine, functions: Path, monkeypatch: pytest.MonkeyPatch):
-    from tilewright.frontend.compile import CompiledGraph
+    from tilewright.driver.compile import CompiledGraph
 
     run_right = CompiledGraph.__call__
     monkeypatch.setattr(CompiledGraph, "__call__", lambda self, *x: [r + r.dtype.type(1) for r in run_right(self, *x)])

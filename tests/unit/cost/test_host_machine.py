@@ -3,7 +3,7 @@
 import pytest
 
 from tilewright.machines import machine as machines
-from tilewright.runtime import cpu_features
+from tilewright.runtime.cpu import features as cpu_features
 from tilewright.targets.cpu import host
 
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tilewright.cost.occupancy import BLOCKS, REGISTERS, SHARED, WARPS, occupancy
+from tilewright.cost.warps.occupancy import BLOCKS, REGISTERS, SHARED, WARPS, occupancy
 from tilewright.errors import TargetError
 from tilewright.machines.machine import load, names
 

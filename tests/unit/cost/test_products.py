@@ -11,7 +11,7 @@ from itertools import product as combinations
 import pytest
 
 from tilewright import dtypes
-from tilewright.cost.products import (
+from tilewright.cost.vectors.products import (
     MatmulTile,
     Product,
     Right,
@@ -21,8 +21,8 @@ from tilewright.cost.products import (
     schedules,
     tile_seconds,
 )
-from tilewright.cost.register_blocks import register_blocks
-from tilewright.cost.split_products import split_tile
+from tilewright.cost.vectors.register_blocks import register_blocks
+from tilewright.cost.vectors.split_products import split_tile
 from tilewright.machines.machine import Memory, load
 
 MACHINES = ("x86-64-v3", "x86-64-v4")

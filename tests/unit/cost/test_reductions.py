@@ -10,7 +10,7 @@ import pytest
 
 from tilewright import dtypes
 from tilewright.cost.given import Given, schedules_given
-from tilewright.cost.reductions import (
+from tilewright.cost.vectors.reductions import (
     THREADS,
     Reduction,
     best_reduction_tile,

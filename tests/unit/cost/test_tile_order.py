@@ -7,8 +7,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from tilewright.cost.tile_order import TileGrid, TileOrder, best_order, plain_order, traffic_bytes, wave_panels
-from tilewright.dialects.tile_order import GroupedOrder
+from tilewright.cost.warps.tile_order import TileGrid, TileOrder, best_order, plain_order, traffic_bytes, wave_panels
+from tilewright.dialects.scheduled.tile_order import GroupedOrder
 from tilewright.machines.machine import load
 
 SIZES = [(rows, columns) for rows in (1, 2, 3, 5, 8, 13) for columns in (1, 2, 4, 7, 11)]

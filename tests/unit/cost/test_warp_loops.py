@@ -6,7 +6,7 @@ from math import ceil, prod
 
 import pytest
 
-from tilewright.cost.warp_loops import warp_reduction_tile
+from tilewright.cost.warps.loops import warp_reduction_tile
 
 CORES = 132
 

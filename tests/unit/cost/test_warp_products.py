@@ -9,7 +9,7 @@ import pytest
 
 from tests.cuda.chips import CHIPS
 from tilewright import dtypes
-from tilewright.cost.warp_products import MMA, TCGEN05, WGMMA, WarpProduct, WarpSchedule, warp_schedule
+from tilewright.cost.warps.products import MMA, TCGEN05, WGMMA, WarpProduct, WarpSchedule, warp_schedule
 from tilewright.machines.machine import load
 
 ACCUMULATORS = {"bf16": "f32", "f16": "f32", "i8": "i32"}

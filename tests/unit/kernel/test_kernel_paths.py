@@ -14,7 +14,7 @@ import tilewright as tw
 from tests.cuda.chips import emulated
 from tests.passes.pass_support import parse
 from tilewright.dialects import tile
-from tilewright.frontend.compile import build_executable
+from tilewright.driver.compile import build_executable
 
 
 @tw.kernel

@@ -12,7 +12,7 @@ import pytest
 from tilewright.layout import Layout, strided
 from tilewright.layout.access import MemoryPorts, register_access
 from tilewright.layout.refinement import Copy, IndexDigit, Table, refine
-from tilewright.passes.layout_spaces import dealt
+from tilewright.passes.layouts.layout_spaces import dealt
 
 
 def places(table: Table, index: tuple[int, ...]) -> set[tuple[tuple[str, int], ...]]:

@@ -16,7 +16,7 @@ from tilewright.dialects.cores import page_grid
 from tilewright.errors import UnsupportedOnTargetError
 from tilewright.layout.catalogue.device_tiles import FORMATS
 from tilewright.layout.catalogue.grid import tile_faces
-from tilewright.semantics import tile_formats
+from tilewright.semantics.cores import tile_formats
 
 NUMPY = {
     "f32": np.float32,

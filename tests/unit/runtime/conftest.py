@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from runtime_programs import make_add
 
-from tilewright.runtime import native
 from tilewright.runtime.cache import CompileCache
+from tilewright.runtime.cpu import native
 from tilewright.runtime.program import Program
 
 

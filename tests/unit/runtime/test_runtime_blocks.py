@@ -11,7 +11,7 @@ from numpy._core.multiarray import get_handler_name
 
 import tilewright as tw
 from tilewright.runtime import abi
-from tilewright.runtime.pool import load_support
+from tilewright.runtime.cpu.pool import load_support
 from tilewright.targets.cpu.support import support_object
 
 LARGE = abi.LEAST_BLOCK_BYTES // 4

@@ -7,8 +7,8 @@ import os
 import llvmlite.binding as llvm
 import pytest
 
-from tilewright.runtime import cpu_features
-from tilewright.runtime.cpu_features import CacheLevel, parse_cpu_list, parse_cpuinfo
+from tilewright.runtime.cpu import features as cpu_features
+from tilewright.runtime.cpu.features import CacheLevel, parse_cpu_list, parse_cpuinfo
 
 # Instructions of the system's kernel or of trusted environments, which no compiled program uses.
 PRIVILEGED = {"sgx", "pconfig", "wbnoinvd", "shstk", "hreset", "enqcmd", "uintr", "kl", "widekl", "invpcid", "usermsr"}

@@ -14,7 +14,7 @@ from test_runtime_relocations import arm_page, run_x86_stub, signed
 
 from tests.effort import is_within
 from tilewright.errors import ProgramFileError
-from tilewright.runtime import elf
+from tilewright.runtime.cpu import elf
 
 BASE = 0x7000_0000_0000
 ARM_TRIPLE = "aarch64-unknown-linux-gnu"

@@ -17,9 +17,9 @@ import pytest
 from runtime_programs import make_add, make_meeting, make_nested, make_record
 
 from tilewright.errors import UnsupportedOnTargetError
-from tilewright.runtime import elf
 from tilewright.runtime.abi import BRIEF_JOBS_A_WAKE, SPIN_NS, PoolState, WorkerLine
-from tilewright.runtime.pool import load_support
+from tilewright.runtime.cpu import elf
+from tilewright.runtime.cpu.pool import load_support
 from tilewright.targets.cpu.support import support_ir, support_object
 
 SIZE = 5000
@@ -186,7 +186,7 @@ import os, sys, time
 sys.path.insert(0, {tests!r})
 from runtime_programs import make_record
 from tilewright.runtime.abi import PoolState, WorkerLine
-from tilewright.runtime.pool import load_support
+from tilewright.runtime.cpu.pool import load_support
 from tilewright.targets.cpu.support import support_object
 import ctypes
 

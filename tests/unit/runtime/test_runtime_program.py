@@ -39,8 +39,9 @@ from tilewright.errors import (
 )
 from tilewright.events import capture
 from tilewright.options import options
-from tilewright.runtime import cpu_features, native
 from tilewright.runtime.arguments import overlaps_itself
+from tilewright.runtime.cpu import features as cpu_features
+from tilewright.runtime.cpu import native
 from tilewright.runtime.manifest import Alias, Constant, Message, place_constants
 from tilewright.runtime.program import MISMATCH, Program, load
 from tilewright.targets.cpu.support import support_object

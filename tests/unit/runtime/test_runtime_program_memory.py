@@ -30,7 +30,7 @@ from tilewright.errors import (
     ResourceExhausted,
 )
 from tilewright.options import options
-from tilewright.runtime import cpu_features
+from tilewright.runtime.cpu import features as cpu_features
 from tilewright.runtime.program import Program
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tilewright.runtime.relocations import RELOCATIONS, Place
+from tilewright.runtime.cpu.relocations import RELOCATIONS, Place
 
 X86, ARM = RELOCATIONS[62], RELOCATIONS[183]
 BASE = 0x7F12_3456_0000

@@ -34,7 +34,7 @@ class Schedule:
     multicasts: bool = True
 
     def passes(self) -> Sequence[Pass]:
-        from tilewright.passes.scheduled_multicast_fetches import ScheduledMulticastFetchesPass
+        from tilewright.passes.cores.scheduled_multicast_fetches import ScheduledMulticastFetchesPass
         from tilewright.pipelines import tile_to_cores
 
         made = tile_to_cores(buffers=self.buffers)
@@ -149,7 +149,7 @@ def figures(types: tuple[tw.ShapeDtype, ...], timed: Timed) -> Mapping[str, floa
     Raises:
         ToolFailure: another run, with numbers and checks, counts other cycles.
     """
-    from tilewright.cost.core_model import cost_of
+    from tilewright.cost.cores.model import cost_of
     from tilewright.targets.grid.runtime import Simulation
 
     grid = timed.unit.machine.grid

@@ -18,10 +18,10 @@ from tilewright.cli.bench_suites.case import ScheduleCase, error_bound
 from tilewright.cost.given import Given
 
 if TYPE_CHECKING:
-    from tilewright.cost.products import Product, Schedule
+    from tilewright.cost.vectors.products import Product, Schedule
     from tilewright.dialects.array import FusedOp
     from tilewright.machines.machine import Machine
-    from tilewright.passes.lower_loop_group import LoopPlan
+    from tilewright.passes.kernels.lower_loop_group import LoopPlan
 
 _PRODUCTS, _REDUCTIONS, _ALTERNATIVES = 120, 80, 24
 _LEAST_SIDE, _MOST_SIDE, _MOST_FLOPS = 16, 2048, 4e9
@@ -86,8 +86,8 @@ def _product_case(name: str, rows: int, columns: int, depth: int, most: int) -> 
 def _product_alternatives(shapes: Sequence[tuple[int, ...]], most: int, threads: int) -> dict[str, Given]:
     """The chosen schedule, the quickest by prediction with each register block and place of the right operand, those in
     parts where there are some, and some of all that are not predicted to take several times as long."""
-    from tilewright.cost.products import best_schedule, schedules
-    from tilewright.passes.lower_contract_group import product_of
+    from tilewright.cost.vectors.products import best_schedule, schedules
+    from tilewright.passes.kernels.lower_contract_group import product_of
     from tilewright.targets.cpu.host import host_machine
 
     machine = host_machine()
@@ -108,7 +108,7 @@ def _alternatives_in_parts(
 ) -> tuple[dict[str, Given], dict[str, Given]]:
     """The tile of a product that is to be multiplied in parts, if it is, and all that it can be multiplied with."""
     from tilewright import dtypes
-    from tilewright.cost.split_products import split_seconds, split_tile, split_tiles
+    from tilewright.cost.vectors.split_products import split_seconds, split_tile, split_tiles
 
     atom = machine.split_atom(dtypes.f32, dtypes.f32, dtypes.f32)
     if atom is None:
@@ -174,7 +174,7 @@ def _reduction_alternatives(
     ours: Callable[..., Any], shape: tuple[int, ...], most: int, threads: int
 ) -> dict[str, Given]:
     """The chosen tile and some of other extents along the dimensions that are kept and those that are reduced."""
-    from tilewright.passes.lower_loop_group import plan_loop
+    from tilewright.passes.kernels.lower_loop_group import plan_loop
     from tilewright.targets.cpu.host import host_machine
 
     machine = host_machine()
@@ -188,7 +188,7 @@ def _reduction_alternatives(
 
 
 def _tiles(plan: LoopPlan) -> Iterator[tuple[int, ...]]:
-    from tilewright.cost.register_blocks import even_split
+    from tilewright.cost.vectors.register_blocks import even_split
 
     kept, reduced = [*reversed(plan.kept)], sorted(plan.reduced, reverse=True)
     for room in _REDUCED_ELEMENTS:
@@ -211,8 +211,8 @@ def _groups(kind: str, function: Callable[..., Any], shapes: Sequence[tuple[int,
     """The groups of a kind, before they become kernels."""
     from tilewright.dialects.array import FusedOp
     from tilewright.frontend.build import build_module
-    from tilewright.passes.array_lower_to_tile import ArrayLowerToTilePass
     from tilewright.passes.base import Unit
+    from tilewright.passes.kernels.array_lower_to_tile import ArrayLowerToTilePass
     from tilewright.pipelines import array_to_tile
     from tilewright.targets.cpu.host import host_machine
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright import events
+from tilewright.driver.compile import compile_graph
 from tilewright.errors import TilewrightError
-from tilewright.frontend.compile import compile_graph
 from tilewright.frontend.sizes.family import NotUniform
 from tilewright.frontend.sizes.formulas import CallFormula, Point
 from tilewright.frontend.sizes.plan import PaddedProgram

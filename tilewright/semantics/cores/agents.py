@@ -21,7 +21,7 @@ import numpy as np
 from xdsl.ir import Operation, SSAValue
 
 from tilewright.dialects.cores import COMPUTE
-from tilewright.semantics.tile_formats import Array
+from tilewright.semantics.cores.tile_formats import Array
 
 if TYPE_CHECKING:
     from tilewright.semantics.cores.queues import Queue

@@ -14,8 +14,8 @@ from tilewright.semantics.cores.agents import Agent, Stamp
 from tilewright.semantics.cores.device_array import DeviceArray
 from tilewright.semantics.cores.holders import Holders
 from tilewright.semantics.cores.reports import hazard, place
+from tilewright.semantics.cores.tile_formats import Array
 from tilewright.semantics.hazards import CoreHazard
-from tilewright.semantics.tile_formats import Array
 
 _ELEMENTS = TILE * TILE
 # What was done with which elements of a page.

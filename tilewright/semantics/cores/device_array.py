@@ -14,8 +14,8 @@ from tilewright.dialects.cores import page_grid
 from tilewright.dtypes import DType
 from tilewright.layout.catalogue.device_tiles import FORMATS, TILE, TileFormat
 from tilewright.layout.catalogue.placements import Placement
-from tilewright.semantics import tile_formats
-from tilewright.semantics.tile_formats import Array, Bytes
+from tilewright.semantics.cores import tile_formats
+from tilewright.semantics.cores.tile_formats import Array, Bytes
 
 
 @dataclass

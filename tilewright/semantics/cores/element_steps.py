@@ -22,8 +22,8 @@ from tilewright.semantics.cores.mover_steps import mover
 from tilewright.semantics.cores.queues import Queue, at, set_at
 from tilewright.semantics.cores.reports import hazard
 from tilewright.semantics.cores.steps import Names, Step
+from tilewright.semantics.cores.tile_formats import Array, decode_in_faces, encode, encode_in_faces
 from tilewright.semantics.tile import evaluate_map
-from tilewright.semantics.tile_formats import Array, decode_in_faces, encode, encode_in_faces
 
 _ELEMENTS = TILE * TILE
 _FIRST = AffineMap(0, 0, (AffineExpr.constant(0),))

@@ -11,7 +11,7 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.dtypes import DType
-from tilewright.semantics.tile_formats import Array
+from tilewright.semantics.cores.tile_formats import Array
 
 # Nodes of the table for `erf`, up to where it is 1 in f32.
 _ERF_LIMIT, _ERF_NODES = 4.0, 2048

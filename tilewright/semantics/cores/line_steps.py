@@ -15,7 +15,7 @@ from tilewright.semantics.cores.agents import Action, Agent
 from tilewright.semantics.cores.element_steps import lanes_in_pages
 from tilewright.semantics.cores.queues import at, set_at
 from tilewright.semantics.cores.steps import Step
-from tilewright.semantics.tile_formats import Array, decode_in_faces, encode_in_faces
+from tilewright.semantics.cores.tile_formats import Array, decode_in_faces, encode_in_faces
 
 
 def scan_steps(op: cores.ScanOp) -> list[Step]:

@@ -19,9 +19,9 @@ from tilewright.semantics.cores.functions import function_of
 from tilewright.semantics.cores.registers import FLOATS, SIGNED, UNSIGNED, Half, Registers, never_written
 from tilewright.semantics.cores.reports import hazard
 from tilewright.semantics.cores.steps import Step
+from tilewright.semantics.cores.tile_formats import Array
 from tilewright.semantics.cores.units import needed_states, needs_of, use
 from tilewright.semantics.cores.unpack_steps import sources_of
-from tilewright.semantics.tile_formats import Array
 
 UNITS = (cores.MATRIX, cores.VECTOR)
 _BINARY: dict[str, Callable[..., Any]] = {"add": np.add, "subtract": np.subtract, "multiply": np.multiply}

@@ -16,8 +16,8 @@ from tilewright.semantics.cores.registers import FLOATS, SIGNED, UNSIGNED
 from tilewright.semantics.cores.reports import hazard
 from tilewright.semantics.cores.row_steps import rows_of_tiles
 from tilewright.semantics.cores.steps import Names, Step
+from tilewright.semantics.cores.tile_formats import Array
 from tilewright.semantics.cores.units import needed_states, needs_of, use
-from tilewright.semantics.tile_formats import Array
 
 UNITS = (cores.PACK, cores.EDGES)
 # A state of pack, which `accumulate` sets, and what it is while that is on.

@@ -15,8 +15,8 @@ from tilewright.semantics.cores.arrays import ArrayMemory
 from tilewright.semantics.cores.expressions import Argument, numbers_of
 from tilewright.semantics.cores.mover_steps import mover
 from tilewright.semantics.cores.steps import Names, Step
-from tilewright.semantics.tile_formats import Array, encode
-from tilewright.semantics.tile_formats import decode as decoded
+from tilewright.semantics.cores.tile_formats import Array, encode
+from tilewright.semantics.cores.tile_formats import decode as decoded
 
 
 def pad_steps(op: cores.PadOp, names: Names) -> list[Step]:

@@ -22,7 +22,7 @@ from tilewright.semantics.cores.agents import PACK, PARTS, UNPACK
 from tilewright.semantics.cores.device_array import poison_page
 from tilewright.semantics.cores.memory_plan import addresses_of
 from tilewright.semantics.cores.reports import name_of
-from tilewright.semantics.tile_formats import Bytes
+from tilewright.semantics.cores.tile_formats import Bytes
 
 
 @dataclass(frozen=True)

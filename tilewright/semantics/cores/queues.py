@@ -19,7 +19,7 @@ from xdsl.ir import Operation
 from tilewright.layout.catalogue.device_tiles import TileFormat
 from tilewright.semantics.cores.agents import PARTS, Agent, Core, Knowledge, Mover, Stamp
 from tilewright.semantics.cores.reports import hazard, place
-from tilewright.semantics.tile_formats import Array, Bytes, decode_in_faces, encode_in_faces, stored_type
+from tilewright.semantics.cores.tile_formats import Array, Bytes, decode_in_faces, encode_in_faces, stored_type
 
 # Pages one behind another, or any.
 Pages = range | Sequence[int]

@@ -19,7 +19,7 @@ from xdsl.ir import Operation
 from tilewright.layout.catalogue.device_tiles import TILE
 from tilewright.semantics.cores.agents import MATH, PACK, UNPACK, Agent, Core, Knowledge
 from tilewright.semantics.cores.reports import hazard
-from tilewright.semantics.tile_formats import Array
+from tilewright.semantics.cores.tile_formats import Array
 
 ELEMENTS = TILE * TILE
 # What a register may hold: floats, or integers of 32 bits with a sign or without.

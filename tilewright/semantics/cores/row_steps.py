@@ -19,7 +19,7 @@ from tilewright.semantics.cores.expressions import Argument
 from tilewright.semantics.cores.mover_steps import Move, Moves, mover
 from tilewright.semantics.cores.queues import Queue, set_at, shifted
 from tilewright.semantics.cores.steps import Names, Step
-from tilewright.semantics.tile_formats import Array, Bytes
+from tilewright.semantics.cores.tile_formats import Array, Bytes
 
 
 @dataclass(frozen=True)

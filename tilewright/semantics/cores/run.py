@@ -25,11 +25,11 @@ from tilewright.semantics.cores.registers import Registers, Sources
 from tilewright.semantics.cores.reports import name_of
 from tilewright.semantics.cores.semaphores import Semaphore
 from tilewright.semantics.cores.static_checks import check_program
+from tilewright.semantics.cores.tile_formats import Bytes
 from tilewright.semantics.cores.timeline import Timeline
 from tilewright.semantics.cores.units import count_configures
 from tilewright.semantics.cores.world import World
 from tilewright.semantics.hazards import CoreHazard
-from tilewright.semantics.tile_formats import Bytes
 
 # Up to how many cycles after the launch an agent begins, where times are drawn.
 _LATEST_BEGIN_CYCLES = 500.0

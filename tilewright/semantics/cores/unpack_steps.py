@@ -18,8 +18,8 @@ from tilewright.semantics.cores.expressions import Argument, Places, places_from
 from tilewright.semantics.cores.registers import Operands, Sources
 from tilewright.semantics.cores.row_steps import tiles_of_rows
 from tilewright.semantics.cores.steps import Names, Step
+from tilewright.semantics.cores.tile_formats import Array, to_tf32
 from tilewright.semantics.cores.units import needed_states, needs_of, use
-from tilewright.semantics.tile_formats import Array, to_tf32
 
 UNITS = (cores.UNPACK_A, cores.UNPACK_B)
 # Source registers that an operation may be ahead by.

@@ -17,7 +17,7 @@ from llvmlite import ir
 from tilewright.cached import cached_property
 from tilewright.runtime.abi import ALIGNMENT_BYTES
 from tilewright.targets.cpu.loops import I64, i64, offset_pointer
-from tilewright.targets.cpu.vector_math_common import Builder, Value
+from tilewright.targets.llvm.values import Builder, Value
 
 # What the array of counts is called among the constants.
 COUNTS = "tw_counts"

@@ -13,9 +13,9 @@ from tilewright import dtypes
 from tilewright.dialects import tile
 from tilewright.machines.machine import Machine
 from tilewright.passes.affine_access import Form
-from tilewright.targets.cpu.functions import emit_function
 from tilewright.targets.cpu.loops import add, i64, maximum, minimum, multiply, offset_pointer, static
-from tilewright.targets.cpu.vector_math_common import Builder, Value
+from tilewright.targets.llvm.functions import emit_function
+from tilewright.targets.llvm.values import Builder, Value
 
 ALIGNMENT = 64
 # Between the scratch memories of two threads: what one reads in order is fetched ahead to the end of its page, which

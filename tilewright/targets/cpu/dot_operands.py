@@ -13,7 +13,7 @@ from tilewright.errors import CompilerBug
 from tilewright.passes.affine_access import Form, Index, address_terms, linear_form
 from tilewright.targets.cpu.context import FunctionContext
 from tilewright.targets.cpu.loops import add, i64, maximum, minimum, multiply, offset_pointer, static
-from tilewright.targets.cpu.vector_math_common import Value
+from tilewright.targets.llvm.values import Value
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug
 from tilewright.passes.affine_access import Access, address_terms
 from tilewright.targets.cpu.context import FunctionContext
-from tilewright.targets.cpu.conversions import load_form, narrow, widen
 from tilewright.targets.cpu.loops import (
     I1,
     I8,
@@ -28,7 +27,8 @@ from tilewright.targets.cpu.loops import (
     static,
 )
 from tilewright.targets.cpu.masked_memory import gather, masked_load, masked_store, store_first_lane
-from tilewright.targets.cpu.vector_math_common import Builder, Value, lanes_of, splat
+from tilewright.targets.llvm.conversions import load_form, narrow, widen
+from tilewright.targets.llvm.values import Builder, Value, lanes_of, splat
 
 
 def plain(dtype: DType) -> DType:

@@ -20,15 +20,15 @@ from llvmlite import ir
 from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Block, Operation, SSAValue
 
-from tilewright.cost.kernel import Work, block_work
+from tilewright.cost.vectors.kernel import Work, block_work
 from tilewright.dialects import array, scheduled, tile
 from tilewright.dialects.base import array_type, decode
 from tilewright.errors import CompilerBug, LinearAlgebraError, UnsupportedOnTargetError
 from tilewright.machines.machine import Machine
 from tilewright.passes.affine_access import storage_elements
+from tilewright.passes.array.lifetimes import storage
 from tilewright.passes.base import Unit
-from tilewright.passes.lifetimes import storage
-from tilewright.passes.scheduled_plan_memory import ARENA, CONSTANT, INPUT, OUTPUT, MemoryPlan
+from tilewright.passes.program_memory import ARENA, CONSTANT, INPUT, OUTPUT, MemoryPlan
 from tilewright.routines import FAILURES
 from tilewright.runtime.manifest import Message
 from tilewright.targets.cpu.clocks import COUNTS, Clocks
@@ -44,7 +44,7 @@ from tilewright.targets.cpu.ordered_nest import ordered_op
 from tilewright.targets.cpu.past_caches import fence_stores
 from tilewright.targets.cpu.regions import DRIVER, KERNEL, MAIN, REGION, chunk_count, first_point, launch
 from tilewright.targets.cpu.regions import Callable as PoolCallable
-from tilewright.targets.cpu.vector_math_common import Builder, Value, builder_of, declare_features
+from tilewright.targets.llvm.values import Builder, Value, builder_of, declare_features
 
 
 @dataclass(eq=False)

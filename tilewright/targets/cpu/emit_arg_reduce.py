@@ -10,9 +10,7 @@ from llvmlite import ir
 from tilewright.dialects import tile
 from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug
-from tilewright.targets.cpu.conversions import register_form
 from tilewright.targets.cpu.elements import Elements, Mask, first_lanes, lanes_for, vector_loop
-from tilewright.targets.cpu.functions import emit_function
 from tilewright.targets.cpu.loops import (
     I64,
     add,
@@ -28,7 +26,9 @@ from tilewright.targets.cpu.loops import (
 from tilewright.targets.cpu.ordered_keys import LAST, rank, rank_bits, record, record_index
 from tilewright.targets.cpu.ordered_nest import Index, OrderedNest, element_at
 from tilewright.targets.cpu.shuffles import halves, smallest_lane
-from tilewright.targets.cpu.vector_math_common import Builder, Value, intrinsic, lanes_of, splat
+from tilewright.targets.llvm.conversions import register_form
+from tilewright.targets.llvm.functions import emit_function
+from tilewright.targets.llvm.values import Builder, Value, intrinsic, lanes_of, splat
 
 # Vectors of one line that are compared at a time, to hide how long a comparison takes.
 UNROLL = 4

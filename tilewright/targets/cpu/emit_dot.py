@@ -23,7 +23,6 @@ from tilewright.dialects.base import decode
 from tilewright.errors import CompilerBug
 from tilewright.machines.machine import MatrixAtom
 from tilewright.targets.cpu.context import FunctionContext
-from tilewright.targets.cpu.conversions import register_form
 from tilewright.targets.cpu.dot_operands import accumulator_of, depth_of, left_of, right_of
 from tilewright.targets.cpu.emit_parts import emit_parts
 from tilewright.targets.cpu.loops import (
@@ -39,7 +38,8 @@ from tilewright.targets.cpu.loops import (
 )
 from tilewright.targets.cpu.micro_kernel import DEPTH_UNROLL, Ahead, MicroKernel, Walk
 from tilewright.targets.cpu.tile_kernel import TileKernel, configure_tiles, release_tiles
-from tilewright.targets.cpu.vector_math_common import Builder, Value, splat
+from tilewright.targets.llvm.conversions import register_form
+from tilewright.targets.llvm.values import Builder, Value, splat
 
 # Heights of the last block of rows that get code of their own; with more, rows are taken one by one.
 MOST_HEIGHTS = 2

@@ -19,8 +19,6 @@ from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug
 from tilewright.passes.affine_access import Indices
 from tilewright.targets.cpu.context import FunctionContext, round_up
-from tilewright.targets.cpu.conversions import emit_cast, load_form, narrow, register_form, round_to, widen
-from tilewright.targets.cpu.functions import emit_function
 from tilewright.targets.cpu.loops import (
     I32,
     add,
@@ -46,7 +44,9 @@ from tilewright.targets.cpu.nest_plan import (
     root_indices,
 )
 from tilewright.targets.cpu.past_caches import begin_with_lines, stores_past_caches
-from tilewright.targets.cpu.vector_math_common import Builder, Value, lanes_of, splat, undefined
+from tilewright.targets.llvm.conversions import emit_cast, load_form, narrow, register_form, round_to, widen
+from tilewright.targets.llvm.functions import emit_function
+from tilewright.targets.llvm.values import Builder, Value, lanes_of, splat, undefined
 
 
 @dataclass

@@ -17,7 +17,7 @@ from tilewright.targets.cpu.loops import add, i64, loop, minimum, multiply, offs
 from tilewright.targets.cpu.micro_kernel import Ahead
 from tilewright.targets.cpu.split_kernel import NOTHING_AHEAD, RowApart, SplitKernel, SplitTarget
 from tilewright.targets.cpu.tile_kernel import WORD_BYTES, configure_tiles, release_tiles
-from tilewright.targets.cpu.vector_math_common import Value
+from tilewright.targets.llvm.values import Value
 
 
 def emit_parts(context: FunctionContext, op: scheduled.DotOp) -> None:

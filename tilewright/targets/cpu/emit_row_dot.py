@@ -12,7 +12,6 @@ from tilewright.dialects import scheduled, tile
 from tilewright.errors import CompilerBug
 from tilewright.passes.affine_access import Index, address_terms, linear_form
 from tilewright.targets.cpu.context import FunctionContext
-from tilewright.targets.cpu.conversions import register_form
 from tilewright.targets.cpu.dot_operands import accumulator_of, depth_of, left_of
 from tilewright.targets.cpu.loops import (
     I32,
@@ -28,7 +27,8 @@ from tilewright.targets.cpu.loops import (
     static,
 )
 from tilewright.targets.cpu.masked_memory import masked_load, masked_store
-from tilewright.targets.cpu.vector_math_common import Builder, Value, intrinsic, splat
+from tilewright.targets.llvm.conversions import register_form
+from tilewright.targets.llvm.values import Builder, Value, intrinsic, splat
 
 MOST_ROWS = 4
 # Columns that are read side by side: no more streams than the hardware follows, nor lines than one set of the

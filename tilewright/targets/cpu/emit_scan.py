@@ -7,9 +7,7 @@ from tilewright.dialects import tile
 from tilewright.dialects.base import array_type
 from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug
-from tilewright.targets.cpu.conversions import register_form
 from tilewright.targets.cpu.elements import Elements, Mask, first_lanes, lanes_for, vector_loop
-from tilewright.targets.cpu.functions import emit_function
 from tilewright.targets.cpu.loops import (
     add,
     broadcast,
@@ -24,7 +22,9 @@ from tilewright.targets.cpu.loops import (
 from tilewright.targets.cpu.nest_memory import READ_AHEAD_BYTES
 from tilewright.targets.cpu.ordered_nest import Index, OrderedNest, element_at
 from tilewright.targets.cpu.shuffles import repeated, shifted
-from tilewright.targets.cpu.vector_math_common import Builder, Value, splat
+from tilewright.targets.llvm.conversions import register_form
+from tilewright.targets.llvm.functions import emit_function
+from tilewright.targets.llvm.values import Builder, Value, splat
 
 # Columns up to this many vectors keep their totals in registers.
 REGISTERS = 8

@@ -14,7 +14,7 @@ from tilewright.targets.cpu.ordered_keys import LAST, element_of_rank, rank, ran
 from tilewright.targets.cpu.ordered_nest import Index, OrderedNest, element_at
 from tilewright.targets.cpu.records import Records
 from tilewright.targets.cpu.sorting_network import MemorySort, Record
-from tilewright.targets.cpu.vector_math_common import Builder, Value, intrinsic, splat, with_element
+from tilewright.targets.llvm.values import Builder, Value, intrinsic, splat, with_element
 
 
 def emit_sort(nest: OrderedNest, op: tile.SortOp) -> None:

@@ -7,7 +7,6 @@ from llvmlite import ir
 from tilewright.dialects import tile
 from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug
-from tilewright.targets.cpu.conversions import register_form
 from tilewright.targets.cpu.elements import Elements, first_lanes
 from tilewright.targets.cpu.emit_arg_reduce import precedes
 from tilewright.targets.cpu.emit_sort import RecordSort, line_vector, size_for, write_results
@@ -16,7 +15,8 @@ from tilewright.targets.cpu.ordered_keys import element_of_rank, rank, rank_bits
 from tilewright.targets.cpu.ordered_nest import Index, OrderedNest, element_at
 from tilewright.targets.cpu.records import Records, power_of_two
 from tilewright.targets.cpu.sorting_network import BLOCK_VECTORS, Network
-from tilewright.targets.cpu.vector_math_common import Builder, Value, intrinsic, splat
+from tilewright.targets.llvm.conversions import register_form
+from tilewright.targets.llvm.values import Builder, Value, intrinsic, splat
 
 # Elements that are compared before any is looked at: a bit each of an i64.
 GROUP = 64

@@ -7,7 +7,7 @@ from functools import cache
 from tilewright.errors import TargetError
 from tilewright.machines import machine as machines
 from tilewright.machines.machine import Machine
-from tilewright.runtime import cpu_features
+from tilewright.runtime.cpu import features as cpu_features
 
 
 @cache

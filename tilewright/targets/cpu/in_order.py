@@ -17,7 +17,7 @@ from xdsl.ir import Operation, SSAValue
 from tilewright.dialects import scheduled, tile
 from tilewright.targets.cpu.context import round_up
 from tilewright.targets.cpu.loops import I1, I8, I32, I64, POINTER, i64, offset_pointer
-from tilewright.targets.cpu.vector_math_common import Builder, Value
+from tilewright.targets.llvm.values import Builder, Value
 
 # The flags begin on a line of their own.
 _FLAGS_AT = 64

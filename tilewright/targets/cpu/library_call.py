@@ -16,7 +16,7 @@ from typing import Any
 from llvmlite import ir
 
 from tilewright import routines
-from tilewright.cost.kernel import Work
+from tilewright.cost.vectors.kernel import Work
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.dtypes import f64
@@ -27,7 +27,7 @@ from tilewright.targets.cpu.library_lines import LINES
 from tilewright.targets.cpu.library_matrices import MATRICES
 from tilewright.targets.cpu.loops import I8, I64, POINTER, i64, loop, offset_pointer, static
 from tilewright.targets.cpu.regions import DRIVER, KERNEL, REGION, chunk_count, first_point, launch
-from tilewright.targets.cpu.vector_math_common import Builder, Value, builder_of
+from tilewright.targets.llvm.values import Builder, Value, builder_of
 
 # Matrices and lines of less work are shared among the program's threads.
 SHARED_FLOPS = 2e6

@@ -24,7 +24,7 @@ from tilewright.targets.cpu.loops import (
     multiply,
     offset_pointer,
 )
-from tilewright.targets.cpu.vector_math_common import DOUBLE, FLOAT, Builder, Value
+from tilewright.targets.llvm.values import DOUBLE, FLOAT, Builder, Value
 
 VOID = ir.VoidType()
 

@@ -14,7 +14,7 @@ from llvmlite import ir
 
 from tilewright.targets.cpu.library_code import VOID, LibraryCode
 from tilewright.targets.cpu.loops import I8, I64, POINTER, entry_alloca, i64, offset_pointer
-from tilewright.targets.cpu.vector_math_common import Value
+from tilewright.targets.llvm.values import Value
 
 _LOOP = ir.FunctionType(VOID, [POINTER, POINTER, POINTER, POINTER])
 

@@ -13,7 +13,7 @@ from llvmlite import ir
 
 from tilewright.targets.cpu.library_code import LibraryCode
 from tilewright.targets.cpu.loops import I32, I64, add, i64, loop, multiply, offset_pointer
-from tilewright.targets.cpu.vector_math_common import Value
+from tilewright.targets.llvm.values import Value
 
 # LAPACK's block size, by which its workspaces grow beyond the least: `ilaenv` gives 32 or 64.
 BLOCK = 64

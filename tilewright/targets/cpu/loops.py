@@ -8,7 +8,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from tilewright.targets.cpu.vector_math_common import Builder, Value, undefined
+from tilewright.targets.llvm.values import Builder, Value, undefined
 
 I1, I8, I32, I64 = ir.IntType(1), ir.IntType(8), ir.IntType(32), ir.IntType(64)
 POINTER = ir.PointerType()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from llvmlite import ir
 
 from tilewright.targets.cpu.loops import POINTER, entry_alloca
-from tilewright.targets.cpu.vector_math_common import Builder, Value, element_of, lanes_of
+from tilewright.targets.llvm.values import Builder, Value, element_of, lanes_of
 
 
 def _suffix(shape: ir.Type) -> str:

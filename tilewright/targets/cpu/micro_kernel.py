@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from tilewright.dtypes import DType
-from tilewright.targets.cpu.conversions import register_form
 from tilewright.targets.cpu.loops import I1, I64, add, broadcast, i64, multiply, offset_pointer, prefetch, static
 from tilewright.targets.cpu.masked_memory import masked_load, masked_store
-from tilewright.targets.cpu.vector_math_common import Builder, Value, intrinsic, splat
+from tilewright.targets.llvm.conversions import register_form
+from tilewright.targets.llvm.values import Builder, Value, intrinsic, splat
 
 DEPTH_UNROLL = 4
 

@@ -16,8 +16,6 @@ from tilewright.dialects.base import array_type, decode
 from tilewright.dtypes import DType
 from tilewright.passes.affine_access import Access, Form, Indices, access_of, address_terms, linear_form
 from tilewright.targets.cpu.context import FunctionContext
-from tilewright.targets.cpu.conversions import emit_cast, load_form, narrow, widen
-from tilewright.targets.cpu.functions import emit_function
 from tilewright.targets.cpu.loops import (
     I1,
     I8,
@@ -39,7 +37,9 @@ from tilewright.targets.cpu.masked_memory import gather, masked_load, masked_sto
 from tilewright.targets.cpu.nest_plan import NestPlan, access, is_place, lanes_vary
 from tilewright.targets.cpu.past_caches import outgrows_cache, store_past_caches
 from tilewright.targets.cpu.transposed_loads import load_transposed
-from tilewright.targets.cpu.vector_math_common import Builder, Value, splat
+from tilewright.targets.llvm.conversions import emit_cast, load_form, narrow, widen
+from tilewright.targets.llvm.functions import emit_function
+from tilewright.targets.llvm.values import Builder, Value, splat
 
 # Bound on positions that are compared as 32-bit integers, far from overflowing together with a limit.
 SMALL = 2**30

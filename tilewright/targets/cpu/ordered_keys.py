@@ -10,9 +10,9 @@ from __future__ import annotations
 from llvmlite import ir
 
 from tilewright.dtypes import DType
-from tilewright.targets.cpu.conversions import register_form
 from tilewright.targets.cpu.loops import I64
-from tilewright.targets.cpu.vector_math_common import Builder, Value, splat, with_element
+from tilewright.targets.llvm.conversions import register_form
+from tilewright.targets.llvm.values import Builder, Value, splat, with_element
 
 LAST = 2**63 - 1
 """A record, or a rank of 64 bits, behind which there is none."""

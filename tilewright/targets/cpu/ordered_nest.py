@@ -11,12 +11,12 @@ from tilewright.dialects import scheduled, tile
 from tilewright.dialects.base import array_type
 from tilewright.dtypes import DType
 from tilewright.passes.affine_access import Access, access_of, clip_of
-from tilewright.passes.ordered_accesses import ORDERED, axis_of, indices_of
+from tilewright.passes.vectors.ordered_accesses import ORDERED, axis_of, indices_of
 from tilewright.targets.cpu.context import FunctionContext
 from tilewright.targets.cpu.elements import Elements, plain
 from tilewright.targets.cpu.loops import i64, loop
 from tilewright.targets.cpu.past_caches import outgrows_cache
-from tilewright.targets.cpu.vector_math_common import Builder, Value
+from tilewright.targets.llvm.values import Builder, Value
 
 Index = dict[int, Value]
 

@@ -18,7 +18,7 @@ from tilewright.passes.affine_access import Access, address_terms
 from tilewright.targets.cpu.context import FunctionContext
 from tilewright.targets.cpu.loops import I32, I64, i64
 from tilewright.targets.cpu.nest_plan import NestPlan, access, root_indices
-from tilewright.targets.cpu.vector_math_common import Builder, Value
+from tilewright.targets.llvm.values import Builder, Value
 
 
 def stores_past_caches(plan: NestPlan, machine: Machine) -> frozenset[tile.StoreOp]:

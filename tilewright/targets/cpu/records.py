@@ -12,7 +12,7 @@ from tilewright.targets.cpu.context import FunctionContext
 from tilewright.targets.cpu.loops import I1, I64, add, i64, loop, maximum, offset_pointer, vector
 from tilewright.targets.cpu.ordered_keys import LAST, rank_bits, record, record_index
 from tilewright.targets.cpu.sorting_network import MemorySort, Record
-from tilewright.targets.cpu.vector_math_common import Builder, Value, intrinsic, splat, with_element
+from tilewright.targets.llvm.values import Builder, Value, intrinsic, splat, with_element
 
 # Indices below this fit into one integer with a rank of 32 bits.
 SHORT_INDICES = 2**32 - 1

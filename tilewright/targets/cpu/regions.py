@@ -5,7 +5,7 @@ from __future__ import annotations
 from llvmlite import ir
 
 from tilewright.targets.cpu.loops import I32, I64, POINTER, i64
-from tilewright.targets.cpu.vector_math_common import Builder, Value
+from tilewright.targets.llvm.values import Builder, Value
 
 # Less work than this is not worth a second thread, and less than that is not worth waking one.
 PARALLEL_SECONDS = 3.5e-6

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from llvmlite import ir
 
 from tilewright.targets.cpu.loops import I32
-from tilewright.targets.cpu.vector_math_common import Builder, Value, intrinsic, lanes_of, undefined
+from tilewright.targets.llvm.values import Builder, Value, intrinsic, lanes_of, undefined
 
 
 def shuffled(builder: Builder, first: Value, second: Value | None, lanes: Sequence[int]) -> Value:

@@ -16,7 +16,7 @@ from llvmlite import ir
 from tilewright.machines.machine import Machine
 from tilewright.targets.cpu.loops import I1, I64, POINTER, i64, loop, offset_pointer
 from tilewright.targets.cpu.shuffles import exchanged, shuffled
-from tilewright.targets.cpu.vector_math_common import Builder, Value, builder_of, intrinsic
+from tilewright.targets.llvm.values import Builder, Value, builder_of, intrinsic
 
 # Vectors of a plane that are in registers at a time.
 BLOCK_VECTORS = 8

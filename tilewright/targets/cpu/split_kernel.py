@@ -16,7 +16,7 @@ from tilewright.machines.machine import MatrixAtom
 from tilewright.targets.cpu.loops import add, i64, loop, multiply, offset_pointer, prefetch
 from tilewright.targets.cpu.micro_kernel import Ahead
 from tilewright.targets.cpu.tile_kernel import WORD_BYTES, TileRegisters
-from tilewright.targets.cpu.vector_math_common import Builder, Value, intrinsic, splat
+from tilewright.targets.llvm.values import Builder, Value, intrinsic, splat
 
 
 def snake(parts: int) -> Iterator[tuple[int, int]]:

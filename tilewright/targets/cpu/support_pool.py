@@ -11,7 +11,7 @@ A worker spins on its own word for a while, then sets its `sleeping` flag, looks
 caller publishes the words, then looks at the flags. Both sides are sequentially consistent, so one of them sees the
 other.
 
-All state is in memory that a fork wipes in the child (see `runtime/pool.py`): the child has a pool without workers.
+All state is in memory that a fork wipes in the child (see `runtime/cpu/pool.py`): the child has a pool without workers.
 """
 
 from __future__ import annotations

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from tilewright import events
-from tilewright.cost.kernel import Work
+from tilewright.cost.vectors.kernel import Work
 from tilewright.dialects.base import array_type
 from tilewright.errors import UnsupportedOnTargetError
 from tilewright.options import current
 from tilewright.passes.base import Unit
-from tilewright.passes.scheduled_plan_memory import MemoryPlan, plan_memory
+from tilewright.passes.program_memory import MemoryPlan, plan_memory
 from tilewright.runtime.files import dump
 from tilewright.runtime.manifest import Alias, Manifest, place_constants
 from tilewright.runtime.program import Program

@@ -13,7 +13,7 @@ from llvmlite import ir
 from tilewright.machines.machine import MatrixAtom
 from tilewright.targets.cpu.loops import I8, I64, POINTER, i64, loop, multiply, offset_pointer
 from tilewright.targets.cpu.micro_kernel import Walk
-from tilewright.targets.cpu.vector_math_common import Builder, Value
+from tilewright.targets.llvm.values import Builder, Value
 
 TILES = 8
 WORD_BYTES = 4

@@ -8,7 +8,7 @@ from llvmlite import ir
 
 from tilewright.targets.cpu.loops import i64, offset_pointer
 from tilewright.targets.cpu.shuffles import shuffled
-from tilewright.targets.cpu.vector_math_common import Builder, Value, element_of, lanes_of
+from tilewright.targets.llvm.values import Builder, Value, element_of, lanes_of
 
 # Interleaving lanes is cheap within so many bytes, on x86 and on Arm.
 PIECE_BYTES = 16

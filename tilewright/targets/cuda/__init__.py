@@ -10,7 +10,7 @@ from tilewright.targets.base import Target
 if TYPE_CHECKING:
     from tilewright.machines.machine import Machine
     from tilewright.passes.base import Unit
-    from tilewright.runtime.cuda_driver import Device
+    from tilewright.runtime.cuda.driver import Device
     from tilewright.targets.base import Executable
 
 
@@ -44,7 +44,7 @@ def machine_named(name: str) -> Machine:
 
 
 def _chip_here() -> str:
-    from tilewright.runtime import cuda_driver
+    from tilewright.runtime.cuda import driver as cuda_driver
 
     found = cuda_driver.found()
     chip = chip_of(found.devices[0]) if found.devices else None

@@ -16,18 +16,17 @@ from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.ir.affine import AffineMap
 
-from tilewright.dialects import asynchronous, scheduled, tensor_memory, tile, tile_order
+from tilewright.dialects import scheduled, tile
 from tilewright.dialects.base import array_type, decode
+from tilewright.dialects.scheduled import asynchronous, tensor_memory, tile_order
 from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug, UnsupportedOnTargetError
 from tilewright.layout import Layout
 from tilewright.machines.machine import Machine
-from tilewright.passes.nest_segments import round_up
-from tilewright.passes.tile_lower_to_warps import layout_of, parsed
-from tilewright.runtime.cuda_steps import TensorMap
+from tilewright.passes.vectors.nest_segments import round_up
+from tilewright.passes.warps.tile_lower_to_warps import layout_of, parsed
+from tilewright.runtime.cuda.steps import TensorMap
 from tilewright.runtime.zones import Zones
-from tilewright.targets.cpu.conversions import load_form, narrow, widen
-from tilewright.targets.cpu.vector_math_common import declare_features
 from tilewright.targets.cuda.emit_copies import emit_commit, emit_copy, emit_wait
 from tilewright.targets.cuda.emit_memory import (
     ANY,
@@ -62,6 +61,8 @@ from tilewright.targets.cuda.functions import ChipBuilder
 from tilewright.targets.cuda.hopper import TensorMapParameter, assembly, fence_shared_writes
 from tilewright.targets.cuda.matrices import Matrices, is_stored_by_matrices, words_of
 from tilewright.targets.cuda.vectors import WIDEST_BYTES, vector_of
+from tilewright.targets.llvm.conversions import load_form, narrow, widen
+from tilewright.targets.llvm.values import declare_features
 
 TRIPLE = "nvptx64-nvidia-cuda"
 # Offsets are counted in 32 bits.

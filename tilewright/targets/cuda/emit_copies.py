@@ -18,7 +18,7 @@ from tilewright.errors import CompilerBug
 from tilewright.layout.axes import Kind, kind_of
 from tilewright.layout.refinement import Copy, IndexDigit
 from tilewright.passes.affine_access import Index, linear_form
-from tilewright.passes.tile_lower_to_warps import parsed
+from tilewright.passes.warps.tile_lower_to_warps import parsed
 from tilewright.targets.cuda.emit_memory import (
     GLOBAL_SPACE,
     SHARED_SPACE,

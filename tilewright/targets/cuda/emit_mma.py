@@ -10,13 +10,13 @@ from llvmlite import ir
 from tilewright import dtypes
 from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug
-from tilewright.passes.layout_spaces import MMA, SCALAR
-from tilewright.targets.cpu.conversions import load_form, widen
-from tilewright.targets.cpu.vector_math_common import intrinsic
+from tilewright.passes.layouts.layout_spaces import MMA, SCALAR
 from tilewright.targets.cuda.emit_memory import Memory
 from tilewright.targets.cuda.fragments import I32, Builder, Coordinates, Fragment, Threads, Value, i32, registers_of
 from tilewright.targets.cuda.functions import emit_cast, rounded_to_tf32
 from tilewright.targets.cuda.matrices import Matrices
+from tilewright.targets.llvm.conversions import load_form, widen
+from tilewright.targets.llvm.values import intrinsic
 
 # A tile in registers, a buffer, or one that is read by matrices.
 Operand = Fragment | Memory | Matrices

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from llvmlite import ir
 from xdsl.ir import SSAValue
 
-from tilewright.dialects import tile_order
+from tilewright.dialects.scheduled import tile_order
 from tilewright.targets.cuda.emit_memory import evaluated
 from tilewright.targets.cuda.fragments import I32, Builder, Value, i32
 

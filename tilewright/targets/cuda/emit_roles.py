@@ -15,13 +15,14 @@ from llvmlite import ir
 from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineMap
 
-from tilewright.cost.warp_products import WARPGROUP
-from tilewright.dialects import asynchronous, scheduled, tensor_memory, tile, tile_order
+from tilewright.cost.warps.products import WARPGROUP
+from tilewright.dialects import scheduled, tile
 from tilewright.dialects.base import decode
+from tilewright.dialects.scheduled import asynchronous, tensor_memory, tile_order
 from tilewright.errors import CompilerBug
-from tilewright.passes.tensor_windows import Boxes, boxes_of
-from tilewright.passes.tile_lower_to_warps import parsed
-from tilewright.runtime.cuda_steps import TensorMap
+from tilewright.passes.warps.tensor_windows import Boxes, boxes_of
+from tilewright.passes.warps.tile_lower_to_warps import parsed
+from tilewright.runtime.cuda.steps import TensorMap
 from tilewright.targets.cuda import blackwell, hopper
 from tilewright.targets.cuda.emit_copies import emit_barrier
 from tilewright.targets.cuda.emit_memory import Memory, evaluated

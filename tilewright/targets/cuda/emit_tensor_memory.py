@@ -12,17 +12,18 @@ from dataclasses import dataclass, field
 from llvmlite import ir
 from xdsl.ir import Operation, SSAValue
 
-from tilewright.cost.warp_products import WARPGROUP
-from tilewright.dialects import scheduled, tensor_memory, tile
+from tilewright.cost.warps.products import WARPGROUP
+from tilewright.dialects import scheduled, tile
 from tilewright.dialects.base import array_type, decode, layout_text
+from tilewright.dialects.scheduled import tensor_memory
 from tilewright.errors import CompilerBug
 from tilewright.layout import Layout
 from tilewright.layout.operations import rename_axis
 from tilewright.layout.relayout import Reason
 from tilewright.layout.views import permute
-from tilewright.passes.layout_spaces import SHARED
-from tilewright.passes.tile_lower_to_warps import layout_of
-from tilewright.semantics.block_memory import coordinates_on
+from tilewright.passes.layouts.layout_spaces import SHARED
+from tilewright.passes.warps.tile_lower_to_warps import layout_of
+from tilewright.semantics.warps.block_memory import coordinates_on
 from tilewright.targets.cuda import blackwell, hopper
 from tilewright.targets.cuda.emit_memory import Memory, evaluated
 from tilewright.targets.cuda.fragments import I32, Builder, Fragment, Threads, Value, i32

@@ -22,10 +22,7 @@ from tilewright.errors import CompilerBug
 from tilewright.layout import Layout
 from tilewright.layout.axes import Kind, kind_of
 from tilewright.layout.refinement import IndexDigit, Slot
-from tilewright.passes.tile_lower_to_warps import layout_of
-from tilewright.targets.cpu.conversions import load_form, narrow, register_form, widen
-from tilewright.targets.cpu.vector_math import SUPPORTED as MATHEMATICS
-from tilewright.targets.cpu.vector_math_common import with_element
+from tilewright.passes.warps.tile_lower_to_warps import layout_of
 from tilewright.targets.cuda import emit_relayout
 from tilewright.targets.cuda.eight_bits import converts
 from tilewright.targets.cuda.emit_memory import (
@@ -53,6 +50,9 @@ from tilewright.targets.cuda.fragments import (
 )
 from tilewright.targets.cuda.functions import emit_cast, emit_function
 from tilewright.targets.cuda.lane_groups import Grouped, grouped, groups_of
+from tilewright.targets.llvm.conversions import load_form, narrow, register_form, widen
+from tilewright.targets.llvm.values import with_element
+from tilewright.targets.llvm.vector_math import SUPPORTED as MATHEMATICS
 
 I64 = ir.IntType(64)
 # Functions of many instructions beside those of mathematics, and those that branch where an argument is huge.

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 from llvmlite import ir
 
-from tilewright.cost.warp_products import WARPGROUP
+from tilewright.cost.warps.products import WARPGROUP
 from tilewright.errors import CompilerBug
 from tilewright.layout import Layout
 from tilewright.layout.operations import rename_axis
 from tilewright.layout.relayout import Reason
 from tilewright.layout.views import permute
-from tilewright.passes.layout_spaces import SHARED
+from tilewright.passes.layouts.layout_spaces import SHARED
 from tilewright.targets.cuda import hopper
 from tilewright.targets.cuda.emit_memory import Memory
 from tilewright.targets.cuda.emit_mma import words_of

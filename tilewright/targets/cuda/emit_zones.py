@@ -15,7 +15,7 @@ from llvmlite import ir
 
 from tilewright.dialects import scheduled, tile
 from tilewright.dialects.base import decode
-from tilewright.passes.scheduled_record_zones import COMPUTES
+from tilewright.passes.warps.scheduled_record_zones import COMPUTES
 from tilewright.runtime.zones import (
     EDGE_WORDS,
     HEADER_WORDS,

@@ -22,9 +22,9 @@ from tilewright.layout.axes import Kind, kind_of
 from tilewright.layout.dims import static
 from tilewright.layout.iters import fuse_digits, weighted
 from tilewright.layout.refinement import Content, Copy, IndexDigit, Slot, Table
-from tilewright.targets.cpu.conversions import load_form, narrow, register_form, widen
-from tilewright.targets.cpu.vector_math_common import with_element
 from tilewright.targets.cuda.eight_bits import converts, number_of, rounded_code
+from tilewright.targets.llvm.conversions import load_form, narrow, register_form, widen
+from tilewright.targets.llvm.values import with_element
 
 Value = Any  # llvmlite carries no annotations
 Builder = Any

@@ -9,12 +9,12 @@ from llvmlite import ir
 
 from tilewright import dtypes
 from tilewright.dtypes import DType
-from tilewright.targets.cpu.conversions import emit_cast as cast_shared
-from tilewright.targets.cpu.functions import emit_function as emit_shared
-from tilewright.targets.cpu.vector_math_common import FLOAT, Builder, Lanes, Value, element_of
 from tilewright.targets.cuda import chip_math
 from tilewright.targets.cuda.lane_groups import in_each_lane
 from tilewright.targets.cuda.remainders import fmod
+from tilewright.targets.llvm.conversions import emit_cast as cast_shared
+from tilewright.targets.llvm.functions import emit_function as emit_shared
+from tilewright.targets.llvm.values import FLOAT, Builder, Lanes, Value, element_of
 
 _OWN: dict[str, Callable[..., Lanes]] = {
     "divide": chip_math.divide,

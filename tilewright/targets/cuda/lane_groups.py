@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from tilewright.cached import cached_property
-from tilewright.targets.cpu.vector_math_common import Builder, Value, element_of, lanes_of, splat, undefined
+from tilewright.targets.llvm.values import Builder, Value, element_of, lanes_of, splat, undefined
 
 # Elements of a vector: more of them are no fewer lines, and more are alive at a time.
 WIDTH = 8

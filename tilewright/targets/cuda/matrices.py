@@ -23,8 +23,7 @@ from tilewright.errors import CompilerBug
 from tilewright.layout import Layout
 from tilewright.layout.axes import Kind
 from tilewright.layout.refinement import IndexDigit, Slot, Table
-from tilewright.semantics.block_memory import places_in
-from tilewright.targets.cpu.vector_math_common import undefined
+from tilewright.semantics.warps.block_memory import places_in
 from tilewright.targets.cuda.emit_memory import Memory
 from tilewright.targets.cuda.fragments import (
     I32,
@@ -40,6 +39,7 @@ from tilewright.targets.cuda.fragments import (
 )
 from tilewright.targets.cuda.functions import rounded_to_tf32
 from tilewright.targets.cuda.places import Places
+from tilewright.targets.llvm.values import undefined
 
 T = TypeVar("T")
 _LINES = 8

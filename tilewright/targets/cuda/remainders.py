@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from tilewright.targets.cpu.vector_math_common import FLOAT, Builder, Value, element_of, lanes_of, undefined
+from tilewright.targets.llvm.values import FLOAT, Builder, Value, element_of, lanes_of, undefined
 
 _I32 = ir.IntType(32)
 # Bits of a word, of the stored mantissa.

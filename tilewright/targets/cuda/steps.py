@@ -13,11 +13,11 @@ from xdsl.ir import Block, Operation, SSAValue
 from tilewright.dialects import array, tile
 from tilewright.dialects.base import array_type
 from tilewright.errors import UnsupportedOnTargetError
+from tilewright.passes.array.lifetimes import storage
 from tilewright.passes.base import Unit
-from tilewright.passes.layout_rules import location_of
-from tilewright.passes.lifetimes import storage
-from tilewright.passes.scheduled_plan_memory import ARENA, CONSTANT, INPUT, OUTPUT, MemoryPlan, Place
-from tilewright.runtime.cuda_steps import MOST_BLOCKS, Copy, DeviceCode, If, Kernel, Launch, Slot, Step, While
+from tilewright.passes.layouts.layout_rules import location_of
+from tilewright.passes.program_memory import ARENA, CONSTANT, INPUT, OUTPUT, MemoryPlan, Place
+from tilewright.runtime.cuda.steps import MOST_BLOCKS, Copy, DeviceCode, If, Kernel, Launch, Slot, Step, While
 from tilewright.targets.cuda.emit import KernelCode
 
 

@@ -11,13 +11,13 @@ import numpy as np
 
 from tilewright import events
 from tilewright.cached import cached_property
-from tilewright.cost.occupancy import occupancy
+from tilewright.cost.warps.occupancy import occupancy
 from tilewright.dialects.base import array_type
 from tilewright.errors import UnsupportedOnTargetError
 from tilewright.options import current
 from tilewright.passes.base import Unit
-from tilewright.passes.scheduled_plan_memory import plan_memory
-from tilewright.runtime.cuda_program import DeviceProgram
+from tilewright.passes.program_memory import plan_memory
+from tilewright.runtime.cuda.program import DeviceProgram
 from tilewright.runtime.files import dump
 from tilewright.runtime.garbage import no_collections
 from tilewright.runtime.manifest import Alias, Manifest, place_constants

@@ -24,7 +24,7 @@ from tilewright.layout.catalogue.placements import Storage, placement_of
 from tilewright.machines.machine import Machine
 from tilewright.passes.base import Unit
 from tilewright.primitives import ArrayType
-from tilewright.semantics import tile_formats
+from tilewright.semantics.cores import tile_formats
 from tilewright.targets.base import Tensor
 from tilewright.targets.grid.emit import emit_program
 from tilewright.targets.grid.host_steps import HostSteps, grid_of

@@ -21,7 +21,7 @@ from tilewright.dialects import cores, tile
 from tilewright.dialects.base import decode, dtype_of
 from tilewright.errors import UnsupportedOnTargetError
 from tilewright.layout.catalogue.device_tiles import FACE, TILE, TileFormat
-from tilewright.semantics.tile_formats import format_of
+from tilewright.semantics.cores.tile_formats import format_of
 from tilewright.targets.grid.emit_expressions import (
     Value,
     add,

@@ -17,7 +17,7 @@ from tilewright.layout.catalogue.placements import Storage, parse_storage
 from tilewright.machines.core_grid import CoreGrid
 from tilewright.machines.machine import Machine
 from tilewright.passes.base import Unit
-from tilewright.passes.layout_rules import location_of
+from tilewright.passes.layouts.layout_rules import location_of
 from tilewright.primitives import ArrayType
 from tilewright.targets.base import Tensor
 

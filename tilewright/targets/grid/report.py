@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tilewright.cost.core_model import COMPUTE, DRAM, NETWORK, CoreCost, cost_of
+from tilewright.cost.cores.model import COMPUTE, DRAM, NETWORK, CoreCost, cost_of
 from tilewright.dialects import cores, tile
 from tilewright.machines.core_grid import CoreGrid
 from tilewright.semantics.cores import ProgramRun

@@ -1,0 +1,102 @@
+"""Tile sizes from a machine's caches and registers."""
+
+from __future__ import annotations
+
+import math
+
+from tilewright.cost.vectors.products import MatmulTile, dividing_split
+from tilewright.cost.vectors.register_blocks import even_split
+from tilewright.dtypes import DType
+from tilewright.machines.machine import Machine, MatrixAtom
+
+# For matrix instructions: of a row of the left operand (deep blocks read and write the accumulator less often; their
+# panels of the right operand come from the second-level cache), of a row of the right one, and of a column of the left.
+DEPTH_BYTES = 4096
+COLUMN_BYTES = 512
+ROW_BYTES = 2048
+# Tiles a thread: enough that one thread more or less busy with something else does not show.
+TILES_A_THREAD = 2
+# Rows of a right operand that are read side by side, rows of a product that is bound by reading them, and how long
+# those are.
+STREAMED_DEPTH = 16
+STREAMED_ROWS = 4
+STREAMED_ROW_BYTES = 2048
+
+
+def is_streamed(rows: int, columns: int, dtype: DType) -> bool:
+    """Whether reading a right operand where it lies, once, is what a product's time goes into, and its rows are so long
+    that its panels would be read in short pieces far apart."""
+    return rows <= STREAMED_ROWS and columns * dtype.compute.itemsize >= STREAMED_ROW_BYTES
+
+
+def streaming_tile(rows: int, columns: int, depth: int, dtype: DType, machine: Machine, threads: int) -> MatmulTile:
+    """Blocks for a product of few rows whose right operand is read once, from memory, where it lies: as many columns as
+    keep the accumulator in the first-level cache, so that memory is read in long runs."""
+    item = dtype.compute.itemsize
+    most = machine.memory("l1").bytes // 3 // (item * rows)
+    lanes = 4 * machine.lanes(dtype)
+    return MatmulTile(
+        rows, even_split(columns, max(lanes, min(most, columns // threads)), lanes), min(depth, STREAMED_DEPTH)
+    )
+
+
+def matrix_tile(rows: int, columns: int, depth: int, atom: MatrixAtom, machine: Machine, threads: int) -> MatmulTile:
+    """Blocks for a product by a matrix instruction, of blocks of 2 x 2 of its accumulators."""
+    height, width = 2 * atom.rows, 2 * atom.columns
+    item = 4 // atom.group
+    block_columns = even_split(columns, max(width, COLUMN_BYTES // 4), width)
+    block_rows = even_split(rows, max(height, ROW_BYTES // 4), height)
+
+    def tiles() -> int:
+        return -(-rows // block_rows) * -(-columns // block_columns)
+
+    while tiles() < TILES_A_THREAD * threads and block_columns > width:
+        block_columns = even_split(columns, block_columns // 2, width)
+    while tiles() < TILES_A_THREAD * threads and block_rows > 4 * height:
+        block_rows = even_split(rows, block_rows // 2, height)
+    steps = dividing_split(depth // atom.depth, DEPTH_BYTES // item // atom.depth)
+    return MatmulTile(block_rows, block_columns, steps * atom.depth)
+
+
+# Rows of which each reads a right operand that lies with its depth inside, as it lies.
+ROWS_ALONG_DEPTH = 4
+
+
+# Of arrays that come from memory: two lines of each row that is written, so that as many rows are read side by side as
+# a prefetcher follows streams, and how long those are.
+TURNED_BYTES = 128
+TURNED_RUN = 1024
+# Of arrays in the second-level cache: as much along one dimension as along the other.
+TURNED_SIDE = 64
+
+
+def turned_tile(shape: tuple[int, ...], turned: int, elements: int, dtype: DType, machine: Machine) -> tuple[int, ...]:
+    """Tile extents for a loop that reads along dimension `turned` and writes along the last one; other dimensions fill
+    up to `elements`."""
+    extents = [1] * len(shape)
+    item, last = dtype.itemsize, len(shape) - 1
+    from_memory = item * math.prod(shape) > machine.memory("l2").bytes
+    run, piece = (TURNED_RUN, TURNED_BYTES // item) if from_memory else (TURNED_SIDE, TURNED_SIDE)
+    extents[turned] = even_split(shape[turned], run)
+    extents[last] = min(shape[last], even_split(shape[last], piece, machine.lanes(dtype)))
+    room = elements // (extents[turned] * extents[last])
+    for dim in reversed([d for d in range(last) if d != turned]):
+        extents[dim] = even_split(shape[dim], max(1, room))
+        room //= extents[dim]
+    return tuple(extents)
+
+
+def loop_tile(shape: tuple[int, ...], elements: int, square: bool = False) -> tuple[int, ...]:
+    """Tile extents for an elementwise loop: whole trailing dimensions up to `elements` in all; `square` bounds the last
+    two dimensions evenly, for loops that read one and write the other contiguously."""
+    if square and len(shape) >= 2:
+        side = 64
+        last, previous = even_split(shape[-1], side), even_split(shape[-2], side)
+        return (*[1] * (len(shape) - 2), previous, last)
+    extents: list[int] = []
+    room = elements
+    for n in reversed(shape):
+        extent = even_split(n, max(1, room)) if n else 1
+        extents.append(extent)
+        room //= max(1, extent)
+    return tuple(reversed(extents))

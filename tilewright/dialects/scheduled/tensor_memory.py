@@ -1,0 +1,260 @@
+"""Operations of the `scheduled` dialect on tensor memory: the memory of a block that products add up in by themselves.
+
+    tensor_alloc   columns of it, for a tile that lies there, or for several
+    tensor_stage   one tile of several
+    tensor_part    some of the columns, as a tile of their own
+    tensor_free    gives them back
+    tensor_mma     a product that one thread begins, added to a tile there
+    mma_commit     one arrival at a barrier in memory when the products that a thread began have been done
+    tensor_load    a tile from there to registers
+    tensor_put     a tile of registers to there
+    tensor_fence   operations on tensor memory, in the order of what threads tell each other
+
+PTX ISA 9.7.16, "TensorCore 5th Generation Family Instructions".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+from xdsl.dialects.builtin import AffineMapAttr, BoolAttr, IndexType, IntegerAttr, StringAttr
+from xdsl.ir import SSAValue
+from xdsl.irdl import irdl_op_definition, operand_def, opt_prop_def, prop_def, result_def, traits_def, var_operand_def
+from xdsl.traits import Pure
+from xdsl.utils.exceptions import VerifyException
+
+from tilewright.dialects import tile
+from tilewright.dialects.base import PlainOp, array_type
+from tilewright.dialects.scheduled.asynchronous import verify_mbarrier, verify_number
+from tilewright.layout import Layout
+from tilewright.layout.dims import static
+
+# The space of tiles there, and the axes of their layouts: lanes, and columns of 32 bits.
+TENSOR, ROW, COLUMN = "tensor", "tmem.row", "tmem.col"
+LANES, COLUMNS, LEAST_COLUMNS = 128, 512, 32
+BEFORE, AFTER = "before", "after"
+_WORD_BYTES = 4
+
+
+@lru_cache(maxsize=1024)
+def _parsed(layout: str) -> Layout:
+    return Layout.parse(layout)
+
+
+@irdl_op_definition
+class TensorAllocOp(PlainOp):
+    """`columns` columns of tensor memory, a power of two from 32 to 512, that hold a tile with undefined contents, or,
+    with `stages`, as many of its type next to each other, of which `scheduled.tensor_stage` gives one. The first warp
+    asks for them, and waits while other blocks have them; others use them behind a barrier of all roles. A block asks
+    once. `offset_bytes` is where in the memory of the block it is said which columns they are."""
+
+    name = "scheduled.tensor_alloc"
+    columns = prop_def(IntegerAttr)
+    stages = opt_prop_def(IntegerAttr)
+    offset_bytes = opt_prop_def(IntegerAttr)
+    result = result_def(tile.RefType)
+
+    @property
+    def count(self) -> int:
+        """How many tiles there are."""
+        return 1 if self.stages is None else int(self.stages.value.data)
+
+    @property
+    def tile_columns(self) -> int:
+        """The columns of each."""
+        return int(self.columns.value.data) // self.count
+
+    @property
+    def bytes(self) -> int:
+        """What saying it takes in the memory of the block."""
+        return _WORD_BYTES
+
+    def verify_(self) -> None:
+        type, columns = tile.ref_type(self.result), int(self.columns.value.data)
+        if columns & (columns - 1) or not LEAST_COLUMNS <= columns <= COLUMNS:
+            raise VerifyException(f"scheduled.tensor_alloc: {columns} columns are no power of two from 32 to 512")
+        if type.space.data != TENSOR or type.dtype.itemsize != _WORD_BYTES or not type.layout.data:
+            raise VerifyException("scheduled.tensor_alloc: not of words of 32 bits with a layout in tensor memory")
+        if self.stages is not None and (self.count < 2 or columns % self.count):
+            raise VerifyException(f"scheduled.tensor_alloc: {columns} columns are not those of {self.count} tiles")
+        layout = _parsed(type.layout.data)
+        if set(layout.axes) != {ROW, COLUMN} or static(layout.span(ROW)) > LANES:
+            raise VerifyException(f"scheduled.tensor_alloc: {layout} is no layout of lanes and columns")
+        if static(layout.span(COLUMN)) > self.tile_columns:
+            raise VerifyException(f"scheduled.tensor_alloc: {layout} does not fit {self.tile_columns} columns")
+        users = (use.operation for use in self.result.uses)
+        if self.stages is not None and any(not isinstance(user, TensorStageOp | TensorFreeOp) for user in users):
+            raise VerifyException("scheduled.tensor_alloc: several tiles are used otherwise than by their number")
+
+
+@irdl_op_definition
+class TensorStageOp(PlainOp):
+    """The tile that is number `map(symbols)` of several."""
+
+    name = "scheduled.tensor_stage"
+    tensor = operand_def(tile.RefType)
+    symbols = var_operand_def(IndexType)
+    map = prop_def(AffineMapAttr)
+    result = result_def(tile.RefType)
+    traits = traits_def(Pure())
+
+    def verify_(self) -> None:
+        verify_number(self.name, self.map, len(self.symbols))
+        if not isinstance(self.tensor.owner, TensorAllocOp) or self.tensor.owner.stages is None:
+            raise VerifyException("scheduled.tensor_stage: not of several tiles in tensor memory")
+        if self.result.type != self.tensor.type:
+            raise VerifyException("scheduled.tensor_stage: the type is not that of each tile")
+
+
+@irdl_op_definition
+class TensorPartOp(PlainOp):
+    """The columns from `column` on, of those of one tile, that hold another one. Parts do not overlap."""
+
+    name = "scheduled.tensor_part"
+    tensor = operand_def(tile.RefType)
+    column = prop_def(IntegerAttr)
+    result = result_def(tile.RefType)
+    traits = traits_def(Pure())
+
+    @property
+    def columns(self) -> range:
+        """Those of the whole that it has."""
+        first = int(self.column.value.data)
+        return range(first, first + static(_parsed(tile.ref_type(self.result).layout.data).span(COLUMN)))
+
+    def verify_(self) -> None:
+        whole, type = self.tensor.owner, tile.ref_type(self.result)
+        if not isinstance(whole, TensorAllocOp) or whole.stages is not None:
+            raise VerifyException("scheduled.tensor_part: not of one tile in tensor memory")
+        if type.space.data != TENSOR or type.dtype != tile.ref_type(self.tensor).dtype or not type.layout.data:
+            raise VerifyException("scheduled.tensor_part: not of the type of its whole, with a layout in tensor memory")
+        others = (use.operation for use in self.tensor.uses if use.operation is not self)
+        taken = [op.columns for op in others if isinstance(op, TensorPartOp)]
+        if self.columns.stop > whole.tile_columns or any(_overlap(self.columns, each) for each in taken):
+            raise VerifyException(f"scheduled.tensor_part: columns {self.columns} are not there, or another part's")
+
+
+def _overlap(a: range, b: range) -> bool:
+    return a.start < b.stop and b.start < a.stop
+
+
+@irdl_op_definition
+class TensorFreeOp(PlainOp):
+    """Gives back the columns of a tile, whose products have been done and which no warp uses any longer. A barrier of
+    the block has to lie between, and behind the last use a `tensor_fence` of those that used it."""
+
+    name = "scheduled.tensor_free"
+    tensor = operand_def(tile.RefType)
+
+    def verify_(self) -> None:
+        _verify_tensor(self.name, self.tensor)
+
+
+@irdl_op_definition
+class TensorMmaOp(PlainOp):
+    """`accumulator + left @ right`, or without the accumulator unless `0 < adds(symbols)`, some time before an
+    `mma_commit` behind it arrives: until then the operands in buffers are not written, and what is in tensor memory is
+    undefined. One thread begins it; products that it begins for one accumulator follow each other. Operands of tf32 are
+    multiplied as they are in their buffer. Of several warps the first has it begun."""
+
+    name = "scheduled.tensor_mma"
+    left = operand_def(tile.RefType)
+    right = operand_def(tile.RefType)
+    accumulator = operand_def(tile.RefType)
+    symbols = var_operand_def(IndexType)
+    atom = prop_def(StringAttr)
+    adds = prop_def(AffineMapAttr)
+
+    def verify_(self) -> None:
+        _verify_tensor(self.name, self.accumulator)
+        left, right, total = (
+            array_type(tile.ref_type(each).array) for each in (self.left, self.right, self.accumulator)
+        )
+        if (left.shape[0], right.shape[1]) != total.shape or left.shape[1] != right.shape[0]:
+            raise VerifyException(f"scheduled.tensor_mma: {left} times {right} does not fit {total}")
+        if any(tile.ref_type(each).space.data == TENSOR for each in (self.left, self.right)):
+            raise VerifyException("scheduled.tensor_mma: an operand is not in a buffer of the block")
+        verify_number(self.name, self.adds, len(self.symbols))
+
+
+@irdl_op_definition
+class MmaCommitOp(PlainOp):
+    """One arrival at barrier `number(symbols)` when all products that this thread began before have been done. Who
+    waits for the phase knows that, and nothing else of what the thread did. Of several warps the first has begun them,
+    and commits. Where it is `everywhere`, at the barrier of that number of each block of the cluster."""
+
+    name = "scheduled.mma_commit"
+    mbarrier = operand_def(tile.RefType)
+    symbols = var_operand_def(IndexType)
+    number = prop_def(AffineMapAttr)
+    everywhere = opt_prop_def(BoolAttr)
+
+    def verify_(self) -> None:
+        verify_number(self.name, self.number, len(self.symbols))
+        verify_mbarrier(self.name, self.mbarrier)
+
+
+@irdl_op_definition
+class TensorLoadOp(PlainOp):
+    """A tile of tensor memory in registers, waited for. Of each four warps the first holds lanes 0 to 31, and so on:
+    no warp reaches others, so a lane of the layout is one of tensor memory."""
+
+    name = "scheduled.tensor_load"
+    source = operand_def(tile.RefType)
+    result = result_def()
+
+    def verify_(self) -> None:
+        _verify_tensor(self.name, self.source)
+        if array_type(tile.ref_type(self.source).array) != array_type(self.result):
+            raise VerifyException("scheduled.tensor_load: the result is not of the type of the tile")
+
+
+@irdl_op_definition
+class TensorPutOp(PlainOp):
+    """A tile of registers, in a layout that `tensor_load` may have, to tensor memory, and waited for: products of other
+    threads see it behind a `tensor_fence` and a barrier."""
+
+    name = "scheduled.tensor_put"
+    value = operand_def()
+    destination = operand_def(tile.RefType)
+
+    def verify_(self) -> None:
+        _verify_tensor(self.name, self.destination)
+        if array_type(tile.ref_type(self.destination).array) != array_type(self.value):
+            raise VerifyException("scheduled.tensor_put: the value is not of the type of the tile")
+
+
+@irdl_op_definition
+class TensorFenceOp(PlainOp):
+    """`before`: what this thread did in tensor memory comes before what it tells others from now on. `after`: what it
+    was told comes before what it does in tensor memory from now on."""
+
+    name = "scheduled.tensor_fence"
+    side = prop_def(StringAttr)
+
+    def verify_(self) -> None:
+        if self.side.data not in (BEFORE, AFTER):
+            raise VerifyException(f"scheduled.tensor_fence: neither before nor after, but {self.side.data}")
+
+
+OPERATIONS = (
+    *(TensorAllocOp, TensorStageOp, TensorPartOp, TensorFreeOp, TensorMmaOp, MmaCommitOp),
+    *(TensorLoadOp, TensorPutOp, TensorFenceOp),
+)
+
+
+def loads_of(tensor: SSAValue) -> Iterator[TensorLoadOp]:
+    """The loads of a tile in tensor memory; of several, those of each."""
+    owner = tensor.owner
+    for use in (owner.tensor if isinstance(owner, TensorStageOp) else tensor).uses:
+        if isinstance(use.operation, TensorLoadOp):
+            yield use.operation
+        elif isinstance(use.operation, TensorStageOp):
+            inner = (each.operation for each in use.operation.result.uses)
+            yield from (each for each in inner if isinstance(each, TensorLoadOp))
+
+
+def _verify_tensor(op: str, tensor: SSAValue) -> None:
+    if not isinstance(tensor.owner, TensorAllocOp | TensorStageOp | TensorPartOp):
+        raise VerifyException(f"{op}: not of a scheduled.tensor_alloc")

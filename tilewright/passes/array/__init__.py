@@ -1,0 +1,1 @@
+"""Passes over array programs: rewriting, and fusing operations into the groups that become kernels."""

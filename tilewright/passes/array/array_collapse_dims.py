@@ -1,0 +1,287 @@
+"""Make neighbouring dimensions one wherever a loop group treats them alike, and drop those of size 1.
+
+A kernel then has as few loops, and as long rows, as its operations allow: what is elementwise runs over one dimension,
+and a reduction's dimensions are kept and reduced in turn. The arrays around it are reshaped, which costs nothing.
+Last before tile sizes are chosen, because fusion would take such reshapes for borders.
+
+Before:
+    func.func @main(%x: tensor<8x3x5x4xf32>, %y: tensor<8x3xf32>) -> tensor<8x3xf32> {
+      %z = array.fused(%x, %y) {kind = "loop", why = "add multiply"} do {
+      ^bb0(%a: tensor<8x3x5x4xf32>, %b: tensor<8x3xf32>):
+        %sum = array.reduce(%a) {fn = "add", axes = array<i64: 2, 3>} : tensor<8x3xf32>
+        %c = array.map(%sum, %b) {fn = "multiply"} : tensor<8x3xf32>
+        array.yield(%c)
+      } : tensor<8x3xf32>
+      func.return %z : tensor<8x3xf32>
+    }
+After:
+    func.func @main(%x: tensor<8x3x5x4xf32>, %y: tensor<8x3xf32>) -> tensor<8x3xf32> {
+      %xs = array.reshape(%x) : tensor<24x20xf32>
+      %ys = array.reshape(%y) : tensor<24xf32>
+      %zs = array.fused(%xs, %ys) {kind = "loop", why = "add multiply"} do {
+      ^bb0(%a: tensor<24x20xf32>, %b: tensor<24xf32>):
+        %sum = array.reduce(%a) {fn = "add", axes = array<i64: 1>} : tensor<24xf32>
+        %c = array.map(%sum, %b) {fn = "multiply"} : tensor<24xf32>
+        array.yield(%c)
+      } : tensor<24xf32>
+      %z = array.reshape(%zs) : tensor<8x3xf32>
+      func.return %z : tensor<8x3xf32>
+    }
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, ClassVar
+
+from xdsl.ir import Block, Operation, Region, SSAValue
+
+from tilewright.dialects import array
+from tilewright.dialects.base import array_type, tensor
+from tilewright.passes.array.fusion import ELEMENTWISE, is_splat, is_unit_reshape
+from tilewright.passes.base import Remark, Unit, blocks_of
+from tilewright.passes.kernels.lower_loop_group import group_space
+from tilewright.primitives import ArrayType
+
+
+@dataclass(frozen=True)
+class ArrayCollapseDimsPass:
+    name: ClassVar[str] = "array-collapse-dims"
+
+    def apply(self, unit: Unit) -> None:
+        if unit.machine.grid is not None:
+            return  # arrays in pages of two dims are not the same when dims are merged
+        for block in blocks_of(unit.main):
+            for op in list(block.ops):
+                if isinstance(op, array.FusedOp) and op.kind.data == "loop":
+                    _collapse(unit, op)
+
+
+# Dimensions of a value that belong together, outermost first, without those of size 1.
+_Runs = list[list[int]]
+# A place between two neighbouring dimensions of a value that have more than one element; None: where nothing merges.
+_Border = tuple[SSAValue, int] | None
+
+
+class _Borders:
+    """Which borders are kept, those that must be kept or dropped together being one class."""
+
+    def __init__(self) -> None:
+        self._parents: dict[_Border, _Border] = {}
+
+    def tie(self, first: _Border, second: _Border) -> None:
+        self._parents[self._root(first)] = self._root(second)
+
+    def keep(self, border: _Border) -> None:
+        self.tie(border, None)
+
+    def _root(self, border: _Border) -> _Border:
+        path: list[_Border] = []
+        while (parent := self._parents.get(border, border)) != border:
+            path.append(border)
+            border = parent
+        self._parents.update(dict.fromkeys(path, border))
+        return border
+
+    def relate(self, source: SSAValue, result: SSAValue, place: Mapping[int, int]) -> None:
+        """Two values of which some dimensions are the same: `place` maps the source's to the result's."""
+        back = {position: d for d, position in place.items()}
+        self._tiepairwise(source, result, place)
+        self._tiepairwise(result, source, back)
+
+    def _tiepairwise(self, first: SSAValue, second: SSAValue, place: Mapping[int, int]) -> None:
+        dims = _dims(second)
+        order = {d: n for n, d in enumerate(dims)}
+        for here, after in pairwise(_dims(first)):
+            if here not in place and after not in place:
+                continue
+            if here in place and after in place and order[place[after]] == order[place[here]] + 1:
+                self.tie((first, here), (second, place[here]))
+            else:
+                self.keep((first, here))
+
+    def runs(self, value: SSAValue) -> _Runs:
+        found: _Runs = []
+        kept = self._root(None)
+        previous: int | None = None
+        for d in _dims(value):
+            if previous is None or self._root((value, previous)) == kept:
+                found.append([])
+            found[-1].append(d)
+            previous = d
+        return found
+
+
+def _dims(value: SSAValue) -> list[int]:
+    """The dimensions of more than one element."""
+    return [d for d, n in enumerate(array_type(value).shape) if n != 1]
+
+
+def _collapse(unit: Unit, group: array.FusedOp) -> None:
+    body = group.body.block
+    values: list[SSAValue] = [*body.args, *(r for op in body.ops for r in op.results)]
+    if any(0 in array_type(v).shape for v in values) or not all(map(_has_rule, body.ops)):
+        return
+    borders = _borders(group)
+    if borders is None:
+        return
+    runs = {value: borders.runs(value) for value in values}
+    space, _ = group_space(group)
+    if all(len(runs[v]) == array_type(v).rank for v in values) or max(space, default=1) == 1:
+        return
+    new = _collapsed(group, runs)
+    shape, _ = group_space(new)
+    texts = ("x".join(map(str, each)) for each in (space, shape))
+    unit.remarks.append(Remark(ArrayCollapseDimsPass.name, group.why.data, " as ".join(texts), "dimensions alike"))
+
+
+def _axes(op: array.ReduceOp | array.BroadcastOp) -> tuple[int, ...]:
+    axes: tuple[int, ...] = op.attributes_of()["axes"]
+    return axes
+
+
+def _has_rule(op: Operation) -> bool:
+    """Whether it is known how an operation treats each dimension."""
+    if isinstance(op, array.ReduceOp):
+        shape, axes = array_type(op.operands[0]).shape, _axes(op)
+        return any(shape[d] != 1 for d in axes)
+    if isinstance(op, array.IotaOp):
+        axis: int = op.attributes_of()["axis"]
+        return array_type(op.results[0]).shape[axis] != 1
+    known = isinstance(op, (*ELEMENTWISE, array.BroadcastOp, array.TransposeOp, array.YieldOp))
+    return known or is_splat(op) or is_unit_reshape(op)
+
+
+def _borders(group: array.FusedOp) -> _Borders | None:
+    """The borders that a group's operations keep, and its lowering, which goes by the shape of all; None where a result
+    has another shape than the lowering knows."""
+    borders = _Borders()
+    body = group.body.block
+    for op in body.ops:
+        if isinstance(op, array.ReduceOp) and op.part is not None:
+            _keep_parts(borders, op)
+        if isinstance(op, array.IotaOp):
+            axis: int = op.attributes_of()["axis"]
+            for here, after in pairwise(_dims(op.results[0])):
+                if axis in (here, after):
+                    borders.keep((op.results[0], here))
+            continue
+        for operand in op.operands if isinstance(op, array.ArrayOp) else ():
+            borders.relate(operand, op.results[0], _places(op, operand))
+    space, reduced = group_space(group)
+    full = [v for op in body.ops for v in (*op.operands, *op.results) if array_type(v).shape == space]
+    for value in full[1:]:
+        borders.relate(full[0], value, {d: d for d in _dims(value)})
+    kept = [d for d in _dims(full[0]) if d not in reduced]
+    in_parts = any(isinstance(op, array.ReduceOp) and op.part is not None for op in body.ops)
+    for value in array.yielded(body):
+        if array_type(value).shape == space and not in_parts:
+            continue
+        dims = _dims(value)[1:] if in_parts else _dims(value)
+        if [array_type(value).shape[d] for d in dims] != [space[d] for d in kept]:
+            return None
+        borders.relate(full[0], value, dict(zip(kept, dims, strict=True)))
+    return borders
+
+
+def _keep_parts(borders: _Borders, op: array.ReduceOp) -> None:
+    """Parts of a dimension are parts of what it becomes where it is the outermost dimension of that."""
+    axis: int = op.attributes_of()["part_axis"]
+    before = [d for d in _dims(op.operands[0]) if d < axis]
+    if before:
+        borders.keep((op.operands[0], before[-1]))
+
+
+def _places(op: Operation, operand: SSAValue) -> dict[int, int]:
+    """Where the dimensions of an operand are in the result, those of size 1 aside."""
+    dims, kept = _dims(operand), _dims(op.results[0])
+    if isinstance(op, array.BroadcastOp):
+        return {d: _axes(op)[d] for d in dims}
+    if isinstance(op, array.TransposeOp):
+        permutation: tuple[int, ...] = op.attributes_of()["permutation"]
+        return {d: permutation.index(d) for d in dims}
+    if isinstance(op, array.ReduceOp):
+        dims = [d for d in dims if d not in _axes(op)]
+        kept = kept if op.part is None else kept[1:]
+    return dict(zip(dims, kept, strict=True))
+
+
+def _collapsed(group: array.FusedOp, runs: Mapping[SSAValue, _Runs]) -> array.FusedOp:
+    """Put a group of the collapsed shapes, between reshapes, in the place of a group."""
+    body, parent = group.body.block, group.parent_block()
+    inputs = [_reshape(o, _type(a, runs)) for o, a in zip(group.operands, body.args, strict=True)]
+    block = Block(arg_types=[tensor(_type(a, runs)) for a in body.args])
+    values: dict[SSAValue, SSAValue] = dict(zip(body.args, block.args, strict=True))
+    for op in body.ops:
+        if isinstance(op, array.ArrayOp):
+            values[op.results[0]] = _rewritten(op, values, runs, block)
+    results = [values[v] for v in array.yielded(body)]
+    block.add_op(array.YieldOp.make(results, {}, []))
+    attributes = {"kind": group.kind.data, "why": group.why.data}
+    new = array.FusedOp.make([r.results[0] for r in inputs], attributes, [v.type for v in results], [Region(block)])
+    outputs = [_reshape(r, array_type(old)) for r, old in zip(new.results, group.results, strict=True)]
+    for op in (*inputs, new, *outputs):
+        op.location = group.location
+        if parent is not None:
+            parent.insert_op_before(op, group)
+    for old, output in zip(group.results, outputs, strict=True):
+        old.replace_all_uses_with(output.results[0])
+    group.detach()
+    group.erase()
+    return new
+
+
+def _type(value: SSAValue, runs: Mapping[SSAValue, _Runs]) -> ArrayType:
+    type = array_type(value)
+    return ArrayType(tuple(math.prod(type.shape[d] for d in run) for run in runs[value]), type.dtype)
+
+
+def _reshape(value: SSAValue, type: ArrayType) -> Operation:
+    return array.ReshapeOp.make([value], {}, [tensor(type)])
+
+
+def _rewritten(
+    op: array.ArrayOp, values: Mapping[SSAValue, SSAValue], runs: Mapping[SSAValue, _Runs], block: Block
+) -> SSAValue:
+    """The operation on collapsed values; that on none but dimensions of size 1 is gone."""
+    operands = [values[o] for o in op.operands]
+    type = _type(op.results[0], runs)
+    attributes = _attributes(op, runs)
+    moves = isinstance(op, array.TransposeOp) and list(attributes["permutation"]) != list(range(type.rank))
+    same = not isinstance(op, ELEMENTWISE) and not moves and operands and array_type(operands[0]) == type
+    if same:
+        return operands[0]
+    new = op.__class__.make(operands, attributes, [tensor(type)])
+    new.location = op.location
+    block.add_op(new)
+    return new.results[0]
+
+
+def _attributes(op: array.ArrayOp, runs: Mapping[SSAValue, _Runs]) -> dict[str, Any]:
+    """Attributes in terms of runs."""
+    attributes = dict(op.plain())
+    if isinstance(op, array.IotaOp):
+        return {"axis": _number(runs[op.results[0]], attributes["axis"])}
+    if isinstance(op, array.ReduceOp):
+        reduced, source = attributes["axes"], runs[op.operands[0]]
+        attributes |= {"axes": tuple(n for n, run in enumerate(source) if run[0] in reduced)}
+        if op.part is None:
+            return attributes
+        number = _number(source, attributes["part_axis"])
+        inner = math.prod(array_type(op.operands[0]).shape[d] for d in source[number][1:])
+        return attributes | {"part_axis": number, "part": attributes["part"] * inner}
+    if isinstance(op, array.BroadcastOp | array.TransposeOp):
+        place = _places(op, op.operands[0])
+        numbers = tuple(_number(runs[op.results[0]], place[run[0]]) for run in runs[op.operands[0]])
+        if isinstance(op, array.BroadcastOp):
+            return {"axes": numbers}
+        return {"permutation": tuple(numbers.index(n) for n in range(len(numbers)))}
+    return attributes
+
+
+def _number(runs: _Runs, dim: int) -> int:
+    """Which run a dimension is in."""
+    return next(n for n, run in enumerate(runs) if dim in run)

@@ -1,0 +1,272 @@
+"""Convolve with channels last, where a machine's vectors run along the last dim of an array.
+
+A convolution is a product of windows of the image with the weights, and both have the channels, and with them a row of
+the window, side by side: the windows are a view of the padded image, which the product reads where it lies. Where each
+channel has weights of its own, the channels fill the vectors, and the sum over the window's positions is written out.
+What follows is computed with channels last too, until something needs the order of dims that the program has. Where the
+window is as large as the image, as in gradients of weights, images are last instead, and rows of a product. All of this
+is done where it is predicted to be faster than a product for each row of the result, channels first.
+
+Before:
+    func.func @main(%x: tensor<1x8x12x11xf32>, %w: tensor<16x8x1x2xf32>) -> tensor<1x16x12x10xf32> {
+      %y = array.convolve(%x, %w) {strides = array<i64: 1, 1>, low = array<i64: 0, 0>, high = array<i64: 0, 0>,
+        dilation = array<i64: 1, 1>, groups = 1 : i64} : tensor<1x16x12x10xf32>
+      %z = array.map(%y) {fn = "exp"} : tensor<1x16x12x10xf32>
+      func.return %z : tensor<1x16x12x10xf32>
+    }
+After:
+    func.func @main(%x: tensor<1x8x12x11xf32>, %w: tensor<16x8x1x2xf32>) -> tensor<1x16x12x10xf32> {
+      %0 = array.transpose(%x) {permutation = array<i64: 0, 2, 3, 1>} : tensor<1x12x11x8xf32>
+      %1 = array.transpose(%w) {permutation = array<i64: 2, 3, 1, 0>} : tensor<1x2x8x16xf32>
+      %2 = array.reshape(%1) : tensor<1x16x16xf32>
+      %3 = array.reshape(%0) : tensor<1x1056xf32>
+      %4 = array.unfold(%3) {axis = 1 : index, sizes = array<i64: 12, 10, 1, 16>, steps = array<i64: 88, 8, 88, 1>} :
+        tensor<1x12x10x1x16xf32>
+      %5 = array.contract(%4, %2) {left_batch = array<i64>, right_batch = array<i64>, left_contract = array<i64: 3, 4>,
+        right_contract = array<i64: 0, 1>} : tensor<1x12x10x16xf32>
+      %6 = array.map(%5) {fn = "exp"} : tensor<1x12x10x16xf32>
+      %z = array.transpose(%6) {permutation = array<i64: 0, 3, 1, 2>} : tensor<1x16x12x10xf32>
+      func.return %z : tensor<1x16x12x10xf32>
+    }
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from xdsl.ir import Block, Operation, SSAValue
+
+from tilewright.cost.vectors.convolutions import Convolution
+from tilewright.dialects import array
+from tilewright.dialects.base import array_type
+from tilewright.passes.array.array_simplify import captured, constant_value, drop_unused
+from tilewright.passes.array.fusion import users
+from tilewright.passes.array.permuted_values import PermutedValues
+from tilewright.passes.base import Remark, Unit, blocks_of, microseconds, where
+from tilewright.passes.kernels.contract_facts import accumulator_of
+
+
+@dataclass(frozen=True)
+class ArrayConvolveChannelsLastPass:
+    name: ClassVar[str] = "array-convolve-channels-last"
+
+    def apply(self, unit: Unit) -> None:
+        if unit.machine.has_warps or unit.machine.grid is not None:
+            return
+        for block in blocks_of(unit.main):
+            values, followed = PermutedValues(block), _before_others(block)
+            for op in list(block.ops):
+                if isinstance(op, array.ConvolveOp):
+                    self._decide(unit, values, op, op in followed)
+                else:
+                    values.sink(op)
+            if values.known:
+                drop_unused(block)
+
+    def _decide(self, unit: Unit, values: PermutedValues, op: array.ConvolveOp, is_followed: bool) -> None:
+        sizes, machine = _sizes_of(op), unit.machine
+        if 0 in (*sizes.positions, *sizes.window, sizes.batch, sizes.channels, sizes.results):
+            return
+        image_s = sizes.moved_seconds(machine, sizes.image, sizes.channels)
+        result_s = sizes.moved_seconds(machine, sizes.positions, sizes.results)
+        last, first = sizes.channels_last_seconds(machine), sizes.channels_first_seconds(machine)
+        images = sizes.images_last_seconds(machine)
+        if images < min(last, first):
+            why = f"{microseconds(images)}, channels last {microseconds(last)}, channels first {microseconds(first)}"
+            unit.remarks.append(Remark(self.name, f"convolve at {where(op)}", "images last", why))
+            _Writer(unit, values, op, sizes).write_images_last()
+            return
+        # The image comes as the convolution before has left it, and the next one will have channels last.
+        last += (op.operands[0] not in values.known) * image_s + (not is_followed) * result_s
+        first += (op.operands[0] in values.known) * image_s + is_followed * result_s
+        decision = "channels last" if last <= first else "channels first"
+        why = f"{microseconds(last)}, channels first {microseconds(first)}"
+        unit.remarks.append(Remark(self.name, f"convolve at {where(op)}", decision, why))
+        if last <= first:
+            _Writer(unit, values, op, sizes).write()
+
+
+def _before_others(block: Block) -> set[Operation]:
+    """The operations of a block whose results a convolution is computed from."""
+    found: set[Operation] = set()
+    for op in reversed(list(block.ops)):
+        if any(isinstance(u, array.ConvolveOp) or u in found for r in op.results for u in users(r)):
+            found.add(op)
+    return found
+
+
+def _sizes_of(op: array.ConvolveOp) -> Convolution:
+    image, weights, result = (array_type(value) for value in (*op.operands, op.results[0]))
+    a = op.attributes_of()
+    return Convolution(
+        batch=image.shape[0],
+        channels=image.shape[1],
+        results=weights.shape[0],
+        groups=a["groups"],
+        image=image.shape[2:],
+        window=weights.shape[2:],
+        positions=result.shape[2:],
+        strides=a["strides"],
+        dilation=a["dilation"],
+        dtype=accumulator_of(result.dtype),
+        is_known=isinstance(op.operands[1].owner, array.ConstantOp),
+    )
+
+
+@dataclass
+class _Writer:
+    """Writes one convolution, with channels or with images last."""
+
+    unit: Unit
+    values: PermutedValues
+    op: array.ConvolveOp
+    sizes: Convolution
+
+    def write(self) -> None:
+        rank = array_type(self.op.operands[0]).rank
+        image = self._padded(self.values.transposed(self.op, self.op.operands[0], (0, *range(2, rank), 1)))
+        result = self._by_channel(image) if self.sizes.is_depthwise else self._product(image)
+        self.values.replace(self.op, result, (0, rank - 1, *range(1, rank - 1)))
+
+    def write_images_last(self) -> None:
+        """A product for each of few positions, summed over a window as large as the image, and over channels: the rows
+        of its left operand are of one image each, as where a gradient of weights is computed, whose images are channels
+        and whose channels are images."""
+        sizes, rank = self.sizes, len(self.sizes.window)
+        order = (1, *range(2, 2 + rank), 0)
+        image = self._padded(self.values.transposed(self.op, self.op.operands[0], order))
+        weights = self.values.transposed(self.op, self.op.operands[1], order)
+        shape = array_type(image).shape
+        pitches = [math.prod(shape[d + 2 : -1]) for d in range(rank)]
+        steps = [n * p for gaps in (sizes.strides, sizes.dilation) for n, p in zip(gaps, pitches, strict=True)]
+        flat = self._reshaped(image, (shape[0], math.prod(shape[1:-1]), shape[-1]))
+        windows = self._add("unfold", [flat], axis=1, sizes=(*sizes.positions, *sizes.window), steps=tuple(steps))
+        summed = (0, *range(1 + rank, 1 + 2 * rank))
+        product = self._contract(windows, weights, summed, range(1 + rank))
+        self.values.replace(self.op, product, (rank, rank + 1, *range(rank)))
+
+    def _add(self, primitive: str, operands: Sequence[SSAValue], **attributes: Any) -> SSAValue:
+        return self.values.add(self.op, primitive, operands, **attributes)
+
+    def _reshaped(self, value: SSAValue, shape: tuple[int, ...]) -> SSAValue:
+        return value if array_type(value).shape == shape else self._add("reshape", [value], shape=shape)
+
+    def _padded(self, image: SSAValue) -> SSAValue:
+        """The image with zeros around it."""
+        a, type = self.op.attributes_of(), array_type(image)
+        low, high = (0, *a["low"], 0), (0, *a["high"], 0)
+        if not any((*low, *high)):
+            return image
+        zero = self._add("constant", [], value=0, resource="", shape=(), dtype=type.dtype.name)
+        return self._add("pad", [image, zero], low=low, high=high, interior=(0,) * type.rank)
+
+    def _ordered(self, permutation: Sequence[int], split: tuple[int, ...], shape: tuple[int, ...]) -> SSAValue:
+        """The weights, with dims of `split` sizes, in another order and shape; known ones are laid out now."""
+        weights = self.op.operands[1]
+        if isinstance(weights.owner, array.ConstantOp):
+            known = constant_value(self.unit, weights).reshape(split).transpose(permutation)
+            return captured(self.unit, self.op, np.ascontiguousarray(known).reshape(shape))
+        value = self._add("transpose", [self._reshaped(weights, split)], permutation=tuple(permutation))
+        return self._reshaped(value, shape)
+
+    # ---- products ---------------------------------------------------------------------------------------------------
+
+    def _product(self, image: SSAValue) -> SSAValue:
+        """(N, *positions, O) of a padded image."""
+        sizes, rank = self.sizes, len(self.sizes.window)
+        if sizes.groups > 1:
+            return self._grouped_product(image)
+        # Channels and a row of the window lie side by side, unless the window has holes.
+        row = (sizes.channels,) if sizes.dilation[-1] > 1 else ()
+        tail = row or (sizes.window[-1] * sizes.channels,)
+        depth = (*sizes.window[: rank if row else -1], *tail)
+        order = (*range(2, 2 + rank), 1, 0)
+        weights = self._ordered(order, array_type(self.op.operands[1]).shape, (*depth, sizes.results))
+        windows = self._windows(image, depth, (1,))
+        return self._contract(windows, weights, range(1 + rank, 1 + rank + len(depth)), range(len(depth)))
+
+    def _grouped_product(self, image: SSAValue) -> SSAValue:
+        """The same with a batch of products, one for each group of channels."""
+        sizes, rank = self.sizes, len(self.sizes.window)
+        channels, results = sizes.channels // sizes.groups, sizes.results // sizes.groups
+        order = (0, *range(3, 3 + rank), 2, 1)
+        split = (sizes.groups, results, channels, *sizes.window)
+        weights = self._ordered(order, split, (sizes.groups, *sizes.window, channels, results))
+        windows = self._windows(image, (*sizes.window, sizes.groups, channels), (channels, 1))
+        group = 1 + 2 * rank
+        summed = (*range(1 + rank, group), group + 1)
+        product = self._contract(windows, weights, summed, range(1, 2 + rank), (group,), (0,))
+        product = self._add("transpose", [product], permutation=(*range(1, 2 + rank), 0, 2 + rank))
+        return self._reshaped(product, (sizes.batch, *sizes.positions, sizes.results))
+
+    def _contract(
+        self,
+        left: SSAValue,
+        right: SSAValue,
+        left_contract: Sequence[int],
+        right_contract: Sequence[int],
+        left_batch: tuple[int, ...] = (),
+        right_batch: tuple[int, ...] = (),
+    ) -> SSAValue:
+        return self._add(
+            "contract",
+            [left, right],
+            left_batch=left_batch,
+            right_batch=right_batch,
+            left_contract=tuple(left_contract),
+            right_contract=tuple(right_contract),
+            dtype=array_type(self.op.results[0]).dtype.name,
+        )
+
+    def _windows(self, image: SSAValue, depth: tuple[int, ...], last_steps: tuple[int, ...]) -> SSAValue:
+        """(N, *positions, *depth) of a padded image: the window's dims, those without holes as one with the channels,
+        which `last_steps` are the steps of."""
+        sizes, rank = self.sizes, len(self.sizes.window)
+        shape = array_type(image).shape
+        pitches = [math.prod(shape[d + 2 :]) for d in range(rank)]
+        if math.prod(sizes.window) * math.prod(sizes.strides) == 1 and sizes.groups == 1:
+            return self._reshaped(image, (sizes.batch, *sizes.positions, *depth))
+        moves = tuple(s * p for s, p in zip(sizes.strides, pitches, strict=True))
+        shifts = tuple(d * p for d, p in zip(sizes.dilation, pitches, strict=True))
+        steps = (*moves, *shifts[: len(depth) - len(last_steps)], *last_steps)
+        flat = self._reshaped(image, (sizes.batch, math.prod(shape[1:])))
+        return self._add("unfold", [flat], axis=1, sizes=(*sizes.positions, *depth), steps=steps)
+
+    # ---- channels that have weights of their own --------------------------------------------------------------------
+
+    def _by_channel(self, image: SSAValue) -> SSAValue:
+        """(N, *positions, C) of a padded image: a sum over the window's positions."""
+        sizes, rank = self.sizes, len(self.sizes.window)
+        result = array_type(self.op.results[0]).dtype
+        taps = math.prod(sizes.window)
+        order = (*range(2, 2 + rank), 1, 0)
+        weights = self._ordered(order, array_type(self.op.operands[1]).shape, (taps, sizes.results))
+        terms: list[SSAValue] = []
+        for tap, place in enumerate(itertools.product(*map(range, sizes.window))):
+            factors = self._add("slice", [weights], starts=(tap, 0), limits=(tap + 1, sizes.results), strides=(1, 1))
+            terms.append(self._add("map", [self._seen(image, place), self._everywhere(factors)], fn="multiply"))
+        total = functools.reduce(lambda sum, term: self._add("map", [sum, term], fn="add"), terms)
+        return total if array_type(total).dtype == result else self._add("cast", [total], dtype=result.name)
+
+    def _seen(self, image: SSAValue, place: tuple[int, ...]) -> SSAValue:
+        """What a position of the window sees, for each result, in the type that is added up in."""
+        sizes, shape = self.sizes, array_type(image).shape
+        first = tuple(p * d for p, d in zip(place, sizes.dilation, strict=True))
+        ends = tuple(f + (n - 1) * s + 1 for f, n, s in zip(first, sizes.positions, sizes.strides, strict=True))
+        starts, limits = (0, *first, 0), (shape[0], *ends, shape[-1])
+        return self._summable(self._add("slice", [image], starts=starts, limits=limits, strides=(1, *sizes.strides, 1)))
+
+    def _everywhere(self, factors: SSAValue) -> SSAValue:
+        shape = (self.sizes.batch, *self.sizes.positions, self.sizes.results)
+        row = self._add("reshape", [self._summable(factors)], shape=(self.sizes.results,))
+        return self._add("broadcast", [row], shape=shape, axes=(len(shape) - 1,))
+
+    def _summable(self, value: SSAValue) -> SSAValue:
+        dtype = self.sizes.dtype
+        return value if array_type(value).dtype == dtype else self._add("cast", [value], dtype=dtype.name)

@@ -1,0 +1,86 @@
+"""Reshapes that are views of arrays in a row are copies of arrays in pages, where pages change: kernels of their own.
+
+Transposes next to such a reshape go with it: heads that are split from rows and turned to the front are copied once.
+
+Before:
+    func.func @main(%x: tensor<64x128xf32>) -> tensor<2x64x64xf32> {
+      %split = array.reshape(%x) : tensor<64x2x64xf32>
+      %heads = array.transpose(%split) {permutation = array<i64: 1, 0, 2>} : tensor<2x64x64xf32>
+      func.return %heads : tensor<2x64x64xf32>
+    }
+After:
+    func.func @main(%x: tensor<64x128xf32>) -> tensor<2x64x64xf32> {
+      %heads = array.fused(%x) {kind = "reshape", why = "pages change"} do {
+      ^bb0(%x1: tensor<64x128xf32>):
+        %split = array.reshape(%x1) : tensor<64x2x64xf32>
+        %turned = array.transpose(%split) {permutation = array<i64: 1, 0, 2>} : tensor<2x64x64xf32>
+        array.yield(%turned)
+      } : tensor<2x64x64xf32>
+      func.return %heads : tensor<2x64x64xf32>
+    }
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from xdsl.ir import Block, Operation, SSAValue
+
+from tilewright.dialects import array
+from tilewright.dialects.base import array_type
+from tilewright.dialects.cores import same_pages
+from tilewright.passes.array.fusion import is_unit_reshape, make_group, users
+from tilewright.passes.base import Unit, blocks_of
+
+
+@dataclass(frozen=True)
+class ArrayCopyReshapesPass:
+    """Those that only add or drop dims of one element are left to the groups that take them in."""
+
+    name: ClassVar[str] = "array-copy-reshapes"
+
+    def apply(self, unit: Unit) -> None:
+        if unit.machine.grid is None:
+            return
+        for block in blocks_of(unit.main):
+            for op in list(block.ops):
+                # What is repeated is read where it is repeated from, where a product takes it.
+                if changes_pages(op) and not is_unit_reshape(op) and not _is_repeated(op):
+                    make_group(block, _with_transposes(op, block), "reshape", "pages change")
+
+
+def group_views(block: Block) -> None:
+    """Make groups of the reshapes that nothing took in."""
+    for op in list(block.ops):
+        if changes_pages(op):
+            make_group(block, {op}, "reshape", "pages change")
+
+
+def changes_pages(op: Operation) -> bool:
+    """Whether an operation is a reshape to an array of other pages."""
+    if not isinstance(op, array.ReshapeOp):
+        return False
+    before, after = array_type(op.operands[0]).shape, array_type(op.results[0]).shape
+    return 0 not in before and not same_pages(before, after)
+
+
+def _is_repeated(op: Operation) -> bool:
+    return isinstance(op.operands[0].owner, array.BroadcastOp)
+
+
+def _with_transposes(op: Operation, block: Block) -> set[Operation]:
+    """A reshape and the transposes before and behind it of which nothing else is used."""
+    found: set[Operation] = {op}
+    value: SSAValue = op.operands[0]
+    while isinstance(value.owner, array.TransposeOp) and len(users(value)) == 1 and value.owner.parent_block() is block:
+        found.add(value.owner)
+        value = value.owner.operands[0]
+    value = op.results[0]
+    while len(users(value)) == 1 and isinstance(users(value)[0], array.TransposeOp):
+        (user,) = users(value)
+        if user.parent_block() is not block:
+            break
+        found.add(user)
+        value = user.results[0]
+    return found

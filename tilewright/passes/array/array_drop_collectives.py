@@ -1,0 +1,80 @@
+"""Drop what means nothing to one device: how arrays are spread over devices, exchanges of a device with itself, and its
+number. A program for several devices is refused.
+
+Before:
+    func.func @main(%x: tensor<4xf32>) -> (tensor<4xf32>, tensor<i64>) {
+      %held = array.shard(%x) {layout = "(4) : [4@mem]", open = array<i64: 0>} : tensor<4xf32>
+      %y = array.map(%held) {fn = "exp"} : tensor<4xf32>
+      %sum = array.collective(%y) {kind = "all_reduce", devices = 1 : index, groups = array<i64: 0>, \
+group_size = 1 : index, fn = "add"} : tensor<4xf32>
+      %number = array.device_index() {devices = 1 : index} : tensor<i64>
+      func.return %sum, %number : tensor<4xf32>, tensor<i64>
+    }
+After:
+    func.func @main(%x: tensor<4xf32>) -> (tensor<4xf32>, tensor<i64>) {
+      %y = array.map(%x) {fn = "exp"} : tensor<4xf32>
+      %number = array.constant() {value = 0 : index, resource = ""} : tensor<i64>
+      func.return %y, %number : tensor<4xf32>, tensor<i64>
+    }
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from xdsl.ir import Operation
+
+from tilewright import collectives
+from tilewright.dialects import array
+from tilewright.errors import UnsupportedOnTargetError
+from tilewright.passes.base import Unit, blocks_of
+from tilewright.passes.layouts.layout_rules import location_of
+
+
+@dataclass(frozen=True)
+class ArrayDropCollectivesPass:
+    """
+    Raises:
+        UnsupportedOnTargetError: the program is for several devices.
+    """
+
+    name: ClassVar[str] = "array-drop-collectives"
+
+    def apply(self, unit: Unit) -> None:
+        for block in blocks_of(unit.main):
+            for op in list(block.ops):
+                if isinstance(op, array.DeviceIndexOp):
+                    _number(unit, op)
+                elif isinstance(op, array.ShardOp) or (isinstance(op, array.CollectiveOp) and _is_identity(unit, op)):
+                    op.results[0].replace_all_uses_with(op.operands[0])
+                    op.detach()
+                    op.erase()
+
+
+def _number(unit: Unit, op: array.DeviceIndexOp) -> None:
+    devices = int(op.devices.value.data)
+    if devices != 1:
+        raise _refused(unit, op, f"the number of the device that runs it (`device_index` of {devices})")
+    attributes = {"value": 0, "resource": "", "shape": (), "dtype": "i64"}
+    made = array.build("constant", [], attributes)
+    made.location = op.location
+    block = op.parent_block()
+    if block is not None:
+        block.insert_op_before(made, op)
+    op.results[0].replace_all_uses_with(made.results[0])
+    op.detach()
+    op.erase()
+
+
+def _is_identity(unit: Unit, op: array.CollectiveOp) -> bool:
+    attributes = op.attributes_of()
+    if not collectives.is_identity(attributes):
+        raise _refused(unit, op, collectives.described(attributes))
+    return True
+
+
+def _refused(unit: Unit, op: Operation, what: str) -> UnsupportedOnTargetError:
+    message = f"the program needs {what}, but a machine such as {unit.machine.name} is one device"
+    help = 'run it with target="interp", which runs all devices in one process, or lower it for one device'
+    return UnsupportedOnTargetError(message, location=location_of(op), help=help)

@@ -1,0 +1,72 @@
+"""Give every user its own copy of splats, iota and index maps, right before it.
+
+They cost nothing where they are used, but a shared one would tie the groups of its users together.
+
+Before:
+    func.func @main(%x: tensor<8xf32>) -> (tensor<4x8xf32>, tensor<4x8xf32>) {
+      %rows = array.broadcast(%x) {axes = array<i64: 1>} : tensor<4x8xf32>
+      %y = array.map(%rows) {fn = "exp"} : tensor<4x8xf32>
+      %z = array.map(%rows) {fn = "log"} : tensor<4x8xf32>
+      func.return %y, %z : tensor<4x8xf32>, tensor<4x8xf32>
+    }
+After:
+    func.func @main(%x: tensor<8xf32>) -> (tensor<4x8xf32>, tensor<4x8xf32>) {
+      %rows = array.broadcast(%x) {axes = array<i64: 1>} : tensor<4x8xf32>
+      %y = array.map(%rows) {fn = "exp"} : tensor<4x8xf32>
+      %copy = array.broadcast(%x) {axes = array<i64: 1>} : tensor<4x8xf32>
+      %z = array.map(%copy) {fn = "log"} : tensor<4x8xf32>
+      func.return %y, %z : tensor<4x8xf32>, tensor<4x8xf32>
+    }
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from xdsl.ir import Block, Operation
+
+from tilewright.passes.array.fusion import in_block, inline_closure, is_inline, make_group
+from tilewright.passes.base import Unit, blocks_of
+
+# Views that lie one behind the other, through which a kernel reads.
+MOST_VIEWS = 64
+
+
+@dataclass(frozen=True)
+class ArrayDuplicateViewsPass:
+    name: ClassVar[str] = "array-duplicate-views"
+
+    def apply(self, unit: Unit) -> None:
+        for block in blocks_of(unit.main):
+            _cut(block)
+            _duplicate(block)
+
+
+def _cut(block: Block) -> None:
+    """Store a view of so many views, one after the other, as others may read its elements through."""
+    depths: dict[Operation, int] = {}
+    for op in list(block.ops):
+        if not is_inline(op):
+            continue
+        depth = 1 + max((depths.get(o.owner, 0) for o in op.operands if isinstance(o.owner, Operation)), default=0)
+        if depth > MOST_VIEWS:
+            group = make_group(block, {op, *inline_closure(op.operands, block)}, "loop", "a chain of views is stored")
+            depths[group] = depth = 0
+        depths[op] = depth
+
+
+def _duplicate(block: Block) -> None:
+    # Users first, so that the operands of a copied view are themselves copied when their turn comes.
+    for op in reversed(list(block.ops)):
+        if not is_inline(op):
+            continue
+        (result,) = op.results
+        uses = list(result.uses)
+        for use in uses[1:]:
+            copy = op.clone()
+            block.insert_op_before(copy, in_block(use.operation, block))
+            use.operation.operands[use.index] = copy.results[0]
+        if uses:
+            op.detach()
+            block.insert_op_before(op, in_block(uses[0].operation, block))

@@ -1,0 +1,104 @@
+"""Group a product or convolution with the elementwise operations after it and the index maps of its operands.
+
+Bias, activation and residual are applied to a tile of the result before it is stored. Before the loops are fused, so
+that an epilogue belongs to its product.
+
+Before:
+    func.func @main(%x: tensor<2x4xf32>, %w: tensor<4x3xf32>, %b: tensor<3xf32>) -> tensor<2x3xf32> {
+      %product = array.contract(%x, %w) {left_batch = array<i64>, right_batch = array<i64>,
+        left_contract = array<i64: 1>, right_contract = array<i64: 0>} : tensor<2x3xf32>
+      %bias = array.broadcast(%b) {axes = array<i64: 1>} : tensor<2x3xf32>
+      %y = array.map(%product, %bias) {fn = "add"} : tensor<2x3xf32>
+      func.return %y : tensor<2x3xf32>
+    }
+After:
+    func.func @main(%x: tensor<2x4xf32>, %w: tensor<4x3xf32>, %b: tensor<3xf32>) -> tensor<2x3xf32> {
+      %y = array.fused(%x, %w, %b) {kind = "contract", why = "product with epilogue add"} do {
+      ^bb0(%x1: tensor<2x4xf32>, %w1: tensor<4x3xf32>, %b1: tensor<3xf32>):
+        %product = array.contract(%x1, %w1) {left_batch = array<i64>, right_batch = array<i64>,
+          left_contract = array<i64: 1>, right_contract = array<i64: 0>} : tensor<2x3xf32>
+        %bias = array.broadcast(%b1) {axes = array<i64: 1>} : tensor<2x3xf32>
+        %sum = array.map(%product, %bias) {fn = "add"} : tensor<2x3xf32>
+        array.yield(%sum)
+      } : tensor<2x3xf32>
+      func.return %y : tensor<2x3xf32>
+    }
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from xdsl.ir import Block, Operation
+
+from tilewright.dialects import array
+from tilewright.dialects.base import array_type
+from tilewright.passes.array.fusion import (
+    ELEMENTWISE,
+    BlockOrder,
+    absorb_transpose,
+    describe,
+    inline_closure,
+    make_group,
+    users,
+)
+from tilewright.passes.base import Remark, Unit, blocks_of, where
+
+LARGEST_EPILOGUE = 48
+
+
+@dataclass(frozen=True)
+class ArrayFuseContractPass:
+    name: ClassVar[str] = "array-fuse-contract"
+
+    def apply(self, unit: Unit) -> None:
+        for block in blocks_of(unit.main):
+            for op in list(block.ops):
+                if isinstance(op, array.ContractOp | array.ConvolveOp) and op.parent_block() is block:
+                    _fuse(unit, block, op)
+
+
+def _fuse(unit: Unit, block: Block, product: array.ArrayOp) -> None:
+    members: set[Operation] = {product, *inline_closure(product.operands, block)}
+    epilogue = _grow_epilogue(unit, block, product, members)
+    root = product.results[0]
+    outside = [op for op in members if any(u not in members for r in op.results for u in users(r))]
+    if len(outside) == 1:
+        root = outside[0].results[0]
+        absorb_transpose(block, members, root)
+    kind = "convolve" if isinstance(product, array.ConvolveOp) else "contract"
+    why = f"product with epilogue {describe(epilogue)}" if epilogue else "product alone"
+    make_group(block, members, kind, why)
+    unit.remarks.append(Remark("array-fuse-contract", f"{kind} at {where(product)}", "group", why))
+
+
+def _grow_epilogue(unit: Unit, block: Block, product: array.ArrayOp, members: set[Operation]) -> list[Operation]:
+    """Add elementwise users of the product's shape in program order, as long as no cycle arises."""
+    shape = array_type(product.results[0]).shape
+    epilogue: list[Operation] = []
+    core: set[Operation] = {product}
+    order = BlockOrder(block)
+    for op in order.ops[order.index[product] :]:
+        if op in members or not isinstance(op, ELEMENTWISE) or len(epilogue) >= LARGEST_EPILOGUE:
+            continue
+        if not any(isinstance(o.owner, Operation) and o.owner in core for o in op.operands):
+            continue
+        subject = f"{describe([op])} at {where(op)}"
+        if array_type(op.results[0]).shape != shape:
+            unit.remarks.append(Remark("array-fuse-contract", subject, "not in epilogue", "another shape"))
+            continue
+        views = inline_closure(op.operands, block)
+        if any(o.owner in core for view in views for o in view.operands):
+            reason = "it reads the product at other coordinates"
+            unit.remarks.append(Remark("array-fuse-contract", subject, "not in epilogue", reason))
+            continue
+        wider = members | {op, *views}
+        if order.creates_cycle(wider):
+            reason = "an operand depends on the product another way"
+            unit.remarks.append(Remark("array-fuse-contract", subject, "not in epilogue", reason))
+            continue
+        members |= wider
+        core.add(op)
+        epilogue.append(op)
+    return epilogue

@@ -1,0 +1,373 @@
+"""Group what remains: elementwise chains and diamonds, reductions with their producers and consumers.
+
+Two groups merge when the merged group still computes every value once, so `softmax` and `layer_norm` become one kernel.
+Last of the fusions: after it, all that computes is in a group.
+
+Before:
+    func.func @main(%x: tensor<4x8xf32>) -> tensor<4x8xf32> {
+      %highest = array.reduce(%x) {fn = "maximum", axes = array<i64: 1>} : tensor<4xf32>
+      %shift = array.broadcast(%highest) {axes = array<i64: 0>} : tensor<4x8xf32>
+      %shifted = array.map(%x, %shift) {fn = "subtract"} : tensor<4x8xf32>
+      %y = array.map(%shifted) {fn = "exp"} : tensor<4x8xf32>
+      func.return %y : tensor<4x8xf32>
+    }
+After:
+    func.func @main(%x: tensor<4x8xf32>) -> tensor<4x8xf32> {
+      %y = array.fused(%x) {kind = "loop", why = "maximum subtract exp"} do {
+      ^bb0(%x1: tensor<4x8xf32>):
+        %highest = array.reduce(%x1) {fn = "maximum", axes = array<i64: 1>} : tensor<4xf32>
+        %shift = array.broadcast(%highest) {axes = array<i64: 0>} : tensor<4x8xf32>
+        %shifted = array.map(%x1, %shift) {fn = "subtract"} : tensor<4x8xf32>
+        %e = array.map(%shifted) {fn = "exp"} : tensor<4x8xf32>
+        array.yield(%e)
+      } : tensor<4x8xf32>
+      func.return %y : tensor<4x8xf32>
+    }
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from xdsl.ir import Block, Operation, SSAValue
+
+from tilewright import ops
+from tilewright.dialects import array
+from tilewright.dialects.base import array_type
+from tilewright.passes.array.fusion import (
+    ELEMENTWISE,
+    BlockOrder,
+    describe,
+    in_block,
+    inline_closure,
+    is_inline,
+    is_unit_reshape,
+    make_group,
+    users,
+)
+from tilewright.passes.base import Remark, Unit, blocks_of, where
+from tilewright.passes.kernels.lower_ordered_group import ORDERED
+from tilewright.passes.kernels.tile_builder import PULLABLE
+
+LARGEST_GROUP = 64
+# Arrays that a group reads and stores: a kernel has a pointer to each, a core a queue for the pages of each.
+MOST_ARRAYS = 24
+
+# Operations that read their operands at coordinates of their own: what feeds them is stored first.
+_MAPPED = (
+    array.PadOp,
+    array.ConcatOp,
+    array.GatherOp,
+    array.DynamicSliceOp,
+    array.DynamicUpdateSliceOp,
+    array.WindowReduceOp,
+    array.RandomBitsOp,
+)
+
+
+@dataclass(frozen=True)
+class ArrayFuseLoopsPass:
+    """A symbolic pull of a merged group's roots must reach each operation at a single set of coordinates: a value that
+    is consumed transposed as well as straight stays apart."""
+
+    name: ClassVar[str] = "array-fuse-loops"
+
+    def apply(self, unit: Unit) -> None:
+        for block in blocks_of(unit.main):
+            _fuse_block(unit, block)
+
+
+@dataclass(eq=False)
+class _Group:
+    ops: set[Operation] = field(default_factory=set)
+
+    def reduces(self) -> list[array.ReduceOp]:
+        return [op for op in self.ops if isinstance(op, array.ReduceOp)]
+
+
+def loops(op: Operation) -> bool:
+    """Whether an operation is computed element by element, in a loop that others may share."""
+    return isinstance(op, array.ArrayOp) and op.primitive in PULLABLE and not is_inline(op) and not _is_array(op)
+
+
+def _is_array(op: Operation) -> bool:
+    """Values that are arrays in memory without any work: captured arrays and reshapes of stored values."""
+    return isinstance(op, array.ConstantOp) or (isinstance(op, array.ReshapeOp) and not is_unit_reshape(op))
+
+
+def _fuse_block(unit: Unit, block: Block) -> None:
+    group_of: dict[Operation, _Group] = {}
+    members_of: dict[Operation, set[Operation]] = {}
+    order = BlockOrder(block)
+    for op in order.ops:
+        if not loops(op):
+            continue
+        group = _Group({op})
+        group_of[op], members_of[op] = group, group.ops
+        for producer in _producers(op):
+            other = group_of.get(producer)
+            if other is None or other is group_of[op]:
+                continue
+            own = group_of[op]
+            windows = unit.machine.most_windows
+            continues = own.ops == {op} and _continues(order, op, other, windows)
+            reason = None if continues else _refusal(order, own, other, members_of, windows)
+            subject = f"{describe([producer])} into {describe([op])} at {where(op)}"
+            unit.remarks.append(
+                Remark("array-fuse-loops", subject, "not fused" if reason else "fused", reason or "computed once")
+            )
+            if reason is None:
+                # The smaller one joins the larger one.
+                merged, joining = (other, own) if len(other.ops) >= len(own.ops) else (own, other)
+                merged.ops |= joining.ops
+                for member in joining.ops:
+                    group_of[member], members_of[member] = merged, merged.ops
+                order.note_group(merged.ops)
+    for group in dict.fromkeys(group_of.values()):
+        members = group.ops | set(inline_closure((o for op in group.ops for o in op.operands), block))
+        make_group(block, members, "loop", describe(sorted(group.ops, key=order.index.__getitem__)))
+    _group_rest(block)
+
+
+def _group_rest(block: Block) -> None:
+    """Ordered operations with their index maps, and index maps that must be stored."""
+    for op in list(block.ops):
+        if isinstance(op, (*ORDERED, array.ScatterOp)):
+            kind = op.primitive
+            make_group(block, {op, *inline_closure(op.operands, block)}, kind, f"{kind} runs alone")
+    for op in list(block.ops):
+        if op.parent_block() is block and is_inline(op) and not is_unit_reshape(op):
+            follow = [u for r in op.results for u in users(r)]
+            if any(not is_inline(u) or u.parent_block() is not block or is_unit_reshape(u) for u in follow):
+                make_group(block, {op, *inline_closure(op.operands, block)}, "loop", "an index map that must be stored")
+
+
+def _producers(op: Operation) -> list[Operation]:
+    """Non-inline operations whose results reach `op` through inline ones."""
+    found: dict[Operation, None] = {}
+    pending = list(op.operands)
+    while pending:
+        owner = pending.pop(0).owner
+        if not isinstance(owner, Operation):
+            continue
+        if is_inline(owner):
+            pending.extend(owner.operands)
+        else:
+            found[owner] = None
+    return list(found)
+
+
+def _continues(order: BlockOrder, op: Operation, producer: _Group, most_windows: int | None) -> bool:
+    """Whether an operation plainly continues a group, so that nothing needs to be proven of what they make together:
+    all operations work element by element on one shape, and all that this one reads is theirs or there before them."""
+    members = producer.ops | {op}
+    shape = array_type(op.results[0]).shape
+    if len(members) > LARGEST_GROUP or not all(
+        isinstance(member, ELEMENTWISE) and array_type(member.results[0]).shape == shape for member in members
+    ):
+        return False
+    beside = [operand for operand in op.operands if operand.owner not in producer.ops]
+    inline = inline_closure(beside, order.block)
+    for value in (*beside, *(operand for view in inline for operand in view.operands)):
+        owner = value.owner
+        is_there = isinstance(owner, Block | array.ConstantOp) or owner.parent_block() is not order.block
+        if not is_there and owner not in inline:
+            return False
+    every = members | set(inline_closure((o for member in members for o in member.operands), order.block))
+    return _too_many(members, every, _roots(order, members, every), most_windows) is None
+
+
+def _roots(order: BlockOrder, merged: set[Operation], every: set[Operation]) -> list[Operation]:
+    """The operations of a set whose results are used outside it."""
+    return [op for op in merged if any(in_block(u, order.block) not in every for r in op.results for u in users(r))]
+
+
+def _too_many(
+    members: set[Operation], every: set[Operation], roots: list[Operation], most_windows: int | None
+) -> str | None:
+    """Why a group reads and stores more arrays, or windows of them, than a kernel may; None where it does not."""
+    arrays = {o for op in every for o in op.operands if o.owner not in every}
+    if len(arrays) + len(roots) > MOST_ARRAYS:
+        return f"the group would read and store more than {MOST_ARRAYS} arrays"
+    windows = {o for op in members for o in op.operands if o.owner not in members}
+    generated = sum(_generated_tiles(op) for op in every if isinstance(op, array.PadOp))
+    if most_windows is not None and len(windows) + len(roots) + generated > most_windows:
+        return f"the group would read, store and generate more than {most_windows} windows of arrays"
+    return None
+
+
+def _generated_tiles(pad: array.PadOp) -> int:
+    """How many tiles of positions, of which a core keeps each in a queue, tell an array from its padding: one for each
+    end of a dimension, and where there is padding between elements, its remainder, its quotient and what they say."""
+    a = pad.attributes_of()
+    ends = zip(a["low"], a["high"], a["interior"], strict=True)
+    return sum(bool(low) + bool(high) if not interior else 5 for low, high, interior in ends)
+
+
+def _refusal(
+    order: BlockOrder,
+    consumer: _Group,
+    producer: _Group,
+    groups: Mapping[Operation, set[Operation]],
+    most_windows: int | None,
+) -> str | None:
+    """Why two of the groups must not merge, or None."""
+    merged = consumer.ops | producer.ops
+    if len(merged) > LARGEST_GROUP:
+        return f"the group would have more than {LARGEST_GROUP} operations"
+    every = merged | set(inline_closure((o for op in merged for o in op.operands), order.block))
+    roots = _roots(order, merged, every)
+    too_many = _too_many(merged, every, roots, most_windows)
+    if too_many:
+        return too_many
+    space, problem = _space(merged, roots)
+    problem = problem or _recomputes(merged, roots, space)
+    if problem:
+        return problem
+    leaves = order.creates_cycle(every) or order.needs_itself(merged, every - merged, groups)
+    return "another path between them leaves the group" if leaves else None
+
+
+# The coordinate that counts the parts of reductions.
+_PART = "part"
+
+
+@dataclass(frozen=True)
+class _Space:
+    """The shape of all elements of a group, the dimensions that it reduces, and into how many parts, if into any."""
+
+    shape: tuple[int, ...]
+    reduced: tuple[int, ...] = ()
+    parts: int | None = None
+
+    @property
+    def identity(self) -> tuple[int, ...]:
+        return tuple(range(len(self.shape)))
+
+    @property
+    def row(self) -> tuple[Any, ...]:
+        """Coordinates of what the reductions give."""
+        kept = tuple(d for d in self.identity if d not in self.reduced)
+        return kept if self.parts is None else (_PART, *kept)
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        kept = tuple(n for d, n in enumerate(self.shape) if d not in self.reduced)
+        return kept if self.parts is None else (self.parts, *kept)
+
+
+def _space(ops_: Iterable[Operation], roots: Iterable[Operation]) -> tuple[_Space, str | None]:
+    """The space of a set of operations with the given roots, or why it has none."""
+    reduces = [op for op in ops_ if isinstance(op, array.ReduceOp)]
+    spaces: set[tuple[tuple[int, ...], tuple[int, ...], int | None, int | None]] = {
+        (array_type(op.operands[0]).shape, (a := op.plain())["axes"], a.get("part"), a.get("part_axis"))
+        for op in reduces
+    }
+    if len({shape for shape, *_ in spaces}) > 1 or len({axes for _, axes, *_ in spaces}) > 1:
+        return _Space(()), "they reduce different shapes or axes"
+    if len(spaces) > 1:
+        return _Space(()), "one reduces in parts, the other as a whole"
+    if not spaces:
+        shapes = {array_type(op.results[0]).shape for op in roots}
+        return (_Space(shapes.pop()), None) if len(shapes) == 1 else (_Space(()), "their results have different shapes")
+    ((shape, reduced, part, axis),) = spaces
+    if 0 in shape:
+        return _Space(()), "empty reductions stay alone"
+    space = _Space(shape, reduced, None if part is None or axis is None else -(-shape[axis] // part))
+    if space.parts is not None and any(array_type(op.results[0]).shape != space.row_shape for op in roots):
+        return _Space(()), "a reduction in parts stores nothing but its parts"
+    return space, None
+
+
+def _recomputes(merged: set[Operation], roots: list[Operation], space: _Space) -> str | None:
+    """Pull the roots symbolically: every operation must be reached at one set of coordinates."""
+    seen: dict[Operation, set[Any]] = {}
+    problems: list[str] = []
+
+    def reach(value: SSAValue, at: tuple[Any, ...]) -> None:
+        op = value.owner
+        if not isinstance(op, Operation) or (op not in merged and not is_inline(op)):
+            return
+        if op in merged:
+            known = seen.setdefault(op, set())
+            found = _canonical(array_type(value).shape, at)
+            if found in known:
+                return
+            known.add(found)
+            if len(known) > 1:
+                problems.append(f"{describe([op])} would be computed more than once")
+                return
+        for operand, inner in _operand_coordinates(op, at):
+            reach(operand, inner)
+
+    straight = _canonical(space.shape, space.identity)
+    row = _canonical(space.row_shape, space.row)
+    for root in roots:
+        at = _root_coordinates(array_type(root.results[0]).shape, space)
+        if at is None:
+            return "their results have different shapes"
+        reach(root.results[0], at)
+        if problems:
+            return problems[0]
+    for op, coordinates in seen.items():
+        (at,) = coordinates
+        if isinstance(op, array.ReduceOp) and at != row:
+            return "a reduction would be read at shifted coordinates"
+        if at not in (straight, row) and not _cheap(op):
+            return f"{describe([op])} would be repeated for every element that reads it"
+    return None
+
+
+def _root_coordinates(shape: tuple[int, ...], space: _Space) -> tuple[Any, ...] | None:
+    if shape == space.shape and space.parts is None:
+        return space.identity
+    if space.reduced and shape == space.row_shape:
+        return space.row
+    with_ones = tuple(1 if d in space.reduced else n for d, n in enumerate(space.shape))
+    if not space.reduced or space.parts is not None or shape != with_ones:
+        return None
+    return tuple(-1 if d in space.reduced else d for d in space.identity)
+
+
+def _canonical(shape: tuple[int, ...], at: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Coordinates without those of unit dimensions."""
+    return tuple(c for c, n in zip(at, shape, strict=True) if n != 1 and c != -1)
+
+
+def _cheap(op: Operation) -> bool:
+    """Cheap functions may be read at any coordinates."""
+    if isinstance(op, array.MapOp):
+        return ops.FUNCTIONS[op.fn.data].cost in (ops.MOVE, ops.ALU, ops.MULTIPLY)
+    return isinstance(op, array.CastOp | array.BitcastOp)
+
+
+def _operand_coordinates(op: Operation, at: tuple[Any, ...]) -> Iterable[tuple[SSAValue, tuple[Any, ...]]]:
+    """Symbolic counterpart of the tile builder's rules."""
+    if isinstance(op, array.ReduceOp):
+        shape, axes = array_type(op.operands[0]).shape, op.attributes_of()["axes"]
+        rest = iter(at if op.part is None else at[1:])
+        yield op.operands[0], tuple(d if d in axes else next(rest) for d in range(len(shape)))
+    elif isinstance(op, array.BroadcastOp):
+        sizes, result = array_type(op.operands[0]).shape, array_type(op.results[0]).shape
+        axes = op.attributes_of()["axes"]
+        yield (
+            op.operands[0],
+            tuple(-1 if n == 1 and result[d] != 1 else at[d] for n, d in zip(sizes, axes, strict=True)),
+        )
+    elif isinstance(op, array.TransposeOp):
+        inner: list[Any] = [None] * len(at)
+        for position, source in enumerate(op.attributes_of()["permutation"]):
+            inner[source] = at[position]
+        yield op.operands[0], tuple(inner)
+    elif is_unit_reshape(op):
+        result = array_type(op.results[0]).shape
+        rest = iter(c for c, n in zip(at, result, strict=True) if n != 1)
+        yield op.operands[0], tuple(-1 if n == 1 else next(rest) for n in array_type(op.operands[0]).shape)
+    elif isinstance(op, (array.SliceOp, array.ReverseOp, array.UnfoldOp, *_MAPPED)):
+        for operand in op.operands:
+            yield operand, tuple((id(op), at, d) for d in range(array_type(operand).rank))
+    else:
+        for operand in op.operands:
+            yield operand, at

@@ -1,0 +1,351 @@
+"""Fold, share and drop: constants, common subexpressions, dead code, algebra that keeps every bit.
+
+First of all, because what it removes would otherwise be grouped, and because the passes after it recognise programs by
+their shortest form.
+
+Before:
+    func.func @main(%x: tensor<4x3xf32>) -> tensor<4x3xf32> {
+      %columns = array.transpose(%x) {permutation = array<i64: 1, 0>} : tensor<3x4xf32>
+      %rows = array.transpose(%columns) {permutation = array<i64: 1, 0>} : tensor<4x3xf32>
+      %four = array.constant() {value = 4.0 : f64, resource = ""} : tensor<f32>
+      %fours = array.broadcast(%four) {axes = array<i64>} : tensor<4x3xf32>
+      %y = array.map(%rows, %fours) {fn = "divide"} : tensor<4x3xf32>
+      %unused = array.map(%y) {fn = "exp"} : tensor<4x3xf32>
+      func.return %y : tensor<4x3xf32>
+    }
+After:
+    func.func @main(%x: tensor<4x3xf32>) -> tensor<4x3xf32> {
+      %quarters = array.constant() {value = 0.25 : f64, resource = ""} : tensor<4x3xf32>
+      %y = array.map(%x, %quarters) {fn = "multiply"} : tensor<4x3xf32>
+      func.return %y : tensor<4x3xf32>
+    }
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from xdsl.ir import Block, Operation, SSAValue
+
+from tilewright import dtypes, ops
+from tilewright.dialects import array
+from tilewright.dialects.base import array_type
+from tilewright.errors import LinearAlgebraError
+from tilewright.passes.array.fusion import is_splat
+from tilewright.passes.base import Unit, blocks_of
+from tilewright.primitives import ArrayType, digest_array
+from tilewright.semantics.array import apply as evaluate
+
+ROUNDS = 4
+# Captured arrays up to this size are computed with at compile time; index maps of them only while they stay small.
+FOLDED_BYTES = 16 * 2**20
+FOLDED_VIEW_BYTES = 2**16
+# A search keeps its records in a first- or second-level cache.
+SEARCHED_ELEMENTS = 4096
+
+_VIEWS = (array.ReshapeOp, array.TransposeOp, array.BroadcastOp, array.SliceOp, array.ReverseOp)
+
+
+@dataclass(frozen=True)
+class ArraySimplifyPass:
+    name: ClassVar[str] = "array-simplify"
+
+    def apply(self, unit: Unit) -> None:
+        for _ in range(ROUNDS):
+            changed = False
+            for block in reversed(list(blocks_of(unit.main))):  # inner blocks may go with an operation around them
+                changed |= _simplify_block(unit, block)
+            if not changed:
+                return
+
+
+def _simplify_block(unit: Unit, block: Block) -> bool:
+    changed = False
+    known: dict[tuple[Any, ...], Operation] = {}
+    for op in list(block.ops):
+        if not isinstance(op, array.ArrayOp):
+            continue
+        replacement = _rewrite(unit, op)
+        if replacement is None:
+            key = (op.name, tuple(op.operands), tuple(sorted(op.properties.items())), tuple(r.type for r in op.results))
+            first = known.setdefault(key, op)
+            replacement = None if first is op else list(first.results)
+        if replacement is not None:
+            changed = True
+            for old, new in zip(op.results, replacement, strict=True):
+                old.replace_all_uses_with(new)
+            op.detach()
+            op.erase()
+    return drop_unused(block) or changed
+
+
+def drop_unused(block: Block) -> bool:
+    """Take out what nothing uses; gives whether there was such."""
+    dropped = False
+    for op in reversed(list(block.ops)):
+        if op.results and not any(list(r.uses) for r in op.results):
+            op.detach()
+            op.erase(safe_erase=False)
+            dropped = True
+    return dropped
+
+
+def _rewrite(unit: Unit, op: array.ArrayOp) -> Sequence[SSAValue] | None:
+    """Values that replace the operation's results, or None."""
+    for rule in (_empty, _fold, _RULES.get(type(op))):
+        if rule is not None and (found := rule(unit, op)) is not None:
+            return found
+    return None
+
+
+def _insert(op: array.ArrayOp, primitive: str, operands: Sequence[SSAValue], attributes: dict[str, Any]) -> SSAValue:
+    """A new operation before `op`, at its user location."""
+    made = array.build(primitive, operands, attributes)
+    made.location = op.location
+    block = op.parent_block()
+    if block is not None:
+        block.insert_op_before(made, op)
+    return made.results[0]
+
+
+def _splat(op: array.ArrayOp, type: ArrayType, value: float | int | bool) -> SSAValue:
+    plain: float | int = float(value) if type.dtype.is_float else int(value)
+    attributes = {"value": plain, "resource": "", "shape": type.shape, "dtype": type.dtype.name}
+    return _insert(op, "constant", [], attributes)
+
+
+def _splat_value(value: SSAValue) -> float | int | None:
+    op = value.owner
+    if isinstance(op, array.ConstantOp) and is_splat(op):
+        return op.attributes_of()["value"]
+    return None
+
+
+# ---- empty arrays ---------------------------------------------------------------------------------------------------
+
+
+def _empty(unit: Unit, op: array.ArrayOp) -> Sequence[SSAValue] | None:
+    """Operations on arrays without elements need no kernel."""
+    results = [array_type(r) for r in op.results]
+    if isinstance(op, array.ConstantOp):
+        return None
+    if all(t.size == 0 for t in results):
+        return [_splat(op, t, 0) for t in results]
+    operands = [array_type(o) for o in op.operands]
+    if all(t.size for t in operands):
+        return None
+    if isinstance(op, array.ReduceOp | array.WindowReduceOp):
+        identity = ops.FUNCTIONS[op.fn.data].identity
+        return None if identity is None else [_splat(op, results[0], identity(results[0].dtype))]
+    if isinstance(op, array.ContractOp | array.ConvolveOp):
+        return [_splat(op, results[0], 0)]
+    if isinstance(op, array.ConcatOp):
+        kept = [o for o, t in zip(op.operands, operands, strict=True) if t.size]
+        return [_insert(op, "concat", kept, {"axis": int(op.axis.value.data)})]
+    if isinstance(op, array.PadOp):
+        return [_insert(op, "broadcast", [op.operands[1]], {"shape": results[0].shape, "axes": ()})]
+    if isinstance(op, array.ScatterOp | array.DynamicUpdateSliceOp):
+        return [op.operands[0]]
+    return None
+
+
+# ---- constants ------------------------------------------------------------------------------------------------------
+
+
+def _fold(unit: Unit, op: array.ArrayOp) -> Sequence[SSAValue] | None:
+    """Compute what depends on constants alone."""
+    if not op.operands or isinstance(op, array.RandomBitsOp | array.ShardOp | array.CollectiveOp):
+        return None
+    owners = [o.owner for o in op.operands]
+    if not all(isinstance(w, array.ConstantOp) for w in owners):
+        return None
+    if all(is_splat(w) for w in owners if isinstance(w, Operation)):
+        return _fold_splats(op)
+    size = sum(array_type(r).nbytes for r in op.results)
+    if size > (FOLDED_VIEW_BYTES if isinstance(op, _VIEWS) else FOLDED_BYTES):
+        return None
+    operands = [constant_value(unit, o) for o in op.operands]
+    try:
+        results = evaluate(op.primitive, operands, op.attributes_of())
+    except LinearAlgebraError:
+        return None  # the program fails where it comes to the call
+    return [captured(unit, op, np.ascontiguousarray(r).reshape(r.shape)) for r in results]
+
+
+def _fold_splats(op: array.ArrayOp) -> Sequence[SSAValue] | None:
+    type = array_type(op.results[0])
+    if isinstance(op, _VIEWS):
+        value = _splat_value(op.operands[0])
+        return None if value is None else [_splat(op, type, value)]
+    if isinstance(op, array.MapOp | array.CastOp | array.BitcastOp):
+        scalars = [np.full((), _splat_value(o), array_type(o).dtype.numpy) for o in op.operands]
+        attributes = op.attributes_of() | {"shape": (), "dtype": type.dtype.name}
+        (result,) = evaluate(op.primitive, scalars, attributes)
+        return [_splat(op, type, result.item())]
+    return None
+
+
+def constant_value(unit: Unit, value: SSAValue) -> np.ndarray[Any, Any]:
+    """The array that a constant stands for."""
+    op = value.owner
+    type = array_type(value)
+    if isinstance(op, array.ConstantOp) and op.resource.data:
+        return unit.constants[op.resource.data]
+    return np.full(type.shape, _splat_value(value), type.dtype.numpy)
+
+
+def captured(unit: Unit, op: array.ArrayOp, value: np.ndarray[Any, Any]) -> SSAValue:
+    """An array known at compile time as a constant before `op`."""
+    type = ArrayType(value.shape, dtypes.from_numpy(value.dtype))
+    if value.size == 1:
+        return _splat(op, type, value.reshape(-1)[0].item())
+    name = digest_array(value)
+    unit.constants.setdefault(name, value)
+    attributes = {"value": 0, "resource": name, "shape": type.shape, "dtype": type.dtype.name}
+    return _insert(op, "constant", [], attributes)
+
+
+# ---- index maps -----------------------------------------------------------------------------------------------------
+
+
+def _reshape(unit: Unit, op: array.ArrayOp) -> Sequence[SSAValue] | None:
+    (source,) = op.operands
+    if array_type(source) == array_type(op.results[0]):
+        return [source]
+    if isinstance(source.owner, array.ReshapeOp):
+        return [_insert(op, "reshape", source.owner.operands, {"shape": array_type(op.results[0]).shape})]
+    return None
+
+
+def _transpose(unit: Unit, op: array.ArrayOp) -> Sequence[SSAValue] | None:
+    (source,) = op.operands
+    permutation = op.attributes_of()["permutation"]
+    if permutation == tuple(range(len(permutation))):
+        return [source]
+    if isinstance(source.owner, array.TransposeOp):
+        inner = source.owner.attributes_of()["permutation"]
+        joined = tuple(inner[p] for p in permutation)
+        return [_insert(op, "transpose", source.owner.operands, {"permutation": joined})]
+    return None
+
+
+def _broadcast(unit: Unit, op: array.ArrayOp) -> Sequence[SSAValue] | None:
+    (source,) = op.operands
+    result = array_type(op.results[0])
+    axes = op.attributes_of()["axes"]
+    if array_type(source) == result:
+        return [source]
+    if isinstance(source.owner, array.BroadcastOp):
+        inner = source.owner.attributes_of()["axes"]
+        joined = tuple(axes[a] for a in inner)
+        return [_insert(op, "broadcast", source.owner.operands, {"shape": result.shape, "axes": joined})]
+    return None
+
+
+def _slice(unit: Unit, op: array.ArrayOp) -> Sequence[SSAValue] | None:
+    return [op.operands[0]] if array_type(op.operands[0]) == array_type(op.results[0]) else None
+
+
+def _reverse(unit: Unit, op: array.ArrayOp) -> Sequence[SSAValue] | None:
+    shape = array_type(op.operands[0]).shape
+    axes: tuple[int, ...] = op.attributes_of()["axes"]
+    return [op.operands[0]] if all(shape[a] == 1 for a in axes) else None
+
+
+def _concat(unit: Unit, op: array.ArrayOp) -> Sequence[SSAValue] | None:
+    return [op.operands[0]] if len(op.operands) == 1 else None
+
+
+# ---- arithmetic -----------------------------------------------------------------------------------------------------
+
+
+def _cast(unit: Unit, op: array.ArrayOp) -> Sequence[SSAValue] | None:
+    return [op.operands[0]] if array_type(op.operands[0]) == array_type(op.results[0]) else None
+
+
+def _map(unit: Unit, op: array.ArrayOp) -> Sequence[SSAValue] | None:
+    fn = op.attributes_of()["fn"]
+    operands = list(op.operands)
+    dtype = array_type(operands[-1]).dtype
+    constants = [_splat_value(o) for o in operands]
+    if fn in _INVOLUTIONS and isinstance(operands[0].owner, array.MapOp) and operands[0].owner.fn.data == fn:
+        return [operands[0].owner.operands[0]]
+    if fn == "select":
+        return _select(operands, constants)
+    if len(operands) != 2:
+        return None
+    if ops.FUNCTIONS[fn].commutative and constants[0] is not None and constants[1] is None:
+        operands, constants = operands[::-1], constants[::-1]
+    if constants[1] is not None and _is_neutral(fn, constants[1], dtype.is_float):
+        return [operands[0]]
+    if fn == "power" and constants[1] == 2:
+        return [_insert(op, "map", [operands[0]], {"fn": "square"})]
+    if fn == "divide" and constants[1] is not None and _has_exact_reciprocal(constants[1]):
+        reciprocal = _splat(op, array_type(operands[1]), 1 / constants[1])
+        return [_insert(op, "map", [operands[0], reciprocal], {"fn": "multiply"})]
+    return None
+
+
+_INVOLUTIONS = frozenset({"negative", "bitwise_not"})
+
+
+def _select(operands: list[SSAValue], constants: list[float | int | None]) -> Sequence[SSAValue] | None:
+    if operands[1] is operands[2]:
+        return [operands[1]]
+    if constants[0] is None:
+        return None
+    return [operands[1] if constants[0] else operands[2]]
+
+
+def _is_neutral(fn: str, value: float | int, is_float: bool) -> bool:
+    """Whether combining with the second operand changes nothing, for every value and sign of zero."""
+    if fn in ("multiply", "divide"):
+        return value == 1
+    if fn == "subtract":
+        return value == 0 and not (is_float and math.copysign(1, value) < 0)
+    if fn == "add":
+        return value == 0 and (not is_float or math.copysign(1, value) < 0)
+    return fn in ("shift_left", "shift_right", "bitwise_or", "bitwise_xor") and value == 0
+
+
+def _has_exact_reciprocal(value: float | int) -> bool:
+    """Powers of two whose reciprocal is a normal number of every float type."""
+    if not math.isfinite(value) or value == 0:
+        return False
+    mantissa, exponent = math.frexp(abs(value))
+    return mantissa == 0.5 and abs(exponent) <= 12
+
+
+def _top_k(unit: Unit, op: array.ArrayOp) -> Sequence[SSAValue] | None:
+    """Many largest elements are the start of a descending sort that carries positions; few are searched for."""
+    (source,) = op.operands
+    type = array_type(source)
+    axis, k = type.rank - 1, op.attributes_of()["k"]
+    if k <= SEARCHED_ELEMENTS:
+        return None
+    positions = _insert(op, "iota", [], {"shape": type.shape, "dtype": "i64", "axis": axis})
+    ordered = array.build("sort", [source, positions], {"axis": axis, "descending": True})
+    ordered.location = op.location
+    block = op.parent_block()
+    if block is not None:
+        block.insert_op_before(ordered, op)
+    limits = (*type.shape[:-1], k)
+    window = {"starts": (0,) * type.rank, "limits": limits, "strides": (1,) * type.rank}
+    return [_insert(op, "slice", [r], window) for r in ordered.results]
+
+
+_RULES: dict[type, Callable[[Unit, array.ArrayOp], Sequence[SSAValue] | None]] = {
+    array.ReshapeOp: _reshape,
+    array.TransposeOp: _transpose,
+    array.BroadcastOp: _broadcast,
+    array.SliceOp: _slice,
+    array.ReverseOp: _reverse,
+    array.ConcatOp: _concat,
+    array.CastOp: _cast,
+    array.MapOp: _map,
+    array.TopKOp: _top_k,
+}

@@ -1,0 +1,109 @@
+"""Write an update over the array that it updates, where nothing reads that array afterwards.
+
+Elsewhere an update makes a new array, in a loop over all of its elements. The arrays that are written over: donated
+inputs on the way to the output that takes their memory, arrays that a `while` carries on the way back to their place,
+results of products, of control flow, of ordered operations and of earlier updates. What elementwise operations compute
+is left to them: they store the updated array as fast as their own. A hint only: the memory plan decides when the order
+of all kernels is known, and what it refuses is copied first. After the products and before the loops, which would take
+the updates.
+
+Before:
+    func.func @main(%x: tensor<64xf32>, %update: tensor<2xf32>, %start: tensor<i64>) -> tensor<64xf32> {
+      %ordered = array.sort(%x) {axis = 0 : index, descending = false} : tensor<64xf32>
+      %y = array.dynamic_update_slice(%ordered, %update, %start) : tensor<64xf32>
+      func.return %y : tensor<64xf32>
+    }
+After:
+    func.func @main(%x: tensor<64xf32>, %update: tensor<2xf32>, %start: tensor<i64>) -> tensor<64xf32> {
+      %ordered = array.sort(%x) {axis = 0 : index, descending = false} : tensor<64xf32>
+      %y = array.fused(%ordered, %update, %start) {kind = "update", why = "the last use of the updated array"} do {
+      ^bb0(%ordered1: tensor<64xf32>, %update1: tensor<2xf32>, %start1: tensor<i64>):
+        %updated = array.dynamic_update_slice(%ordered1, %update1, %start1) : tensor<64xf32>
+        array.yield(%updated)
+      } : tensor<64xf32>
+      func.return %y : tensor<64xf32>
+    }
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from xdsl.dialects.func import ReturnOp
+from xdsl.ir import Block, BlockArgument, Operation, SSAValue
+
+from tilewright.dialects import array
+from tilewright.passes.array.array_fuse_loops import loops
+from tilewright.passes.array.fusion import inline_closure, is_inline, make_group
+from tilewright.passes.array.lifetimes import ends_with, storage
+from tilewright.passes.base import Remark, Unit, blocks_of, where
+
+UPDATES = (array.DynamicUpdateSliceOp, array.ScatterOp)
+
+
+@dataclass(frozen=True)
+class ArrayUpdateInPlacePass:
+    name: ClassVar[str] = "array-update-in-place"
+
+    def apply(self, unit: Unit) -> None:
+        for block in blocks_of(unit.main):
+            for op in list(block.ops):
+                if isinstance(op, UPDATES):
+                    _group(unit, block, op)
+
+
+def _group(unit: Unit, block: Block, op: array.ArrayOp) -> None:
+    reason = _refusal(unit, block, op)
+    decision = "makes a new array" if reason else "writes over the array"
+    why = reason or "the last use of the updated array"
+    unit.remarks.append(Remark("array-update-in-place", f"{op.primitive} at {where(op)}", decision, why))
+    if reason is None:
+        make_group(block, {op, *_views(block, op)}, "update", why)
+
+
+def _refusal(unit: Unit, block: Block, op: array.ArrayOp) -> str | None:
+    """Why an update must make a new array, or None."""
+    source = op.operands[0]
+    root = storage(source)
+    if not ends_with(source, op):
+        return "the updated array is used again, or made elsewhere"
+    if isinstance(root, BlockArgument):
+        home = _home(unit, block, root)
+        return None if home is not None and _comes_from(home, op) else "its memory is not that of the result"
+    owner = root.owner
+    if not isinstance(owner, Operation) or isinstance(owner, array.ConstantOp) or is_inline(owner):
+        return "the updated array is not stored"
+    return "what makes the updated array stores the update" if loops(owner) and not isinstance(owner, UPDATES) else None
+
+
+def _home(unit: Unit, block: Block, argument: BlockArgument) -> SSAValue | None:
+    """What is stored in the end where an argument of a block was: a result of the program, or the next trip's array."""
+    last, parent = block.last_op, block.parent_op()
+    if isinstance(last, ReturnOp):
+        output = unit.donated.get(argument.index)
+        return None if output is None else last.operands[output]
+    if isinstance(parent, array.WhileOp) and block is parent.body.block:
+        return array.yielded(block)[argument.index]
+    return None
+
+
+def _comes_from(value: SSAValue, op: array.ArrayOp) -> bool:
+    """Whether a value is what an update makes, updated any number of times."""
+    owner = storage(value).owner
+    while isinstance(owner, UPDATES):
+        if owner is op:
+            return True
+        owner = storage(owner.operands[0]).owner
+    return False
+
+
+def _views(block: Block, op: array.ArrayOp) -> Iterable[Operation]:
+    """Index maps that the update takes in. Those of the updated array are stored first: they would be read while it is
+    written."""
+    root = storage(op.operands[0])
+    for operand in op.operands[1:]:
+        views = inline_closure([operand], block)
+        if all(storage(o) is not root for view in views for o in view.operands):
+            yield from views

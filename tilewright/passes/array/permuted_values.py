@@ -1,0 +1,224 @@
+"""Transposes that go down through what can as well be computed of arrays before they are transposed.
+
+A pass that writes a transpose in front of an operation's users gives it here; operations after it that can be computed
+in the other order of dims are, and are followed by a transpose in their turn. Two that meet are one, or none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from xdsl.ir import Block, Operation, SSAValue
+
+from tilewright.dialects import array
+from tilewright.dialects.base import array_type
+from tilewright.passes.array.fusion import is_splat
+
+Permutation = tuple[int, ...]
+
+# Attributes of operations that have one number for each dim.
+_PER_DIM = {
+    "pad": ("low", "high", "interior"),
+    "slice": ("starts", "limits", "strides"),
+    "window_reduce": ("window", "strides", "low", "high", "dilation"),
+}
+
+
+@dataclass
+class PermutedValues:
+    """Values of a block that are transposes written here, with what they are transposes of."""
+
+    block: Block
+    known: dict[SSAValue, tuple[SSAValue, Permutation]] = field(
+        default_factory=dict[SSAValue, tuple[SSAValue, Permutation]]
+    )
+
+    def add(self, op: Operation, primitive: str, operands: Sequence[SSAValue], **attributes: Any) -> SSAValue:
+        """A new operation before `op`, at its user location."""
+        made = array.build(primitive, operands, attributes)
+        made.location = op.location
+        self.block.insert_op_before(made, op)
+        return made.results[0]
+
+    def replace(self, op: Operation, source: SSAValue, permutation: Permutation) -> None:
+        """Put a transpose of `source` in the place of an operation's result."""
+        result = op.results[0]
+        if permutation == tuple(range(len(permutation))):
+            result.replace_all_uses_with(source)
+        else:
+            view = self.add(op, "transpose", [source], permutation=permutation)
+            self.known[view] = (source, permutation)
+            result.replace_all_uses_with(view)
+        op.detach()
+        op.erase()
+
+    def transposed(self, op: Operation, value: SSAValue, permutation: Permutation) -> SSAValue:
+        """The transpose of a value, before `op`."""
+        source, inner = self.known.get(value, (value, tuple(range(len(permutation)))))
+        joined = tuple(inner[p] for p in permutation)
+        type = array_type(source)
+        if joined == tuple(range(len(joined))):
+            return source
+        shape = tuple(type.shape[p] for p in joined)
+        if isinstance(source.owner, array.ConstantOp) and is_splat(source.owner):
+            return self.add(op, "constant", [], **source.owner.attributes_of() | {"shape": shape})
+        if [p for p in joined if type.shape[p] != 1] == [p for p in range(type.rank) if type.shape[p] != 1]:
+            return self.add(op, "reshape", [source], shape=shape)
+        return self.add(op, "transpose", [source], permutation=joined)
+
+    def sink(self, op: Operation) -> bool:
+        """Compute an operation of what its operands are transposes of, if that can be done."""
+        rule = _RULES.get(type(op))
+        if (
+            rule is None
+            or not isinstance(op, array.ArrayOp)
+            or not any(operand in self.known for operand in op.operands)
+        ):
+            return False
+        return rule(self, op)
+
+
+def inverse(permutation: Permutation) -> Permutation:
+    """What undoes a permutation."""
+    return tuple(permutation.index(d) for d in range(len(permutation)))
+
+
+def _elementwise(values: PermutedValues, op: array.ArrayOp) -> bool:
+    permuted = [values.known[operand] for operand in op.operands if operand in values.known]
+    _, permutation = max(permuted, key=lambda each: array_type(each[0]).size)
+    undo = inverse(permutation)
+    operands = [values.transposed(op, operand, undo) for operand in op.operands]
+    values.replace(op, values.add(op, op.primitive, operands, **op.attributes_of()), permutation)
+    return True
+
+
+def _broadcast(values: PermutedValues, op: array.ArrayOp) -> bool:
+    attributes, shape = op.attributes_of(), array_type(op.results[0]).shape
+    source, permutation = values.known[op.operands[0]]
+    if attributes["axes"] != tuple(range(len(shape))):
+        return False
+    wide = tuple(shape[p] for p in inverse(permutation))
+    values.replace(op, values.add(op, "broadcast", [source], shape=wide, axes=attributes["axes"]), permutation)
+    return True
+
+
+def _reduce(values: PermutedValues, op: array.ArrayOp) -> bool:
+    attributes = op.attributes_of()
+    source, permutation = values.known[op.operands[0]]
+    reduced: tuple[int, ...] = attributes["axes"]
+    axes = tuple(sorted(permutation[a] for a in reduced))
+    kept = [d for d in range(len(permutation)) if d not in axes]
+    order = tuple(kept.index(p) for d, p in enumerate(permutation) if d not in reduced)
+    values.replace(op, values.add(op, "reduce", [source], **attributes | {"axes": axes}), order)
+    return True
+
+
+def _each_dim(values: PermutedValues, op: array.ArrayOp) -> bool:
+    attributes = op.attributes_of()
+    if op.operands[0] not in values.known:
+        return False
+    source, permutation = values.known[op.operands[0]]
+    undo = inverse(permutation)
+    moved = {name: tuple(attributes[name][u] for u in undo) for name in _PER_DIM[op.primitive]}
+    operands = [source, *op.operands[1:]]
+    values.replace(op, values.add(op, op.primitive, operands, **attributes | moved), permutation)
+    return True
+
+
+def _reverse(values: PermutedValues, op: array.ArrayOp) -> bool:
+    source, permutation = values.known[op.operands[0]]
+    reversed_axes: tuple[int, ...] = op.attributes_of()["axes"]
+    axes = tuple(sorted(permutation[a] for a in reversed_axes))
+    values.replace(op, values.add(op, "reverse", [source], axes=axes), permutation)
+    return True
+
+
+def _concat(values: PermutedValues, op: array.ArrayOp) -> bool:
+    permutation = next(values.known[operand] for operand in op.operands if operand in values.known)[1]
+    undo = inverse(permutation)
+    operands = [values.transposed(op, operand, undo) for operand in op.operands]
+    axis: int = op.attributes_of()["axis"]
+    values.replace(op, values.add(op, "concat", operands, axis=permutation[axis]), permutation)
+    return True
+
+
+def _transpose(values: PermutedValues, op: array.ArrayOp) -> bool:
+    source, inner = values.known[op.operands[0]]
+    outer: Permutation = op.attributes_of()["permutation"]
+    values.replace(op, source, tuple(inner[p] for p in outer))
+    return True
+
+
+def _reshape(values: PermutedValues, op: array.ArrayOp) -> bool:
+    """Dims that are split or merged move as one: the source has each group's dims side by side, and the groups in the
+    order of their first dims there."""
+    permutation = values.known[op.operands[0]][1]
+    before, after = (array_type(value).shape for value in (op.operands[0], op.results[0]))
+    groups = reshaped_groups(before, after)
+    if groups is None:
+        return False
+    wide = [g for g in groups if any(before[d] != 1 for d in g[0])]
+    thin = [g for g in groups if g not in wide]
+    ordered = [*sorted(wide, key=lambda g: min(permutation[d] for d in g[0] if before[d] != 1)), *thin]
+    dims = [d for g in ordered for d in g[0]]
+    moved = values.transposed(op, op.operands[0], tuple(dims))
+    results = [d for g in ordered for d in g[1]]
+    result = values.add(op, "reshape", [moved], shape=tuple(after[d] for d in results))
+    values.replace(op, result, inverse(tuple(results)))
+    return True
+
+
+def reshaped_groups(
+    before: Sequence[int], after: Sequence[int]
+) -> list[tuple[tuple[int, ...], tuple[int, ...]]] | None:
+    """Runs of dims of a shape, each with the run that it becomes by a reshape: one of them of one dim. None where the
+    reshape takes dims apart and puts them together otherwise."""
+    groups: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+    first = second = 0
+    while first < len(before) or second < len(after):
+        ends = [min(first + 1, len(before)), min(second + 1, len(after))]
+        while (left := math.prod(before[first : ends[0]])) != (right := math.prod(after[second : ends[1]])):
+            side = 0 if left < right else 1
+            if ends[side] == len((before, after)[side]):
+                return None
+            ends[side] += 1
+        groups.append((tuple(range(first, ends[0])), tuple(range(second, ends[1]))))
+        first, second = ends
+    return groups if all(1 in map(len, g) or not all(g) for g in groups) else None
+
+
+def _gather(values: PermutedValues, op: array.ArrayOp) -> bool:
+    """Dims of the index arrays first, then the dims that are left, in the order of the source."""
+    operand, *indices = op.operands
+    if operand not in values.known:
+        return False
+    source, permutation = values.known[operand]
+    attributes = op.attributes_of()
+    indexed: tuple[int, ...] = attributes["axes"]
+    axes = tuple(permutation[a] for a in indexed)
+    kept = [d for d in range(len(permutation)) if d not in axes]
+    first = array_type(indices[0]).rank
+    rest = (first + kept.index(p) for d, p in enumerate(permutation) if d not in indexed)
+    result = values.add(op, "gather", [source, *indices], **attributes | {"axes": axes})
+    values.replace(op, result, (*range(first), *rest))
+    return True
+
+
+_RULES: dict[type[Operation], Callable[[PermutedValues, array.ArrayOp], bool]] = {
+    array.MapOp: _elementwise,
+    array.CastOp: _elementwise,
+    array.BitcastOp: _elementwise,
+    array.BroadcastOp: _broadcast,
+    array.ReduceOp: _reduce,
+    array.PadOp: _each_dim,
+    array.SliceOp: _each_dim,
+    array.WindowReduceOp: _each_dim,
+    array.ReverseOp: _reverse,
+    array.ConcatOp: _concat,
+    array.TransposeOp: _transpose,
+    array.ReshapeOp: _reshape,
+    array.GatherOp: _gather,
+}

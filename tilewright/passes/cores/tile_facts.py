@@ -1,0 +1,327 @@
+"""What passes ask about tile operations on their way to a grid of cores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import NamedTuple
+
+from xdsl.dialects.builtin import IndexType
+from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir.affine import AffineDimExpr, AffineExpr
+
+from tilewright import dtypes, ops
+from tilewright.dialects import tile
+from tilewright.dialects.base import array_type, decode
+from tilewright.dialects.walks import producers_first
+from tilewright.dtypes import DType
+from tilewright.errors import CompilerBug, UnsupportedOnTargetError
+from tilewright.passes.cores.forms import Form
+from tilewright.passes.cores.sections import carrier_of, number_of_carrier
+from tilewright.passes.cores.threads import with_symbols
+from tilewright.passes.layouts.layout_rules import location_of
+
+# What only renames the dims of a tile, and what computes it place by place.
+RELABELS = (tile.TransposeOp, tile.RelayoutOp)
+PLACEWISE = (tile.MapOp, tile.CastOp, tile.BitcastOp, tile.BroadcastOp, tile.FullOp, tile.FillPaddingOp)
+
+
+def storage_format(dtype: DType) -> str:
+    """The format of pages that hold numbers of a type; bools and places in arrays have none of their own."""
+    if dtype.is_bool:
+        return "bf16"
+    return dtype.name if dtype in (dtypes.bf16, dtypes.f16) else carrier_of(dtype).name
+
+
+def stored_format(ref: SSAValue) -> str:
+    """The format of an array's pages: the one that its type says, or that of its elements."""
+    type = tile.ref_type(ref)
+    return type.layout.data or storage_format(type.dtype)
+
+
+def is_wide(kernel: tile.KernelOp) -> bool:
+    """Whether registers have 32 bits: something is computed that does not fit 16, or 16 bits are of two kinds, as f16
+    and what bools are stored as."""
+    if any(is_wide_type(tile.ref_type(ref).dtype) for ref in kernel.refs):
+        return True
+    for op in kernel.walk():
+        for value in (*op.results, *(a for region in op.regions for a in region.block.args)):
+            if isinstance(value.type, IndexType | tile.RefType):
+                continue
+            type = array_type(value)
+            is_computed = type.rank > 0 or not type.dtype.is_float
+            if is_computed and is_wide_type(type.dtype) and not isinstance(op, tile.FullOp):
+                return True
+    return False
+
+
+def is_wide_type(dtype: DType) -> bool:
+    """Whether registers of 16 bits have no room for numbers of a type, or hold those of another kind."""
+    return dtype.bits > 16 or dtype == dtypes.f16
+
+
+def drop_unused(kernel: tile.KernelOp) -> None:
+    """Take out what computes tiles that nothing takes, and loops of no trip."""
+    for op in list(kernel.walk()):
+        if isinstance(op, tile.ForOp) and not op.trips.value.data:
+            for result, initial in zip(op.results, op.initial, strict=True):
+                result.replace_all_uses_with(initial)
+            for inner in list(op.body.block.ops):
+                if isinstance(inner, tile.StoreOp):
+                    inner.detach()
+                    inner.erase()
+    while True:
+        _drop_unused_operations(kernel)
+        unused = [op for op in kernel.walk() if isinstance(op, tile.IfOp) and any(not _is_used(r) for r in op.results)]
+        if not unused:
+            return
+        for op in unused:
+            _drop_unused_results(op)
+
+
+def _is_used(value: SSAValue) -> bool:
+    return value.first_use is not None
+
+
+def _drop_unused_results(op: tile.IfOp) -> None:
+    """A choice without the results that nothing takes."""
+    kept = [position for position, result in enumerate(op.results) if _is_used(result)]
+    for region in (op.then, op.otherwise):
+        last = region.block.last_op
+        if last is not None:
+            last.operands = [last.operands[position] for position in kept]
+    regions = [op.detach_region(region) for region in (op.then, op.otherwise)]
+    made = tile.IfOp.make([op.condition], op.plain(), [op.results[position].type for position in kept], regions)
+    made.location = op.location
+    for position, result in zip(kept, made.results, strict=True):
+        op.results[position].replace_all_uses_with(result)
+    block_of(op).insert_op_before(made, op)
+    op.detach()
+    op.erase()
+
+
+def _drop_unused_operations(kernel: tile.KernelOp) -> None:
+    for op in reversed(list(kernel.walk())):
+        if isinstance(op, tile.KernelOp | tile.StoreOp | tile.YieldOp | tile.PrintOp | tile.AssertOp | tile.ZoneOp):
+            continue
+        has_effects = any(isinstance(i, tile.StoreOp | tile.PrintOp | tile.AssertOp) for i in op.walk())
+        if not has_effects and all(result.first_use is None for result in op.results) and op.parent_block() is not None:
+            op.detach()
+            op.erase()
+
+
+def check_types(kernel: tile.KernelOp) -> None:
+    """Registers have 32 bits: numbers of 64 are places in arrays, which fit 32."""
+    for op in kernel.walk():
+        for value in (*op.operands, *op.results):
+            if isinstance(value.type, IndexType | tile.RefType):
+                continue
+            dtype = array_type(value).dtype
+            if (
+                dtype in (dtypes.f64, dtypes.u64)
+                or (dtype.is_float and dtype.bits < 16)
+                or (dtype.bits in (8, 16) and (dtype.is_integer))
+            ):
+                raise refuse(op, f"numbers of {dtype} do not run on a grid of cores", help="use f32, bf16, f16 or i32")
+
+
+def refuse(op: Operation, what: str, help: str = 'use target="cpu" for this program') -> UnsupportedOnTargetError:
+    error = UnsupportedOnTargetError(what, help=help)
+    error.location = location_of(op)
+    return error
+
+
+def block_of(op: Operation) -> Block:
+    block = op.parent_block()
+    if block is None:
+        raise CompilerBug(f"{op.name} in no block")
+    return block
+
+
+def is_unit_reshape(op: Operation) -> bool:
+    """Whether an operation only adds or drops dims of one element."""
+    if not isinstance(op, tile.ReshapeOp):
+        return False
+    before, after = array_type(op.operands[0]).shape, array_type(op.results[0]).shape
+    return [n for n in before if n != 1] == [n for n in after if n != 1]
+
+
+def is_place_of_lanes(op: Operation) -> bool:
+    return isinstance(op, tile.IotaOp) and any(not isinstance(s.type, IndexType) for s in op.symbols)
+
+
+def unit_places(op: Operation) -> dict[int, int]:
+    """The dims of a reshape's operand that have more than one element, and where they are in its result."""
+    before, after = array_type(op.operands[0]).shape, array_type(op.results[0]).shape
+    old = [d for d, n in enumerate(before) if n != 1]
+    new = [d for d, n in enumerate(after) if n != 1]
+    return dict(zip(old, new, strict=True))
+
+
+def is_vague(value: SSAValue) -> bool:
+    """Whether a tile has no form of its own: it is the same number everywhere, or repeats something smaller."""
+    op = value.owner
+    while isinstance(op, tile.CastOp | tile.BitcastOp | tile.RelayoutOp):
+        op = op.operands[0].owner
+    return isinstance(op, tile.FullOp | tile.BroadcastOp)
+
+
+def is_anchored(value: SSAValue, known: dict[SSAValue, bool]) -> bool:
+    """Whether a tile has something in it that lies in pages, and not only numbers that are made anywhere. The answers
+    for it and for what it is computed from are kept in `known`."""
+    for tile_value in producers_first([value], _anchoring_operands, known):
+        operands = _anchoring_operands(tile_value)
+        is_made_anywhere = isinstance(tile_value.owner, tile.IotaOp | tile.FullOp)
+        known[tile_value] = any(known[operand] for operand in operands) if operands else not is_made_anywhere
+    return known[value]
+
+
+def _anchoring_operands(value: SSAValue) -> Sequence[SSAValue]:
+    """The operands of which one must lie in pages for a tile to."""
+    op = value.owner
+    is_placewise = isinstance(op, (*PLACEWISE, *RELABELS)) or (isinstance(op, Operation) and is_unit_reshape(op))
+    return op.operands if isinstance(op, Operation) and is_placewise else ()
+
+
+def is_zero(value: SSAValue) -> bool:
+    return number_of(value) == 0.0
+
+
+def number_of(value: SSAValue) -> float | None:
+    """The number that a tile has everywhere; None where it is not known to be one."""
+    op = value.owner
+    while isinstance(op, tile.BroadcastOp | tile.CastOp | tile.RelayoutOp):
+        op = op.operands[0].owner
+    return float(decode(op.value)) if isinstance(op, tile.FullOp) else None
+
+
+def changes_nothing(value: SSAValue, fn: str) -> bool:
+    """Whether a tile is what a reduction by a function begins with."""
+    identity = ops.FUNCTIONS[fn].identity
+    return identity is not None and number_of(value) == float(identity(array_type(value).dtype))
+
+
+def narrower(value: SSAValue, shared: set[SSAValue]) -> SSAValue:
+    """What a float of 32 bits was before it was made one, where that has 16."""
+    op = value.owner
+    if isinstance(op, tile.TransposeOp) or value in shared:
+        return value
+    if isinstance(op, tile.CastOp):
+        source = op.operands[0]
+        if array_type(value).dtype == dtypes.f32 and array_type(source).dtype.is_narrow_float:
+            return source
+    return value
+
+
+class Loaded(NamedTuple):
+    """A tile that is a load, or one of whose lanes those beyond the array along `dims` are filled with `fill`."""
+
+    load: tile.LoadOp
+    fill: float | None = None
+    dims: frozenset[int] = frozenset()
+
+
+def load_behind_of(op: Operation) -> Loaded | None:
+    """The load that an operation is, or whose lanes beyond the array it fills."""
+    if isinstance(op, tile.LoadOp):
+        return Loaded(op)
+    fills: list[tile.FillPaddingOp] = []
+    inner: Operation = op
+    while isinstance(inner, tile.FillPaddingOp):
+        fills.append(inner)
+        following = inner.source.owner
+        if not isinstance(following, Operation):
+            return None
+        inner = following
+    if not fills or not isinstance(inner, tile.LoadOp):
+        return None
+    dtype = array_type(inner.result).dtype
+    given = [each.value for each in fills] + ([] if inner.fill is None else [inner.fill])
+    values = {number_of_carrier(float(decode(each)), dtype) for each in given}
+    if len(values) > 1 or not all(_fills_beyond(each, inner) for each in fills):
+        return None
+    parts = [part for each in fills for part in each.map.data.results[0].dfs()]
+    return Loaded(inner, values.pop(), frozenset(p.position for p in parts if isinstance(p, AffineDimExpr)))
+
+
+def _fills_beyond(op: tile.FillPaddingOp, load: tile.LoadOp) -> bool:
+    """Whether lanes are filled where a load is beyond its array along a dim."""
+    (position,) = op.map.data.results
+    wanted = with_symbols(position, lambda p: AffineExpr.symbol(_number(op.symbols[p])))
+    limit = int(op.limit.value.data)
+    for expression, size in zip(load.map.data.results, tile.ref_type(load.source).shape, strict=True):
+        own = with_symbols(expression, lambda p: AffineExpr.symbol(_number(load.symbols[p])))
+        if size == limit and own == wanted:
+            return True
+    return False
+
+
+def _number(value: SSAValue) -> int:
+    return id(value)
+
+
+def reduced_form(form: Form, op: tile.ReduceOp) -> Form:
+    reduced: tuple[int, ...] = op.attributes_of()["axes"]
+    kept = [d for d in range(array_type(op.operands[0]).rank) if d not in reduced]
+    return form.renamed({d: place for place, d in enumerate(kept)})
+
+
+def sums_of(op: tile.ForOp) -> dict[int, tile.DotOp]:
+    """The carried tiles that are sums of products, from zero on, which nothing else reads in the loop."""
+    found: dict[int, tile.DotOp] = {}
+    last = op.body.block.last_op
+    for position, argument in enumerate(op.body.block.args[1:]):
+        users = list(argument.uses)
+        if len(users) != 1 or last is None or not is_zero(op.initial[position]):
+            continue
+        dot = users[0].operation
+        if not isinstance(dot, tile.DotOp) or dot.accumulator is not argument or dot.parent_op() is not op:
+            continue
+        taken = list(dot.result.uses)
+        if len(taken) == 1 and taken[0].operation is last and last.operands[position] is dot.result:
+            found[position] = dot
+    return found
+
+
+def shared_tiles(kernel: tile.KernelOp) -> set[SSAValue]:
+    """What is computed place by place, but is taken from a queue, too, or computed for several: it is in a queue. So is
+    what takes long, and is repeated along a larger tile."""
+    found: set[SSAValue] = set()
+    roots: dict[SSAValue, set[Operation]] = {}
+    for op in reversed(list(kernel.walk())):
+        if not isinstance(op, (*PLACEWISE, *RELABELS)) and not is_unit_reshape(op):
+            continue
+        (result,) = op.results
+        users = {use.operation for use in result.uses}
+        # What takes it in the end, through what is computed place by place.
+        ends: set[Operation] = set()
+        for user in users:
+            ends |= roots.get(user.results[0], {user}) if user.results else {user}
+        takes = [user for user in users if not user.results or user.results[0] not in roots]
+        is_stored = all(isinstance(user, tile.StoreOp) for user in takes)
+        is_taken = bool(takes) and not is_stored and len(users) > 1
+        is_shared = is_taken or (isinstance(op, tile.MapOp) and len(ends) > 1) or _is_repeated(op)
+        if isinstance(op, tile.MapOp | tile.CastOp | tile.BitcastOp) and is_shared and not _is_widened_load(op):
+            found.add(result)
+            ends = {op}
+        roots[result] = ends
+    return found
+
+
+def _is_widened_load(op: Operation) -> bool:
+    """Whether a tile is a load of narrow floats as f32, which registers take as such, and the matrix unit as it is."""
+    if not isinstance(op, tile.CastOp) or not isinstance(op.operands[0].owner, tile.LoadOp):
+        return False
+    before, after = array_type(op.operands[0]).dtype, array_type(op.results[0]).dtype
+    return before.is_narrow_float and after == dtypes.f32
+
+
+def _is_repeated(op: Operation) -> bool:
+    """Whether a function that takes long is computed of a tile that only larger ones repeat."""
+    if not isinstance(op, tile.MapOp) or ops.FUNCTIONS[op.fn.data].cost not in (ops.DIVIDE, ops.TRANSCENDENTAL):
+        return False
+    size = prod(array_type(op.results[0]).shape)
+    users = [use.operation for use in op.results[0].uses]
+    return size > 1 and all(
+        isinstance(user, tile.BroadcastOp) and prod(array_type(user.results[0]).shape) > size for user in users
+    )

@@ -1,0 +1,224 @@
+"""Store arrays as the user asked for, in formats and in memories of cores: the types of kernels' arrays say so.
+
+A kernel that is called with arrays of several kinds is copied. Pages of block floats are read and written as a whole
+then. A result that is stored otherwise than the array that it is gets a kernel of its own, which moves the pages.
+Kernels read and write tiles: an argument that is stored by rows is copied to tiles before it is read first, and a
+result that is stored by rows is a copy of what is computed.
+
+Before:
+    func.func @main(%x: tensor<32x32xf32>) -> tensor<32x32xf32> {
+      %y = array.call(%x) {callee = "copy"} : tensor<32x32xf32>
+      func.return %y : tensor<32x32xf32>
+    }
+    tile.kernel() {sym_name = "copy", grid = array<i64>, effects = ["in", "out"]} do {
+    ^bb0(%x: !tile.ref<tensor<32x32xf32>>, %out: !tile.ref<tensor<32x32xf32>>):
+      %a = tile.load(%x) {map = affine_map<(d0, d1) -> (d0, d1)>} : tensor<32x32xf32>
+      tile.store(%a, %out) {map = affine_map<(d0, d1) -> (d0, d1)>}
+      tile.yield()
+    }
+After:
+    func.func @main(%x: tensor<32x32xf32>) -> tensor<32x32xf32> {
+      %y = array.call(%x) {callee = "copy"} : tensor<32x32xf32>
+      func.return %y : tensor<32x32xf32>
+    }
+    tile.kernel() {sym_name = "copy", grid = array<i64>, effects = ["in", "out"]} do {
+    ^bb0(%x: !tile.ref<tensor<32x32xf32>, "", "bfp8">, %out: !tile.ref<tensor<32x32xf32>>):
+      %a = tile.load(%x) {map = affine_map<(d0, d1) -> (d0, d1)>} : tensor<32x32xf32>
+      tile.store(%a, %out) {map = affine_map<(d0, d1) -> (d0, d1)>}
+      tile.yield()
+    }
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from xdsl.dialects.builtin import StringAttr
+from xdsl.dialects.func import ReturnOp
+from xdsl.ir import Block, Operation, SSAValue
+from xdsl.rewriter import Rewriter
+
+from tilewright.dialects import array, tile
+from tilewright.dialects.base import array_type
+from tilewright.errors import CompilerBug, LayoutError, UnsupportedOnTargetError
+from tilewright.layout.catalogue.placements import ROW_MAJOR, parse_storage
+from tilewright.passes.array.fusion import in_block
+from tilewright.passes.array.lifetimes import storage
+from tilewright.passes.base import Remark, Unit, blocks_of
+from tilewright.passes.cores.relayouts import Stored, insert_relayout, insert_tilize
+from tilewright.passes.layouts.layout_rules import location_of
+
+_AS_IT_IS = Stored()
+
+
+@dataclass(frozen=True)
+class TileStoreArraysPass:
+    name: ClassVar[str] = "tile-store-arrays"
+
+    def apply(self, unit: Unit) -> None:
+        if not unit.storage:
+            return
+        store_arrays(unit, _asked_for(unit))
+
+
+def store_arrays(unit: Unit, kinds: dict[SSAValue, Stored]) -> None:
+    """Kernels take arrays as they are stored: `kinds` has those of values, their views among them, that are not stored
+    as all others are."""
+    made: dict[tuple[str, tuple[Stored, ...]], str] = {}
+    for block in blocks_of(unit.main):
+        for op in list(block.ops):
+            if isinstance(op, array.CallOp):
+                _store_for(unit, op, kinds, made)
+
+
+def _asked_for(unit: Unit) -> dict[SSAValue, Stored]:
+    """How values of the program are stored, views among them.
+
+    Raises:
+        UnsupportedOnTargetError: an array is not stored so, or takes part in control flow.
+    """
+    block = unit.main.body.block
+    last = block.last_op
+    if not isinstance(last, ReturnOp):
+        raise CompilerBug("a program without an end")
+    found: dict[SSAValue, Stored] = {}
+    arguments = [_stored_as(unit, number, value) for number, value in enumerate(block.args)]
+    asked = [_stored_as(unit, len(block.args) + number, value) for number, value in enumerate(last.operands)]
+    copies: set[SSAValue] = set()
+    for number, (argument, kind) in enumerate(zip(block.args, arguments, strict=True)):
+        if kind.placement == ROW_MAJOR:
+            found[argument] = kind
+            copies |= _read_in_tiles(unit, number, kind, asked)
+        elif kind != _AS_IT_IS:
+            spread(argument, kind, found)
+    results = list(last.operands)
+    for number, (value, kind) in enumerate(zip(results, asked, strict=True)):
+        root = storage(value)
+        is_another = isinstance(root.owner, Block) or root in copies or _is_other_result(value, number, results)
+        # Kernels compute in tiles: rows are always another array than those that they made.
+        if (is_another or kind.placement == ROW_MAJOR) and kind != found.get(value, _AS_IT_IS):
+            value = insert_relayout(unit, last, number, found.get(value, _AS_IT_IS), kind)
+        if kind != _AS_IT_IS:
+            spread(value, kind, found)
+    return found
+
+
+def _read_in_tiles(unit: Unit, number: int, kind: Stored, asked: Sequence[Stored]) -> set[SSAValue]:
+    """What reads an argument that is stored by rows reads a copy in tiles, which is given: but for results that are
+    `asked` to be stored alike. Where nothing reads it, there is no copy."""
+    block = unit.main.body.block
+    uses = [
+        use for use in block.args[number].uses if not isinstance(use.operation, ReturnOp) or asked[use.index] != kind
+    ]
+    if not uses:
+        return set()
+    readers = {in_block(use.operation, block) for use in uses}
+    first = next(op for op in block.ops if op in readers)
+    copy = insert_tilize(unit, block.args[number], first, number, kind)
+    for use in uses:
+        use.operation.operands[use.index] = copy
+    return {copy}
+
+
+def _is_other_result(value: SSAValue, number: int, results: Sequence[SSAValue]) -> bool:
+    """Whether a result is, or is a view of, one that comes before it."""
+    return any(storage(other) is storage(value) for other in results[:number])
+
+
+def _stored_as(unit: Unit, number: int, value: SSAValue) -> Stored:
+    text, grid = unit.storage.get(number), unit.machine.grid
+    if text is None:
+        return _AS_IT_IS
+    if grid is None:
+        raise CompilerBug(f"{unit.machine.name} is no grid of cores")
+    type, asked = array_type(value), parse_storage(text)
+    if asked.format and not type.dtype.is_float:
+        raise _refused(value, f"an array of {type.dtype} is not stored as {asked.format}")
+    try:
+        placement = asked.placement(type.shape, (grid.rows, grid.columns))
+    except LayoutError as error:
+        raise _refused(value, error.message) from None
+    inputs = len(unit.main.body.block.args)
+    what = f"input {number}" if number < inputs else f"output {number - inputs}"
+    unit.remarks.append(Remark(TileStoreArraysPass.name, what, f"stored as {text}", "asked for"))
+    return Stored(asked.format, ROW_MAJOR if asked.by_rows else "" if placement is None else str(placement))
+
+
+def spread(value: SSAValue, kind: Stored, found: dict[SSAValue, Stored]) -> None:
+    """A value, what it is a view of, and its views are one array.
+
+    Raises:
+        UnsupportedOnTargetError: one of them takes part in control flow.
+    """
+    if value in found:
+        return
+    found[value] = kind
+    if isinstance(value.owner, array.ReshapeOp):
+        spread(value.owner.operands[0], kind, found)
+    elif isinstance(value.owner, array.WhileOp | array.IfOp):
+        raise _refused(value, f"what control flow gives is not stored as {kind}")
+    for use in value.uses:
+        if isinstance(use.operation, array.ReshapeOp):
+            spread(use.operation.results[0], kind, found)
+        elif isinstance(use.operation, array.WhileOp | array.IfOp | array.YieldOp):
+            raise _refused(value, f"what takes part in control flow is not stored as {kind}")
+
+
+def _refused(value: SSAValue, what: str) -> UnsupportedOnTargetError:
+    error = UnsupportedOnTargetError(what, help="leave its storage as it is")
+    owner = value.owner
+    first = next((use.operation for use in value.uses), None)
+    op = first if isinstance(owner, Block) else owner
+    if isinstance(op, Operation):
+        error.location = location_of(op)
+    return error
+
+
+def _store_for(
+    unit: Unit,
+    call: array.CallOp,
+    kinds: dict[SSAValue, Stored],
+    made: dict[tuple[str, tuple[Stored, ...]], str],
+) -> None:
+    """The kernel of a call takes its arrays as they are stored."""
+    name = call.callee.data
+    kernel = unit.kernel(name)
+    operands, results = iter(call.operands), iter(call.results)
+    wanted: list[Stored] = []
+    for effect in kernel.effect_names:
+        value = next(operands) if effect != tile.OUT else None
+        result = next(results) if effect != tile.IN else None
+        wanted.append(kinds.get(value if value is not None else result, _AS_IT_IS))  # type: ignore[arg-type]  one is there
+    key = (name, tuple(wanted))
+    if key not in made:
+        made[key] = name if all(each == _AS_IT_IS for each in wanted) else _with_kinds(unit, kernel, wanted, len(made))
+    call.callee = StringAttr(made[key])
+
+
+def _free_name(unit: Unit, stem: str, number: int) -> str:
+    taken = {kernel.sym_name.data for kernel in unit.kernels()}
+    while f"{stem}_{number}" in taken:
+        number += 1
+    return f"{stem}_{number}"
+
+
+def _with_kinds(unit: Unit, kernel: tile.KernelOp, wanted: list[Stored], number: int) -> str:
+    """A kernel whose arrays are stored in some way: the kernel itself, where it is called once."""
+    calls = [
+        op
+        for block in blocks_of(unit.main)
+        for op in block.ops
+        if isinstance(op, array.CallOp) and op.callee.data == kernel.sym_name.data
+    ]
+    if len(calls) > 1:
+        copy = kernel.clone()
+        copy.sym_name = StringAttr(_free_name(unit, f"{kernel.sym_name.data}_stored", number))
+        unit.module.body.block.add_op(copy)
+        kernel = copy
+    for ref, kind in zip(list(kernel.refs), wanted, strict=True):
+        if kind != _AS_IT_IS:
+            type = tile.RefType(tile.ref_type(ref).array, StringAttr(kind.placement), StringAttr(kind.format))
+            Rewriter.replace_value_with_new_type(ref, type)
+    return kernel.sym_name.data

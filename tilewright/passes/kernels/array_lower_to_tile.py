@@ -1,0 +1,240 @@
+"""Turn every group into a tile kernel and a call of it; groups with equal bodies share a kernel.
+
+The tile sizes, and with them the grid, are chosen here from the machine's caches. Lanes of a tile that lie outside an
+array are masked by the load and the store, so sizes that do not divide need nothing more.
+
+Before:
+    func.func @main(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
+      %sum = array.fused(%x, %y) {kind = "loop", why = "add"} do {
+      ^bb0(%a: tensor<8xf32>, %b: tensor<8xf32>):
+        %c = array.map(%a, %b) {fn = "add"} : tensor<8xf32>
+        array.yield(%c)
+      } : tensor<8xf32>
+      %again = array.fused(%sum, %y) {kind = "loop", why = "add"} do {
+      ^bb0(%a: tensor<8xf32>, %b: tensor<8xf32>):
+        %c = array.map(%a, %b) {fn = "add"} : tensor<8xf32>
+        array.yield(%c)
+      } : tensor<8xf32>
+      func.return %again : tensor<8xf32>
+    }
+After:
+    func.func @main(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
+      %sum = array.call(%x, %y) {callee = "loop_0"} : tensor<8xf32>
+      %again = array.call(%sum, %y) {callee = "loop_0"} : tensor<8xf32>
+      func.return %again : tensor<8xf32>
+    }
+    tile.kernel() {sym_name = "loop_0", grid = array<i64: 1>, effects = ["in", "in", "out"]} do {
+    ^bb0(%x: !tile.ref<tensor<8xf32>>, %y: !tile.ref<tensor<8xf32>>, %out: !tile.ref<tensor<8xf32>>, %i: index):
+      %a = tile.load(%x) {map = affine_map<(d0) -> (d0)>} : tensor<8xf32>
+      %b = tile.load(%y) {map = affine_map<(d0) -> (d0)>} : tensor<8xf32>
+      %c = tile.map(%a, %b) {fn = "add"} : tensor<8xf32>
+      tile.store(%c, %out) {map = affine_map<(d0) -> (d0)>}
+      tile.yield()
+    }
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from xdsl.dialects.builtin import BoolAttr, IndexType, IntegerAttr
+from xdsl.ir import SSAValue
+
+from tilewright.dialects import array, tile
+from tilewright.dialects.base import array_type, tensor
+from tilewright.errors import CompilerBug
+from tilewright.passes.array.array_copy_reshapes import group_views
+from tilewright.passes.array.array_fuse_attention import attention_parts
+from tilewright.passes.array.fusion import structural_key
+from tilewright.passes.base import Remark, Unit, blocks_of
+from tilewright.passes.fallbacks import Fallback, with_less_room
+from tilewright.passes.kernels.group_stages import Stage
+from tilewright.passes.kernels.lower_attention_group import (
+    attention_sizes,
+    lower_attention_group,
+    plan_attention,
+    smaller_attention,
+)
+from tilewright.passes.kernels.lower_contract_group import lower_contract_group, plan_contract
+from tilewright.passes.kernels.lower_convolve_group import lower_convolve_group, plan_convolve
+from tilewright.passes.kernels.lower_loop_group import lower_loop_group, plan_loop
+from tilewright.passes.kernels.lower_ordered_group import ordered_stages
+from tilewright.passes.kernels.lower_reshape_group import lower_reshape_group, plan_reshape
+from tilewright.passes.kernels.lower_scatter_group import lower_scatter_group
+from tilewright.passes.kernels.lower_update_group import update_stage
+from tilewright.passes.kernels.tile_builder import TileBuilder, locate
+from tilewright.primitives import ArrayType
+
+Fill = Callable[[TileBuilder, Sequence[SSAValue], Sequence[SSAValue]], None]
+
+
+@dataclass(frozen=True)
+class _Kernel:
+    """One of the kernels of a group: its name and the types of what it computes."""
+
+    name: str
+    results: tuple[ArrayType, ...]
+
+
+@dataclass(frozen=True)
+class ArrayLowerToTilePass:
+    """Groups with equal bodies share a kernel: a model's layers call one kernel."""
+
+    name: ClassVar[str] = "array-lower-to-tile"
+
+    def apply(self, unit: Unit) -> None:
+        known: dict[tuple[object, ...], list[_Kernel]] = {}
+        for block in blocks_of(unit.main):
+            if unit.machine.grid is not None:
+                group_views(block)
+            for op in list(block.ops):
+                if isinstance(op, array.FusedOp):
+                    _replace(unit, op, known)
+
+
+def _replace(unit: Unit, group: array.FusedOp, known: dict[tuple[object, ...], list[_Kernel]]) -> None:
+    key = (group.kind.data, structural_key(group.body))
+    kernels = known.get(key)
+    if kernels is None:
+        name = f"{group.kind.data}_{len(known)}"
+        with unit.timed(name, ArrayLowerToTilePass.name):
+            kernels = _lower(unit, group, name, _fallback_key(group, key))
+        known[key] = kernels
+    values = list(group.operands)
+    for kernel in kernels:
+        call = array.CallOp.make(values, {"callee": kernel.name}, [tensor(t) for t in kernel.results])
+        call.location = group.location
+        block = group.parent_block()
+        if block is not None:
+            block.insert_op_before(call, group)
+        values += call.results
+    for old, new in zip(group.results, values[-len(group.results) :], strict=True):
+        old.replace_all_uses_with(new)
+    group.detach()
+    group.erase()
+
+
+def _fallback_key(group: array.FusedOp, key: Hashable) -> Hashable:
+    """The key of a group's fallback: attention goes by its sizes, which it had when it was fused as well."""
+    return attention_sizes(attention_parts(group)) if group.kind.data == "attention" else key
+
+
+def _lower(unit: Unit, group: array.FusedOp, name: str, key: Hashable) -> list[_Kernel]:
+    """Add the kernels of a group to the module. Each reads the operands and what those before it computed."""
+    fallback = unit.fallbacks.of(key)
+    stages = _GROUPS[group.kind.data](unit, group, fallback)
+    if group.kind.data == "attention":
+        fallback, _ = smaller_attention(attention_parts(group), unit.machine, fallback)
+    if fallback.level:
+        unit.remarks.append(Remark(ArrayLowerToTilePass.name, name, "smaller tiles", fallback.reason))
+    inputs = [array_type(o) for o in group.operands]
+    kernels: list[_Kernel] = []
+    for stage in stages:
+        results = (*stage.passed, *(stage.results or [array_type(r) for r in group.results]))
+        kernels.append(_Kernel(name if stage is stages[-1] else f"{name}_{stage.name}", results))
+        unit.fallbacks.keys[kernels[-1].name] = key
+        unit.module.body.block.add_op(_kernel(unit, group, stage, kernels[-1], inputs))
+        inputs += results
+    return kernels
+
+
+def _kernel(
+    unit: Unit, group: array.FusedOp, stage: Stage, name: _Kernel, inputs: Sequence[ArrayType]
+) -> tile.KernelOp:
+    written = name.results if stage.updates is None else ()
+    effects = [*[tile.IN] * len(inputs), *[tile.OUT] * len(written)]
+    if stage.updates is not None:
+        effects[stage.updates] = tile.INOUT
+    kernel = tile.kernel(name.name, stage.grid, [tile.ref(t) for t in (*inputs, *written)], effects)
+    if stage.warps is not None:
+        kernel.warps = IntegerAttr(stage.warps, IndexType())
+    if stage.stages is not None:
+        kernel.stages = IntegerAttr(stage.stages, IndexType())
+    if stage.passed:
+        kernel.in_order = BoolAttr.from_bool(True)
+    refs: dict[SSAValue, SSAValue] = dict(zip(group.body.block.args, kernel.refs, strict=False))
+    # Cores share the one loop of a long sum, and add partial sums of tiles in their own order.
+    builder = TileBuilder(
+        kernel.body.block,
+        refs,
+        sums_in_blocks=unit.machine.grid is None,
+        most_of_window=unit.machine.most_of_window,
+    )
+    earlier = kernel.refs[len(refs) : len(inputs)]
+    outputs = kernel.refs[len(inputs) :] if stage.updates is None else [kernel.refs[stage.updates]]
+    stage.fill(builder, kernel.indices, outputs, earlier)
+    kernel.body.block.add_op(tile.YieldOp.make([], {}, []))
+    for block in (region.block for op in kernel.walk() for region in op.regions):
+        locate(block.first_op, group.location)
+    return kernel
+
+
+def _only(grid: tuple[int, ...], fill: Fill) -> list[Stage]:
+    return [Stage(grid, lambda builder, indices, outputs, earlier: fill(builder, indices, outputs))]
+
+
+def _loop(unit: Unit, group: array.FusedOp, fallback: Fallback) -> list[Stage]:
+    plan = plan_loop(group, unit.machine, unit.threads, fallback.level)
+    return _only(plan.grid, lambda builder, indices, outputs: lower_loop_group(group, plan, builder, indices, outputs))
+
+
+def _contract(unit: Unit, group: array.FusedOp, fallback: Fallback) -> list[Stage]:
+    plan = plan_contract(group, with_less_room(unit.machine, fallback.level), unit.threads)
+    (stage,) = _only(
+        plan.grid, lambda builder, indices, outputs: lower_contract_group(group, plan, builder, indices, outputs)
+    )
+    return [replace(stage, warps=plan.warps, stages=plan.stages)]
+
+
+def _convolve(unit: Unit, group: array.FusedOp, fallback: Fallback) -> list[Stage]:
+    plan = plan_convolve(group, with_less_room(unit.machine, fallback.level), unit.threads)
+    (stage,) = _only(
+        plan.grid, lambda builder, indices, outputs: lower_convolve_group(group, plan, builder, indices, outputs)
+    )
+    return [replace(stage, warps=plan.warps)]
+
+
+def _attention(unit: Unit, group: array.FusedOp, fallback: Fallback) -> list[Stage]:
+    parts = attention_parts(group)
+    plan = plan_attention(parts, unit.machine, unit.threads, fallback)
+    (stage,) = _only(
+        plan.grid,
+        lambda builder, indices, outputs: lower_attention_group(group, parts, plan, builder, indices, outputs),
+    )
+    return [replace(stage, warps=plan.warps)]
+
+
+def _ordered(unit: Unit, group: array.FusedOp, fallback: Fallback) -> list[Stage]:
+    return ordered_stages(group, unit.machine, unit.threads, fallback.level)
+
+
+def _scatter(unit: Unit, group: array.FusedOp, fallback: Fallback) -> list[Stage]:
+    return _only((), lambda builder, indices, outputs: lower_scatter_group(group, builder, outputs))
+
+
+def _update(unit: Unit, group: array.FusedOp, fallback: Fallback) -> list[Stage]:
+    return [update_stage(group)]
+
+
+def _reshape(unit: Unit, group: array.FusedOp, fallback: Fallback) -> list[Stage]:
+    if unit.machine.grid is None:
+        raise CompilerBug("a reshape is copied on a grid of cores only")
+    plan = plan_reshape(group, unit.machine.grid)
+    return _only(plan.grid, lambda builder, indices, outputs: lower_reshape_group(plan, builder, indices, outputs))
+
+
+_GROUPS: dict[str, Callable[[Unit, Any, Fallback], list[Stage]]] = {
+    "loop": _loop,
+    "contract": _contract,
+    "convolve": _convolve,
+    "attention": _attention,
+    "scan": _ordered,
+    "sort": _ordered,
+    "arg_reduce": _ordered,
+    "top_k": _ordered,
+    "scatter": _scatter,
+    "update": _update,
+    "reshape": _reshape,
+}

@@ -1,0 +1,384 @@
+"""Tile kernels for operations that need a whole axis at once or in order: `scan`, `sort`, `arg_reduce`, `top_k`.
+
+Long lines of which there are few are cut into parts, which threads share. Of an argument reduction a first kernel takes
+each part for itself, a second one joins what it found. A part of a scan is summed, which brings it into a cache, then
+scanned from the total that the part before it passes on: memory is read once. Parts depend on the shape and the machine
+alone, and with them the order in which floats are added.
+
+On machines with lanes a tile is what a block holds in registers; a block scans the parts of a line one after the other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from xdsl.ir import SSAValue
+
+from tilewright import dtypes, ops
+from tilewright.cost.cores.tiles import even_pages
+from tilewright.cost.vectors.products import dividing_split
+from tilewright.cost.vectors.register_blocks import even_split
+from tilewright.dialects import array, tile
+from tilewright.dialects.base import array_type, tensor
+from tilewright.dtypes import DType
+from tilewright.errors import CompilerBug
+from tilewright.layout.catalogue.device_tiles import TILE
+from tilewright.machines.machine import Machine
+from tilewright.passes.fallbacks import halved
+from tilewright.passes.kernels.group_stages import Stage, Values
+from tilewright.passes.kernels.indexing import Axis, Coordinates, Linear, Tile
+from tilewright.passes.kernels.tile_builder import TileBuilder
+from tilewright.primitives import ArrayType
+
+ORDERED = (array.ScanOp, array.SortOp, array.ArgReduceOp, array.TopKOp)
+
+TILE_ELEMENTS = 4096
+# Whole lines of memory, of elements of four bytes.
+COLUMNS = 16
+# Elements of a part of a long line: enough that what joins the parts is little, few enough to stay in a second-level
+# cache. More parts than the limit would take as long to join as to read.
+PART_ELEMENTS, MOST_PARTS = 32768, 1024
+# The share of the second-level cache that a part of a scan takes, beside its results: of a line, and of rows that are
+# scanned side by side. Measured: 4 to 16 are alike for a line, 16 is worse than 8 for rows.
+SCANNED_LINE, SCANNED_ROWS = 16, 8
+# Rows that such a part has at least.
+LEAST_ROWS = 32
+# Lines of at least as many parts are cut, unless there are as many tiles of whole lines.
+ENOUGH_TILES = 8
+PART_COLUMNS = 64
+# Elements that the threads of a block hold in registers at a time.
+BLOCK_ELEMENTS = 4096
+# A line that is scanned is within one warp: 32 words a lane.
+WARP_LINE_BYTES = 4096
+# Pages of a line that a core of a grid looks through at a time.
+CORE_PAGES = 32
+
+
+@dataclass(frozen=True)
+class OrderedPlan:
+    """A tile holds `part` elements along `axis` and lines beside each other: `extents` of the other dimensions. With
+    `reverse`, parts are counted from the far end."""
+
+    shape: tuple[int, ...]
+    axis: int
+    part: int
+    extents: dict[int, int]
+    reverse: bool = False
+
+    @property
+    def beside(self) -> tuple[int, ...]:
+        """The grid without the axis."""
+        return tuple(-(-self.shape[d] // extent) for d, extent in self.extents.items())
+
+    @property
+    def parts(self) -> int:
+        return -(-self.shape[self.axis] // max(1, self.part))
+
+
+def ordered_op(group: array.FusedOp) -> array.ArrayOp:
+    return next(op for op in group.body.block.ops if isinstance(op, ORDERED))
+
+
+def axis_of(op: array.ArrayOp) -> int:
+    """The axis along which an ordered operation works."""
+    return array_type(op.operands[0]).rank - 1 if isinstance(op, array.TopKOp) else op.attributes_of()["axis"]
+
+
+def plan_ordered(op: array.ArrayOp, machine: Machine, threads: int, level: int = 0) -> OrderedPlan:
+    """Lines side by side: short ones until a tile has some thousand elements; of those that run across vectors as many
+    as there are, as long as every thread gets a tile, or as many as share lines of memory where each is sorted."""
+    shape = array_type(op.operands[0]).shape
+    axis, last = axis_of(op), len(shape) - 1
+    if machine.grid is not None:
+        return _plan_for_cores(op, shape, axis)
+    if machine.has_warps:
+        if isinstance(op, array.ScanOp):
+            room = WARP_LINE_BYTES // array_type(op.operands[0]).dtype.compute.itemsize
+            plan = _plan_in_registers(shape, axis, max(1, room >> level), bool(op.reverse.value.data))
+        else:
+            plan = _plan_in_registers(shape, axis, max(1, BLOCK_ELEMENTS >> level))
+        return replace(plan, extents=halved(plan.extents, level))
+    extents = {d: 1 for d in range(len(shape)) if d != axis}
+    part, columns = _part(op, shape, axis, machine)
+    if part < shape[axis]:
+        if axis != last:
+            extents[last] = columns
+        reverse = isinstance(op, array.ScanOp) and bool(op.reverse.value.data)
+        return OrderedPlan(shape, axis, part, extents, reverse)
+    if axis != last and isinstance(op, array.SortOp):
+        extents[last] = even_split(shape[last], COLUMNS)
+    elif axis != last:
+        outer = math.prod(shape[d] for d in extents if d != last)
+        blocks = -(-threads // max(1, outer))
+        extents[last] = even_split(shape[last], max(COLUMNS, shape[last] // blocks), COLUMNS)
+    elif len(shape) > 1:
+        extents[last - 1] = even_split(shape[last - 1], max(1, TILE_ELEMENTS // max(1, shape[axis])))
+    return OrderedPlan(shape, axis, shape[axis], extents)
+
+
+def _plan_for_cores(op: array.ArrayOp, shape: tuple[int, ...], axis: int) -> OrderedPlan:
+    """Lines of one page side by side: whole ones where they are put in order, else in parts of as many pages as a tile
+    has."""
+    last = len(shape) - 1
+    extents = {d: 1 for d in range(len(shape)) if d != axis}
+    beside = last if axis != last else last - 1
+    if beside >= 0:
+        extents[beside] = min(shape[beside], TILE)
+    is_whole = isinstance(op, array.SortOp | array.TopKOp) or shape[axis] <= TILE
+    part = shape[axis] if is_whole else even_pages(-(-shape[axis] // TILE), CORE_PAGES) * TILE
+    reverse = isinstance(op, array.ScanOp) and bool(op.reverse.value.data)
+    return OrderedPlan(shape, axis, part, extents, reverse)
+
+
+def _plan_in_registers(shape: tuple[int, ...], axis: int, room: int, reverse: bool = False) -> OrderedPlan:
+    """Lines side by side, or parts of long ones, as many as a block holds in registers. `room`: elements of a line of
+    which there is one, and of as many lines as a part has where they run across memory."""
+    last = len(shape) - 1
+    extents = {d: 1 for d in range(len(shape)) if d != axis}
+    if axis != last:
+        extents[last] = even_split(shape[last], PART_COLUMNS)
+    elif last:
+        extents[last - 1] = even_split(shape[last - 1], max(1, BLOCK_ELEMENTS // max(1, shape[axis])))
+    room = max(1, room // (extents[last] if axis != last else 1))
+    return OrderedPlan(shape, axis, even_split(shape[axis], room), extents, reverse)
+
+
+def _part(op: array.ArrayOp, shape: tuple[int, ...], axis: int, machine: Machine) -> tuple[int, int]:
+    """How many elements of a line a tile takes, and how many lines side by side where they are cut."""
+    across = axis != len(shape) - 1
+    elements, most_columns, most_parts = PART_ELEMENTS, PART_COLUMNS, MOST_PARTS
+    if isinstance(op, array.ScanOp):
+        share = SCANNED_ROWS if across else SCANNED_LINE
+        elements = machine.memory("l2").bytes // share // array_type(op.operands[0]).dtype.itemsize
+        most_columns, most_parts = elements // LEAST_ROWS, shape[axis]
+    columns = even_split(shape[-1], most_columns, COLUMNS) if across else 1
+    if isinstance(op, array.SortOp | array.TopKOp) or (isinstance(op, array.ScanOp) and _keeps_order(op)):
+        return shape[axis], columns
+    tiles = math.prod(n for d, n in enumerate(shape) if d != axis) // max(1, columns)
+    least = max(elements // max(1, columns), -(-shape[axis] // max(1, most_parts)))
+    if tiles >= ENOUGH_TILES or shape[axis] < ENOUGH_TILES * least:
+        return shape[axis], columns
+    if isinstance(op, array.ScanOp) and op.reverse.value.data:
+        # From the far end, a part that is not full would be the first.
+        part = dividing_split(shape[axis], least)
+        return shape[axis] if shape[axis] % part else part, columns
+    return even_split(shape[axis], least, COLUMNS), columns
+
+
+def _keeps_order(op: array.ScanOp) -> bool:
+    """Whether a scan must not be cut: of products of floats the parts might overflow where the whole does not."""
+    return op.fn.data == "multiply" and array_type(op.operands[0]).dtype.is_float
+
+
+def ordered_stages(group: array.FusedOp, machine: Machine, threads: int, level: int = 0) -> list[Stage]:
+    """The kernels of a group around an ordered operation."""
+    op = ordered_op(group)
+    plan = plan_ordered(op, machine, threads, level)
+    if plan.parts <= 1:
+        return [Stage(plan.beside, lambda builder, indices, outputs, _: _whole(group, plan, builder, indices, outputs))]
+    type = array_type(op.operands[0])
+    shape = tuple(plan.parts if d == plan.axis else n for d, n in enumerate(type.shape))
+    grid = (*plan.beside, plan.parts)
+    if isinstance(op, array.ScanOp) and (machine.has_warps or machine.grid is not None):
+        return [
+            Stage(plan.beside, lambda builder, indices, outputs, _: _scan_in_turns(op, plan, builder, indices, outputs))
+        ]
+    if isinstance(op, array.ScanOp):
+        totals = ArrayType(shape, type.dtype.compute)
+        return [
+            Stage(
+                grid,
+                lambda builder, indices, outputs, _: _scan_part(op, plan, builder, indices, outputs),
+                passed=(totals,),
+            )
+        ]
+    return [
+        Stage(
+            grid,
+            lambda builder, indices, outputs, _: _best_of_parts(op, plan, builder, indices, outputs),
+            "parts",
+            (ArrayType(shape, type.dtype), ArrayType(shape, dtypes.i64)),
+        ),
+        Stage(
+            plan.beside,
+            lambda builder, indices, outputs, earlier: _best_part(op, plan, builder, indices, outputs, earlier),
+        ),
+    ]
+
+
+# ---- tiles ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Tiling:
+    """Where a tile's elements are in the whole array: its axes, `along` the one of the operation, and coordinates."""
+
+    along: Axis
+    axes: tuple[Axis, ...]
+    at: Coordinates
+
+    @property
+    def kept(self) -> tuple[Axis, ...]:
+        """The axes beside the operation's."""
+        return tuple(axis for axis in self.axes if axis is not self.along)
+
+    def with_axis(self, dim: int, position: Linear) -> Coordinates:
+        """The coordinates with another one along the operation's axis."""
+        return tuple(position if d == dim else c for d, c in enumerate(self.at))
+
+
+def _tiling(plan: OrderedPlan, indices: Values, extent: int) -> _Tiling:
+    """The tile at grid indices, with `extent` elements along the axis: of a part where there is an index for it."""
+    along = Axis(extent, plan.axis, "all")
+    axes: list[Axis] = [along]
+    at: dict[int, Linear] = {plan.axis: Linear.of(along)}
+    if len(indices) > len(plan.extents):
+        at[plan.axis] = at[plan.axis] + _start(plan, indices[-1], extent)
+    for (d, extent_beside), counter in zip(plan.extents.items(), indices, strict=False):
+        at[d] = Linear.of(counter, extent_beside) if extent_beside < plan.shape[d] else Linear()
+        if extent_beside > 1:
+            axes.append(Axis(extent_beside, d, f"d{d}"))
+            at[d] = at[d] + Linear.of(axes[-1])
+    axes.sort(key=lambda axis: axis.order)
+    return _Tiling(along, tuple(axes), tuple(at[d] for d in range(len(plan.shape))))
+
+
+def _start(plan: OrderedPlan, counter: SSAValue, extent: int) -> Linear:
+    """Where a part begins, of those that are counted in the order in which they are taken."""
+    number = Linear.of(counter, -1) + (plan.parts - 1) if plan.reverse else Linear.of(counter)
+    return number * extent
+
+
+def _whole(group: array.FusedOp, plan: OrderedPlan, builder: TileBuilder, indices: Values, outputs: Values) -> None:
+    """Pull the whole axis of each operand, apply the operation, store."""
+    op = ordered_op(group)
+    tiling = _tiling(plan, indices, plan.shape[plan.axis])
+    operands = [builder.expand(builder.pull(operand, tiling.at), tiling.axes) for operand in op.operands]
+    results, kept = _apply(builder, op, operands, tiling)
+    stored = tiling.at
+    if isinstance(op, array.ArgReduceOp):
+        stored = tuple(c for d, c in enumerate(tiling.at) if d != plan.axis)
+    elif isinstance(op, array.TopKOp):
+        stored = tiling.with_axis(plan.axis, Linear.of(kept[-1]))
+    for value, ref in zip(array.yielded(group.body.block), outputs, strict=True):
+        result = results[[r is value for r in op.results].index(True)]
+        builder.store(Tile(result, kept), ref, stored)
+
+
+def _apply(
+    builder: TileBuilder, op: array.ArrayOp, operands: Sequence[SSAValue], tiling: _Tiling
+) -> tuple[Sequence[SSAValue], tuple[Axis, ...]]:
+    """Append the tile form of the operation; gives its results and their axes."""
+    a = op.attributes_of()
+    axes, position = tiling.axes, tiling.axes.index(tiling.along)
+    types = [array_type(o) for o in operands]
+    if isinstance(op, array.ArgReduceOp):
+        result = tensor(ArrayType(tuple(axis.extent for axis in tiling.kept), dtypes.i64))
+        made = tile.ArgReduceOp.make(operands, {"fn": a["fn"], "axis": position}, [result])
+        builder.block.add_op(made)
+        return made.results, tiling.kept
+    if isinstance(op, array.TopKOp):
+        first = Axis(a["k"], tiling.along.order, "first")
+        shape = (*(axis.extent for axis in tiling.kept), a["k"])
+        made = tile.TopKOp.make(
+            operands, {"k": a["k"]}, [tensor(ArrayType(shape, dtype)) for dtype in (types[0].dtype, dtypes.i64)]
+        )
+        builder.block.add_op(made)
+        return made.results, (*tiling.kept, first)
+    if isinstance(op, array.ScanOp):
+        attributes = {"fn": a["fn"], "axis": position, "reverse": a["reverse"]}
+        made = tile.ScanOp.make(operands, attributes, [tensor(types[0])])
+    else:
+        attributes = {"axis": position, "descending": a["descending"]}
+        made = tile.SortOp.make(operands, attributes, [tensor(t) for t in types])
+    builder.block.add_op(made)
+    return made.results, axes
+
+
+# ---- parts ----------------------------------------------------------------------------------------------------------
+
+
+def _neutral(fn: str, dtype: DType) -> float | int:
+    """What combines with nothing."""
+    identity = ops.FUNCTIONS[fn].identity
+    if identity is None:
+        raise CompilerBug(f"`{fn}` has no identity")
+    value = identity(dtype)
+    return float(value) if dtype.is_float else int(value)
+
+
+def _scan_part(op: array.ScanOp, plan: OrderedPlan, builder: TileBuilder, indices: Values, outputs: Values) -> None:
+    """Scan a part from the total of those before it; pass its own on before that."""
+    totals, result = outputs
+    tiling = _tiling(plan, indices, plan.part)
+    dtype, size = array_type(op.operands[0]).dtype.compute, plan.shape[plan.axis]
+    part = builder.cast(builder.pull(op.operands[0], tiling.at), dtype)
+    part = Tile(builder.expand(part, tiling.axes), tiling.axes)
+    if size % plan.part:
+        part = builder.fill_padding(part, tiling.at[plan.axis], size, _neutral(op.fn.data, dtype))
+    total = builder.reduce(part, op.fn.data, [tiling.along])
+    number = Linear.of(indices[-1])
+    before = builder.load(totals, tiling.with_axis(plan.axis, number + -1), fill=_neutral(op.fn.data, dtype))
+    builder.store(builder.map(op.fn.data, before, total), totals, tiling.with_axis(plan.axis, number))
+    operand = builder.expand(builder.pull(op.operands[0], tiling.at), tiling.axes)
+    initial = builder.expand(before, tiling.kept)
+    results, axes = _apply(builder, op, [operand, initial], tiling)
+    builder.store(Tile(results[0], axes), result, tiling.at)
+
+
+def _scan_in_turns(op: array.ScanOp, plan: OrderedPlan, builder: TileBuilder, indices: Values, outputs: Values) -> None:
+    """Part after part of a line, each from the total of those before it."""
+    dtype, size, fn = array_type(op.operands[0]).dtype.compute, plan.shape[plan.axis], op.fn.data
+    tiling = _tiling(plan, indices, plan.part)
+
+    def turn(counter: SSAValue, carried: list[Tile]) -> list[Tile]:
+        place = tiling.at[plan.axis] + _start(plan, counter, plan.part)
+        at = tiling.with_axis(plan.axis, place)
+        part = builder.cast(builder.pull(op.operands[0], at), dtype)
+        part = Tile(builder.expand(part, tiling.axes), tiling.axes)
+        if size % plan.part:
+            part = builder.fill_padding(part, place, size, _neutral(fn, dtype))
+        results, axes = _apply(builder, op, [part.value], tiling)
+        result = builder.map(fn, carried[0], Tile(results[0], axes))
+        builder.store(builder.cast(result, array_type(op.results[0]).dtype), outputs[0], at)
+        return [builder.map(fn, carried[0], builder.reduce(part, fn, [tiling.along]))]
+
+    builder.loop(plan.parts, [builder.full(_neutral(fn, dtype), dtype, tiling.kept)], turn)
+
+
+def _best_of_parts(
+    op: array.ArrayOp, plan: OrderedPlan, builder: TileBuilder, indices: Values, outputs: Values
+) -> None:
+    """The best element of each part, and its index in the line."""
+    tiling = _tiling(plan, indices, plan.part)
+    part = _part_that_loses(op, plan, builder, tiling)
+    results, kept = _apply(builder, op, [builder.expand(part, tiling.axes)], tiling)
+    place = Linear.of(Tile(results[0], kept)) + Linear.of(indices[-1], plan.part)
+    best = builder.pull(op.operands[0], tiling.with_axis(plan.axis, place))
+    stored = tiling.with_axis(plan.axis, Linear.of(indices[-1]))
+    builder.store(best, outputs[0], stored)
+    builder.store(builder.position(place), outputs[1], stored)
+
+
+def _part_that_loses(op: array.ArrayOp, plan: OrderedPlan, builder: TileBuilder, tiling: _Tiling) -> Tile:
+    """A part of the operand; what lies beyond its end loses against all elements."""
+    operand, size = op.operands[0], plan.shape[plan.axis]
+    if size % plan.part == 0:
+        return builder.pull(operand, tiling.at)
+    value = _neutral(op.attributes_of()["fn"], array_type(operand).dtype)
+    if operand in builder.refs:
+        return builder.load(builder.refs[operand], tiling.at, fill=value)
+    return builder.fill_padding(builder.pull(operand, tiling.at), tiling.at[plan.axis], size, value)
+
+
+def _best_part(
+    op: array.ArrayOp, plan: OrderedPlan, builder: TileBuilder, indices: Values, outputs: Values, earlier: Values
+) -> None:
+    """The index of the best of all parts' elements."""
+    tiling = _tiling(plan, indices, plan.parts)
+    bests = builder.expand(builder.load(earlier[0], tiling.at), tiling.axes)
+    (part, *_), kept = _apply(builder, op, [bests], tiling)
+    place = builder.load(earlier[1], tiling.with_axis(plan.axis, Linear.of(Tile(part, kept))))
+    builder.store(place, outputs[0], tuple(c for d, c in enumerate(tiling.at) if d != plan.axis))

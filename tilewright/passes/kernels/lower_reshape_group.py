@@ -1,0 +1,173 @@
+"""Tile kernels that copy an array to other pages: reshapes with transposes around them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from xdsl.dialects.builtin import AffineMapAttr
+from xdsl.ir import BlockArgument, SSAValue
+from xdsl.ir.affine import AffineExpr, AffineMap
+
+from tilewright.cost.cores.tiles import even_pages, loop_extents
+from tilewright.dialects import array, tile
+from tilewright.dialects.base import array_type, tensor
+from tilewright.errors import CompilerBug
+from tilewright.layout.catalogue.device_tiles import TILE
+from tilewright.machines.core_grid import CoreGrid
+from tilewright.passes.cores.forms import Sum
+from tilewright.passes.cores.threads import divided, plus, remainder, times
+from tilewright.passes.kernels.tile_builder import TileBuilder
+from tilewright.primitives import ArrayType
+
+
+@dataclass(frozen=True)
+class ReshapePlan:
+    """Tile extents of the result, and where its elements come from: dims are places in a tile, symbols its tile's
+    coordinates."""
+
+    shape: tuple[int, ...]
+    extents: tuple[int, ...]
+    source: tuple[AffineExpr, ...]
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        return tuple(-(-n // e) for n, e in zip(self.shape, self.extents, strict=True))
+
+
+def plan_reshape(group: array.FusedOp, grid: CoreGrid) -> ReshapePlan:
+    """The largest tile whose elements lie in the source without a division, if there is one: of whole pages, it is
+    copied page by page."""
+    (root,) = array.yielded(group.body.block)
+    shape = array_type(root).shape
+    first = loop_extents(shape, grid)
+    for extents in _smaller(shape, first):
+        found = _sources(root, shape, extents)
+        if found is not None:
+            return ReshapePlan(shape, extents, tuple(map(_expression, found)))
+    return ReshapePlan(shape, first, tuple(_divided_sources(root, shape, first)))
+
+
+def _smaller(shape: Sequence[int], first: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """Tile extents with fewer pages along the last two dims."""
+    rows = range(-(-first[-2] // TILE), 0, -1) if len(shape) > 1 else (1,)
+    for columns in range(-(-first[-1] // TILE), 0, -1):
+        for high in rows:
+            extents = list(first)
+            extents[-1] = min(shape[-1], columns * TILE)
+            if len(shape) > 1:
+                extents[-2] = min(shape[-2], even_pages(high, high) * TILE)
+            yield tuple(extents)
+
+
+def _sources(root: SSAValue, shape: Sequence[int], extents: Sequence[int]) -> list[Sum] | None:
+    """Where elements come from, as sums; None where a coordinate would have to be divided."""
+    at = [
+        Sum(0, ((d, 1),) if extent > 1 else (), ((d, extent),) if extent < size else ())
+        for d, (extent, size) in enumerate(zip(extents, shape, strict=True))
+    ]
+    most = {d: extent - 1 for d, extent in enumerate(extents)}
+    tiles = {d: -(-size // extent) - 1 for d, (size, extent) in enumerate(zip(shape, extents, strict=True))}
+    for op in _chain(root):
+        if isinstance(op, array.TransposeOp):
+            at = _turned(op, at)
+            continue
+        sources = _split(at, array_type(op.results[0]).shape, array_type(op.operands[0]).shape, most, tiles)
+        if sources is None:
+            return None
+        at = sources
+    return at
+
+
+def _chain(root: SSAValue) -> Iterator[array.TransposeOp | array.ReshapeOp]:
+    """The operations of the group, from its result to its argument."""
+    value = root
+    while not isinstance(value, BlockArgument):
+        op = value.owner
+        if not isinstance(op, array.TransposeOp | array.ReshapeOp):
+            raise CompilerBug(f"`{op}` in a group that copies a reshape")
+        yield op
+        value = op.operands[0]
+
+
+def _turned(op: array.TransposeOp, at: Sequence[Any]) -> list[Any]:
+    inner: list[Any] = [None] * len(at)
+    for place, source in enumerate(op.attributes_of()["permutation"]):
+        inner[source] = at[place]
+    return inner
+
+
+def _split(
+    at: Sequence[Sum], shape: Sequence[int], source: Sequence[int], most: dict[int, int], tiles: dict[int, int]
+) -> list[Sum] | None:
+    linear, below = Sum(), 1
+    for own, size in zip(reversed(at), reversed(shape), strict=True):
+        linear = linear.plus(own, below)
+        below *= size
+    found: list[Sum] = []
+    for size in reversed(source):
+        low = Sum(
+            linear.constant % size,
+            tuple((d, c) for d, c in linear.dims if c % size),
+            tuple((s, c) for s, c in linear.symbols if c % size),
+        )
+        highest = low.constant + sum(c * most[d] for d, c in low.dims) + sum(c * tiles[s] for s, c in low.symbols)
+        if highest >= size:
+            return None
+        found.insert(0, low)
+        linear = Sum(
+            linear.constant // size,
+            tuple((d, c // size) for d, c in linear.dims if c % size == 0),
+            tuple((s, c // size) for s, c in linear.symbols if c % size == 0),
+        )
+    return found
+
+
+def _expression(found: Sum) -> AffineExpr:
+    result = AffineExpr.constant(found.constant)
+    for position, coefficient in found.dims:
+        result = plus(result, times(AffineExpr.dimension(position), coefficient))
+    for position, coefficient in found.symbols:
+        result = plus(result, times(AffineExpr.symbol(position), coefficient))
+    return result
+
+
+def _divided_sources(root: SSAValue, shape: Sequence[int], extents: Sequence[int]) -> list[AffineExpr]:
+    at = [
+        plus(AffineExpr.dimension(d), times(AffineExpr.symbol(d), extent) if extent < size else 0)
+        for d, (extent, size) in enumerate(zip(extents, shape, strict=True))
+    ]
+    for op in _chain(root):
+        if isinstance(op, array.TransposeOp):
+            at = _turned(op, at)
+        else:
+            linear = AffineExpr.constant(0)
+            for own, size in zip(at, array_type(op.results[0]).shape, strict=True):
+                linear = plus(times(linear, size), own)
+            source = array_type(op.operands[0]).shape
+            quotients = [divided(linear, prod(source[d + 1 :])) for d in range(len(source))]
+            at = [
+                quotient if prod(source[:d]) == 1 else remainder(quotient, source[d])
+                for d, quotient in enumerate(quotients)
+            ]
+    return at
+
+
+def lower_reshape_group(
+    plan: ReshapePlan, builder: TileBuilder, indices: Sequence[SSAValue], outputs: Sequence[SSAValue]
+) -> None:
+    """Load a tile from where its elements are, and store it."""
+    (source,) = builder.refs.values()
+    rank = len(plan.shape)
+    type = ArrayType(plan.extents, tile.ref_type(source).dtype)
+    load = tile.LoadOp.make(
+        [source, *indices], {"map": AffineMapAttr(AffineMap(rank, rank, plan.source))}, [tensor(type)]
+    )
+    builder.block.add_op(load)
+    target = tuple(
+        plus(AffineExpr.dimension(d), times(AffineExpr.symbol(d), extent)) for d, extent in enumerate(plan.extents)
+    )
+    attributes = {"map": AffineMapAttr(AffineMap(rank, rank, target))}
+    builder.block.add_op(tile.StoreOp.make([load.result, outputs[0], *indices], attributes, []))

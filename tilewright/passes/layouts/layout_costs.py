@@ -1,0 +1,249 @@
+"""What the layouts of tiles cost: movements along flows, to and from atoms and memory, and arithmetic.
+
+Each is a value, so that equal costs are found out once; those of movements can be bounded from below without a plan.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tilewright.dtypes import DType
+from tilewright.errors import LayoutError
+from tilewright.layout import Layout, reduce, row_major
+from tilewright.layout.axes import Kind, kind_of
+from tilewright.layout.dims import static
+from tilewright.layout.pair_costs import Array
+from tilewright.layout.relayout import Plan, Reason, plan_relayout
+from tilewright.layout.relayout_bound import least_seconds
+from tilewright.machines.machine import Machine
+from tilewright.passes.layouts.layout_rules import Folded, Spread, View
+from tilewright.passes.layouts.layout_spaces import Atom
+
+
+class _Movement(ABC):
+    """What it costs to move a tile, once for each trip of the loops around it."""
+
+    dtype: DType
+    machine: Machine
+    trips: int
+
+    @abstractmethod
+    def ways(self, first: Any, second: Any) -> Sequence[tuple[Layout, Layout]]:
+        """The relayouts that take place between two values."""
+
+    def plan(self, first: Any, second: Any) -> list[Plan] | None:
+        """The movements, without their number of trips; None where there is no way."""
+        plans = [plan_relayout(start, end, self.dtype, self.machine) for start, end in self.ways(first, second)]
+        return None if any(isinstance(plan, Reason) for plan in plans) else [p for p in plans if isinstance(p, Plan)]
+
+    def __call__(self, first: Any, second: Any) -> float | None:
+        plans = self.plan(first, second)
+        return None if plans is None else sum(plan.seconds for plan in plans) * self.trips
+
+    def keeps(self, first: Any, second: Any) -> bool:
+        """Whether all data stays where it is, but for the terms that a reduction combines."""
+        return all(_is_free(start, end, self.dtype, self.machine) for start, end in self.ways(first, second))
+
+
+@dataclass(frozen=True)
+class FlowCost(_Movement):
+    """What a flow costs when its source and target have given layouts: the movement between what the view makes of the
+    one and the other. Equal costs are computed once."""
+
+    view: View
+    combines: str | None
+    dtype: DType
+    machine: Machine
+    trips: int
+    shapes: tuple[tuple[int, ...], tuple[int, ...]]
+
+    def ways(self, first: Layout, second: Layout) -> Sequence[tuple[Layout, Layout]]:
+        single = self._single(second)
+        if single is not None:
+            return [(first, single)]
+        start = self._start(first)
+        if start is not None:
+            return [(start, second)]
+        # Stored in the order of elements, read back as the target wants them.
+        between = self._in_order()
+        return [(first, between[0]), (between[1], second)]
+
+    def keeps(self, first: Layout, second: Layout) -> bool:
+        ends = (image(self.view, first), second), (first, preimage(self.view, second))
+        return any(a is not None and b is not None and _is_free(a, b, self.dtype, self.machine) for a, b in ends)
+
+    def at_least(self, firsts: tuple[Layout, ...], seconds: tuple[Layout, ...]) -> Array:
+        singles = tuple(single for second in seconds if (single := self._single(second)) is not None)
+        if len(singles) == len(seconds):
+            return least_seconds(firsts, singles, self.dtype, self.machine) * self.trips
+        starts = [self._start(first) for first in firsts]
+        direct = [n for n, start in enumerate(starts) if start is not None]
+        around = [n for n, start in enumerate(starts) if start is None]
+        found = np.zeros((len(firsts), len(seconds)))
+        found[direct] = least_seconds(tuple(s for s in starts if s is not None), seconds, self.dtype, self.machine)
+        if around:
+            stored, loaded = self._in_order()
+            found[around] = least_seconds(tuple(firsts[n] for n in around), (stored,), self.dtype, self.machine)
+            found[around] += least_seconds((loaded,), seconds, self.dtype, self.machine)
+        return found * self.trips
+
+    def _single(self, target: Layout) -> Layout | None:
+        """Where a source has to be that is repeated to the target: moving one of each is less than moving all."""
+        return preimage(self.view, target) if isinstance(self.view, Spread) else None
+
+    def _start(self, source: Layout) -> Layout | None:
+        """The target's layout when nothing has moved; combined dims still hold terms."""
+        if self.combines is not None and isinstance(self.view, Folded):
+            return terms(self.view, source, self.combines)
+        return image(self.view, source)
+
+    def _in_order(self) -> tuple[Layout, Layout]:
+        name = f"mem.{self.machine.memories[0].name}"
+        return row_major(self.shapes[0], name), row_major(self.shapes[1], name)
+
+
+@dataclass(frozen=True)
+class OperandCost(_Movement):
+    """What it costs to bring a tile to an operand of an atom."""
+
+    operand: str
+    dtype: DType
+    machine: Machine
+    trips: int
+
+    def ways(self, first: Layout, second: Atom) -> Sequence[tuple[Layout, Layout]]:
+        return [(first, getattr(second, self.operand))]
+
+    def at_least(self, firsts: tuple[Layout, ...], seconds: tuple[Atom, ...]) -> Array:
+        wanted = tuple(getattr(atom, self.operand) for atom in seconds)
+        return least_seconds(firsts, wanted, self.dtype, self.machine) * self.trips
+
+
+@dataclass(frozen=True)
+class ResultCost(_Movement):
+    """What it costs to take an atom's result to the layout of the value."""
+
+    dtype: DType
+    machine: Machine
+    trips: int
+
+    def ways(self, first: Atom, second: Layout) -> Sequence[tuple[Layout, Layout]]:
+        return [(first.accumulator, second)]
+
+    def at_least(self, firsts: tuple[Atom, ...], seconds: tuple[Layout, ...]) -> Array:
+        return least_seconds(tuple(atom.accumulator for atom in firsts), seconds, self.dtype, self.machine) * self.trips
+
+
+@dataclass(frozen=True)
+class PackingCost:
+    """What it costs an atom to have its right operand from an array: nothing where the array can be packed as a whole
+    for it, else a copy each time."""
+
+    columns: tuple[int, ...]
+    dtype: DType
+    machine: Machine
+    trips: int
+
+    def __call__(self, atom: Atom) -> float | None:
+        if atom.block is not None and atom.block.static_shape[1] in self.columns:
+            return 0.0
+        plan = plan_relayout(row_major(atom.right.static_shape), atom.right, self.dtype, self.machine)
+        return plan.seconds * self.trips if isinstance(plan, Plan) else None
+
+
+@dataclass(frozen=True)
+class ComputeCost:
+    """What it costs to compute a tile where it is: an instruction for each register of each warp, copies included."""
+
+    seconds: float
+
+    def __call__(self, layout: Layout) -> float:
+        return self.seconds * instructions(layout)
+
+
+@lru_cache(maxsize=16384)
+def instructions(layout: Layout) -> int:
+    registers = prod(static(digit.extent) for digit in layout.iters if kind_of(digit.axis) == Kind.REGISTER)
+    return registers * prod(static(layout.span(axis)) for axis in layout.axes if kind_of(axis) == Kind.WARP)
+
+
+@dataclass(frozen=True)
+class TransferCost:
+    """What it costs to load a tile from a window of memory, or to store it there."""
+
+    window: Layout
+    dtype: DType
+    machine: Machine
+    trips: int
+    stores: bool
+
+    def __call__(self, layout: Layout) -> float | None:
+        plans = self.plan(layout)
+        return None if plans is None else plans[0].seconds * self.trips
+
+    def plan(self, layout: Layout) -> list[Plan] | None:
+        """The movement, without its number of trips; None where there is no way."""
+        ends = (layout, self.window) if self.stores else (self.window, layout)
+        plan = plan_relayout(*ends, self.dtype, self.machine)
+        return [plan] if isinstance(plan, Plan) else None
+
+
+@dataclass(frozen=True)
+class Unmoved:
+    """The cost of an edge next to a strict pin: impossible where data would have to move."""
+
+    edge: FlowCost | OperandCost | ResultCost
+
+    def __call__(self, first: Any, second: Any) -> float | None:
+        return self.edge(first, second) if self.edge.keeps(first, second) else None
+
+    def plan(self, first: Any, second: Any) -> list[Plan] | None:
+        """The movements, which take no time but for terms that are combined; None where data would have to move."""
+        return self.edge.plan(first, second) if self.edge.keeps(first, second) else None
+
+
+def _is_free(source: Layout, target: Layout, dtype: DType, machine: Machine) -> bool:
+    """Whether values in one layout are in the other too; registers may get other names."""
+    plan = plan_relayout(source, target, dtype, machine)
+    return isinstance(plan, Plan) and plan.seconds == 0
+
+
+@lru_cache(maxsize=16384)
+def image(view: View, layout: Layout) -> Layout | None:
+    """Where a view's elements are; None where no layout says it. Threads with nothing but padding, which holds
+    anything, may not be left out of it: those that a layout does not mention have what the first ones have."""
+    try:
+        result = view.image(layout)
+    except LayoutError:
+        return None
+    return result if _threads(result) >= _threads(layout) else None
+
+
+def _threads(layout: Layout) -> int:
+    """How many positions of threads a layout mentions, those of padding too."""
+    parts = [part for part in layout.all_iters if part.stride and kind_of(part.axis) in (Kind.LANE, Kind.WARP)]
+    return prod(static(part.extent) for part in parts)
+
+
+@lru_cache(maxsize=16384)
+def terms(view: Folded, layout: Layout, combines: str) -> Layout | None:
+    """What a reduction leaves before its terms are combined."""
+    try:
+        return reduce(layout, view.view.dims, combines)
+    except LayoutError:
+        return None
+
+
+@lru_cache(maxsize=16384)
+def preimage(view: View, layout: Layout) -> Layout | None:
+    try:
+        return view.preimage(layout)
+    except LayoutError:
+        return None

@@ -1,0 +1,469 @@
+"""Put the right operands of products into panels of the register block's width.
+
+A captured array is packed once, when the program is compiled. Any other whose columns are side by side is read where it
+lies, by all rows of a tile or by the first ones, which keep a panel for the others, or packed at the start of the
+kernel by all threads together, into a shared buffer, before a team barrier: what is predicted to be quickest for the
+rows that meet it. One whose columns lie apart
+or of another type is packed by all threads, but for a few rows that read it along its depth.
+Last, because it needs the register blocks of the products.
+
+Before:
+    func.func @main(%x: tensor<8x4xf32>, %w: tensor<3x4xf32>) -> tensor<8x3xf32> {
+      %y = array.call(%x, %w) {callee = "contract_0"} : tensor<8x3xf32>
+      func.return %y : tensor<8x3xf32>
+    }
+    tile.kernel() {sym_name = "contract_0", grid = array<i64>, effects = ["in", "in", "out"]} do {
+    ^bb0(%x: !tile.ref<tensor<8x4xf32>>, %w: !tile.ref<tensor<3x4xf32>>, %out: !tile.ref<tensor<8x3xf32>>):
+      scheduled.parallel() {extents = array<i64: 1>, grain = 1 : index} do {
+      ^bb0(%i: index):
+        %total = scheduled.alloc() : !tile.ref<tensor<8x16xf32>, "worker">
+        scheduled.dot(%x, %w, %total) {extents = array<i64: 8, 3, 4>, block = "(2, 16) : [2@reg*2 | 2@reg 8@simd]",
+          left_map = affine_map<(d0, d1) -> (d0, d1)>, right_map = affine_map<(d0, d1) -> (d1, d0)>,
+          accumulate = false}
+        scheduled.nest() do {
+          %y = tile.load(%total) {map = affine_map<(d0, d1) -> (d0, d1)>} : tensor<8x3xf32>
+          tile.store(%y, %out) {map = affine_map<(d0, d1) -> (d0, d1)>}
+          scheduled.end()
+        }
+        scheduled.end()
+      }
+      tile.yield()
+    }
+After:
+    func.func @main(%x: tensor<8x4xf32>, %w: tensor<3x4xf32>) -> tensor<8x3xf32> {
+      %y = array.call(%x, %w) {callee = "contract_0"} : tensor<8x3xf32>
+      func.return %y : tensor<8x3xf32>
+    }
+    tile.kernel() {sym_name = "contract_0", grid = array<i64>, effects = ["in", "in", "out"]} do {
+    ^bb0(%x: !tile.ref<tensor<8x4xf32>>, %w: !tile.ref<tensor<3x4xf32>>, %out: !tile.ref<tensor<8x3xf32>>):
+      %panels = scheduled.alloc() : !tile.ref<tensor<16x4xf32>, "shared", "(16, 4) : [1@mem*64 16@mem | 4@mem*16]">
+      scheduled.parallel() {extents = array<i64: 1>, grain = 1 : index} do {
+      ^bb0(%panel: index):
+        scheduled.nest() do {
+          %part = tile.load(%w, %panel)
+            {map = affine_map<(d0, d1)[s0] -> (((s0 * 16) + d1), d0)>, fill = 0.0 : f64} : tensor<4x16xf32>
+          tile.store(%part, %panels, %panel) {map = affine_map<(d0, d1)[s0] -> (((s0 * 16) + d1), d0)>}
+          scheduled.end()
+        }
+        scheduled.end()
+      }
+      scheduled.barrier() {scope = "team"}
+      scheduled.parallel() {extents = array<i64: 1>, grain = 1 : index} do {
+      ^bb0(%i: index):
+        %total = scheduled.alloc() : !tile.ref<tensor<8x16xf32>, "worker">
+        scheduled.dot(%x, %panels, %total) {extents = array<i64: 8, 3, 4>, block = "(2, 16) : [2@reg*2 | 2@reg 8@simd]",
+          left_map = affine_map<(d0, d1) -> (d0, d1)>, right_map = affine_map<(d0, d1) -> (d1, d0)>,
+          accumulate = false}
+        scheduled.nest() do {
+          %y = tile.load(%total) {map = affine_map<(d0, d1) -> (d0, d1)>} : tensor<8x3xf32>
+          tile.store(%y, %out) {map = affine_map<(d0, d1) -> (d0, d1)>}
+          scheduled.end()
+        }
+        scheduled.end()
+      }
+      tile.yield()
+    }
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from xdsl.dialects.builtin import AffineMapAttr, BoolAttr, IndexType
+from xdsl.ir import Block, BlockArgument, Operation, Region, SSAValue
+from xdsl.ir.affine import AffineExpr, AffineMap, AffineSymExpr
+
+from tilewright import dtypes, ops
+from tilewright.cost.vectors.products import MatmulTile, Product, Right, best_right
+from tilewright.cost.vectors.register_blocks import RegisterBlock
+from tilewright.cost.vectors.tiles import ROWS_ALONG_DEPTH
+from tilewright.dialects import array, scheduled, tile
+from tilewright.dialects.base import array_type, tensor
+from tilewright.dtypes import DType
+from tilewright.errors import CompilerBug
+from tilewright.layout import Iter, Layout
+from tilewright.machines.machine import Machine, MatrixAtom
+from tilewright.passes.affine_access import Index, linear_form
+from tilewright.passes.base import Remark, Unit, blocks_of
+from tilewright.primitives import ArrayType
+
+_PLAIN = AffineMap(2, 0, (AffineExpr.dimension(0), AffineExpr.dimension(1)))
+
+
+@dataclass(frozen=True)
+class ScheduledPackOperandsPass:
+    name: ClassVar[str] = "scheduled-pack-operands"
+
+    def apply(self, unit: Unit) -> None:
+        calls = _calls(unit)
+        for kernel in unit.timed_kernels(self.name):
+            packed: dict[tuple[SSAValue, int, int, int], SSAValue] = {}
+            for op in list(kernel.walk()):
+                if not isinstance(op, scheduled.DotOp) or op.is_split:
+                    continue
+                instruction = _instruction(op, unit.machine)
+                if instruction is not None:
+                    _pack_words(unit, kernel, op, calls.get(kernel.sym_name.data, []), instruction)
+                elif isinstance(op.right, BlockArgument):
+                    _pack(unit, kernel, op, calls.get(kernel.sym_name.data, []), packed)
+
+
+def _calls(unit: Unit) -> dict[str, list[array.CallOp]]:
+    found: dict[str, list[array.CallOp]] = {}
+    for block in blocks_of(unit.main):
+        for op in block.ops:
+            if isinstance(op, array.CallOp):
+                found.setdefault(op.callee.data, []).append(op)
+    return found
+
+
+def _pack(
+    unit: Unit,
+    kernel: tile.KernelOp,
+    dot: scheduled.DotOp,
+    calls: Sequence[array.CallOp],
+    packed: dict[tuple[SSAValue, int, int, int], SSAValue],
+) -> None:
+    depth_dim, column_dim = operand_dims(dot.right_map.data)
+    width = dot.micro_tile[1]
+    dtype = tile.ref_type(dot.accumulator).dtype
+    key = (dot.right, depth_dim, column_dim, width)
+    source = dot.right
+    if key in packed:
+        dot.operands[1] = packed[key]
+        return
+    shape = tile.ref_type(source).shape
+    if shape[column_dim] == 0:
+        return  # there is nothing to pack, and no point of the grid that would read it
+    layout = panel_layout(shape, depth_dim, column_dim, width)
+    constants = _constant_operands(source, calls)
+    if constants is None and _reads_along_depth(dot, depth_dim):
+        return
+    contiguous = column_dim == len(shape) - 1 and tile.ref_type(source).dtype == dtype
+    place = _place(unit, dot, shape, depth_dim) if contiguous else Right.TOGETHER
+    if _is_rare(dot):
+        place = Right.KEPT if contiguous else Right.ALONE
+    if constants is None and place == Right.IN_PLACE:
+        return
+    if place == Right.ALONE:
+        _pack_alone(dot)
+        return
+    subject = f"operand {source.index} of {kernel.sym_name.data}"  # type: ignore[attr-defined]  a block argument
+    if constants is not None and len(list(source.uses)) == 1:
+        _pack_constants(unit, constants, depth_dim, column_dim, width, dtype)
+        new_type = tile.ref(ArrayType(shape, dtype), "", str(layout))
+        source._type = new_type  # type: ignore[attr-defined]  block arguments have no setter
+        unit.remarks.append(Remark("scheduled-pack-operands", subject, "packed at compile time", "a captured array"))
+        return
+    if constants is None and place == Right.KEPT:
+        dot.keep = BoolAttr.from_bool(True)
+        unit.remarks.append(
+            Remark("scheduled-pack-operands", subject, "kept by the first rows", "others read it again")
+        )
+        return
+    packed[key] = _pack_at_run_time(kernel, source, dtype, depth_dim, column_dim, width)
+    dot.operands[1] = packed[key]
+    unit.remarks.append(Remark("scheduled-pack-operands", subject, "packed by all threads", "known at run time only"))
+
+
+def _place(unit: Unit, dot: scheduled.DotOp, shape: tuple[int, ...], depth_dim: int) -> Right:
+    """Where a product best reads a right operand whose columns are side by side."""
+    dtype = tile.ref_type(dot.accumulator).dtype
+    height, width = dot.micro_tile
+    lanes = unit.machine.lanes(dtype)
+    batches = math.prod(n for d, n in enumerate(shape) if d not in (depth_dim, len(shape) - 1))
+    choices = (Right.IN_PLACE, Right.KEPT, Right.TOGETHER)
+    pitch_bytes = shape[-1] * dtype.itemsize
+    product = Product(_rows(dot), shape[-1], shape[depth_dim], dtype, max(1, batches), pitch_bytes, choices)
+    block = RegisterBlock(height, max(1, width // lanes), lanes)
+    return best_right(product, MatmulTile(*dot.shape), block, unit.machine, unit.threads)
+
+
+def _instruction(dot: scheduled.DotOp, machine: Machine) -> MatrixAtom | None:
+    """The matrix instruction that does a product, by the types of its operands."""
+    types = (tile.ref_type(ref).dtype for ref in (dot.left, dot.right, dot.accumulator))
+    return machine.matrix_atom(*types, depth=dot.shape[2])
+
+
+def _pack_words(
+    unit: Unit, kernel: tile.KernelOp, dot: scheduled.DotOp, calls: Sequence[array.CallOp], instruction: MatrixAtom
+) -> None:
+    """Panels of words, each of which has as many steps of the depth as it has room for: made when the program is
+    compiled from a captured array, else by each tile for itself."""
+    constants = _constant_operands(dot.right, calls)
+    group, width = instruction.group, dot.micro_tile[1]
+    depth_dim, column_dim = operand_dims(dot.right_map.data)
+    if constants is not None and len(list(dot.right.uses)) == 1:
+        shape = tile.ref_type(dot.right).shape
+        _pack_constants(unit, constants, depth_dim, column_dim, width, tile.ref_type(dot.right).dtype, group)
+        words = tuple(n // group if d == depth_dim else n for d, n in enumerate(shape))
+        layout = panel_layout(words, depth_dim, column_dim, width)
+        new_type = tile.ref(ArrayType(words, dtypes.u32), "", str(layout))
+        dot.right._type = new_type  # type: ignore[attr-defined]  block arguments have no setter
+        dot.right_map = AffineMapAttr(_in_words(dot.right_map.data, depth_dim, group))
+        return
+    depth, columns = dot.shape[2] // group, -(-dot.shape[1] // width) * width
+    type = ArrayType((depth, columns), dtypes.u32)
+    body = Block()
+    _store_panels(dot, body, _words(body, dot, group, type), width)
+
+
+def _store_panels(dot: scheduled.DotOp, body: Block, value: SSAValue, width: int) -> None:
+    """Make a nest of `body`, which computes a product's own part of its right operand, write it to panels right before
+    the product, and the product read those."""
+    type = array_type(value)
+    layout = panel_layout(type.shape, 0, 1, width)
+    alloc = scheduled.AllocOp.make([], {}, [tile.ref(type, scheduled.WORKER, str(layout))])
+    body.add_op(tile.StoreOp.make([value, alloc.result], {"map": AffineMapAttr(_PLAIN)}, []))
+    body.add_op(scheduled.EndOp.make([], {}, []))
+    block = dot.parent_block()
+    if block is not None:
+        block.insert_op_before(alloc, dot)
+        block.insert_op_before(scheduled.NestOp.make([], {}, [], [Region(body)]), dot)
+    dot.operands[1] = alloc.result
+    dot.right_map = AffineMapAttr(AffineMap(2, len(dot.symbols), _PLAIN.results))
+
+
+def _words(body: Block, dot: scheduled.DotOp, group: int, type: ArrayType) -> SSAValue:
+    """Steps of the depth side by side, the first in the lowest bits."""
+    bits = {2: dtypes.u16, 4: dtypes.u8}[group]
+    total = _step_bits(body, dot, 0, group, type, bits)
+    for step in range(1, group):
+        value = _step_bits(body, dot, step, group, type, bits)
+        shift = tile.FullOp.make([], {"value": step * bits.bits}, [tensor(type)])
+        moved = tile.MapOp.make([value, shift.result], {"fn": "shift_left"}, [tensor(type)])
+        joined = tile.MapOp.make([total, moved.results[0]], {"fn": "bitwise_or"}, [tensor(type)])
+        body.add_ops([shift, moved, joined])
+        total = joined.results[0]
+    return total
+
+
+def _step_bits(body: Block, dot: scheduled.DotOp, step: int, group: int, type: ArrayType, bits: DType) -> SSAValue:
+    """One step of the depth of each word, in the lowest bits of words of their own."""
+    dtype = tile.ref_type(dot.right).dtype
+    depth = AffineExpr.dimension(0) * group + step
+    map = dot.right_map.data
+    symbols = [AffineExpr.symbol(i) for i in range(map.num_symbols)]
+    results = tuple(e.replace_dims_and_symbols([depth, AffineExpr.dimension(1)], symbols) for e in map.results)
+    load = tile.LoadOp.make(
+        [dot.right, *dot.symbols],
+        {"map": AffineMapAttr(AffineMap(2, map.num_symbols, results)), "fill": 0.0 if dtype.is_float else 0},
+        [tensor(ArrayType(type.shape, dtype))],
+    )
+    raw = tile.BitcastOp.make([load.result], {}, [tensor(ArrayType(type.shape, bits))])
+    wide = tile.CastOp.make([raw.results[0]], {}, [tensor(type)])
+    body.add_ops([load, raw, wide])
+    return wide.results[0]
+
+
+def _in_words(map: AffineMap, depth_dim: int, group: int) -> AffineMap:
+    """A map whose coordinate along the depth counts words: it starts at whole words."""
+    form = linear_form(map.results[depth_dim], (Index(0), Index(1)))
+    if form is None or any(c % group for c in (form.constant, *(c for _, c in form.symbols))):
+        raise CompilerBug("a product starts inside a word")
+    expression = AffineExpr.dimension(0) + form.constant // group
+    for symbol, coefficient in form.symbols:
+        expression = expression + AffineExpr.symbol(symbol) * (coefficient // group)
+    results = tuple(expression if d == depth_dim else e for d, e in enumerate(map.results))
+    return AffineMap(map.num_dims, map.num_symbols, results)
+
+
+def _reads_along_depth(dot: scheduled.DotOp, depth_dim: int) -> bool:
+    """Whether a product has few rows and operands with the depth inside, the right one of the type that it is computed
+    in."""
+    right = tile.ref_type(dot.right)
+    same_type = right.dtype == tile.ref_type(dot.accumulator).dtype
+    inside = any(e == AffineExpr.dimension(1) for e in dot.left_map.data.results[-1].dfs())
+    return inside and depth_dim == len(right.shape) - 1 and same_type and _rows(dot) <= ROWS_ALONG_DEPTH
+
+
+def _rows(dot: scheduled.DotOp) -> int:
+    """Rows that meet the same part of the right operand: those of a tile, for each point of the grid that it does not
+    move with."""
+    used = {e.position for result in dot.right_map.data.results for e in result.dfs() if isinstance(e, AffineSymExpr)}
+    moving = {symbol for position, symbol in enumerate(dot.symbols) if position in used}
+    region = dot.parent_op()
+    while region is not None and not isinstance(region, scheduled.ParallelOp):
+        region = region.parent_op()
+    if region is None:
+        return dot.shape[0]
+    indices = zip(region.body.block.args, region.shape, strict=True)
+    return dot.shape[0] * math.prod(extent for index, extent in indices if index not in moving)
+
+
+def operand_dims(map: AffineMap) -> tuple[int, int]:
+    """The array dimensions that the depth and the columns of a right operand run along."""
+    found: dict[int, int] = {}
+    for position, expression in enumerate(map.results):
+        for dim in (0, 1):
+            if any(e == AffineExpr.dimension(dim) for e in expression.dfs()):
+                found[dim] = position
+    return found[0], found[1]
+
+
+def panel_layout(shape: tuple[int, ...], depth_dim: int, column_dim: int, width: int) -> Layout:
+    """Whole batches one after the other; in each, panels of `width` columns with the depth running inside."""
+    depth, columns = shape[depth_dim], shape[column_dim]
+    panels = -(-columns // width)
+    below = panels * depth * width
+    digits: list[tuple[Iter, ...]] = [()] * len(shape)
+    for d in reversed(range(len(shape))):
+        if d == depth_dim:
+            digits[d] = (Iter(depth, width, "mem"),)
+        elif d == column_dim:
+            digits[d] = (Iter(panels, depth * width, "mem"), Iter(width, 1, "mem"))
+        else:
+            digits[d] = (Iter(shape[d], below, "mem"),)
+            below *= shape[d]
+    return Layout(shape, tuple(digits))
+
+
+def pack_array(
+    value: np.ndarray[Any, Any], depth_dim: int, column_dim: int, width: int, dtype: DType, group: int = 1
+) -> np.ndarray[Any, Any]:
+    """The elements of an array in the order of `panel_layout`, zeros in the padding; words of `group` steps of the
+    depth where it is more than 1."""
+    moved = np.moveaxis(ops.cast(value, dtype), (depth_dim, column_dim), (-2, -1))
+    *batch, depth, columns = moved.shape
+    panels = np.zeros((*batch, -(-columns // width), depth // group, width, group), dtype.numpy)
+    # One panel at a time: what is read and what is written stay in near memory, whatever the order of the source.
+    for n in range(-(-columns // width)):
+        part = moved[..., n * width : (n + 1) * width]
+        steps = part.reshape(*batch, depth // group, group, part.shape[-1])
+        panels[..., n, :, : part.shape[-1], :] = np.swapaxes(steps, -1, -2)
+    flat = panels.reshape(-1)
+    return flat if group == 1 else flat.view(np.uint32)
+
+
+def _constant_operands(source: SSAValue, calls: Sequence[array.CallOp]) -> list[tuple[array.CallOp, int]] | None:
+    """The call operands behind a kernel argument if all of them are captured arrays."""
+    if not isinstance(source, BlockArgument) or not calls:
+        return None
+    found = [(call, source.index) for call in calls]
+    if all(isinstance(call.operands[i].owner, array.ConstantOp) for call, i in found):
+        return found
+    return None
+
+
+def _pack_constants(
+    unit: Unit,
+    found: Sequence[tuple[array.CallOp, int]],
+    depth_dim: int,
+    column_dim: int,
+    width: int,
+    dtype: DType,
+    group: int = 1,
+) -> None:
+    for call, position in found:
+        constant = call.operands[position].owner
+        if not isinstance(constant, array.ConstantOp):
+            continue
+        name = f"{constant.resource.data}.panels.{depth_dim}.{column_dim}.{width}.{dtype.name}"
+        if name not in unit.constants:
+            value = unit.constants[constant.resource.data]
+            unit.constants[name] = pack_array(value, depth_dim, column_dim, width, dtype, group)
+        flat = unit.constants[name]
+        type = ArrayType(flat.shape, dtype if group == 1 else dtypes.u32)
+        made = array.ConstantOp.make([], {"value": 0, "resource": name}, [tensor(type)])
+        block = call.parent_block()
+        if block is not None:
+            block.insert_op_before(made, call)
+        call.operands[position] = made.results[0]
+        if not list(constant.results[0].uses):
+            constant.detach()
+            constant.erase()
+
+
+def _is_rare(dot: scheduled.DotOp) -> bool:
+    """Whether a product is where the kernel nearly never is: nothing is made for it beforehand."""
+    region = dot.parent_region()
+    while region is not None:
+        parent = region.parent_op()
+        if isinstance(parent, tile.IfOp) and parent.likely is not None and region is parent.otherwise:
+            return True
+        region = None if parent is None else parent.parent_region()
+    return False
+
+
+def _pack_alone(dot: scheduled.DotOp) -> None:
+    """Panels of a product's own part of its right operand."""
+    source = tile.ref_type(dot.right).dtype
+    dtype = tile.ref_type(dot.accumulator).dtype
+    type = ArrayType((dot.shape[2], -(-dot.shape[1] // dot.micro_tile[1]) * dot.micro_tile[1]), source)
+    body = Block()
+    attributes = {"map": dot.right_map, "fill": 0.0 if source.is_float else 0}
+    load = tile.LoadOp.make([dot.right, *dot.symbols], attributes, [tensor(type)])
+    body.add_op(load)
+    value = load.result
+    if source != dtype:
+        cast = tile.CastOp.make([value], {}, [tensor(ArrayType(type.shape, dtype))])
+        body.add_op(cast)
+        value = cast.results[0]
+    _store_panels(dot, body, value, dot.micro_tile[1])
+
+
+def _pack_at_run_time(
+    kernel: tile.KernelOp,
+    source: SSAValue,
+    dtype: DType,
+    depth_dim: int,
+    column_dim: int,
+    width: int,
+) -> SSAValue:
+    block = kernel.body.block
+    panels = -(-tile.ref_type(source).shape[column_dim] // width)
+    shape = tuple(panels * width if d == column_dim else n for d, n in enumerate(tile.ref_type(source).shape))
+    layout = panel_layout(shape, depth_dim, column_dim, width)
+    alloc = scheduled.AllocOp.make([], {}, [tile.ref(ArrayType(shape, dtype), scheduled.SHARED, str(layout))])
+    others = [d for d in range(len(shape)) if d not in (depth_dim, column_dim)]
+    extents = (*(shape[d] for d in others), panels)
+    body = Block(arg_types=[IndexType() for _ in extents])
+    body.add_op(_pack_nest(source, alloc.result, list(body.args), shape, dtype, others, depth_dim, column_dim, width))
+    body.add_op(scheduled.EndOp.make([], {}, []))
+    parallel = scheduled.ParallelOp.make([], {"extents": extents, "grain": 1}, [], [Region(body)])
+    barrier = scheduled.BarrierOp.make([], {"scope": "team"}, [])
+    # The kernel's own region is its last one.
+    last = next(op for op in reversed(list(block.ops)) if isinstance(op, scheduled.ParallelOp))
+    new: list[Operation] = [alloc, parallel, barrier]
+    for op in new:
+        block.insert_op_before(op, last)
+    return alloc.result
+
+
+def _pack_nest(
+    source: SSAValue,
+    target: SSAValue,
+    indices: list[SSAValue],
+    shape: tuple[int, ...],
+    dtype: DType,
+    others: list[int],
+    depth_dim: int,
+    column_dim: int,
+    width: int,
+) -> scheduled.NestOp:
+    results: list[AffineExpr] = [AffineExpr.constant(0)] * len(shape)
+    for position, d in enumerate(others):
+        results[d] = AffineExpr.symbol(position)
+    results[depth_dim] = AffineExpr.dimension(0)
+    results[column_dim] = AffineExpr.symbol(len(others)) * width + AffineExpr.dimension(1)
+    map = AffineMapAttr(AffineMap(2, len(indices), tuple(results)))
+    extents = (shape[depth_dim], width)
+    block = Block()
+    type = tile.ref_type(source)
+    attributes: dict[str, Any] = {"map": map}
+    if type.shape[column_dim] != shape[column_dim]:
+        attributes["fill"] = 0.0 if type.dtype.is_float else 0  # a product may read the padding of the last panel
+    load = tile.LoadOp.make([source, *indices], attributes, [tensor(ArrayType(extents, type.dtype))])
+    block.add_op(load)
+    value = load.result
+    if type.dtype != dtype:
+        cast = tile.CastOp.make([value], {}, [tensor(ArrayType(extents, dtype))])
+        block.add_op(cast)
+        value = cast.results[0]
+    block.add_op(tile.StoreOp.make([value, target, *indices], {"map": map}, []))
+    block.add_op(scheduled.EndOp.make([], {}, []))
+    return scheduled.NestOp.make([], {}, [], [Region(block)])

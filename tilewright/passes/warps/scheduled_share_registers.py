@@ -1,0 +1,187 @@
+"""Give the registers of a role that hardly needs any to the threads that multiply.
+
+All threads of a block begin with as many registers. Where those that hold the products of several warpgroups leave few
+for what else is computed, the warp that copies becomes a warpgroup, of which three warps end at once: only whole
+warpgroups give registers back and take them. They keep the fewest that there may be, the others share the rest.
+
+Before:
+    func.func @main(%x: tensor<128x16xf16>, %y: tensor<16x256xf16>) -> tensor<128x256xf32> {
+      %r = array.call(%x, %y) {callee = "multiply"} : tensor<128x256xf32>
+      func.return %r : tensor<128x256xf32>
+    }
+    tile.kernel() {sym_name = "multiply", grid = array<i64>, effects = ["in", "in", "out"]} do {
+    ^bb0(%0: !tile.ref<tensor<128x16xf16>>, %1: !tile.ref<tensor<16x256xf16>>, %2: !tile.ref<tensor<128x256xf32>>):
+      scheduled.parallel() {extents = array<i64>, grain = 1 : index, warps = 8 : index} do {
+        %3 = scheduled.alloc() : !tile.ref<tensor<16x256xf16>, "block",
+            "(16, 256) : [16@mem.shared*256 | 256@mem.shared]">
+        %4 = scheduled.mbarrier() {count = 1 : index, arrivals = 1 : index} : !tile.ref<tensor<1xi64>, "block">
+        scheduled.barrier() {scope = "every role"}
+        scheduled.role() {role = "copies", warps = 1 : index} do {
+          scheduled.expect(%4) {number = affine_map<() -> (0)>, bytes = 8192 : index}
+          scheduled.tensor_copy(%1, %3, %4) {map = affine_map<(d0, d1) -> (d0, d1)>, number = affine_map<() -> (0)>}
+          scheduled.end()
+        }
+        %5 = tile.load(%0) {map = affine_map<(d0, d1) -> (d0, d1)>} : tensor<128x16xf16,
+            "(128, 16) : [8@warp 2@reg*2 8@lane*4 | 2@reg*4 4@lane 2@reg]">
+        %6 = tile.full() {value = 0.000000e+00 : f64} : tensor<128x256xf32,
+            "(128, 256) : [8@warp 2@reg*2 8@lane*4 | 32@reg*4 4@lane 2@reg]">
+        scheduled.await(%4) {number = affine_map<() -> (0)>, phase = affine_map<() -> (0)>}
+        %7 = scheduled.mma(%5, %3, %6) {atom = "wgmma, left in registers", asynchronous = true} : tensor<128x256xf32,
+            "(128, 256) : [8@warp 2@reg*2 8@lane*4 | 32@reg*4 4@lane 2@reg]">
+        %8 = scheduled.mma_wait(%7) {pending = 0 : index} : tensor<128x256xf32,
+            "(128, 256) : [8@warp 2@reg*2 8@lane*4 | 32@reg*4 4@lane 2@reg]">
+        tile.store(%8, %2) {map = affine_map<(d0, d1) -> (d0, d1)>}
+        scheduled.end()
+      }
+      tile.yield()
+    }
+After:
+    func.func @main(%x: tensor<128x16xf16>, %y: tensor<16x256xf16>) -> tensor<128x256xf32> {
+      %r = array.call(%x, %y) {callee = "multiply"} : tensor<128x256xf32>
+      func.return %r : tensor<128x256xf32>
+    }
+    tile.kernel() {sym_name = "multiply", grid = array<i64>, effects = ["in", "in", "out"]} do {
+    ^bb0(%0: !tile.ref<tensor<128x16xf16>>, %1: !tile.ref<tensor<16x256xf16>>, %2: !tile.ref<tensor<128x256xf32>>):
+      scheduled.parallel() {extents = array<i64>, grain = 1 : index, warps = 8 : index, registers = 168 : index} do {
+        %3 = scheduled.alloc() : !tile.ref<tensor<16x256xf16>, "block",
+            "(16, 256) : [16@mem.shared*256 | 256@mem.shared]">
+        %4 = scheduled.mbarrier() {count = 1 : index, arrivals = 1 : index} : !tile.ref<tensor<1xi64>, "block">
+        scheduled.barrier() {scope = "every role"}
+        scheduled.role() {role = "copies", warps = 4 : index, leaving = 3 : index} do {
+          scheduled.set_registers() {count = 24 : index}
+          scheduled.expect(%4) {number = affine_map<() -> (0)>, bytes = 8192 : index}
+          scheduled.tensor_copy(%1, %3, %4) {map = affine_map<(d0, d1) -> (d0, d1)>, number = affine_map<() -> (0)>}
+          scheduled.end()
+        }
+        scheduled.set_registers() {count = 240 : index}
+        %5 = tile.load(%0) {map = affine_map<(d0, d1) -> (d0, d1)>} : tensor<128x16xf16,
+            "(128, 16) : [8@warp 2@reg*2 8@lane*4 | 2@reg*4 4@lane 2@reg]">
+        %6 = tile.full() {value = 0.000000e+00 : f64} : tensor<128x256xf32,
+            "(128, 256) : [8@warp 2@reg*2 8@lane*4 | 32@reg*4 4@lane 2@reg]">
+        scheduled.await(%4) {number = affine_map<() -> (0)>, phase = affine_map<() -> (0)>}
+        %7 = scheduled.mma(%5, %3, %6) {atom = "wgmma, left in registers", asynchronous = true} : tensor<128x256xf32,
+            "(128, 256) : [8@warp 2@reg*2 8@lane*4 | 32@reg*4 4@lane 2@reg]">
+        %8 = scheduled.mma_wait(%7) {pending = 0 : index} : tensor<128x256xf32,
+            "(128, 256) : [8@warp 2@reg*2 8@lane*4 | 32@reg*4 4@lane 2@reg]">
+        tile.store(%8, %2) {map = affine_map<(d0, d1) -> (d0, d1)>}
+        scheduled.end()
+      }
+      tile.yield()
+    }
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import ClassVar
+
+from xdsl.dialects.builtin import IndexType, IntegerAttr
+from xdsl.ir import SSAValue
+
+from tilewright.cost.warps.products import WARPGROUP
+from tilewright.dialects import scheduled, tile
+from tilewright.dialects.base import array_type, decode
+from tilewright.machines.machine import Machine, Residency
+from tilewright.passes.base import Remark, Unit
+from tilewright.passes.warps.copying_role import COPIES
+
+# PTX ISA, setmaxnreg: the fewest and the most that a thread may ask for, and the steps between.
+_FEWEST, _MOST, _STEP = 24, 256, 8
+# What a thread that multiplies needs beside the tiles of its products: addresses, rows' maxima, what is being computed
+# of a tile. With 40 nothing is spilled in products of 128 x 256 by two warpgroups, nor in attention by 64 keys.
+_OTHERS = 40
+
+
+@dataclass(frozen=True)
+class ScheduledShareRegistersPass:
+    name: ClassVar[str] = "scheduled-share-registers"
+
+    def apply(self, unit: Unit) -> None:
+        for kernel in unit.timed_kernels(self.name):
+            for region in (op for op in kernel.body.block.ops if isinstance(op, scheduled.ParallelOp)):
+                share = _share_of(region, unit.machine)
+                if share is not None:
+                    share.write()
+                    unit.remarks.append(Remark(self.name, kernel.sym_name.data, share.decision, share.reason))
+
+
+@dataclass(frozen=True)
+class _Share:
+    """`begin` registers of each thread when a block begins; those that multiply have `most` then, of which tiles of
+    products take `needed`."""
+
+    region: scheduled.ParallelOp
+    role: scheduled.RoleOp
+    begin: int
+    most: int
+    needed: int
+
+    @property
+    def decision(self) -> str:
+        return f"threads that multiply have {self.most} registers"
+
+    @property
+    def reason(self) -> str:
+        return f"products take {self.needed}; of {self.begin} at the beginning those that copy keep {_FEWEST}"
+
+    def write(self) -> None:
+        """In the role and behind it, first of all."""
+        self.region.properties["registers"] = IntegerAttr(self.begin, IndexType())
+        self.role.properties["warps"] = IntegerAttr(WARPGROUP, IndexType())
+        self.role.properties["leaving"] = IntegerAttr(WARPGROUP - 1, IndexType())
+        first = self.role.body.block.first_op
+        assert first is not None
+        self.role.body.block.insert_op_before(_set(_FEWEST), first)
+        self.region.body.block.insert_op_after(_set(self.most), self.role)
+
+
+def _set(count: int) -> scheduled.SetRegistersOp:
+    return scheduled.SetRegistersOp.make([], {"count": count}, [])
+
+
+def _share_of(region: scheduled.ParallelOp, machine: Machine) -> _Share | None:
+    """How registers are shared; None where each thread has enough, or nobody copies."""
+    roles = [op for op in region.body.block.ops if isinstance(op, scheduled.RoleOp)]
+    warps = 1 if region.warps is None else int(decode(region.warps))
+    residency, lanes = machine.residency, machine.axes.get("lane", 1)
+    if (
+        len(roles) != 1
+        or roles[0].role.data != COPIES
+        or roles[0].working > 1
+        or warps % WARPGROUP
+        or residency is None
+    ):
+        return None
+    needed = _of_products(region, warps * lanes)
+    groups = warps // WARPGROUP
+    begin = _at_most(residency, (groups + 1) * WARPGROUP, lanes)
+    most = min(_MOST, (begin * (groups + 1) - _FEWEST) // groups // _STEP * _STEP)
+    if needed + _OTHERS <= _at_most(residency, warps + int(decode(roles[0].warps)), lanes) or most <= begin:
+        return None
+    return _Share(region, roles[0], begin, most, needed)
+
+
+def _at_most(residency: Residency, warps: int, lanes: int) -> int:
+    """Registers of a thread where a block of so many warps is alone: each partition has some of them, whose registers
+    are given out in units."""
+    of_a_partition = -(-warps // residency.partitions)
+    of_a_warp = residency.registers // residency.partitions // of_a_partition
+    return min(_MOST, of_a_warp // residency.register_unit * residency.register_unit // lanes)
+
+
+def _of_products(region: scheduled.ParallelOp, threads: int) -> int:
+    """Registers of a thread that hold asynchronous products, and what they read from registers: of the loop or, where
+    there is none, of the block that has the most."""
+    products = [op for op in region.walk() if isinstance(op, scheduled.MmaOp) and op.asynchronous is not None]
+    around = dict.fromkeys(op.parent_block() for op in products)
+    together = ([op for op in products if op.parent_block() is block] for block in around)
+    return max((_held(ops, threads) for ops in together), default=0)
+
+
+def _held(products: Sequence[scheduled.MmaOp], threads: int) -> int:
+    held: list[SSAValue] = [op.result for op in products]
+    held += [op.left for op in products if not isinstance(op.left.type, tile.RefType)]
+    types = [array_type(value) for value in held]
+    return sum(-(-prod(type.shape) * type.dtype.itemsize // 4 // threads) for type in types)

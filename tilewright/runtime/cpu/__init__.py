@@ -1,0 +1,1 @@
+"""Running programs on the CPU: native code, thread pool, features."""

@@ -1,0 +1,1 @@
+"""Running programs on NVIDIA GPUs through the CUDA driver."""

@@ -1,0 +1,1 @@
+"""LLVM IR that several targets emit: values and vectors, conversions, mathematical functions."""
