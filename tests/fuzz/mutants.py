@@ -72,7 +72,7 @@ def _access(name: str, method: str, old: str, new: str) -> Mutant:
 
 
 def _cpu(name: str, function: str, old: str, new: str) -> Mutant:
-    return Mutant(name, f"targets.cpu.{function}", old, new)
+    return Mutant(name, f"targets.{function}", old, new)
 
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -159,7 +159,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # scheduling
     Mutant(
         "product starts from zero",
-        "passes.tile_lower_to_vectors:_Lowering._accumulator",
+        "passes.vectors.tile_lower_to_vectors:_Lowering._accumulator",
         "return buffer, True",
         "return buffer, False",
     ),
@@ -239,85 +239,88 @@ MUTANTS: tuple[Mutant, ...] = (
     # dot emission
     _cpu(
         "depth tail dropped",
-        "micro_kernel:MicroKernel.emit",
+        "cpu.micro_kernel:MicroKernel.emit",
         "whole, depth, 1, totals)",
         "whole, whole, 1, totals)",
     ),
     _cpu(
         "rows of blocks too close",
-        "emit_dot:_Product._emit_block",
+        "cpu.emit_dot:_Product._emit_block",
         "multiply(builder, row, pitch)",
         "multiply(builder, row, self.op.shape[1])",
     ),
     _cpu(
         "last rows one too few",
-        "emit_dot:_Product._emit_blocks",
+        "cpu.emit_dot:_Product._emit_blocks",
         "self._emit_block(panel, done, rest, None)",
         "self._emit_block(panel, done, max(1, rest - 1), None)",
     ),
     _cpu(
         "last panel one column short",
-        "emit_dot:_Product.emit",
+        "cpu.emit_dot:_Product.emit",
         "self._emit_panel(whole, tail)",
         "self._emit_panel(whole, tail - 1)",
     ),
     _cpu(
         "rows of a left operand as far apart as they are long",
-        "emit_dot:_Product._emit_block",
+        "cpu.emit_dot:_Product._emit_block",
         "Walk(a, left.depth_stride, left.row_stride)",
         "Walk(a, left.depth_stride, self.op.shape[2])",
     ),
     _cpu(
         "one vector of the columns kept for later rows",
-        "micro_kernel:MicroKernel._keep",
+        "cpu.micro_kernel:MicroKernel._keep",
         "enumerate(columns)",
         "enumerate(columns[:1])",
     ),
     # ordered emission
-    _cpu("sort always ascending", "emit_sort:emit_sort", "bool(op.descending.value.data)", "False"),
-    _cpu("negative numbers backwards", "ordered_keys:rank", "builder.xor(pattern, turned)", "pattern"),
-    _cpu("lanes compared with themselves", "sorting_network:Network._lanes_in_order", "n < n ^ distance", "n >= 0"),
-    _cpu("the k smallest", "emit_top_k:emit_top_k", "descending=True", "descending=False"),
+    _cpu("sort always ascending", "cpu.emit_sort:emit_sort", "bool(op.descending.value.data)", "False"),
+    _cpu("negative numbers backwards", "cpu.ordered_keys:rank", "builder.xor(pattern, turned)", "pattern"),
+    _cpu("lanes compared with themselves", "cpu.sorting_network:Network._lanes_in_order", "n < n ^ distance", "n >= 0"),
+    _cpu("the k smallest", "cpu.emit_top_k:emit_top_k", "descending=True", "descending=False"),
     _cpu(
         "totals before a vector forgotten",
-        "emit_scan:_Scan.line",
+        "cpu.emit_scan:_Scan.line",
         "self.combine(carried, whole), before",
         "whole, before",
     ),
-    _cpu("a lane too many in a scan", "emit_scan:_Scan.within", "distance *= 2", "distance += 1"),
+    _cpu("a lane too many in a scan", "cpu.emit_scan:_Scan.within", "distance *= 2", "distance += 1"),
     _cpu(
         "last of equal winners",
-        "emit_arg_reduce:_ArgReduce.take",
+        "cpu.emit_arg_reduce:_ArgReduce.take",
         "precedes(builder, self.fn, self.dtype, value, kept)",
         "builder.not_(precedes(builder, self.fn, self.dtype, kept, value))",
     ),
     # functions
     _cpu(
         "quotients rounded to zero",
-        "functions:_floor_divide",
+        "llvm.functions:_floor_divide",
         "b.and_(inexact, opposite), lowered",
         "b.and_(inexact, opposite), quotient",
     ),
-    _cpu("unsigned remainder signed", "functions:_remainder", "b.urem", "b.srem"),
+    _cpu("unsigned remainder signed", "llvm.functions:_remainder", "b.urem", "b.srem"),
     _cpu(
-        "16-bit results not rounded", "functions:emit_function", "return result if exact or", "return result if True or"
+        "16-bit results not rounded",
+        "llvm.functions:emit_function",
+        "return result if exact or",
+        "return result if True or",
     ),
     # conversions
     _cpu(
         "bf16 ties away from zero",
-        "conversions:_rounded_to_bf16",
+        "llvm.conversions:_rounded_to_bf16",
         "builder.add(last_kept, splat(bits.type, 0x7FFF))",
         "splat(bits.type, 0x8000)",
     ),
     _cpu(
         "signed integers widened with zeros",
-        "conversions:_resize",
+        "llvm.conversions:_resize",
         "builder.sext(value, result) if source.is_signed else",
         "",
     ),
     _cpu(
         "unsigned integers taken for signed",
-        "conversions:_integer_to_float",
+        "llvm.conversions:_integer_to_float",
         "if source.is_signed else builder.uitofp",
         "if True else builder.uitofp",
     ),

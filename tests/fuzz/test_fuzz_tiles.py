@@ -104,7 +104,7 @@ def test_a_shrunk_kernel_still_fails() -> None:
 
 # ---- planted mistakes -----------------------------------------------------------------------------------------------
 
-LOWERING = "passes.tile_lower_to_vectors:_Lowering"
+LOWERING = "passes.vectors.tile_lower_to_vectors:_Lowering"
 
 PLANTED = (
     Mutant("carried tiles overwritten early", f"{LOWERING}._may_overwrite", "return False", "return True"),

@@ -133,7 +133,7 @@ def test_a_pass_is_a_frozen_dataclass_in_a_file_of_its_own(each: Pass) -> None:
 
 
 def test_every_pass_is_in_a_pipeline_once() -> None:
-    names = [f"{passes.__name__}.{module.name}" for module in pkgutil.iter_modules(passes.__path__)]
+    names = [module.name for module in pkgutil.walk_packages(passes.__path__, f"{passes.__name__}.")]
     written = [cls for name in names for cls in passes_in(importlib.import_module(name)) if cls is not Pass]
     assert set(written) == set(map(type, PASSES))
     for scheduling in (tile_to_vectors(), tile_to_warps(), tile_to_cores()):

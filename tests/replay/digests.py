@@ -13,7 +13,6 @@ from typing import Any
 
 from tests.replay.corpus import Donations, Program, programs
 from tilewright.driver.compile import build_executable
-from tilewright.errors import TilewrightError
 from tilewright.frontend.trace import Graph
 from tilewright.options import options
 
@@ -40,7 +39,7 @@ Task = tuple[str, tuple[int, ...], tuple[str, ...], str]
 class Record:
     """The digests of a program by target and phase, and how long its compilation took on each target.
 
-    A phase that is refused has the name of the error's class in place of a digest.
+    A phase that is refused, or fails, has the name of the error's class in place of a digest.
     """
 
     digests: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
@@ -82,7 +81,7 @@ def record(program: Program, targets: Mapping[str, tuple[str, ...]], store: Stor
         warnings.simplefilter("ignore")
         try:
             graph, donated = program.trace()
-        except TilewrightError as error:
+        except Exception as error:
             found.digests["trace"] = {_REFUSED: type(error).__name__}
             return found
         for target, phases in targets.items():
@@ -95,13 +94,13 @@ def record(program: Program, targets: Mapping[str, tuple[str, ...]], store: Stor
 def _digests(graph: Graph, donated: Donations, target: str, phases: tuple[str, ...], store: Store) -> dict[str, str]:
     try:
         built: Any = build_executable(graph, target, donated)
-    except TilewrightError as error:
+    except Exception as error:  # a failure of the compiler is what it makes of the program, too
         return {_REFUSED: type(error).__name__}
     found: dict[str, str] = {}
     for phase in phases:
         try:
             found[phase] = store.put(built.ir(phase))
-        except TilewrightError as error:
+        except Exception as error:
             found[phase] = type(error).__name__
     return found
 
