@@ -10,12 +10,14 @@ if TYPE_CHECKING:
 
     from xdsl.dialects.builtin import ModuleOp
 
+    from tilewright.machines.machine import Model
     from tilewright.passes.base import Pass, Unit
     from tilewright.targets.base import Executable, Tensor
 
 
-def array_to_tile() -> Sequence[Pass]:
+def array_to_tile(model: Model) -> Sequence[Pass]:
     """Fuse: after these, every array operation that computes is part of a kernel."""
+    from tilewright.machines.machine import Model
     from tilewright.passes.array.array_collapse_dims import ArrayCollapseDimsPass
     from tilewright.passes.array.array_convolve_by_products import ArrayConvolveByProductsPass
     from tilewright.passes.array.array_convolve_channels_last import ArrayConvolveChannelsLastPass
@@ -25,32 +27,46 @@ def array_to_tile() -> Sequence[Pass]:
     from tilewright.passes.array.array_fuse_attention import ArrayFuseAttentionPass
     from tilewright.passes.array.array_fuse_contract import ArrayFuseContractPass
     from tilewright.passes.array.array_fuse_loops import ArrayFuseLoopsPass
+    from tilewright.passes.array.array_group_reshapes import ArrayGroupReshapesPass
     from tilewright.passes.array.array_order_operands import ArrayOrderOperandsPass
     from tilewright.passes.array.array_order_weights import ArrayOrderWeightsPass
     from tilewright.passes.array.array_simplify import ArraySimplifyPass
+    from tilewright.passes.array.array_split_contractions import ArraySplitContractionsPass
     from tilewright.passes.array.array_split_joins import ArraySplitJoinsPass
-    from tilewright.passes.array.array_split_sums import ArraySplitSumsPass
+    from tilewright.passes.array.array_split_k import ArraySplitKPass
+    from tilewright.passes.array.array_split_reductions import ArraySplitReductionsPass
     from tilewright.passes.array.array_update_in_place import ArrayUpdateInPlacePass
     from tilewright.passes.kernels.array_lower_to_tile import ArrayLowerToTilePass
 
-    return [
-        ArrayDropCollectivesPass(),  # first: what means nothing to one device, which all targets have, hides the rest
-        ArraySimplifyPass(),  # fold, share and drop before anything is grouped
-        ArrayConvolveChannelsLastPass(),  # and what follows, before anything is recognised by its order of dims
-        ArrayCopyReshapesPass(),  # where arrays are in pages, before transposes go elsewhere
-        ArrayDuplicateViewsPass(),  # views must not tie groups together
-        ArrayFuseAttentionPass(),  # first: it spans two products and a softmax, which the others would take apart
-        ArrayConvolveByProductsPass(),  # products of operands that it lays out itself
-        ArrayOrderWeightsPass(),  # a kernel before products are, which would take its transpose in
-        ArrayOrderOperandsPass(),  # the same: its transposes and zeros are not taken in
-        ArraySplitSumsPass(),  # long sums of few results, for many threads or cores, of operands as they lie now
-        ArraySplitJoinsPass(),  # concatenations of many arrays in parts, each of which fuses with its producers
-        ArrayFuseContractPass(),  # products take their epilogues before loops do
-        ArrayUpdateInPlacePass(),  # updates of arrays that are not used again write the window alone
-        ArrayFuseLoopsPass(),  # what remains: elementwise chains and reductions
-        ArrayCollapseDimsPass(),  # as few dimensions as there can be; fusion goes by the shapes as they were
-        ArrayLowerToTilePass(),  # tile sizes are chosen here, from the machine
+    vectors, warps, cores = (model == each for each in (Model.VECTORS, Model.WARPS, Model.CORES))
+    passes = [
+        (True, ArrayDropCollectivesPass()),  # remove collectives, which are the identity on one device
+        (True, ArraySimplifyPass()),  # fold constants, merge equal and drop dead operations before any grouping
+        (vectors, ArrayConvolveChannelsLastPass()),  # choose NHWC convolutions before dims are matched by their order
+        (
+            cores,
+            ArrayCopyReshapesPass(),
+        ),  # group reshapes that move pages with the transposes around them
+        (True, ArrayDuplicateViewsPass()),  # give each user its own view, so that views tie no groups together
+        (True, ArrayFuseAttentionPass()),  # match two contractions around a softmax before either is fused alone
+        (warps, ArrayConvolveByProductsPass()),  # rewrite convolutions as matmuls whose operands it lays out
+        (warps, ArrayOrderWeightsPass()),  # lay out weights in a kernel of its own, before fusion takes the transpose
+        (warps, ArrayOrderOperandsPass()),  # lay out matmul operands likewise
+        (not cores, ArraySplitReductionsPass()),  # split long reductions with few results; cores share their loops
+        (vectors, ArraySplitContractionsPass()),  # split long contractions with few results, their operands as stored
+        (warps, ArraySplitKPass()),  # split K of matmuls with few tiles where that is predicted to be faster
+        (True, ArraySplitJoinsPass()),  # split concatenations of many arrays, so that each part fuses with producers
+        (True, ArrayFuseContractPass()),  # fuse epilogues into contractions before loops take them
+        (True, ArrayUpdateInPlacePass()),  # write only the window of an update whose array has no later use
+        (True, ArrayFuseLoopsPass()),  # fuse the remaining elementwise operations and reductions
+        (
+            not cores,
+            ArrayCollapseDimsPass(),
+        ),  # merge dims after fusion, which needs shapes; pages keep their two
+        (cores, ArrayGroupReshapesPass()),  # group the reshapes that move pages and were not fused
+        (True, ArrayLowerToTilePass()),  # choose tile sizes from the machine, one kernel for equal groups
     ]
+    return [each for applies, each in passes if applies]
 
 
 def tile_to_vectors() -> Sequence[Pass]:
@@ -155,8 +171,8 @@ def tile_to_cores(buffers: int | None = None, movers: int = 2, keeps_arrays: boo
     ]
 
 
-# From tiles to what a kind of machine does, by the target that a machine's file names.
-SCHEDULING = {"cpu": tile_to_vectors, "cuda": tile_to_warps, "grid": tile_to_cores}
+# From tiles to the schedule of a machine, by its execution model.
+SCHEDULING = {"vectors": tile_to_vectors, "warps": tile_to_warps, "cores": tile_to_cores}
 
 
 def compile_module(
@@ -197,9 +213,10 @@ def run_passes(unit: Unit, keep_stages: bool = True) -> dict[str, str]:
     Raises:
         DoesNotFit: a kernel does not fit in its smallest plan.
     """
+    from tilewright.machines.machine import Model
     from tilewright.passes.fallbacks import DoesNotFit
 
-    if not unit.machine.has_warps:
+    if unit.machine.model != Model.WARPS:
         return _run_passes(unit, keep_stages)
     original, constants, remarks = unit.module.clone(), dict(unit.constants), list(unit.remarks)
     while True:
@@ -210,6 +227,10 @@ def run_passes(unit: Unit, keep_stages: bool = True) -> dict[str, str]:
                 raise
             unit.module = original.clone()
             unit.constants, unit.remarks = dict(constants), list(remarks)
+
+
+def _phases(model: Model) -> Sequence[tuple[str, Sequence[Pass]]]:
+    return ("tile", array_to_tile(model)), ("scheduled", SCHEDULING[model]())
 
 
 def _run_passes(unit: Unit, keep_stages: bool) -> dict[str, str]:
@@ -229,7 +250,7 @@ def _run_passes(unit: Unit, keep_stages: bool) -> dict[str, str]:
             dump(dump_dir / unit.name, f"{len(stages)}.{phase}.mlir", stages[phase])
 
     border("array")
-    for phase, passes in (("tile", array_to_tile()), ("scheduled", SCHEDULING[unit.machine.target]())):
+    for phase, passes in _phases(unit.machine.model):
         for each in passes:
             start = time.perf_counter()
             each.apply(unit)

@@ -47,7 +47,7 @@ def compiled(
 ) -> Unit:
     """The program in the `scheduled` phase."""
     unit = Unit(build_module(program), dict(program.constants), load(machine), 1, storage=dict(storage or {}))
-    for each in (*array_to_tile(), *tile_to_cores(variant.buffers, variant.movers, keeps_arrays)):
+    for each in (*array_to_tile(unit.machine.model), *tile_to_cores(variant.buffers, variant.movers, keeps_arrays)):
         each.apply(unit)
     unit.module.verify()
     return unit

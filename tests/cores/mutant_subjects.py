@@ -188,7 +188,7 @@ def trips_together() -> Subject:
 
     tile = core_tiles.ProductTile(64, 64, 128)
     with (
-        mock.patch("tilewright.passes.kernels.lower_contract_group.product_tile", return_value=tile),
+        mock.patch("tilewright.passes.kernels.core_planner.product_tile", return_value=tile),
         mock.patch("tilewright.passes.cores.partials.shared_loop", return_value=None),
         mock.patch.object(core_tiles, "_LEAST_FETCHED", 4),
     ):

@@ -289,7 +289,7 @@ def test_what_follows_a_product_is_computed_in_registers(follows: Callable[..., 
 def without(program: Program, machine: str, kind: type[Pass]) -> float:
     """Cycles of a program that is compiled without a pass."""
     unit = Unit(build_module(program), {}, load(machine), 1)
-    for each in (*pipelines.array_to_tile(), *pipelines.tile_to_cores()):
+    for each in (*pipelines.array_to_tile(unit.machine.model), *pipelines.tile_to_cores()):
         if not isinstance(each, kind):
             each.apply(unit)
     simulation = Simulation(unit, values=False)
@@ -344,7 +344,7 @@ def test_trips_are_all_done_once(trips: int, together: int, last: int) -> None:
     a, b = operands(program)
     done = ProductTrips(together, last, trips)
     with (
-        mock.patch("tilewright.passes.kernels.lower_contract_group.product_tile", return_value=ProductTile(64, 64, 32)),
+        mock.patch("tilewright.passes.kernels.core_planner.product_tile", return_value=ProductTile(64, 64, 32)),
         mock.patch("tilewright.passes.cores.partials.shared_loop", return_value=None),
         mock.patch("tilewright.passes.cores.scheduled_finish_products.product_trips", return_value=done),
     ):

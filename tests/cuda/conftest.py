@@ -15,11 +15,11 @@ import tilewright as tw
 from tests.cuda.chips import built
 from tests.cuda.fake_driver import H200, FakeDriver
 from tests.cuda.running import unassembled
-from tilewright.cost.vectors.products import MatmulTile
+from tilewright.cost.tiles import MatmulTile
 from tilewright.cost.warps.products import TCGEN05, WGMMA, WarpSchedule
 from tilewright.machines import machine as machines
 from tilewright.machines.machine import Machine, load, with_caches
-from tilewright.passes.kernels import lower_contract_group, lower_convolve_group
+from tilewright.passes.kernels import warp_planner
 from tilewright.passes.warps import scheduled_loop_over_tiles, scheduled_order_tiles
 from tilewright.runtime.cuda import driver as cuda_driver
 from tilewright.targets.cuda import target
@@ -57,8 +57,7 @@ def by_warpgroups(monkeypatch: pytest.MonkeyPatch) -> Callable[..., CudaProgram]
         rows, columns, depth, groups, stages = shape
         across = (4 * groups, 1)
         schedule = WarpSchedule(MatmulTile(rows, columns, depth), 4 * groups, across, stages, WGMMA)
-        for module in (lower_contract_group, lower_convolve_group):
-            monkeypatch.setattr(module, "warp_schedule", lambda *_: schedule)
+        monkeypatch.setattr(warp_planner, "warp_schedule", lambda *_: schedule)
         return built(tw.jit(function).lower(*arrays), "cuda:sm_90a")
 
     return compiled
@@ -74,8 +73,7 @@ def in_tensor_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[..., CudaProgr
         rows, columns, depth, groups, stages = shape
         across = (4 * groups, 1)
         schedule = WarpSchedule(MatmulTile(rows, columns, depth), 4 * groups, across, stages, TCGEN05)
-        for module in (lower_contract_group, lower_convolve_group):
-            monkeypatch.setattr(module, "warp_schedule", lambda *_: schedule)
+        monkeypatch.setattr(warp_planner, "warp_schedule", lambda *_: schedule)
         return built(tw.jit(function).lower(*arrays), f"cuda:{chip}")
 
     return compiled

@@ -24,14 +24,14 @@ from tests.numerics.test_phases import expected_of
 from tests.passes.pass_support import parse
 from tests.programs import causal_attention
 from tests.ptx.emulator import run as execute
-from tilewright.cost.vectors.products import MatmulTile
+from tilewright.cost.tiles import MatmulTile
 from tilewright.cost.warps.products import TCGEN05, WARPGROUP, WGMMA, WarpSchedule
 from tilewright.dialects import scheduled, tile
 from tilewright.frontend.build import build_module
 from tilewright.machines import machine as machines
 from tilewright.machines.machine import Machine, load, with_caches
 from tilewright.passes.array import array_convolve_by_products
-from tilewright.passes.kernels import lower_contract_group
+from tilewright.passes.kernels import warp_planner
 from tilewright.passes.warps import scheduled_loop_over_tiles, scheduled_order_tiles, scheduled_share_registers
 from tilewright.pipelines import compile_module
 from tilewright.semantics.array import Interpreter
@@ -194,7 +194,7 @@ def convolution_subjects() -> list[Subject]:
     x, w = (generator.integers(-4, 5, shape).astype(np.float16) for shape in ((1, 40, 4, 6), (64, 40, 3, 2)))
     with (
         patch.object(array_convolve_by_products, "_WORTH", 0.0),
-        patch.object(lower_contract_group, "warp_schedule", lambda *_: schedule),
+        patch.object(warp_planner, "warp_schedule", lambda *_: schedule),
     ):
         program = built(tw.jit(lambda x, w: tw.nn.conv(x, w, padding=1)).lower(x, w), "cuda:sm_90a")
     return subjects_of(program, [x, w], "convolution on sm_90a")
@@ -211,7 +211,7 @@ def cluster_subjects() -> list[Subject]:
             small = replace(with_caches(load(chip), {"l2": 2048}), cores=cores)
             with (
                 patch.object(machines, "load", lambda _, small=small: small),
-                patch.object(lower_contract_group, "warp_schedule", lambda *_, schedule=schedule: schedule),
+                patch.object(warp_planner, "warp_schedule", lambda *_, schedule=schedule: schedule),
                 patch.object(scheduled_order_tiles, "blocks_together", lambda *_: 1),
                 patch.object(scheduled_loop_over_tiles, "blocks_together", lambda *_: 1),
             ):

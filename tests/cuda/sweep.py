@@ -42,7 +42,7 @@ from tilewright.dialects.scheduled import tensor_memory
 from tilewright.frontend.build import build_module
 from tilewright.machines.machine import Machine, load
 from tilewright.passes.base import Unit
-from tilewright.passes.kernels import lower_contract_group, lower_convolve_group
+from tilewright.passes.kernels import warp_planner
 from tilewright.passes.layouts.layout_spaces import SCALAR
 from tilewright.pipelines import run_passes
 from tilewright.targets.cuda.target import CudaProgram
@@ -238,10 +238,7 @@ def _unit(
     """A program after all passes, its products by schedules that `choose` gives."""
     graph = tw.jit(form.function).lower(*form.types(*sizes)).graph
     unit = Unit(build_module(graph), graph.snapshot(), machine, 1)
-    with (
-        patch.object(lower_contract_group, "warp_schedule", choose),
-        patch.object(lower_convolve_group, "warp_schedule", choose),
-    ):
+    with patch.object(warp_planner, "warp_schedule", choose):
         run_passes(unit, keep_stages=False)
     return unit
 

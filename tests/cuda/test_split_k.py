@@ -18,7 +18,7 @@ from tilewright.cost import split_k as model
 from tilewright.cost.split_k import SplitK, split_k
 from tilewright.cost.warps.products import WarpProduct
 from tilewright.machines.machine import load
-from tilewright.passes.array import array_split_sums
+from tilewright.passes.array import array_split_k
 
 Tensor = np.ndarray[Any, Any]
 PART = 128
@@ -31,12 +31,12 @@ def in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     def cut(product: WarpProduct, _machine: object) -> SplitK | None:
         return SplitK(PART, ceil(product.depth / PART), 1e-6, 2e-6) if product.depth > PART else None
 
-    monkeypatch.setattr(array_split_sums, "split_k", cut)
+    monkeypatch.setattr(array_split_k, "split_k", cut)
 
 
 def run(function: Callable[..., Any], *arrays: Tensor, chip: str) -> Tensor:
     program = built(tw.jit(function).lower(*arrays), f"cuda:{chip}")
-    assert [remark for remark in program.unit.remarks if remark.pass_name == "array-split-sums"]
+    assert [remark for remark in program.unit.remarks if remark.pass_name == "array-split-k"]
     (result,) = emulated(program, arrays)
     return result
 
@@ -90,7 +90,7 @@ def test_batches_and_transposes(in_parts: None) -> None:
 def test_a_product_of_few_tiles_is_split_and_its_parts_are_multiplied_by_warpgroups() -> None:
     a, b = whole_numbers(128, 8192, dtype="bf16", seed=0), whole_numbers(8192, 1024, dtype="bf16", seed=1)
     program = built(tw.jit(lambda x, y: x @ y).lower(a, b), "cuda:sm_90a")
-    (remark,) = (each for each in program.unit.remarks if each.pass_name == "array-split-sums")
+    (remark,) = (each for each in program.unit.remarks if each.pass_name == "array-split-k")
     assert "parts" in remark.decision
     assert "wgmma" in program.ir("scheduled")
     assert "tensor_copy" in program.ir("scheduled")

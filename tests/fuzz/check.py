@@ -12,7 +12,8 @@ from tests.fuzz.generate import Case
 from tests.fuzz.guarded_memory import guarded_arena, guarded_copy, guarded_empty
 from tests.fuzz.intervals import Tensor
 from tilewright.cost.given import Given, schedules_given
-from tilewright.cost.vectors.products import MatmulTile, Right, Schedule
+from tilewright.cost.tiles import MatmulTile
+from tilewright.cost.vectors.products import Right, Schedule
 from tilewright.cost.vectors.register_blocks import register_blocks
 from tilewright.frontend.build import build_module
 from tilewright.frontend.trace import Graph

@@ -24,6 +24,7 @@ from typing import Any
 
 from tests.fuzz.run import run_seed
 from tilewright import pipelines
+from tilewright.machines.machine import Model
 
 PATIENCE_S = 120.0
 
@@ -358,7 +359,7 @@ def planted(mutant: Mutant) -> Iterator[None]:
 def _import_compiler() -> None:
     """Import what compiling imports on demand: a module imported while a mutant is planted would keep it."""
     importlib.import_module("tilewright.targets.cpu.target")
-    pipelines.array_to_tile()
+    pipelines.array_to_tile(Model.VECTORS)
     pipelines.tile_to_vectors()
 
 

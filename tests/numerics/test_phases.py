@@ -45,7 +45,7 @@ def run_kernels(unit: Unit, arrays: list[Tensor], call: Callable[..., list[Tenso
 def test_tile_phase_agrees_with_array_semantics(make: Callable[..., Any]) -> None:
     program, arrays, expected = expected_of(make)
     unit = Unit(build_module(program), dict(program.constants), load("x86-64-v3"), 2)
-    for each in array_to_tile():
+    for each in array_to_tile(unit.machine.model):
         each.apply(unit)
         unit.module.verify()
     close(run_kernels(unit, arrays, tile.run_call), expected)
@@ -55,7 +55,7 @@ def test_tile_phase_agrees_with_array_semantics(make: Callable[..., Any]) -> Non
 def test_scheduled_phase_agrees_in_any_order(make: Callable[..., Any]) -> None:
     program, arrays, expected = expected_of(make)
     unit = Unit(build_module(program), dict(program.constants), load("x86-64-v3"), 2)
-    for each in (*array_to_tile(), *tile_to_vectors()[:2]):
+    for each in (*array_to_tile(unit.machine.model), *tile_to_vectors()[:2]):
         each.apply(unit)
         unit.module.verify()
     for seed in range(2):

@@ -17,7 +17,8 @@ from tests.programs import Program, build
 from tests.sampling import ALL, alternating, sampled
 from tilewright import dtypes
 from tilewright.cost.given import Given, schedules_given
-from tilewright.cost.vectors.products import MatmulTile, Right, Schedule
+from tilewright.cost.tiles import MatmulTile
+from tilewright.cost.vectors.products import Right, Schedule
 from tilewright.cost.vectors.register_blocks import register_blocks
 from tilewright.dtypes import DType
 from tilewright.frontend.build import build_module

@@ -15,7 +15,7 @@ from tests.passes.pass_support import run, unit_of
 from tests.programs import Program, build
 from tilewright import dtypes
 from tilewright.cost.given import Given, schedules_given
-from tilewright.cost.vectors.products import MatmulTile
+from tilewright.cost.tiles import MatmulTile
 from tilewright.cost.vectors.split_products import takes_own_columns
 from tilewright.dialects import scheduled, tile
 from tilewright.dialects.tile import ref_type as tile_ref_type
@@ -180,7 +180,7 @@ def scheduled_product(rows: int, columns: int, depth: int, turned: bool, given: 
     unit = unit_of(build_module(program), dict(program.constants))
     unit.machine = load("x86-64-amx")
     with schedules_given(Given(split=given)):
-        for each in (*array_to_tile(), *tile_to_vectors()):
+        for each in (*array_to_tile(unit.machine.model), *tile_to_vectors()):
             each.apply(unit)
             unit.module.verify()
     return unit

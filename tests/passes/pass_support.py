@@ -64,7 +64,7 @@ def run_through(make: Make, last: type[Pass]) -> Unit:
     """A program after the passes of the pipeline up to `last`."""
     program = build(make)
     unit = unit_of(build_module(program), dict(program.constants))
-    for each in (*array_to_tile(), *tile_to_vectors()):
+    for each in (*array_to_tile(unit.machine.model), *tile_to_vectors()):
         each.apply(unit)
         unit.module.verify()
         if isinstance(each, last):

@@ -308,7 +308,7 @@ def test_parts_do_not_depend_on_the_number_of_threads(shape: tuple[int, ...], ax
         graph = build(program)
         unit = unit_of(build_module(graph), graph.constants)
         unit.threads = threads
-        for each in array_to_tile():
+        for each in array_to_tile(unit.machine.model):
             each.apply(unit)
         texts.add(str(unit.module))
     assert len(texts) == 1

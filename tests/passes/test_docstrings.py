@@ -16,12 +16,10 @@ import pytest
 from pass_support import numbered, parse, random_inputs, run, unit_of
 
 from tilewright import passes
-from tilewright.machines.machine import Machine, load, with_caches
+from tilewright.machines.machine import Machine, Model, load, with_caches
 from tilewright.passes import program_memory
 from tilewright.passes.array.array_convolve_by_products import ArrayConvolveByProductsPass
-from tilewright.passes.array.array_copy_reshapes import ArrayCopyReshapesPass
-from tilewright.passes.array.array_order_operands import ArrayOrderOperandsPass
-from tilewright.passes.array.array_order_weights import ArrayOrderWeightsPass
+from tilewright.passes.array.array_split_k import ArraySplitKPass
 from tilewright.passes.base import Pass, Unit
 from tilewright.passes.cores.scheduled_configure_units import ScheduledConfigureUnitsPass
 from tilewright.passes.cores.scheduled_finish_products import ScheduledFinishProductsPass
@@ -29,20 +27,29 @@ from tilewright.passes.cores.tile_store_arrays import TileStoreArraysPass
 from tilewright.passes.warps.scheduled_loop_over_tiles import ScheduledLoopOverTilesPass
 from tilewright.passes.warps.scheduled_order_accesses import ScheduledOrderAccessesPass
 from tilewright.passes.warps.scheduled_order_tiles import ScheduledOrderTilesPass
-from tilewright.pipelines import array_to_tile, tile_to_cores, tile_to_vectors, tile_to_warps
+from tilewright.pipelines import SCHEDULING, array_to_tile, tile_to_cores, tile_to_vectors, tile_to_warps
 from tilewright.semantics.hazards import CoreHazard, RaceError
 
 # Those that several machines have stand for one.
 FOR_CORES = [each for each in tile_to_cores() if type(each) not in {type(other) for other in tile_to_warps()}]
-PASSES = [*array_to_tile(), *tile_to_vectors(), *tile_to_warps(), *FOR_CORES]
+ARRAY_PASSES = {each.name: each for model in Model for each in array_to_tile(model)}
+PASSES = [*ARRAY_PASSES.values(), *tile_to_vectors(), *tile_to_warps(), *FOR_CORES]
+
+
+def only_of(model: Model) -> list[type[Pass]]:
+    """The array passes of one execution model alone."""
+    others = {type(each) for other in Model if other != model for each in array_to_tile(other)}
+    return [type(each) for each in array_to_tile(model) if type(each) not in others]
+
+
 # The machine of those that are not for vectors alone: one with tensor memory for those that are for it.
 MACHINES = {type(each): "sm_100a" if "tensor-memory" in each.name else "sm_90a" for each in tile_to_warps()}
-MACHINES |= dict.fromkeys((ArrayConvolveByProductsPass, ArrayOrderOperandsPass, ArrayOrderWeightsPass), "sm_90a")
-MACHINES |= dict.fromkeys((ArrayCopyReshapesPass, *map(type, FOR_CORES)), "wormhole")
+MACHINES |= dict.fromkeys(only_of(Model.WARPS), "sm_90a")
+MACHINES |= dict.fromkeys((*only_of(Model.CORES), *map(type, FOR_CORES)), "wormhole")
 # Those for kernels of more tiles than a machine does at a time have their examples on a small one.
 SMALL = (ScheduledOrderTilesPass, ScheduledLoopOverTilesPass)
 # It adds up in another order, results that are rounded: of whole numbers they are the same.
-REORDERING = (ArrayConvolveByProductsPass, ScheduledFinishProductsPass)
+REORDERING = (ArrayConvolveByProductsPass, ArraySplitKPass, ScheduledFinishProductsPass)
 # Their examples come before the states of units are set.
 UNCONFIGURED = ScheduledFinishProductsPass
 # What they make of their first example mends it.
@@ -136,8 +143,8 @@ def test_every_pass_is_in_a_pipeline_once() -> None:
     names = [module.name for module in pkgutil.walk_packages(passes.__path__, f"{passes.__name__}.")]
     written = [cls for name in names for cls in passes_in(importlib.import_module(name)) if cls is not Pass]
     assert set(written) == set(map(type, PASSES))
-    for scheduling in (tile_to_vectors(), tile_to_warps(), tile_to_cores()):
-        listed = [type(each) for each in (*array_to_tile(), *scheduling)]
+    for model, scheduling in SCHEDULING.items():
+        listed = [type(each) for each in (*array_to_tile(Model(model)), *scheduling())]
         assert len(listed) == len(set(listed))
 
 

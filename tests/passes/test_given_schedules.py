@@ -9,7 +9,8 @@ from pass_support import random_inputs, remarks, run, run_through
 import tilewright as tw
 from tests.programs import Program
 from tilewright.cost.given import Given, given, schedules_given
-from tilewright.cost.vectors.products import MatmulTile, Right, Schedule
+from tilewright.cost.tiles import MatmulTile
+from tilewright.cost.vectors.products import Right, Schedule
 from tilewright.cost.vectors.register_blocks import register_blocks
 from tilewright.dialects import scheduled
 from tilewright.frontend.trace import Value

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.replay.__main__ import first_difference, main
-from tests.replay.digests import TARGETS
+from tests.replay.digests import TARGETS, Store
 
 CHOSEN = ["--group", "examples", "--match", "^vector_add", "--jobs", "1"]
 
@@ -35,9 +35,17 @@ def test_nothing_compared_is_no_success(tmp_path: Path) -> None:
     assert main(["compare", str(tmp_path), *CHOSEN]) == 1
 
 
-def test_the_first_difference_is_of_the_earliest_phase() -> None:
-    recorded = {"tile": "a", "scheduled": "b", "llvm": "c"}
-    assert first_difference(recorded, dict(recorded)) is None
-    assert first_difference(recorded, recorded | {"scheduled": "x", "llvm": "y"}) == "scheduled"
-    assert first_difference(recorded, {"refused": "DTypeError"}) == "refused"
-    assert first_difference({"refused": "DTypeError"}, recorded) == "tile"
+def test_the_first_difference_is_of_the_earliest_phase(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    a, b, c, x, y = (store.put(text) for text in "abcxy")
+    recorded = {"tile": a, "scheduled": b, "llvm": c}
+    assert first_difference(recorded, dict(recorded), store) is None
+    assert first_difference(recorded, recorded | {"scheduled": x, "llvm": y}, store) == "scheduled"
+    assert first_difference(recorded, {"refused": "DTypeError"}, store) == "refused"
+    assert first_difference({"refused": "DTypeError"}, recorded, store) == "tile"
+
+
+def test_digests_in_the_names_of_kernels_are_no_difference(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    first, second = (store.put(f"call @kernel_matmul_{digest}()") for digest in ("0123456789ab", "ba9876543210"))
+    assert first_difference({"tile": first}, {"tile": second}, store) is None

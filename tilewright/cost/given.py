@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from tilewright.options import options
 
 if TYPE_CHECKING:
-    from tilewright.cost.vectors.products import MatmulTile, Schedule
+    from tilewright.cost.tiles import MatmulTile
+    from tilewright.cost.vectors.products import Schedule
 
 
 @dataclass(frozen=True)

@@ -104,7 +104,7 @@ def tile_kernels(graph: Graph, target: str) -> Iterator[KernelOp]:
 
     threads = current().threads or default_threads()
     unit = Unit(build_module(graph), dict(graph.snapshot()), _machine(target, None), threads, name=graph.name)
-    for each in pipelines.array_to_tile():
+    for each in pipelines.array_to_tile(unit.machine.model):
         each.apply(unit)
     yield from unit.kernels()
 

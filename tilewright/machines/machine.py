@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import tomllib
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from functools import cache
 from importlib import resources
 from typing import Any
 
 from tilewright.dtypes import DType, by_name, u32
-from tilewright.errors import TargetError
+from tilewright.errors import CompilerBug, TargetError
 from tilewright.machines.core_grid import CoreGrid, Transfer
 
 
@@ -131,6 +132,20 @@ class Residency:
     reserved_shared_bytes: int
 
 
+class Model(StrEnum):
+    """The execution model of a machine: which passes, cost model and executor a program is compiled with.
+
+    Attributes:
+        VECTORS: threads with vector registers, and caches (CPUs).
+        WARPS: thread blocks of warps with shared memory (GPUs).
+        CORES: a grid of cores with local memory, which move data explicitly.
+    """
+
+    VECTORS = "vectors"
+    WARPS = "warps"
+    CORES = "cores"
+
+
 @dataclass(frozen=True, eq=False)
 class Machine:
     """One machine as the compiler sees it.
@@ -148,6 +163,7 @@ class Machine:
 
     name: str
     target: str
+    model: Model
     architecture: str
     axes: dict[str, int]
     llvm_cpu: str
@@ -166,20 +182,6 @@ class Machine:
     stores_matrices: bool = False
     residency: Residency | None = None
     grid: CoreGrid | None = None
-
-    @property
-    def most_windows(self) -> int | None:
-        """How many arrays, and windows of them, a fused kernel may read and store: three of four of a core's queues, as
-        what it computes takes some too; None where windows take nothing but addresses."""
-        return None if self.grid is None else self.grid.queues * 3 // 4
-
-    @property
-    def most_of_window(self) -> int | None:
-        """How many elements of a window that is reduced a kernel holds at once, as pages of a core or in registers of a
-        thread; None where it goes through them one by one."""
-        if self.grid is not None:
-            return 32
-        return 256 if self.has_warps else None
 
     def matrix_atom(self, left: DType, right: DType, accumulator: DType, depth: int) -> MatrixAtom | None:
         """The instruction that multiplies matrices of these types, where there is one and the depth is made of its
@@ -229,11 +231,6 @@ class Machine:
         """What joins the places along an axis; None where nothing does."""
         return next((link for link in self.links if link.axis == axis.partition(".")[0]), None)
 
-    @property
-    def has_warps(self) -> bool:
-        """Whether threads run as lanes of warps, several of which share a tile; else a thread has vectors."""
-        return "lane" in self.axes
-
     def lanes(self, dtype: DType) -> int:
         """Elements of `dtype` (in its compute type) in one vector register."""
         return max(1, self.vector.bytes // dtype.compute.itemsize)
@@ -254,6 +251,7 @@ def _parse(text: str) -> Machine:
     return Machine(
         name=data["name"],
         target=data["target"],
+        model=_model(data),
         architecture=data["architecture"],
         axes=data["axes"],
         llvm_cpu=data["llvm"]["cpu"],
@@ -273,6 +271,13 @@ def _parse(text: str) -> Machine:
         residency=Residency(**data["residency"]) if "residency" in data else None,
         grid=_core_grid(data) if "grid" in data else None,
     )
+
+
+def _model(data: dict[str, Any]) -> Model:
+    model = Model(data["model"])
+    if (model == Model.CORES) != ("grid" in data):
+        raise CompilerBug(f"the machine `{data['name']}` needs a table `grid` if and only if its model is cores")
+    return model
 
 
 def _core_grid(data: dict[str, Any]) -> CoreGrid:

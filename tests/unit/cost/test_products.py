@@ -11,16 +11,8 @@ from itertools import product as combinations
 import pytest
 
 from tilewright import dtypes
-from tilewright.cost.vectors.products import (
-    MatmulTile,
-    Product,
-    Right,
-    best_schedule,
-    dividing_split,
-    schedule_seconds,
-    schedules,
-    tile_seconds,
-)
+from tilewright.cost.tiles import MatmulTile, dividing_split
+from tilewright.cost.vectors.products import Product, Right, best_schedule, schedule_seconds, schedules, tile_seconds
 from tilewright.cost.vectors.register_blocks import register_blocks
 from tilewright.cost.vectors.split_products import split_tile
 from tilewright.machines.machine import Memory, load

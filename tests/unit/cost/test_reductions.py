@@ -10,13 +10,13 @@ import pytest
 
 from tilewright import dtypes
 from tilewright.cost.given import Given, schedules_given
+from tilewright.cost.tiles import reread_tile
 from tilewright.cost.vectors.reductions import (
     THREADS,
     Reduction,
     best_reduction_tile,
     reduction_seconds,
     reduction_tiles,
-    reread_tile,
 )
 from tilewright.machines.machine import load
 
@@ -107,9 +107,9 @@ def test_results_of_a_tile_stay_near() -> None:
 def test_a_tile_that_is_given_is_taken() -> None:
     reduction = of(12, 34, axes=(1,))
     with schedules_given(Given(reductions={(12, 34): (5, 6)})):
-        assert best_reduction_tile(reduction, MACHINE, 2) == reread_tile(reduction) == (5, 6)
+        assert best_reduction_tile(reduction, MACHINE, 2) == reread_tile((12, 34), (1,)) == (5, 6)
 
 
 def test_rows_that_are_read_again_stay_near() -> None:
-    assert reread_tile(of(4096, 256, axes=(1,))) == (4, 256)
-    assert reread_tile(of(4096, 100000, axes=(1,)))[0] == 1
+    assert reread_tile((4096, 256), (1,)) == (4, 256)
+    assert reread_tile((4096, 100000), (1,))[0] == 1

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from tilewright import dtypes
-from tilewright.cost.vectors.register_blocks import RegisterBlock, even_split, product_seconds, register_blocks
+from tilewright.cost.tiles import even_split
+from tilewright.cost.vectors.register_blocks import RegisterBlock, product_seconds, register_blocks
 from tilewright.machines.machine import Machine, load
 
 MACHINES = ("x86-64-v3", "x86-64-v4", "aarch64-neon")

@@ -134,7 +134,7 @@ def _timed(function: Callable[..., Any], types: tuple[tw.ShapeDtype, ...], machi
 
     graph: Any = tw.jit(function).lower(*types).graph
     unit = Unit(build_module(graph), dict(graph.snapshot()), load(machine), 1, name=graph.name)
-    for each in (*array_to_tile(), *schedule.passes()):
+    for each in (*array_to_tile(unit.machine.model), *schedule.passes()):
         each.apply(unit)
     simulation = Simulation(unit, values=False)
     start = time.perf_counter()

@@ -131,7 +131,7 @@ def _tiled(function: Callable[..., Any], *arguments: Any) -> Any:
 
     graph = tw.jit(function).lower(*arguments).graph
     unit = Unit(build_module(graph), graph.snapshot(), load("x86-64-v4"), threads=1)
-    for each in array_to_tile():
+    for each in array_to_tile(unit.machine.model):
         each.apply(unit)
     (kernel,) = unit.kernels()
     return kernel

@@ -87,7 +87,7 @@ def _product_alternatives(shapes: Sequence[tuple[int, ...]], most: int, threads:
     """The chosen schedule, the quickest by prediction with each register block and place of the right operand, those in
     parts where there are some, and some of all that are not predicted to take several times as long."""
     from tilewright.cost.vectors.products import best_schedule, schedules
-    from tilewright.passes.kernels.lower_contract_group import product_of
+    from tilewright.passes.kernels.vector_planner import product_of
     from tilewright.targets.cpu.host import host_machine
 
     machine = host_machine()
@@ -174,11 +174,12 @@ def _reduction_alternatives(
     ours: Callable[..., Any], shape: tuple[int, ...], most: int, threads: int
 ) -> dict[str, Given]:
     """The chosen tile and some of other extents along the dimensions that are kept and those that are reduced."""
-    from tilewright.passes.kernels.lower_loop_group import plan_loop
+    from tilewright.passes.kernels.vector_planner import VectorPlanner
     from tilewright.targets.cpu.host import host_machine
 
     machine = host_machine()
-    plans = [plan_loop(group, machine, threads) for group in _groups("loop", ours, [shape], threads)]
+    planner = VectorPlanner(machine, threads)
+    plans = [planner.loop(group) for group in _groups("loop", ours, [shape], threads)]
     plan = max(plans, key=lambda plan: math.prod(plan.space))
     chosen = tuple((plan.extents | plan.reduced)[d] for d in range(len(plan.space)))
     others = [tile for tile in _tiles(plan) if math.prod(tile) <= 4 * max(_REDUCED_ELEMENTS)]
@@ -188,7 +189,7 @@ def _reduction_alternatives(
 
 
 def _tiles(plan: LoopPlan) -> Iterator[tuple[int, ...]]:
-    from tilewright.cost.vectors.register_blocks import even_split
+    from tilewright.cost.tiles import even_split
 
     kept, reduced = [*reversed(plan.kept)], sorted(plan.reduced, reverse=True)
     for room in _REDUCED_ELEMENTS:
@@ -218,7 +219,7 @@ def _groups(kind: str, function: Callable[..., Any], shapes: Sequence[tuple[int,
 
     graph = tw.jit(function).lower(*(tw.ShapeDtype(shape, tw.f32) for shape in shapes)).graph
     unit = Unit(build_module(graph), graph.snapshot(), host_machine(), threads)
-    for each in array_to_tile():
+    for each in array_to_tile(unit.machine.model):
         if isinstance(each, ArrayLowerToTilePass):
             break
         each.apply(unit)

@@ -23,7 +23,8 @@ from enum import Enum
 from functools import cache
 
 from tilewright.cost.given import given
-from tilewright.cost.vectors.register_blocks import RegisterBlock, even_split, product_seconds, register_blocks
+from tilewright.cost.tiles import MatmulTile, dividing_split, even_split
+from tilewright.cost.vectors.register_blocks import RegisterBlock, product_seconds, register_blocks
 from tilewright.dtypes import DType
 from tilewright.machines.machine import Machine
 
@@ -79,15 +80,6 @@ class Right(Enum):
     KEPT = "a panel that the first rows of each tile keep"
     ALONE = "panels that each tile makes for itself"
     TOGETHER = "panels that all threads make for all tiles"
-
-
-@dataclass(frozen=True)
-class MatmulTile:
-    """Block sizes of a matrix product."""
-
-    rows: int
-    columns: int
-    depth: int
 
 
 @dataclass(frozen=True)
@@ -322,11 +314,3 @@ def _result_seconds(
     written, left = rows * columns * item, rows * min(product.depth, DEPTH) * item
     memory = l2 if written + left <= L2_RESULT_SHARE * l2.bytes else l3
     return runs + written * WRITTEN / l3.bytes_per_second + passes * written * LEFT / memory.bytes_per_second
-
-
-def dividing_split(size: int, most: int) -> int:
-    """Equal blocks of at most `most` that divide `size`, where at most twice as many as it takes do: then no block
-    reaches beyond the end. Else blocks as equal as can be."""
-    blocks = max(1, -(-size // most))
-    exact = next((n for n in range(blocks, 2 * blocks + 1) if size % n == 0), blocks)
-    return -(-size // exact)

@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from tilewright.cost.given import given
-from tilewright.cost.vectors.products import dividing_split
-from tilewright.cost.vectors.register_blocks import even_split
+from tilewright.cost.tiles import dividing_split, even_split
 from tilewright.dtypes import DType
 from tilewright.machines.machine import Machine
 
@@ -243,38 +242,3 @@ def _rows_cycles(reduction: Reduction, tile: tuple[int, ...], steps: int, far: b
 
 def _reaches_beyond(reduction: Reduction, tile: tuple[int, ...], dims: tuple[int, ...]) -> bool:
     return any(reduction.shape[d] % tile[d] for d in dims)
-
-
-# Elements of the rows of a tile that are computed again once they are reduced, which stay in the first-level cache with
-# what is stored; of such a tile's columns, where rows are added up.
-REREAD_ELEMENTS, REREAD_COLUMNS = 1024, 512
-
-
-def reread_tile(reduction: Reduction) -> tuple[int, ...]:
-    """The tile of a reduction whose elements are needed again."""
-    shape = reduction.shape
-    wanted = given().reductions.get(shape)
-    if wanted is not None:
-        return wanted
-    extents = dict.fromkeys(range(len(shape)), 1) | nested_extents(shape, reduction.axes)
-    if reduction.kept:
-        inner = reduction.kept[-1]
-        room = REREAD_COLUMNS if reduction.keeps_last else REREAD_ELEMENTS // math.prod(extents.values())
-        extents[inner] = even_split(shape[inner], max(1, room))
-    return tuple(extents[d] for d in range(len(shape)))
-
-
-# Of a reduction inside other work: elements that it takes at a time, of which rows stay in near memory; elements of a
-# row that is read in one go, and rows of that length that are added up at a time.
-NESTED_ELEMENTS, NESTED_ROW, NESTED_ROWS = 16384, 256, 16
-
-
-def nested_extents(shape: tuple[int, ...], axes: tuple[int, ...]) -> dict[int, int]:
-    """Tile extents of the reduced dimensions of a reduction inside other work, whose tiles go by something else:
-    innermost whole first. Of long rows that are added up a few are taken at a time: memory is read along them."""
-    extents: dict[int, int] = {}
-    room = NESTED_ELEMENTS if len(shape) - 1 in axes or shape[-1] < NESTED_ROW else NESTED_ROWS
-    for d in sorted(axes, reverse=True):
-        extents[d] = even_split(shape[d], max(1, room))
-        room //= max(1, extents[d])
-    return extents

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tilewright.cost.tiles import even_split
 from tilewright.dtypes import DType
 from tilewright.machines.machine import Machine
 
@@ -56,10 +57,3 @@ def _step_cycles(rows: int, vectors: int, machine: Machine) -> float:
     loads = (rows + vectors) * machine.cycles["move"]
     streams = (multiplies, loads, machine.vector.fma_latency_cycles)
     return max(streams) + EXPOSED * (sum(streams) - max(streams))
-
-
-def even_split(size: int, target: int, multiple: int = 1) -> int:
-    """The block size near `target` that cuts `size` into equal blocks, rounded up to `multiple`."""
-    blocks = max(1, -(-size // target))
-    block = -(-size // blocks)
-    return -(-block // multiple) * multiple

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from functools import cache
 
 from tilewright.cost.given import given
-from tilewright.cost.vectors.products import UNEVEN, MatmulTile, Product, best_schedule, dividing_split, far_share
-from tilewright.cost.vectors.register_blocks import even_split
+from tilewright.cost.tiles import MatmulTile, dividing_split, even_split
+from tilewright.cost.vectors.products import UNEVEN, Product, best_schedule, far_share
 from tilewright.dtypes import by_name
 from tilewright.machines.machine import Machine, MatrixAtom
 

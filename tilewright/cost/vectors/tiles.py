@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from tilewright.cost.vectors.products import MatmulTile, dividing_split
-from tilewright.cost.vectors.register_blocks import even_split
+from tilewright.cost.tiles import MatmulTile, dividing_split, even_split
 from tilewright.dtypes import DType
 from tilewright.machines.machine import Machine, MatrixAtom
 
@@ -84,19 +83,3 @@ def turned_tile(shape: tuple[int, ...], turned: int, elements: int, dtype: DType
         extents[dim] = even_split(shape[dim], max(1, room))
         room //= extents[dim]
     return tuple(extents)
-
-
-def loop_tile(shape: tuple[int, ...], elements: int, square: bool = False) -> tuple[int, ...]:
-    """Tile extents for an elementwise loop: whole trailing dimensions up to `elements` in all; `square` bounds the last
-    two dimensions evenly, for loops that read one and write the other contiguously."""
-    if square and len(shape) >= 2:
-        side = 64
-        last, previous = even_split(shape[-1], side), even_split(shape[-2], side)
-        return (*[1] * (len(shape) - 2), previous, last)
-    extents: list[int] = []
-    room = elements
-    for n in reversed(shape):
-        extent = even_split(n, max(1, room)) if n else 1
-        extents.append(extent)
-        room //= max(1, extent)
-    return tuple(reversed(extents))

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
 
-from tilewright.cost.vectors.products import MatmulTile
+from tilewright.cost.tiles import MatmulTile
 from tilewright.dtypes import DType
 from tilewright.machines.machine import Machine, MatrixAtom
 

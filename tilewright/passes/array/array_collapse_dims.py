@@ -52,8 +52,6 @@ class ArrayCollapseDimsPass:
     name: ClassVar[str] = "array-collapse-dims"
 
     def apply(self, unit: Unit) -> None:
-        if unit.machine.grid is not None:
-            return  # arrays in pages of two dims are not the same when dims are merged
         for block in blocks_of(unit.main):
             for op in list(block.ops):
                 if isinstance(op, array.FusedOp) and op.kind.data == "loop":

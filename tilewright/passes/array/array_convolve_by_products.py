@@ -61,7 +61,7 @@ from tilewright.passes.array.fusion import is_splat, make_group
 from tilewright.passes.array.position_rows import PositionRows
 from tilewright.passes.base import Remark, Unit, blocks_of, microseconds, where
 from tilewright.passes.kernels.contract_facts import accumulator_of
-from tilewright.passes.kernels.lower_convolve_group import is_multiplied_by_warps, row_product
+from tilewright.passes.kernels.warp_products import is_multiplied_by_warps, row_product
 
 # How much longer the convolution must take as it is: the prediction is no surer, and more kernels have to be compiled.
 _WORTH = 1.25

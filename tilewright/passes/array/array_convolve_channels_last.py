@@ -57,8 +57,6 @@ class ArrayConvolveChannelsLastPass:
     name: ClassVar[str] = "array-convolve-channels-last"
 
     def apply(self, unit: Unit) -> None:
-        if unit.machine.has_warps or unit.machine.grid is not None:
-            return
         for block in blocks_of(unit.main):
             values, followed = PermutedValues(block), _before_others(block)
             for op in list(block.ops):

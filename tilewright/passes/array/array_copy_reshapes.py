@@ -41,20 +41,11 @@ class ArrayCopyReshapesPass:
     name: ClassVar[str] = "array-copy-reshapes"
 
     def apply(self, unit: Unit) -> None:
-        if unit.machine.grid is None:
-            return
         for block in blocks_of(unit.main):
             for op in list(block.ops):
                 # What is repeated is read where it is repeated from, where a product takes it.
                 if changes_pages(op) and not is_unit_reshape(op) and not _is_repeated(op):
                     make_group(block, _with_transposes(op, block), "reshape", "pages change")
-
-
-def group_views(block: Block) -> None:
-    """Make groups of the reshapes that nothing took in."""
-    for op in list(block.ops):
-        if changes_pages(op):
-            make_group(block, {op}, "reshape", "pages change")
 
 
 def changes_pages(op: Operation) -> bool:

@@ -53,7 +53,6 @@ from xdsl.ir import Block, Operation, SSAValue
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.dialects.walks import producers_first
-from tilewright.machines.machine import Machine
 from tilewright.passes.array.attention_masks import depends_on_positions
 from tilewright.passes.array.fusion import (
     ELEMENTWISE,
@@ -69,11 +68,9 @@ from tilewright.passes.base import Remark, Unit, blocks_of, where
 from tilewright.passes.kernels.lower_attention_group import (
     AttentionParts,
     attention_sizes,
-    core_attention,
     repeat_of,
-    rounded_operands,
-    smaller_attention,
 )
+from tilewright.passes.kernels.planners import planner_for
 
 # Operations between the products: scores that go through more are computed by kernels of their own.
 MOST_SCORE_OPERATIONS = 64
@@ -91,11 +88,11 @@ class ArrayFuseAttentionPass:
 
 
 def _try(unit: Unit, block: Block, product: array.ContractOp) -> None:
-    found = match_attention(product)
-    if found is None or not _pays(found[0], unit.machine):
+    found, planner = match_attention(product), planner_for(unit.machine, unit.threads)
+    if found is None or not planner.fuses_attention(found[0]):
         return
     parts, members = found
-    fallback, fits = smaller_attention(parts, unit.machine, unit.fallbacks.of(attention_sizes(parts)))
+    fallback, fits = planner.attention_fallback(parts, unit.fallbacks.of(attention_sizes(parts)))
     if not fits:
         reason = f"not even its smallest tiles fit: it {fallback.reason}"
         unit.remarks.append(Remark("array-fuse-attention", f"attention at {where(product)}", "not fused", reason))
@@ -120,15 +117,6 @@ def _try(unit: Unit, block: Block, product: array.ContractOp) -> None:
     why = "softmax of a product, multiplied: one pass over the keys, scores stay in the tile"
     make_group(block, inside, "attention", why)
     unit.remarks.append(Remark("array-fuse-attention", subject, "fused", why))
-
-
-def _pays(parts: AttentionParts, machine: Machine) -> bool:
-    """Whether weights that the array program rounds are multiplied so within the tile as well; and whether
-    cores of a grid have room for tiles of everything."""
-    rank = array_type(parts.scores).rank
-    if machine.grid is not None and not core_attention(parts, rank - 2).fits(machine.grid):
-        return False
-    return parts.weights is None or rounded_operands(parts, machine) is not None
 
 
 def _own_positions(members: set[Operation], block: Block) -> set[Operation]:

@@ -49,6 +49,7 @@ from tilewright.passes.array.fusion import (
 )
 from tilewright.passes.base import Remark, Unit, blocks_of, where
 from tilewright.passes.kernels.lower_ordered_group import ORDERED
+from tilewright.passes.kernels.planners import planner_for
 from tilewright.passes.kernels.tile_builder import PULLABLE
 
 LARGEST_GROUP = 64
@@ -98,6 +99,7 @@ def _is_array(op: Operation) -> bool:
 
 
 def _fuse_block(unit: Unit, block: Block) -> None:
+    windows = planner_for(unit.machine, unit.threads).most_windows
     group_of: dict[Operation, _Group] = {}
     members_of: dict[Operation, set[Operation]] = {}
     order = BlockOrder(block)
@@ -111,7 +113,6 @@ def _fuse_block(unit: Unit, block: Block) -> None:
             if other is None or other is group_of[op]:
                 continue
             own = group_of[op]
-            windows = unit.machine.most_windows
             continues = own.ops == {op} and _continues(order, op, other, windows)
             reason = None if continues else _refusal(order, own, other, members_of, windows)
             subject = f"{describe([producer])} into {describe([op])} at {where(op)}"

@@ -53,13 +53,8 @@ from tilewright.machines.machine import Machine
 from tilewright.passes.array.array_simplify import captured, constant_value
 from tilewright.passes.array.fusion import inline_closure, is_inline, make_group
 from tilewright.passes.base import Remark, Unit, blocks_of, microseconds, where
-from tilewright.passes.kernels.contract_facts import (
-    multiplied_as,
-    piece_bytes,
-    piece_of_rows,
-    untransposed,
-    warp_product,
-)
+from tilewright.passes.kernels.contract_facts import untransposed
+from tilewright.passes.kernels.warp_products import multiplied_as, piece_bytes, piece_of_rows, warp_product
 
 _WHY = "rows along the contracted dimension"
 # What the rows of operands may be made multiples of: the least that a lane copies, and what the machine copies by
@@ -94,7 +89,7 @@ class _Order:
 def _may_be_ordered(op: array.ContractOp, machine: Machine) -> bool:
     """Whether warps multiply the operands as they are, along one contracted dimension, and both are arrays."""
     types = [array_type(operand) for operand in op.operands]
-    if not machine.has_warps or any(type.dtype.itemsize == 2 or 0 in type.shape for type in types):
+    if any(type.dtype.itemsize == 2 or 0 in type.shape for type in types):
         return False
     if len(op.attributes_of()["left_contract"]) != 1 or multiplied_as(op, machine) not in (None, tf32):
         return False

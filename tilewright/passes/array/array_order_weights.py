@@ -38,7 +38,7 @@ from tilewright.dialects.base import array_type
 from tilewright.passes.array.array_simplify import captured, constant_value
 from tilewright.passes.array.fusion import inline_closure, is_splat, make_group
 from tilewright.passes.base import Remark, Unit, blocks_of, where
-from tilewright.passes.kernels.lower_convolve_group import is_multiplied_by_warps
+from tilewright.passes.kernels.warp_products import is_multiplied_by_warps
 
 _WHY = "weights by window position"
 

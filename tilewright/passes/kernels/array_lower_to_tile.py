@@ -37,33 +37,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from xdsl.dialects.builtin import BoolAttr, IndexType, IntegerAttr
 from xdsl.ir import SSAValue
 
 from tilewright.dialects import array, tile
 from tilewright.dialects.base import array_type, tensor
-from tilewright.errors import CompilerBug
-from tilewright.passes.array.array_copy_reshapes import group_views
 from tilewright.passes.array.array_fuse_attention import attention_parts
 from tilewright.passes.array.fusion import structural_key
 from tilewright.passes.base import Remark, Unit, blocks_of
-from tilewright.passes.fallbacks import Fallback, with_less_room
+from tilewright.passes.fallbacks import Fallback
 from tilewright.passes.kernels.group_stages import Stage
-from tilewright.passes.kernels.lower_attention_group import (
-    attention_sizes,
-    lower_attention_group,
-    plan_attention,
-    smaller_attention,
-)
-from tilewright.passes.kernels.lower_contract_group import lower_contract_group, plan_contract
-from tilewright.passes.kernels.lower_convolve_group import lower_convolve_group, plan_convolve
-from tilewright.passes.kernels.lower_loop_group import lower_loop_group, plan_loop
-from tilewright.passes.kernels.lower_ordered_group import ordered_stages
-from tilewright.passes.kernels.lower_reshape_group import lower_reshape_group, plan_reshape
+from tilewright.passes.kernels.lower_attention_group import attention_sizes, lower_attention_group
+from tilewright.passes.kernels.lower_contract_group import lower_contract_group
+from tilewright.passes.kernels.lower_convolve_group import lower_convolve_group
+from tilewright.passes.kernels.lower_loop_group import lower_loop_group
+from tilewright.passes.kernels.lower_ordered_group import ordered_op, ordered_stages
+from tilewright.passes.kernels.lower_reshape_group import lower_reshape_group
 from tilewright.passes.kernels.lower_scatter_group import lower_scatter_group
 from tilewright.passes.kernels.lower_update_group import update_stage
+from tilewright.passes.kernels.planners import KernelPlanner, planner_for
 from tilewright.passes.kernels.tile_builder import TileBuilder, locate
 from tilewright.primitives import ArrayType
 
@@ -86,21 +80,22 @@ class ArrayLowerToTilePass:
 
     def apply(self, unit: Unit) -> None:
         known: dict[tuple[object, ...], list[_Kernel]] = {}
+        planner = planner_for(unit.machine, unit.threads)
         for block in blocks_of(unit.main):
-            if unit.machine.grid is not None:
-                group_views(block)
             for op in list(block.ops):
                 if isinstance(op, array.FusedOp):
-                    _replace(unit, op, known)
+                    _replace(unit, planner, op, known)
 
 
-def _replace(unit: Unit, group: array.FusedOp, known: dict[tuple[object, ...], list[_Kernel]]) -> None:
+def _replace(
+    unit: Unit, planner: KernelPlanner, group: array.FusedOp, known: dict[tuple[object, ...], list[_Kernel]]
+) -> None:
     key = (group.kind.data, structural_key(group.body))
     kernels = known.get(key)
     if kernels is None:
         name = f"{group.kind.data}_{len(known)}"
         with unit.timed(name, ArrayLowerToTilePass.name):
-            kernels = _lower(unit, group, name, _fallback_key(group, key))
+            kernels = _lower(unit, planner, group, name, _fallback_key(group, key))
         known[key] = kernels
     values = list(group.operands)
     for kernel in kernels:
@@ -121,12 +116,12 @@ def _fallback_key(group: array.FusedOp, key: Hashable) -> Hashable:
     return attention_sizes(attention_parts(group)) if group.kind.data == "attention" else key
 
 
-def _lower(unit: Unit, group: array.FusedOp, name: str, key: Hashable) -> list[_Kernel]:
+def _lower(unit: Unit, planner: KernelPlanner, group: array.FusedOp, name: str, key: Hashable) -> list[_Kernel]:
     """Add the kernels of a group to the module. Each reads the operands and what those before it computed."""
     fallback = unit.fallbacks.of(key)
-    stages = _GROUPS[group.kind.data](unit, group, fallback)
     if group.kind.data == "attention":
-        fallback, _ = smaller_attention(attention_parts(group), unit.machine, fallback)
+        fallback, _ = planner.attention_fallback(attention_parts(group), fallback)
+    stages = _GROUPS[group.kind.data](planner, group, fallback)
     if fallback.level:
         unit.remarks.append(Remark(ArrayLowerToTilePass.name, name, "smaller tiles", fallback.reason))
     inputs = [array_type(o) for o in group.operands]
@@ -135,13 +130,13 @@ def _lower(unit: Unit, group: array.FusedOp, name: str, key: Hashable) -> list[_
         results = (*stage.passed, *(stage.results or [array_type(r) for r in group.results]))
         kernels.append(_Kernel(name if stage is stages[-1] else f"{name}_{stage.name}", results))
         unit.fallbacks.keys[kernels[-1].name] = key
-        unit.module.body.block.add_op(_kernel(unit, group, stage, kernels[-1], inputs))
+        unit.module.body.block.add_op(_kernel(planner, group, stage, kernels[-1], inputs))
         inputs += results
     return kernels
 
 
 def _kernel(
-    unit: Unit, group: array.FusedOp, stage: Stage, name: _Kernel, inputs: Sequence[ArrayType]
+    planner: KernelPlanner, group: array.FusedOp, stage: Stage, name: _Kernel, inputs: Sequence[ArrayType]
 ) -> tile.KernelOp:
     written = name.results if stage.updates is None else ()
     effects = [*[tile.IN] * len(inputs), *[tile.OUT] * len(written)]
@@ -155,12 +150,11 @@ def _kernel(
     if stage.passed:
         kernel.in_order = BoolAttr.from_bool(True)
     refs: dict[SSAValue, SSAValue] = dict(zip(group.body.block.args, kernel.refs, strict=False))
-    # Cores share the one loop of a long sum, and add partial sums of tiles in their own order.
     builder = TileBuilder(
         kernel.body.block,
         refs,
-        sums_in_blocks=unit.machine.grid is None,
-        most_of_window=unit.machine.most_of_window,
+        sums_in_blocks=planner.sums_in_blocks,
+        most_of_window=planner.most_of_window,
     )
     earlier = kernel.refs[len(refs) : len(inputs)]
     outputs = kernel.refs[len(inputs) :] if stage.updates is None else [kernel.refs[stage.updates]]
@@ -175,30 +169,30 @@ def _only(grid: tuple[int, ...], fill: Fill) -> list[Stage]:
     return [Stage(grid, lambda builder, indices, outputs, earlier: fill(builder, indices, outputs))]
 
 
-def _loop(unit: Unit, group: array.FusedOp, fallback: Fallback) -> list[Stage]:
-    plan = plan_loop(group, unit.machine, unit.threads, fallback.level)
+def _loop(planner: KernelPlanner, group: array.FusedOp, fallback: Fallback) -> list[Stage]:
+    plan = planner.loop(group, fallback.level)
     return _only(plan.grid, lambda builder, indices, outputs: lower_loop_group(group, plan, builder, indices, outputs))
 
 
-def _contract(unit: Unit, group: array.FusedOp, fallback: Fallback) -> list[Stage]:
-    plan = plan_contract(group, with_less_room(unit.machine, fallback.level), unit.threads)
+def _contract(planner: KernelPlanner, group: array.FusedOp, fallback: Fallback) -> list[Stage]:
+    plan = planner.contract(group, fallback.level)
     (stage,) = _only(
         plan.grid, lambda builder, indices, outputs: lower_contract_group(group, plan, builder, indices, outputs)
     )
     return [replace(stage, warps=plan.warps, stages=plan.stages)]
 
 
-def _convolve(unit: Unit, group: array.FusedOp, fallback: Fallback) -> list[Stage]:
-    plan = plan_convolve(group, with_less_room(unit.machine, fallback.level), unit.threads)
+def _convolve(planner: KernelPlanner, group: array.FusedOp, fallback: Fallback) -> list[Stage]:
+    plan = planner.convolve(group, fallback.level)
     (stage,) = _only(
         plan.grid, lambda builder, indices, outputs: lower_convolve_group(group, plan, builder, indices, outputs)
     )
     return [replace(stage, warps=plan.warps)]
 
 
-def _attention(unit: Unit, group: array.FusedOp, fallback: Fallback) -> list[Stage]:
+def _attention(planner: KernelPlanner, group: array.FusedOp, fallback: Fallback) -> list[Stage]:
     parts = attention_parts(group)
-    plan = plan_attention(parts, unit.machine, unit.threads, fallback)
+    plan = planner.attention(parts, fallback)
     (stage,) = _only(
         plan.grid,
         lambda builder, indices, outputs: lower_attention_group(group, parts, plan, builder, indices, outputs),
@@ -206,26 +200,25 @@ def _attention(unit: Unit, group: array.FusedOp, fallback: Fallback) -> list[Sta
     return [replace(stage, warps=plan.warps)]
 
 
-def _ordered(unit: Unit, group: array.FusedOp, fallback: Fallback) -> list[Stage]:
-    return ordered_stages(group, unit.machine, unit.threads, fallback.level)
+def _ordered(planner: KernelPlanner, group: array.FusedOp, fallback: Fallback) -> list[Stage]:
+    plan = planner.ordered(ordered_op(group), fallback.level)
+    return ordered_stages(group, plan, planner.scans_in_turns)
 
 
-def _scatter(unit: Unit, group: array.FusedOp, fallback: Fallback) -> list[Stage]:
+def _scatter(planner: KernelPlanner, group: array.FusedOp, fallback: Fallback) -> list[Stage]:
     return _only((), lambda builder, indices, outputs: lower_scatter_group(group, builder, outputs))
 
 
-def _update(unit: Unit, group: array.FusedOp, fallback: Fallback) -> list[Stage]:
+def _update(planner: KernelPlanner, group: array.FusedOp, fallback: Fallback) -> list[Stage]:
     return [update_stage(group)]
 
 
-def _reshape(unit: Unit, group: array.FusedOp, fallback: Fallback) -> list[Stage]:
-    if unit.machine.grid is None:
-        raise CompilerBug("a reshape is copied on a grid of cores only")
-    plan = plan_reshape(group, unit.machine.grid)
+def _reshape(planner: KernelPlanner, group: array.FusedOp, fallback: Fallback) -> list[Stage]:
+    plan = planner.reshape(group)
     return _only(plan.grid, lambda builder, indices, outputs: lower_reshape_group(plan, builder, indices, outputs))
 
 
-_GROUPS: dict[str, Callable[[Unit, Any, Fallback], list[Stage]]] = {
+_GROUPS: dict[str, Callable[[KernelPlanner, array.FusedOp, Fallback], list[Stage]]] = {
     "loop": _loop,
     "contract": _contract,
     "convolve": _convolve,

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from xdsl.ir import SSAValue
 
-from tilewright.cost.cores.tiles import Attention, attention_tile
-from tilewright.cost.vectors.register_blocks import even_split
-from tilewright.cost.warps.products import MMA, WARPGROUP
+from tilewright.cost.tiles import even_split
+from tilewright.cost.warps.products import WARPGROUP
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.dtypes import DType
-from tilewright.layout.catalogue.device_tiles import TILE
-from tilewright.machines.machine import Machine
 from tilewright.passes.array.attention_masks import Causal, causal_masks
-from tilewright.passes.fallbacks import Fallback
-from tilewright.passes.kernels.attention_warpgroups import Chain, chain_of
+from tilewright.passes.kernels.attention_warpgroups import Chain
 from tilewright.passes.kernels.indexing import Axis, Coordinates, Linear, Tile
 from tilewright.passes.kernels.lower_contract_group import operand_coordinates, squeeze, store_roots, tile_position
 from tilewright.passes.kernels.tile_builder import TileBuilder
@@ -28,16 +24,10 @@ ROW, KEY, INNER, COLUMN = 0.0, 1.0, 2.0, 3.0
 # Rows of a tile and keys of a step, measured at 16 to 1024 queries: blocks of scores stay in near memory.
 ROWS, KEYS = 128, 256
 CAUSAL_ROWS, CAUSAL_KEYS = 64, 128
-LEAST_ROWS = 16
-# Of tiles that warps hold in registers: scores, weights and results of 16 rows a warp.
-REGISTER_ROWS, REGISTER_KEYS = 64, 64
+LEAST_ROWS, LEAST_KEYS = 16, 32
 # Steps start at whole panels of packed keys.
 KEY_MULTIPLE = 64
 TILES_A_THREAD = 4
-# The fewest keys of a step, and how often tiles are halved until they are the smallest, without and with operands that
-# are rounded: with fewer rows keys and values are read so often that storing the scores costs less.
-LEAST_KEYS = 32
-MOST_HALVINGS, MOST_HALVINGS_ROUNDED = 3, 1
 
 
 @dataclass(frozen=True)
@@ -83,29 +73,6 @@ class AttentionPlan:
         return (*tiles, times)
 
 
-def rounded_operands(parts: AttentionParts, machine: Machine) -> DType | None:
-    """The type in which warps, or cores of a grid, multiply all operands as they are, weights being rounded to it; None
-    if they do not."""
-    operands = [value for op in (parts.score_product, parts.value_product) for value in op.operands]
-    types = {array_type(value).dtype for value in operands}
-    if len(types) > 1 or parts.weights is None:
-        return None
-    (operand,) = types
-    if machine.grid is not None:
-        return operand if operand.is_narrow_float else None
-    atom = machine.atom_of(MMA, operand, operand, array_type(parts.scores).dtype.compute)
-    return None if atom is None else operand
-
-
-def core_attention(parts: AttentionParts, row_dim: int) -> Attention:
-    """The sizes that decide how an attention is computed on a grid of cores."""
-    shape, operand = array_type(parts.scores).shape, array_type(parts.score_product.operands[0])
-    others = math.prod(shape[:-1]) // max(1, shape[row_dim])
-    values = array_type(parts.value_product.results[0]).shape[-1]
-    page_bytes = TILE * TILE * operand.dtype.itemsize
-    return Attention(shape[row_dim], shape[-1], operand.shape[-1], values, others, page_bytes)
-
-
 def attention_sizes(parts: AttentionParts) -> tuple[object, ...]:
     """The sizes and types by which attention fits or does not, however its dimensions are merged."""
     scores, values = array_type(parts.scores), array_type(parts.value_product.results[0])
@@ -114,80 +81,47 @@ def attention_sizes(parts: AttentionParts) -> tuple[object, ...]:
     return scores.size, scores.shape[-1], query.shape[-1], values.shape[-1], query.dtype, scores.dtype, rounded
 
 
-def smaller_attention(parts: AttentionParts, machine: Machine, fallback: Fallback) -> tuple[Fallback, bool]:
-    """How often the tiles of attention are halved, and whether tiles that are fit: not if the smallest ones need more
-    shared memory than a block has, nor if the results and queries that a thread holds need more registers."""
-    operand = rounded_operands(parts, machine)
-    most = MOST_HALVINGS if operand is None else MOST_HALVINGS_ROUNDED
-    if not machine.has_warps:
-        return fallback, True
-    level, reason, registers = fallback.level, fallback.reason, machine.axes["reg"]
-    while level <= most and (needed := _registers_of(parts, operand, level, machine)) > registers:
-        reason = (
-            reason or f"needs {needed} registers of a thread for results and queries, {machine.name} has {registers}"
-        )
-        level += 1
-    return Fallback(level, reason), level <= most
+def rounded_type(parts: AttentionParts) -> DType | None:
+    """The one type of all operands of both products, to which the array program rounds the weights; None if they differ
+    or the weights are not rounded."""
+    operands = [value for op in (parts.score_product, parts.value_product) for value in op.operands]
+    types = {array_type(value).dtype for value in operands}
+    return None if len(types) > 1 or parts.weights is None else types.pop()
 
 
-def _registers_of(parts: AttentionParts, operand: DType | None, level: int, machine: Machine) -> int:
-    """Registers of a thread for what it holds during the whole loop: its part of the results, and of the queries, which
-    the warps beside it hold as well. Queries that are not rounded are in shared memory, which overflows before."""
-    if operand is None:
-        return 0
-    lanes, rows = machine.axes["lane"], max(REGISTER_ROWS >> level, LEAST_ROWS)
-    columns = array_type(parts.value_product.results[0]).shape[-1]
-    inner = array_type(parts.score_product.operands[0]).shape[-1]
-    return rows * columns // (WARPGROUP * lanes) + LEAST_ROWS * inner * operand.itemsize // (4 * lanes)
-
-
-def plan_attention(
-    parts: AttentionParts, machine: Machine, threads: int, fallback: Fallback = Fallback.NONE
-) -> AttentionPlan:
-    """Blocks of queries; of the heads that share keys where there is one query. The keys of a step do not depend on the
-    number of threads, nor do then the sums. With each level of
-    the fallback tiles have half the rows and half the keys."""
+def query_dim(parts: AttentionParts) -> int:
+    """The dimension of the scores of which a tile has several rows: the queries, or the heads that share keys where
+    there is one query."""
     shape = array_type(parts.scores).shape
     batch = len(parts.score_product.attributes_of()["left_batch"])
-    row_dim = len(shape) - 2
-    if shape[row_dim] == 1:
-        row_dim = max(range(batch, len(shape) - 1), key=lambda d: (shape[d], d))
-    if machine.grid is not None:
-        rows, keys = attention_tile(core_attention(parts, row_dim), machine.grid)
-        repeats = [repeat for op in (parts.score_product, parts.value_product) if (repeat := repeat_of(op)) is not None]
-        return AttentionPlan(shape, row_dim, rows, keys, repeats[0] if repeats else None)
-    level = smaller_attention(parts, machine, fallback)[0].level
+    queries = len(shape) - 2
+    return queries if shape[queries] != 1 else max(range(batch, len(shape) - 1), key=lambda d: (shape[d], d))
+
+
+def key_steps(keys: int, most: int) -> int:
+    """How many keys a step takes: all, or parts as equal as can be."""
+    return keys if keys <= most else even_split(keys, most, min(most, KEY_MULTIPLE))
+
+
+def plan_in_blocks(parts: AttentionParts, threads: int, level: int = 0) -> AttentionPlan:
+    """Blocks of queries for all threads. The keys of a step do not depend on the number of threads, nor do then the
+    sums. Each level halves the rows and the keys."""
+    shape, row_dim = array_type(parts.scores).shape, query_dim(parts)
     # Small steps waste few keys at the end of what a causal mask lets through.
     causal = any(mask.hides(shape) for mask in causal_masks(parts.scores))
-    operand = rounded_operands(parts, machine)
     rows, keys = (CAUSAL_ROWS, CAUSAL_KEYS) if causal else (ROWS, KEYS)
-    if operand is not None:
-        rows, keys = REGISTER_ROWS, REGISTER_KEYS
     keys = max(keys >> level, LEAST_KEYS)
-    key_extent = shape[-1] if shape[-1] <= keys else even_split(shape[-1], keys, min(keys, KEY_MULTIPLE))
     others = math.prod(shape[:-1]) // max(1, shape[row_dim])
-    while operand is None and others * -(-shape[row_dim] // rows) < TILES_A_THREAD * threads and rows > LEAST_ROWS:
+    while others * -(-shape[row_dim] // rows) < TILES_A_THREAD * threads and rows > LEAST_ROWS:
         rows //= 2
-    rows = max(rows >> level, LEAST_ROWS)
-    found = [repeat for op in (parts.score_product, parts.value_product) if (repeat := repeat_of(op)) is not None]
-    whole = operand is not None and shape[row_dim] > 1  # warps multiply whole tiles
-    row_extent = rows if whole else even_split(shape[row_dim], rows)
-    plan = AttentionPlan(shape, row_dim, row_extent, key_extent, found[0] if found else None, operand)
-    return _by_warpgroups(parts, plan, machine) if whole and not level else plan
+    row_extent = even_split(shape[row_dim], max(rows >> level, LEAST_ROWS))
+    return AttentionPlan(shape, row_dim, row_extent, key_steps(shape[-1], keys), shared_heads(parts))
 
 
-def _by_warpgroups(parts: AttentionParts, plan: AttentionPlan, machine: Machine) -> AttentionPlan:
-    """The plan for warpgroups, where they multiply the type and the machine copies the arrays for them."""
-    assert plan.operand is not None
-    products = (parts.score_product, parts.value_product)
-    masks = [mask for mask in causal_masks(parts.scores) if mask.hides(plan.shape)]
-    if any(mask.query_dim != plan.row_dim for mask in masks):
-        return plan
-    offset = min((mask.offset for mask in masks), default=None)
-    chain = chain_of(products, plan.operand, plan.shape, plan.row_dim, offset, machine)
-    if chain is None:
-        return plan
-    return replace(plan, row_extent=chain.rows, key_extent=chain.keys, chain=chain)
+def shared_heads(parts: AttentionParts) -> tuple[int, int] | None:
+    """The dimension of heads that share keys or values, and how many do; None where each has its own."""
+    repeats = (repeat_of(op) for op in (parts.score_product, parts.value_product))
+    return next((repeat for repeat in repeats if repeat is not None), None)
 
 
 def repeat_of(product: array.ContractOp) -> tuple[int, int] | None:

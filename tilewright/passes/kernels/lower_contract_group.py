@@ -2,36 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from xdsl.ir import BlockArgument, SSAValue
+from xdsl.ir import SSAValue
 
-from tilewright import dtypes, ops
-from tilewright.cost.cores.tiles import product_tile
-from tilewright.cost.vectors.products import Product, Right, best_schedule
-from tilewright.cost.vectors.register_blocks import micro_kernel_name
-from tilewright.cost.vectors.split_products import split_tile
-from tilewright.cost.vectors.tiles import is_streamed, matrix_tile, streaming_tile
-from tilewright.cost.warps.products import warp_schedule
+from tilewright import dtypes
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.dtypes import DType
-from tilewright.layout.catalogue.device_tiles import TILE
-from tilewright.machines.core_grid import CoreGrid
-from tilewright.machines.machine import Machine, MatrixAtom
 from tilewright.passes.kernels.contract_facts import (
     accumulator_of,
-    array_behind,
-    batches_of,
-    depth_of,
-    multiplied_as,
-    multiplied_types,
-    piece_bytes,
     result_dims,
-    untransposed,
-    warp_product,
 )
 from tilewright.passes.kernels.indexing import Axis, Coordinates, Linear, Tile
 from tilewright.passes.kernels.tile_builder import TileBuilder
@@ -80,206 +62,10 @@ def contract_of(group: array.FusedOp) -> array.ContractOp:
     return next(op for op in group.body.block.ops if isinstance(op, array.ContractOp))
 
 
-def plan_contract(group: array.FusedOp, machine: Machine, threads: int) -> ContractPlan:
-    op = contract_of(group)
-    a = op.attributes_of()
-    left, result = array_type(op.operands[0]), array_type(op.results[0])
-    _, rows, columns = result_dims(op)
-    summed: tuple[int, ...] = a["left_contract"]
-    depth_sizes = tuple(left.shape[d] for d in summed)
-    if machine.has_warps:
-        return _plan_for_warps(group, op, machine, depth_sizes)
-    if machine.grid is not None:
-        return _plan_for_cores(op, machine.grid, depth_sizes, _cycles_after(group, op, machine.grid))
-    last_rows = result.shape[rows[-1]] if rows else 1
-    last_columns = result.shape[columns[-1]] if columns else 1
-    share = 1 if batches_of(op) >= 2 * threads else threads
-    last_depth = depth_of(op)
-    streamed = is_streamed(last_rows, last_columns, result.dtype) and _reads_array(group, op)
-    types = multiplied_types(op)
-    atom = machine.matrix_atom(*types, accumulator_of(result.dtype), last_depth)
-    if atom is not None and last_rows < atom.rows:
-        atom = None
-    name, checked = "", False
-    if atom is not None:
-        tile = matrix_tile(last_rows, last_columns, last_depth, atom, machine, share)
-    elif streamed:
-        tile = streaming_tile(last_rows, last_columns, last_depth, result.dtype, machine, share)
-    else:
-        product = product_of(group)
-        parts = _atom_of_parts(group, op, machine)
-        split = None if parts is None else split_tile(product, parts, machine, threads)
-        if parts is not None and split is not None:
-            tile, name, checked = split, parts.name, True
-        else:
-            schedule = best_schedule(product, machine, threads)
-            tile = schedule.tile
-            name = micro_kernel_name(max(1, min(tile.rows, last_rows)), schedule.block)
-    extents = [1] * result.rank
-    if rows:
-        extents[rows[-1]] = max(1, min(tile.rows, last_rows))
-    if columns:
-        extents[columns[-1]] = max(1, min(tile.columns, last_columns))
-    return ContractPlan(
-        result.shape,
-        tuple(extents),
-        depth_sizes,
-        tile.depth if checked else max(1, min(tile.depth, last_depth)),
-        accumulator_of(result.dtype) if atom is None else None,
-        name,
-        checked=checked,
-        part=a.get("part"),
-    )
-
-
-def _plan_for_warps(
-    group: array.FusedOp, op: array.ContractOp, machine: Machine, depth_sizes: tuple[int, ...]
-) -> ContractPlan:
-    """Tiles of whole instructions: what reaches beyond the result is masked."""
-    result = array_type(op.results[0])
-    _, rows, columns = result_dims(op)
-    pieces = [_piece_bytes(op, n) for n in range(2)]
-    product = replace(warp_product(op, pieces, machine), is_followed=has_more(group, op))
-    schedule = warp_schedule(product, machine)
-    tile = schedule.tile
-    extents = [1] * result.rank
-    if product.rows > 1:
-        extents[rows[-1]] = tile.rows
-    if product.columns > 1:
-        extents[columns[-1]] = tile.columns
-    step = tile.depth if depth_sizes else 1
-    return ContractPlan(
-        result.shape,
-        tuple(extents),
-        depth_sizes,
-        step,
-        multiplied_as(op, machine),
-        schedule.atom,
-        None if schedule.across is None else schedule.warps,
-        schedule.stages if schedule.stages > 1 else None,
-        part=op.attributes_of().get("part"),
-    )
-
-
-def _cycles_after(group: array.FusedOp, op: array.ContractOp, grid: CoreGrid) -> float:
-    """Of the vector unit, for what follows one page of the product: functions of arrays of its shape."""
-    shape = array_type(op.results[0]).shape
-    maps = [each for each in group.body.walk() if isinstance(each, array.MapOp)]
-    after = [each for each in maps if array_type(each.results[0]).shape == shape]
-    return sum(grid.vector_tile_cycles(ops.FUNCTIONS[each.fn.data].cost) for each in after)
-
-
-def _plan_for_cores(
-    op: array.ContractOp, grid: CoreGrid, depth_sizes: tuple[int, ...], cycles_after: float
-) -> ContractPlan:
-    """Tiles of whole pages."""
-    left, right, result = (array_type(value) for value in (*op.operands, op.results[0]))
-    _, rows, columns = result_dims(op)
-    ends = [result.shape[dims[-1]] if dims else 1 for dims in (rows, columns)]
-    batches = math.prod(result.shape) // max(1, ends[0] * ends[1])
-    page_bytes = TILE * TILE * max(left.dtype.itemsize, right.dtype.itemsize)
-    is_exact = not result.dtype.is_float
-    tile = product_tile(ends[0], ends[1], depth_of(op), max(1, batches), page_bytes, grid, is_exact, cycles_after)
-    extents = [1] * result.rank
-    if rows:
-        extents[rows[-1]] = tile.rows
-    if columns:
-        extents[columns[-1]] = tile.columns
-    same = left.dtype == right.dtype and left.dtype.is_float
-    operand = None if same else accumulator_of(result.dtype)
-    depth = max(1, min(tile.depth, depth_of(op)))
-    return ContractPlan(result.shape, tuple(extents), depth_sizes, depth, operand, part=op.attributes_of().get("part"))
-
-
-def _piece_bytes(op: array.ContractOp, operand: int) -> int:
-    """The same of a product in a group, where the operand is an array of the group; else 0."""
-    return piece_bytes(op, operand) if isinstance(array_behind(op.operands[operand]), BlockArgument) else 0
-
-
-def _atom_of_parts(group: array.FusedOp, op: array.ContractOp, machine: Machine) -> MatrixAtom | None:
-    """What multiplies the operands in parts, where both are arrays of the group, known at run time only, seen through
-    transposes: they are read again where its result is not finite."""
-    left, right = (array_type(operand).dtype for operand in op.operands)
-    a = op.attributes_of()
-    _, rows, columns = result_dims(op)
-    ends = [array_type(op.results[0]).shape[d] for d in (*rows[-1:], *columns[-1:])]
-    ends += [array_type(op.operands[0]).shape[d] for d in a["left_contract"][-1:]]
-    if op.precision is not None or op.part is not None or len(ends) < 3 or min(ends) < 2:
-        return None
-    for operand in op.operands:
-        value = untransposed(operand)
-        if not isinstance(value, BlockArgument) or isinstance(group.operands[value.index].owner, array.ConstantOp):
-            return None
-    return machine.split_atom(left, right, accumulator_of(array_type(op.results[0]).dtype))
-
-
-def product_of(group: array.FusedOp) -> Product:
-    """What the cost model has to know of a `contract` group."""
-    op = contract_of(group)
-    a = op.attributes_of()
-    left, right, result = (array_type(value) for value in (*op.operands, op.results[0]))
-    _, rows, columns = result_dims(op)
-    summed: tuple[int, ...] = a["left_contract"]
-    dtype = accumulator_of(result.dtype)
-    is_read = left.dtype == dtype and op.precision is None
-    in_place = bool(summed) and _lies_along(op.operands[0], summed[-1]) and is_read
-    width = result.shape[columns[-1]] if columns else 1
-    return Product(
-        rows=max(1, result.shape[rows[-1]] if rows else 1),
-        columns=max(1, width),
-        depth=depth_of(op),
-        dtype=dtype,
-        batches=max(1, batches_of(op)),
-        pitch_bytes=right.shape[-1] * right.dtype.itemsize if right.rank else 0,
-        choices=_right_choices(group, op),
-        copies_left=not in_place,
-        buffered=len(summed) > 1 or has_more(group, op),
-    )
-
-
-def _right_choices(group: array.FusedOp, op: array.ContractOp) -> tuple[Right, ...]:
-    """What can be done with the right operand: an array of the group, seen through transposes, is packed as a whole, or
-    read where it lies where the product's columns are side by side; what the group computes is packed by each tile."""
-    value = untransposed(op.operands[1])
-    if not isinstance(value, BlockArgument) or op.precision is not None:
-        return (Right.ALONE,)
-    if isinstance(group.operands[value.index].owner, array.ConstantOp):
-        return (Right.READY,)
-    return (Right.IN_PLACE, Right.KEPT, Right.TOGETHER) if _reads_array(group, op) else (Right.TOGETHER,)
-
-
 def has_more(group: array.FusedOp, op: array.ContractOp | array.ConvolveOp) -> bool:
     """Whether a group does more with a product's result than to store it."""
     roots = array.yielded(group.body.block)
     return len(roots) > 1 or roots[0] is not op.results[0]
-
-
-def _lies_along(value: SSAValue, dim: int) -> bool:
-    """Whether a value is an array of the group, seen through transposes, whose neighbours in memory are those along a
-    dim: such a left operand is read where it lies."""
-    while isinstance(value.owner, array.TransposeOp | array.UnfoldOp):
-        a, (inner,) = value.owner.attributes_of(), value.owner.operands
-        if isinstance(value.owner, array.TransposeOp):
-            dim = a["permutation"][dim]
-        elif array_type(inner).rank - 1 != a["axis"] or dim < a["axis"] or a["steps"][dim - a["axis"]] != 1:
-            return False
-        else:
-            dim = a["axis"]
-        value = inner
-    return isinstance(value, BlockArgument) and dim == array_type(value).rank - 1
-
-
-def _reads_array(group: array.FusedOp, op: array.ContractOp) -> bool:
-    """Whether the right operand is an array known at run time only, its columns side by side, of the type that the
-    product is computed in: it is read where it lies."""
-    right = op.operands[1]
-    type = array_type(right)
-    if not isinstance(right, BlockArgument) or op.precision is not None:
-        return False
-    if type.dtype != array_type(op.results[0]).dtype.compute:
-        return False
-    summed = op.attributes_of()["right_contract"]
-    return type.rank - 1 not in summed and not isinstance(group.operands[right.index].owner, array.ConstantOp)
 
 
 def lower_contract_group(

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 from xdsl.ir import SSAValue
 
 from tilewright import dtypes
-from tilewright.cost.cores.tiles import product_tile
-from tilewright.cost.vectors.products import MatmulTile, Product, best_schedule
-from tilewright.cost.warps.products import WarpProduct, warp_schedule
+from tilewright.cost.tiles import MatmulTile
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.dtypes import DType
-from tilewright.layout.catalogue.device_tiles import TILE
-from tilewright.machines.machine import Machine
-from tilewright.passes.kernels.contract_facts import accumulator_of, multiplied_type
+from tilewright.passes.kernels.contract_facts import accumulator_of
 from tilewright.passes.kernels.indexing import Axis, Linear, Tile
 from tilewright.passes.kernels.lower_contract_group import (
     COLUMN,
@@ -26,7 +20,6 @@ from tilewright.passes.kernels.lower_contract_group import (
     ContractPlan,
     depth_loop,
     depth_positions,
-    has_more,
     squeeze,
     store_roots,
     tile_position,
@@ -34,87 +27,30 @@ from tilewright.passes.kernels.lower_contract_group import (
 from tilewright.passes.kernels.tile_builder import TileBuilder
 
 
-def plan_convolve(group: array.FusedOp, machine: Machine, threads: int) -> ContractPlan:
-    """Tiles of (N, O, *spatial): output channels are rows, the last spatial dimension columns."""
-    op = convolve_of(group)
-    result, kernel = array_type(op.results[0]), array_type(op.operands[1])
-    per_group = kernel.shape[0] // op.attributes_of()["groups"]
-    plan = _plan_convolve_for_warps(group, op, machine)
-    if plan is not None:
-        return plan
-    sizes = max(1, per_group), max(1, result.shape[-1]), kernel.shape[1]
-    accumulator = accumulator_of(result.dtype)
-    if machine.grid is not None:
-        groups = op.attributes_of()["groups"]
-        batches = groups * math.prod((result.shape[0], *result.shape[2:-1]))
-        page_bytes, is_exact = TILE * TILE * kernel.dtype.itemsize, not kernel.dtype.is_float
-        found = product_tile(*sizes, batches, page_bytes, machine.grid, is_exact)
-        tile = MatmulTile(found.rows, found.columns, found.depth)
-    elif machine.has_warps:
-        tile = warp_schedule(WarpProduct(*sizes, accumulator, accumulator, result.shape[0]), machine).tile
-    else:
-        tile = best_schedule(Product(*sizes, accumulator, copies_left=True), machine, 1).tile
-    rows = max(1, tile.rows)
-    while per_group % rows:
-        rows -= 1
-    columns = max(1, min(tile.columns, result.shape[-1]))
-    return _convolve_plan(op, rows, columns, max(1, tile.depth), accumulator)
-
-
-def _plan_convolve_for_warps(group: array.FusedOp, op: array.ConvolveOp, machine: Machine) -> ContractPlan | None:
-    """Tiles of whole instructions, where one multiplies the operands: what reaches beyond the result is masked, but
-    none may have rows of two groups of channels."""
-    if not is_multiplied_by_warps(op, machine):
-        return None
-    product = replace(row_product(op, machine), is_followed=has_more(group, op))
-    schedule = warp_schedule(product, machine)
-    tile = schedule.tile
-    if schedule.across is None or (op.attributes_of()["groups"] > 1 and product.rows % tile.rows):
-        return None
-    image, kernel, result = (array_type(value) for value in (*op.operands, op.results[0]))
-    multiplied = multiplied_type(image.dtype, kernel.dtype, accumulator_of(result.dtype), machine)
-    # Of one channel or column a tile has one: it is no axis of the result, and padded for the instruction alone.
-    rows, columns = (
-        1 if size == 1 else extent for size, extent in ((result.shape[1], tile.rows), (result.shape[-1], tile.columns))
-    )
-    plan = _convolve_plan(op, rows, columns, tile.depth, multiplied)
-    return replace(plan, atom=schedule.atom, warps=schedule.warps)
-
-
-def row_product(op: array.ConvolveOp, machine: Machine) -> WarpProduct:
-    """What the cost model of warps has to know of a convolution that goes row by row of its result, the image by way of
-    registers."""
-    image, kernel, result = (array_type(value) for value in (*op.operands, op.results[0]))
-    groups = op.attributes_of()["groups"]
-    accumulator = accumulator_of(result.dtype)
-    multiplied = multiplied_type(image.dtype, kernel.dtype, accumulator, machine)
-    return WarpProduct(
-        kernel.shape[0] // groups,
-        result.shape[-1],
-        kernel.shape[1],
-        multiplied or kernel.dtype,
-        accumulator,
-        groups * result.shape[0] * math.prod(result.shape[2:-1]),
-        right=multiplied or image.dtype,
-        scattered=(False, True),  # neighbours of the image are columns, and windows begin anywhere
-        trips=math.prod(kernel.shape[2:]),
-    )
-
-
-def is_multiplied_by_warps(op: array.ConvolveOp, machine: Machine) -> bool:
-    """Whether the instructions of warps multiply a convolution's operands, as they are or converted without a loss."""
-    image, kernel, result = (array_type(value) for value in (*op.operands, op.results[0]))
-    if not machine.has_warps or 0 in (*result.shape, *kernel.shape):
-        return False
-    accumulator = accumulator_of(result.dtype)
-    return multiplied_type(image.dtype, kernel.dtype, accumulator, machine) != accumulator
-
-
-def _convolve_plan(op: array.ConvolveOp, rows: int, columns: int, depth: int, operand: DType | None) -> ContractPlan:
+def convolve_plan(op: array.ConvolveOp, rows: int, columns: int, depth: int, operand: DType | None) -> ContractPlan:
+    """The plan of a convolution by tiles of some output channels and columns, and so many channels a step."""
     shape, kernel = array_type(op.results[0]).shape, array_type(op.operands[1]).shape
     extents = [1] * len(shape)
     extents[1], extents[-1] = rows, columns
     return ContractPlan(shape, tuple(extents), (*kernel[2:], kernel[1]), depth, operand)
+
+
+def row_sizes(op: array.ConvolveOp) -> tuple[int, int, int]:
+    """Rows, columns and depth of the matmul that computes a row of a convolution's result for one window position."""
+    kernel = array_type(op.operands[1])
+    per_group = kernel.shape[0] // op.attributes_of()["groups"]
+    return max(1, per_group), max(1, array_type(op.results[0]).shape[-1]), kernel.shape[1]
+
+
+def plan_rows(op: array.ConvolveOp, tile: MatmulTile) -> ContractPlan:
+    """The plan of a convolution row by row of its result, by about such a tile: no tile has channels of two groups."""
+    result = array_type(op.results[0])
+    per_group = array_type(op.operands[1]).shape[0] // op.attributes_of()["groups"]
+    rows = max(1, tile.rows)
+    while per_group % rows:
+        rows -= 1
+    columns = max(1, min(tile.columns, result.shape[-1]))
+    return convolve_plan(op, rows, columns, max(1, tile.depth), accumulator_of(result.dtype))
 
 
 def convolve_of(group: array.FusedOp) -> array.ConvolveOp:

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from math import prod
+from dataclasses import dataclass
 
 from xdsl.ir import SSAValue
 
-from tilewright.cost.cores.tiles import loop_extents, reduction_extents
-from tilewright.cost.vectors.reductions import Reduction, best_reduction_tile, reread_tile
-from tilewright.cost.vectors.tiles import loop_tile, turned_tile
-from tilewright.cost.warps.loops import warp_reduction_tile, warp_transpose_tile
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
-from tilewright.machines.core_grid import CoreGrid
-from tilewright.machines.machine import Machine
-from tilewright.passes.fallbacks import halved
+from tilewright.dtypes import DType
 from tilewright.passes.kernels.indexing import Axis, Coordinates, Linear
-from tilewright.passes.kernels.tile_builder import TileBuilder, held_window
+from tilewright.passes.kernels.tile_builder import TileBuilder
 
 ROW_ELEMENTS = 4096
-LEAST_ELEMENTS = 32
 
 
 @dataclass(frozen=True)
@@ -44,56 +36,46 @@ class LoopPlan:
         return tuple(-(-self.space[d] // self.extents[d]) for d in self.kept)
 
 
-def plan_loop(group: array.FusedOp, machine: Machine, threads: int, level: int = 0) -> LoopPlan:
-    """The plan of a loop group; each `level` halves its tiles."""
-    plan = _plan(group, machine, threads)
-    smaller = halved(plan.extents | ({} if plan.in_parts else plan.reduced), level)
-    reduced = {d: smaller.get(d, extent) for d, extent in plan.reduced.items()}
-    return replace(plan, extents={d: smaller[d] for d in plan.extents}, reduced=reduced)
+@dataclass(frozen=True)
+class ReducedSpace:
+    """The reductions of a loop group: by which function, of which shape, over which of its dimensions. In parts, the
+    first dimension counts them. `is_read_again`: the group stores arrays of the whole shape, too."""
+
+    fn: str
+    dtype: DType
+    space: tuple[int, ...]
+    axes: tuple[int, ...]
+    in_parts: bool
+    is_read_again: bool
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape with sizes of at least one."""
+        return tuple(max(1, n) for n in self.space)
 
 
-def _plan(group: array.FusedOp, machine: Machine, threads: int) -> LoopPlan:
-    """Choose tiles: of a reduction those that are predicted to be the quickest, but rows of which each element is
-    needed again stay near; plain loops take about a page of elements at a time."""
+def reduced_space(group: array.FusedOp) -> ReducedSpace:
+    """The reductions of a group that has some."""
     space, axes = group_space(group)
-    if machine.grid is not None:
-        return _plan_for_cores(group, space, axes, machine.grid)
-    if not axes:
-        turned = None if machine.has_warps else _turned_dim(group)
-        if turned is not None:
-            extents = turned_tile(space, turned, ROW_ELEMENTS, array_type(group.results[0]).dtype, machine)
-        else:
-            transposes = len(space) > 1 and any(isinstance(op, array.TransposeOp) for op in group.body.block.ops)
-            is_by_warps = transposes and machine.has_warps
-            elements = (
-                max(LEAST_ELEMENTS, ROW_ELEMENTS // _window_elements(group, machine.most_of_window))
-                if machine.has_warps
-                else ROW_ELEMENTS
-            )
-            extents = warp_transpose_tile(space) if is_by_warps else loop_tile(space, elements, square=transposes)
-        return LoopPlan(space, dict(enumerate(extents)), {})
     first = next(op for op in group.body.block.ops if isinstance(op, array.ReduceOp))
     in_parts = first.part is not None
+    again = any(array_type(value).shape == space for value in array.yielded(group.body.block))
     if in_parts:
         space, axes = _space_of_parts(first)
-    adds = first.attributes_of()["fn"] == "add"
-    reduction = Reduction(tuple(max(1, n) for n in space), axes, array_type(first.operands[0]).dtype.compute, adds)
-    again = any(array_type(value).shape == space for value in array.yielded(group.body.block))
-    if again and not in_parts:
-        tile = reread_tile(reduction)
-    elif machine.has_warps:
-        tile = warp_reduction_tile(reduction.shape, axes, machine.cores)
-    else:
-        tile = best_reduction_tile(reduction, machine, threads)
-    reduced = {d: tile[d] for d in sorted(axes, reverse=True)}
-    return LoopPlan(space, {d: tile[d] for d in reduction.kept}, reduced, in_parts)
+    dtype = array_type(first.operands[0]).dtype.compute
+    return ReducedSpace(first.attributes_of()["fn"], dtype, space, axes, in_parts, again and not in_parts)
 
 
-def _window_elements(group: array.FusedOp, most: int | None) -> int:
-    """How many registers the elements of the largest window take for each result: warps hold that many at once."""
-    reductions = (op for op in group.body.block.ops if isinstance(op, array.WindowReduceOp))
-    windows = [held_window(op.attributes_of()["window"], most) for op in reductions]
-    return max((prod(1 << (n - 1).bit_length() for n in window) for window in windows), default=1)
+def reduction_plan(reduced: ReducedSpace, tile: Mapping[int, int] | Sequence[int]) -> LoopPlan:
+    """The plan of a reducing group by the extents of a tile."""
+    kept = [d for d in range(len(reduced.space)) if d not in reduced.axes]
+    steps = {d: tile[d] for d in sorted(reduced.axes, reverse=True)}
+    return LoopPlan(reduced.space, {d: tile[d] for d in kept}, steps, reduced.in_parts)
+
+
+def has_transpose(group: array.FusedOp, space: tuple[int, ...]) -> bool:
+    """Whether a group transposes arrays of more than one dimension."""
+    return len(space) > 1 and any(isinstance(op, array.TransposeOp) for op in group.body.block.ops)
 
 
 def _space_of_parts(op: array.ReduceOp) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -101,27 +83,6 @@ def _space_of_parts(op: array.ReduceOp) -> tuple[tuple[int, ...], tuple[int, ...
     a, shape = op.attributes_of(), list(array_type(op.operands[0]).shape)
     shape[a["part_axis"]] = a["part"]
     return (array_type(op.results[0]).shape[0], *shape), tuple(d + 1 for d in a["axes"])
-
-
-def _plan_for_cores(group: array.FusedOp, space: tuple[int, ...], axes: tuple[int, ...], grid: CoreGrid) -> LoopPlan:
-    """Tiles of whole pages."""
-    if not axes:
-        return LoopPlan(space, dict(enumerate(loop_extents(space, grid))), {})
-    again = any(array_type(value).shape == space for value in array.yielded(group.body.block))
-    tile = reduction_extents(space, axes, again, grid)
-    kept = [d for d in range(len(space)) if d not in axes]
-    return LoopPlan(space, {d: tile[d] for d in kept}, {d: tile[d] for d in sorted(axes, reverse=True)})
-
-
-def _turned_dim(group: array.FusedOp) -> int | None:
-    """The dimension along which a group that only transposes reads, where it does not write along that one."""
-    transpose, *rest = group.body.block.ops
-    if not isinstance(transpose, array.TransposeOp) or len(rest) != 1 or 0 in array_type(group.results[0]).shape:
-        return None
-    permutation: tuple[int, ...] = transpose.attributes_of()["permutation"]
-    last = len(permutation) - 1
-    turned = permutation.index(last)
-    return turned if turned != last and array_type(group.results[0]).shape[turned] > 1 else None
 
 
 def group_space(group: array.FusedOp) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -10,23 +10,16 @@ On machines with lanes a tile is what a block holds in registers; a block scans 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from xdsl.ir import SSAValue
 
 from tilewright import dtypes, ops
-from tilewright.cost.cores.tiles import even_pages
-from tilewright.cost.vectors.products import dividing_split
-from tilewright.cost.vectors.register_blocks import even_split
 from tilewright.dialects import array, tile
 from tilewright.dialects.base import array_type, tensor
 from tilewright.dtypes import DType
 from tilewright.errors import CompilerBug
-from tilewright.layout.catalogue.device_tiles import TILE
-from tilewright.machines.machine import Machine
-from tilewright.passes.fallbacks import halved
 from tilewright.passes.kernels.group_stages import Stage, Values
 from tilewright.passes.kernels.indexing import Axis, Coordinates, Linear, Tile
 from tilewright.passes.kernels.tile_builder import TileBuilder
@@ -34,26 +27,9 @@ from tilewright.primitives import ArrayType
 
 ORDERED = (array.ScanOp, array.SortOp, array.ArgReduceOp, array.TopKOp)
 
-TILE_ELEMENTS = 4096
-# Whole lines of memory, of elements of four bytes.
-COLUMNS = 16
-# Elements of a part of a long line: enough that what joins the parts is little, few enough to stay in a second-level
-# cache. More parts than the limit would take as long to join as to read.
-PART_ELEMENTS, MOST_PARTS = 32768, 1024
-# The share of the second-level cache that a part of a scan takes, beside its results: of a line, and of rows that are
-# scanned side by side. Measured: 4 to 16 are alike for a line, 16 is worse than 8 for rows.
-SCANNED_LINE, SCANNED_ROWS = 16, 8
-# Rows that such a part has at least.
-LEAST_ROWS = 32
-# Lines of at least as many parts are cut, unless there are as many tiles of whole lines.
-ENOUGH_TILES = 8
+
+# Lines side by side of which a tile takes a part.
 PART_COLUMNS = 64
-# Elements that the threads of a block hold in registers at a time.
-BLOCK_ELEMENTS = 4096
-# A line that is scanned is within one warp: 32 words a lane.
-WARP_LINE_BYTES = 4096
-# Pages of a line that a core of a grid looks through at a time.
-CORE_PAGES = 32
 
 
 @dataclass(frozen=True)
@@ -86,102 +62,15 @@ def axis_of(op: array.ArrayOp) -> int:
     return array_type(op.operands[0]).rank - 1 if isinstance(op, array.TopKOp) else op.attributes_of()["axis"]
 
 
-def plan_ordered(op: array.ArrayOp, machine: Machine, threads: int, level: int = 0) -> OrderedPlan:
-    """Lines side by side: short ones until a tile has some thousand elements; of those that run across vectors as many
-    as there are, as long as every thread gets a tile, or as many as share lines of memory where each is sorted."""
-    shape = array_type(op.operands[0]).shape
-    axis, last = axis_of(op), len(shape) - 1
-    if machine.grid is not None:
-        return _plan_for_cores(op, shape, axis)
-    if machine.has_warps:
-        if isinstance(op, array.ScanOp):
-            room = WARP_LINE_BYTES // array_type(op.operands[0]).dtype.compute.itemsize
-            plan = _plan_in_registers(shape, axis, max(1, room >> level), bool(op.reverse.value.data))
-        else:
-            plan = _plan_in_registers(shape, axis, max(1, BLOCK_ELEMENTS >> level))
-        return replace(plan, extents=halved(plan.extents, level))
-    extents = {d: 1 for d in range(len(shape)) if d != axis}
-    part, columns = _part(op, shape, axis, machine)
-    if part < shape[axis]:
-        if axis != last:
-            extents[last] = columns
-        reverse = isinstance(op, array.ScanOp) and bool(op.reverse.value.data)
-        return OrderedPlan(shape, axis, part, extents, reverse)
-    if axis != last and isinstance(op, array.SortOp):
-        extents[last] = even_split(shape[last], COLUMNS)
-    elif axis != last:
-        outer = math.prod(shape[d] for d in extents if d != last)
-        blocks = -(-threads // max(1, outer))
-        extents[last] = even_split(shape[last], max(COLUMNS, shape[last] // blocks), COLUMNS)
-    elif len(shape) > 1:
-        extents[last - 1] = even_split(shape[last - 1], max(1, TILE_ELEMENTS // max(1, shape[axis])))
-    return OrderedPlan(shape, axis, shape[axis], extents)
-
-
-def _plan_for_cores(op: array.ArrayOp, shape: tuple[int, ...], axis: int) -> OrderedPlan:
-    """Lines of one page side by side: whole ones where they are put in order, else in parts of as many pages as a tile
-    has."""
-    last = len(shape) - 1
-    extents = {d: 1 for d in range(len(shape)) if d != axis}
-    beside = last if axis != last else last - 1
-    if beside >= 0:
-        extents[beside] = min(shape[beside], TILE)
-    is_whole = isinstance(op, array.SortOp | array.TopKOp) or shape[axis] <= TILE
-    part = shape[axis] if is_whole else even_pages(-(-shape[axis] // TILE), CORE_PAGES) * TILE
-    reverse = isinstance(op, array.ScanOp) and bool(op.reverse.value.data)
-    return OrderedPlan(shape, axis, part, extents, reverse)
-
-
-def _plan_in_registers(shape: tuple[int, ...], axis: int, room: int, reverse: bool = False) -> OrderedPlan:
-    """Lines side by side, or parts of long ones, as many as a block holds in registers. `room`: elements of a line of
-    which there is one, and of as many lines as a part has where they run across memory."""
-    last = len(shape) - 1
-    extents = {d: 1 for d in range(len(shape)) if d != axis}
-    if axis != last:
-        extents[last] = even_split(shape[last], PART_COLUMNS)
-    elif last:
-        extents[last - 1] = even_split(shape[last - 1], max(1, BLOCK_ELEMENTS // max(1, shape[axis])))
-    room = max(1, room // (extents[last] if axis != last else 1))
-    return OrderedPlan(shape, axis, even_split(shape[axis], room), extents, reverse)
-
-
-def _part(op: array.ArrayOp, shape: tuple[int, ...], axis: int, machine: Machine) -> tuple[int, int]:
-    """How many elements of a line a tile takes, and how many lines side by side where they are cut."""
-    across = axis != len(shape) - 1
-    elements, most_columns, most_parts = PART_ELEMENTS, PART_COLUMNS, MOST_PARTS
-    if isinstance(op, array.ScanOp):
-        share = SCANNED_ROWS if across else SCANNED_LINE
-        elements = machine.memory("l2").bytes // share // array_type(op.operands[0]).dtype.itemsize
-        most_columns, most_parts = elements // LEAST_ROWS, shape[axis]
-    columns = even_split(shape[-1], most_columns, COLUMNS) if across else 1
-    if isinstance(op, array.SortOp | array.TopKOp) or (isinstance(op, array.ScanOp) and _keeps_order(op)):
-        return shape[axis], columns
-    tiles = math.prod(n for d, n in enumerate(shape) if d != axis) // max(1, columns)
-    least = max(elements // max(1, columns), -(-shape[axis] // max(1, most_parts)))
-    if tiles >= ENOUGH_TILES or shape[axis] < ENOUGH_TILES * least:
-        return shape[axis], columns
-    if isinstance(op, array.ScanOp) and op.reverse.value.data:
-        # From the far end, a part that is not full would be the first.
-        part = dividing_split(shape[axis], least)
-        return shape[axis] if shape[axis] % part else part, columns
-    return even_split(shape[axis], least, COLUMNS), columns
-
-
-def _keeps_order(op: array.ScanOp) -> bool:
-    """Whether a scan must not be cut: of products of floats the parts might overflow where the whole does not."""
-    return op.fn.data == "multiply" and array_type(op.operands[0]).dtype.is_float
-
-
-def ordered_stages(group: array.FusedOp, machine: Machine, threads: int, level: int = 0) -> list[Stage]:
-    """The kernels of a group around an ordered operation."""
+def ordered_stages(group: array.FusedOp, plan: OrderedPlan, in_turns: bool) -> list[Stage]:
+    """The kernels of a group around an ordered operation. `in_turns`: a program instance scans all parts of a line."""
     op = ordered_op(group)
-    plan = plan_ordered(op, machine, threads, level)
     if plan.parts <= 1:
         return [Stage(plan.beside, lambda builder, indices, outputs, _: _whole(group, plan, builder, indices, outputs))]
     type = array_type(op.operands[0])
     shape = tuple(plan.parts if d == plan.axis else n for d, n in enumerate(type.shape))
     grid = (*plan.beside, plan.parts)
-    if isinstance(op, array.ScanOp) and (machine.has_warps or machine.grid is not None):
+    if isinstance(op, array.ScanOp) and in_turns:
         return [
             Stage(plan.beside, lambda builder, indices, outputs, _: _scan_in_turns(op, plan, builder, indices, outputs))
         ]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from xdsl.ir import SSAValue
 
-from tilewright.cost.vectors.tiles import loop_tile
+from tilewright.cost.tiles import loop_tile
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
 from tilewright.passes.kernels.group_stages import Stage, Values

@@ -16,7 +16,7 @@ from xdsl.dialects.builtin import LocationAttr, UnknownLoc
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
 from tilewright import dtypes, ops
-from tilewright.cost.vectors.reductions import nested_extents
+from tilewright.cost.tiles import nested_extents
 from tilewright.dialects import array, tile
 from tilewright.dialects.base import array_type
 from tilewright.dtypes import DType

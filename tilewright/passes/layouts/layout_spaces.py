@@ -12,8 +12,9 @@ from functools import partial
 from math import ceil, prod, sqrt
 from typing import Protocol
 
+from tilewright.cost.tiles import even_split
 from tilewright.cost.vectors.products import tile_seconds
-from tilewright.cost.vectors.register_blocks import even_split, micro_kernel_name, register_blocks
+from tilewright.cost.vectors.register_blocks import micro_kernel_name, register_blocks
 from tilewright.cost.warps.products import (
     MMA,
     TCGEN05,
@@ -41,7 +42,7 @@ from tilewright.layout.catalogue import (
 from tilewright.layout.dims import static
 from tilewright.layout.iters import fuse_digits, weighted
 from tilewright.layout.operations import product, rename_axis
-from tilewright.machines.machine import Machine, MatrixAtom
+from tilewright.machines.machine import Machine, MatrixAtom, Model
 from tilewright.primitives import ArrayType
 
 SHARED = "mem.shared"
@@ -102,7 +103,7 @@ class Space(Protocol):
 
 def has_layouts(machine: Machine) -> bool:
     """Whether layouts of tiles are inferred for a machine: it computes in lanes or in vectors."""
-    return machine.has_warps or "simd" in machine.axes
+    return machine.model != Model.CORES
 
 
 def space_of(machine: Machine, warps: int = 4, families: Sequence[str] = FAMILIES) -> Space:
@@ -111,14 +112,16 @@ def space_of(machine: Machine, warps: int = 4, families: Sequence[str] = FAMILIE
     Raises:
         TargetError: the machine computes neither in lanes nor in vectors.
     """
-    if machine.has_warps:
-        return WarpSpace(machine, warps, tuple(families))
-    if "simd" in machine.axes:
-        return VectorSpace(machine)
-    raise TargetError(
-        f"layouts of tiles are not inferred for {machine.name}: it has the axes {', '.join(machine.axes)}",
-        help="choose a machine with lanes or vectors, such as sm_90a or x86-64-v4",
-    )
+    match machine.model:
+        case Model.WARPS:
+            return WarpSpace(machine, warps, tuple(families))
+        case Model.VECTORS:
+            return VectorSpace(machine)
+        case Model.CORES:
+            raise TargetError(
+                f"layouts of tiles are not inferred for {machine.name}: it has the axes {', '.join(machine.axes)}",
+                help="choose a machine with lanes or vectors, such as sm_90a or x86-64-v4",
+            )
 
 
 def dealt(

@@ -78,7 +78,8 @@ from xdsl.ir import Block, BlockArgument, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap, AffineSymExpr
 
 from tilewright import dtypes, ops
-from tilewright.cost.vectors.products import MatmulTile, Product, Right, best_right
+from tilewright.cost.tiles import MatmulTile
+from tilewright.cost.vectors.products import Product, Right, best_right
 from tilewright.cost.vectors.register_blocks import RegisterBlock
 from tilewright.cost.vectors.tiles import ROWS_ALONG_DEPTH
 from tilewright.dialects import array, scheduled, tile

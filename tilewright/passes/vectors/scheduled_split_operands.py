@@ -156,7 +156,7 @@ from xdsl.ir import Block, BlockArgument, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from tilewright import dtypes
-from tilewright.cost.vectors.register_blocks import even_split
+from tilewright.cost.tiles import even_split
 from tilewright.cost.vectors.split_products import can_split_beside, takes_own_columns
 from tilewright.dialects import scheduled, tile
 from tilewright.dialects.base import tensor

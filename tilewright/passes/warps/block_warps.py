@@ -10,14 +10,14 @@ from xdsl.dialects.builtin import TensorType
 from tilewright.cost.warps.loops import registers_of_part, warps_of_tile
 from tilewright.dialects import tile
 from tilewright.dialects.base import array_type
-from tilewright.machines.machine import Machine
+from tilewright.machines.machine import Machine, Model
 
 
 def warps_of(kernel: tile.KernelOp, machine: Machine, default: int = 4) -> int:
     """The warps of a block: those that the kernel declares; without products, enough for its largest tile."""
     if kernel.warps is not None:
         return int(kernel.warps.value.data)
-    if not machine.has_warps or any(isinstance(op, tile.DotOp) for op in kernel.walk()):
+    if machine.model != Model.WARPS or any(isinstance(op, tile.DotOp) for op in kernel.walk()):
         return default
     return warps_of_tile(max(_tile_bytes(kernel), default=0), machine, default)
 
