@@ -42,9 +42,8 @@ class Reasons:
         return SAME if order.traces == self._order.traces else ORDERED
 
     def _fits(self, planted: cores.ProgramOp) -> bool:
-        assert self._machine.grid is not None
         try:
-            addresses_of(planted, self._machine.grid)
+            addresses_of(planted, self._machine.core_grid)
         except CoreHazard:
             return False
         return True

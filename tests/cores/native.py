@@ -141,12 +141,11 @@ def _memory() -> int:
 
 def run_movers(kernel: tile.KernelOp, arrays: Sequence[DeviceArray], machine: Machine) -> int:
     """Run the threads that move data of all cores, on the pages of arrays in place; gives how much was wrong."""
-    assert machine.grid is not None
     source = emit_program(kernel, machine)
     assert source.compute is None
     base = _memory()
     ctypes.memset(base, _UNUSED, _MEMORY_BYTES)
-    tensors = _place_arrays(base, arrays, machine.grid.dram_alignment_bytes)
+    tensors = _place_arrays(base, arrays, machine.core_grid.dram_alignment_bytes)
     sources = {"reader": source.reader, "writer": source.writer}
     described = fake_ttnn.describe(source.host, {k: v for k, v in sources.items() if v is not None}, tensors)
     rows, columns = described.shape
@@ -156,7 +155,7 @@ def run_movers(kernel: tile.KernelOp, arrays: Sequence[DeviceArray], machine: Ma
         made = [_compiled(Path(folder) / str(n), each, described) for n, each in enumerate(described.kernels)]
         for row in range(rows):
             for column in range(columns):
-                _place_queues(state, base, described, machine.grid.dram_alignment_bytes)
+                _place_queues(state, base, described, machine.core_grid.dram_alignment_bytes)
                 for function, each in zip(made, described.kernels, strict=True):
                     own = getattr(each, "runtime_args", {}).get(column, {}).get(row, [])
                     state.own[: len(own)] = own

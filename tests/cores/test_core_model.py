@@ -126,8 +126,7 @@ def test_a_thread_of_one_core() -> None:
     """A program that is written by hand, where nothing is shared: the prediction is the time itself, nearly."""
     kernel = written.elementwise(8, 2, 4)
     machine = load("wormhole")
-    assert machine.grid is not None
-    cost = cost_of(kernel, machine.grid)
+    cost = cost_of(kernel, machine.core_grid)
     arrays = [DeviceArray.undefined((32, 256), tw.bf16) for _ in range(3)]
     run = run_program(kernel, arrays, machine, values=False)
     assert cost is not None
@@ -137,7 +136,5 @@ def test_a_thread_of_one_core() -> None:
 
 
 def test_a_kernel_with_nothing_to_do_has_no_cost() -> None:
-    machine = load("wormhole")
-    assert machine.grid is not None
     program = program_of(chain, types((0, 32), (0, 32)))
     assert [cost_of(kernel, program.grid) for kernel in program.unit.kernels()] == [None]

@@ -246,7 +246,7 @@ def test_explain_has_the_plan() -> None:
 def test_dram_is_what_limits_large_arrays(shape: tuple[int, int], storage: dict[int, str], machine: str) -> None:
     """Each element is moved twice, rows without what pads them, and the model says how long that takes."""
     unit = compiled(copied(shape, dtypes.bf16), machine, storage=storage)
-    (run,), grid = runs_of(unit), unit.machine.grid
+    (run,), grid = runs_of(unit), unit.machine.core_grid
     assert grid is not None
     rows, tiles = 2 * shape[0] * shape[1], 2048 * 32 * 32
     assert moved(unit, DRAM_READ) == (rows if 0 in storage else tiles)
@@ -266,8 +266,7 @@ def test_the_model_counts_what_the_simulator_does(storage: dict[int, str], machi
     for shape, dtype in (((40, 70), dtypes.f32), ((3, 100, 33), dtypes.bf16), ((500,), dtypes.i32)):
         unit = compiled(copied(shape, dtype), machine, storage=storage)
         (run,), (kernel,) = runs_of(unit), unit.kernels()
-        assert unit.machine.grid is not None
-        predicted = cost_of(kernel, unit.machine.grid)
+        predicted = cost_of(kernel, unit.machine.core_grid)
         assert predicted is not None
         assert predicted.dram_read_bytes == run.moved_bytes[DRAM_READ]
         assert predicted.dram_written_bytes == run.moved_bytes[DRAM_WRITE]

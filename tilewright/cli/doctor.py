@@ -131,13 +131,13 @@ def cuda() -> dict[str, Any]:
 
 def grids() -> list[dict[str, Any]]:
     """The grids of cores that there are machine files of. They are simulated: no device is looked for."""
-    from tilewright.machines.machine import load, names
+    from tilewright.machines.machine import Model, load, names
 
     machines = [load(name) for name in names()]
     return [
-        {"target": f"{machine.target}:{machine.name}", "cores": [machine.grid.rows, machine.grid.columns]}
+        {"target": f"{machine.target}:{machine.name}", "cores": [machine.core_grid.rows, machine.core_grid.columns]}
         for machine in machines
-        if machine.grid is not None
+        if machine.model == Model.CORES
     ]
 
 

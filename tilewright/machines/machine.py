@@ -231,6 +231,17 @@ class Machine:
         """What joins the places along an axis; None where nothing does."""
         return next((link for link in self.links if link.axis == axis.partition(".")[0]), None)
 
+    @property
+    def core_grid(self) -> CoreGrid:
+        """The grid of a machine whose model is cores.
+
+        Raises:
+            CompilerBug: its model is another one.
+        """
+        if self.grid is None:
+            raise CompilerBug(f"the machine {self.name} is no grid of cores")
+        return self.grid
+
     def lanes(self, dtype: DType) -> int:
         """Elements of `dtype` (in its compute type) in one vector register."""
         return max(1, self.vector.bytes // dtype.compute.itemsize)

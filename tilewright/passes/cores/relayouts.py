@@ -13,7 +13,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from tilewright.dialects import array, tile
 from tilewright.dialects.base import array_type, tensor
-from tilewright.errors import CompilerBug, LayoutError
+from tilewright.errors import LayoutError
 from tilewright.layout.catalogue.device_tiles import TILE
 from tilewright.layout.catalogue.placements import ROW_MAJOR, dram_layout, page_matrix, placement_of, rows_layout
 from tilewright.layout.layout import Layout
@@ -76,9 +76,7 @@ def relayout_plan(type: ArrayType, source: Stored, target: Stored, machine: Mach
 
 
 def _registers(type: ArrayType, machine: Machine) -> int:
-    if machine.grid is None:
-        raise CompilerBug(f"{machine.name} is no grid of cores")
-    return machine.grid.half_registers(is_wide_type(type.dtype))
+    return machine.core_grid.half_registers(is_wide_type(type.dtype))
 
 
 def _even_part(count: int, most: int) -> int:

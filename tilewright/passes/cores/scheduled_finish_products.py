@@ -196,9 +196,7 @@ class ScheduledFinishProductsPass:
     name: ClassVar[str] = "scheduled-finish-products"
 
     def apply(self, unit: Unit) -> None:
-        grid = unit.machine.grid
-        if grid is None:
-            raise CompilerBug(f"{unit.machine.name} is no grid of cores")
+        grid = unit.machine.core_grid
         for kernel in unit.timed_kernels(self.name):
             for program in list(kernel.walk()):
                 if isinstance(program, cores.ProgramOp):

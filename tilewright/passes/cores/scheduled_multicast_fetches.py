@@ -125,8 +125,7 @@ class ScheduledMulticastFetchesPass:
                     self._apply_to(unit, kernel.sym_name.data, program)
 
     def _apply_to(self, unit: Unit, name: str, program: cores.ProgramOp) -> None:
-        grid = unit.machine.grid
-        left = 0 if grid is None else (grid.semaphores - len(program.semaphores)) // 2
+        left = (unit.machine.core_grid.semaphores - len(program.semaphores)) // 2
         for thread in program.threads:
             found = [s for op in thread.body.walk() if isinstance(op, cores.FetchOp) and (s := _shared(op, program))]
             found = found[:left]

@@ -132,7 +132,7 @@ from tilewright.cached import cached_property
 from tilewright.cost.cores.accesses import Access, accesses_of
 from tilewright.dialects import cores, tile
 from tilewright.dialects.base import array_type
-from tilewright.errors import CompilerBug, ResourceExhausted
+from tilewright.errors import ResourceExhausted
 from tilewright.layout.catalogue.device_tiles import FORMATS
 from tilewright.layout.catalogue.placements import Placement, page_matrix, placement_of
 from tilewright.machines.core_grid import CoreGrid
@@ -153,9 +153,7 @@ class ScheduledPlaceArraysPass:
     keeps: bool = True
 
     def apply(self, unit: Unit) -> None:
-        if unit.machine.grid is None:
-            raise CompilerBug(f"{unit.machine.name} is no grid of cores")
-        _Placer(unit, unit.machine.grid).place(self.keeps)
+        _Placer(unit, unit.machine.core_grid).place(self.keeps)
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,7 @@ from xdsl.dialects.builtin import FileLineColLoc, IndexType, IntegerAttr
 from xdsl.rewriter import Rewriter
 
 from tilewright.dialects import cores
-from tilewright.errors import CompilerBug, ResourceExhausted
+from tilewright.errors import ResourceExhausted
 from tilewright.machines.core_grid import CoreGrid
 from tilewright.passes.base import Remark, Unit, where
 from tilewright.passes.cores.memory import aligned_bytes, bytes_of
@@ -107,9 +107,7 @@ class ScheduledPlanCoreMemoryPass:
     name: ClassVar[str] = "scheduled-plan-core-memory"
 
     def apply(self, unit: Unit) -> None:
-        grid = unit.machine.grid
-        if grid is None:
-            raise CompilerBug(f"{unit.machine.name} is no grid of cores")
+        grid = unit.machine.core_grid
         for kernel in unit.timed_kernels(self.name):
             for op in kernel.walk():
                 if isinstance(op, cores.ProgramOp):

@@ -116,8 +116,7 @@ class ScheduledShareQueuesPass:
             for op in list(kernel.walk()):
                 if isinstance(op, cores.ProgramOp):
                     _share(op)
-                    if unit.machine.grid is not None:
-                        _check_count(kernel.sym_name.data, op, unit.machine.grid)
+                    _check_count(kernel.sym_name.data, op, unit.machine.core_grid)
 
 
 def _give_back_early(thread: cores.ThreadOp) -> None:

@@ -64,7 +64,6 @@ from xdsl.ir.affine import AffineExpr
 from tilewright import dtypes, ops
 from tilewright.dialects import cores, tile
 from tilewright.dialects.base import array_type
-from tilewright.errors import CompilerBug
 from tilewright.layout.catalogue.device_tiles import TILE
 from tilewright.machines.core_grid import CoreGrid
 from tilewright.passes.base import Remark, Unit
@@ -113,10 +112,8 @@ class TileLowerToCoresPass:
     movers: int = 2
 
     def apply(self, unit: Unit) -> None:
-        if unit.machine.grid is None:
-            raise CompilerBug(f"{unit.machine.name} is no grid of cores")
         for kernel in unit.timed_kernels(self.name):
-            lowered = _Lowering(unit, kernel, unit.machine.grid, self).lower()
+            lowered = _Lowering(unit, kernel, unit.machine.core_grid, self).lower()
             block = kernel.parent_block()
             if block is not None:
                 block.insert_op_before(lowered, kernel)

@@ -128,11 +128,9 @@ def _is_other_result(value: SSAValue, number: int, results: Sequence[SSAValue]) 
 
 
 def _stored_as(unit: Unit, number: int, value: SSAValue) -> Stored:
-    text, grid = unit.storage.get(number), unit.machine.grid
+    text, grid = unit.storage.get(number), unit.machine.core_grid
     if text is None:
         return _AS_IT_IS
-    if grid is None:
-        raise CompilerBug(f"{unit.machine.name} is no grid of cores")
     type, asked = array_type(value), parse_storage(text)
     if asked.format and not type.dtype.is_float:
         raise _refused(value, f"an array of {type.dtype} is not stored as {asked.format}")

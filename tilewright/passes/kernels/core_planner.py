@@ -17,10 +17,8 @@ from tilewright.cost.cores.tiles import (
 from tilewright.cost.tiles import MatmulTile
 from tilewright.dialects import array
 from tilewright.dialects.base import array_type
-from tilewright.errors import CompilerBug
 from tilewright.layout.catalogue.device_tiles import TILE
 from tilewright.machines.core_grid import CoreGrid
-from tilewright.machines.machine import Machine
 from tilewright.passes.fallbacks import Fallback
 from tilewright.passes.kernels.contract_facts import accumulator_of, depth_of, depth_sizes_of, result_dims
 from tilewright.passes.kernels.lower_attention_group import (
@@ -48,12 +46,6 @@ class CorePlanner:
     most_of_window: int = 32
     sums_in_blocks: bool = False  # cores share the one loop of a long sum, and add partial sums in their own order
     scans_in_turns: bool = True
-
-    @classmethod
-    def of(cls, machine: Machine) -> CorePlanner:
-        if machine.grid is None:
-            raise CompilerBug(f"the machine `{machine.name}` is no grid of cores")
-        return cls(machine.grid)
 
     @property
     def most_windows(self) -> int:

@@ -85,4 +85,4 @@ def planner_for(machine: Machine, threads: int) -> KernelPlanner:
         case Model.WARPS:
             return WarpPlanner(machine, threads)
         case Model.CORES:
-            return CorePlanner.of(machine)
+            return CorePlanner(machine.core_grid)

@@ -11,7 +11,6 @@ import numpy as np
 
 from tilewright.dialects import cores, tile
 from tilewright.errors import CompilerBug
-from tilewright.machines.core_grid import CoreGrid
 from tilewright.machines.machine import Machine
 from tilewright.runtime.garbage import no_collections
 from tilewright.semantics.cores.agents import MOVER_COLUMNS, PARTS, Agent, Core, Knowledge, Mover
@@ -81,7 +80,7 @@ def run_program(
     Raises:
         CoreHazard: the program does what it must not, or cannot go on.
     """
-    program, grid = _program_of(kernel), _grid_of(machine)
+    program, grid = _program_of(kernel), machine.core_grid
     with np.errstate(all="ignore"), no_collections():
         prepared = prepared_for(kernel, program, grid, [array.placement for array in arrays])
         if proofs and not prepared.is_proven:
@@ -145,12 +144,6 @@ def _program_of(kernel: tile.KernelOp) -> cores.ProgramOp:
     if len(found) != 1 or not isinstance(found[0], cores.ProgramOp):
         raise CompilerBug(f"the kernel @{kernel.sym_name.data} is not one program of cores")
     return found[0]
-
-
-def _grid_of(machine: Machine) -> CoreGrid:
-    if machine.grid is None:
-        raise CompilerBug(f"the machine {machine.name} is no grid of cores")
-    return machine.grid
 
 
 def _check_formats(prepared: Prepared, world: World) -> None:

@@ -17,7 +17,6 @@ from xdsl.ir import Operation, SSAValue
 
 from tilewright.dialects import cores
 from tilewright.dialects.base import decode
-from tilewright.errors import CompilerBug
 from tilewright.machines.core_grid import CoreGrid
 from tilewright.machines.machine import Machine
 from tilewright.semantics.cores.memory_plan import addresses_of
@@ -35,9 +34,7 @@ def check_program(program: cores.ProgramOp, machine: Machine) -> None:
     Raises:
         CoreHazard: it does.
     """
-    grid = machine.grid
-    if grid is None:
-        raise CompilerBug(f"the machine {machine.name} is no grid of cores")
+    grid = machine.core_grid
     _check_size(program, grid)
     addresses_of(program, grid)
     _check_registers(program, grid)

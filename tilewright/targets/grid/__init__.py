@@ -25,7 +25,7 @@ def machine_named(name: str) -> Machine:
     """
     from tilewright.machines import machine as machines
 
-    known = [found.name for found in map(machines.load, machines.names()) if found.grid is not None]
+    known = [found.name for found in map(machines.load, machines.names()) if found.model == machines.Model.CORES]
     if name and name not in known:
         raise TargetError(
             f"there is no grid of cores `{name}`", help=f"use grid:MACHINE with one of {', '.join(known)}"

@@ -27,7 +27,7 @@ from tilewright.primitives import ArrayType
 from tilewright.semantics.cores import tile_formats
 from tilewright.targets.base import Tensor
 from tilewright.targets.grid.emit import emit_program
-from tilewright.targets.grid.host_steps import HostSteps, grid_of
+from tilewright.targets.grid.host_steps import HostSteps
 from tilewright.targets.grid.memory_config import memory_config
 
 # The variable of TT-Metalium that names the vendor's simulator.
@@ -74,7 +74,7 @@ class DeviceRun(HostSteps[Any]):
         ttnn, torch = self._ttnn, importlib.import_module("torch")
         name = stored.format or tile_formats.format_of(type.dtype).name
         of_ttnn, of_numpy = _type_of(name)
-        grid = grid_of(self.unit.machine)
+        grid = self.unit.machine.core_grid
         placement = stored.placement(type.shape, (grid.rows, grid.columns))
         numbers = torch.from_numpy(_checked(array, of_numpy).reshape(_shape(type.shape)))
         return ttnn.from_torch(

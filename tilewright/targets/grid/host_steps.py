@@ -12,10 +12,8 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.dialects import array, cores, tile
 from tilewright.dialects.base import array_type
-from tilewright.errors import CompilerBug, UnsupportedOnTargetError
+from tilewright.errors import UnsupportedOnTargetError
 from tilewright.layout.catalogue.placements import Storage, parse_storage
-from tilewright.machines.core_grid import CoreGrid
-from tilewright.machines.machine import Machine
 from tilewright.passes.base import Unit
 from tilewright.passes.layouts.layout_rules import location_of
 from tilewright.primitives import ArrayType
@@ -142,13 +140,6 @@ class HostSteps(ABC, Generic[T]):
         if any(isinstance(inner, cores.ProgramOp) for inner in kernel.body.block.ops):
             self.launch(kernel, arrays)
         return results
-
-
-def grid_of(machine: Machine) -> CoreGrid:
-    """The grid of a machine of this target."""
-    if machine.grid is None:
-        raise CompilerBug(f"{machine.name} is no grid of cores")
-    return machine.grid
 
 
 def _refused(op: Operation, what: str) -> UnsupportedOnTargetError:

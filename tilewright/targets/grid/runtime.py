@@ -18,7 +18,7 @@ from tilewright.passes.base import Unit
 from tilewright.primitives import ArrayType
 from tilewright.semantics.cores import DeviceArray, ProgramRun, Timeline, run_program
 from tilewright.targets.base import Tensor
-from tilewright.targets.grid.host_steps import HostSteps, grid_of
+from tilewright.targets.grid.host_steps import HostSteps
 
 # For each file of traces, up to where it goes, in cycles: programs follow one another.
 _traced: dict[Path, float] = {}
@@ -37,7 +37,7 @@ class Simulation(HostSteps[DeviceArray]):
         self.runs: list[tuple[str, ProgramRun]] = []
 
     def given(self, array: Tensor | None, type: ArrayType, stored: Storage) -> DeviceArray:
-        grid, format = grid_of(self.unit.machine), stored.format or None
+        grid, format = self.unit.machine.core_grid, stored.format or None
         placement, by_rows = stored.placement(type.shape, (grid.rows, grid.columns)), stored.by_rows
         if array is None:
             return DeviceArray.undefined(type.shape, type.dtype, format=format, placement=placement, by_rows=by_rows)

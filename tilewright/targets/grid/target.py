@@ -15,7 +15,6 @@ from tilewright.passes.base import Unit
 from tilewright.semantics.cores import ProgramRun
 from tilewright.targets.base import Tensor
 from tilewright.targets.grid import device
-from tilewright.targets.grid.host_steps import grid_of
 from tilewright.targets.grid.report import KernelReport, report_of
 from tilewright.targets.grid.runtime import Simulation
 
@@ -63,7 +62,7 @@ class GridProgram:
 
     @property
     def grid(self) -> CoreGrid:
-        return grid_of(self.unit.machine)
+        return self.unit.machine.core_grid
 
     def ir(self, phase: str) -> str:
         """The program's text: `array`, `tile`, `scheduled` or `cpp`."""
