@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def array_to_tile() -> Sequence[Pass]:
-    """Fuse: after these, every array operation that computes is part of a kernel."""
+    """Fuse array operations into kernels over tiles."""
     from tilewright.passes.array_collapse_dims import ArrayCollapseDimsPass
     from tilewright.passes.array_convolve_by_products import ArrayConvolveByProductsPass
     from tilewright.passes.array_convolve_channels_last import ArrayConvolveChannelsLastPass
@@ -34,22 +34,22 @@ def array_to_tile() -> Sequence[Pass]:
     from tilewright.passes.array_update_in_place import ArrayUpdateInPlacePass
 
     return [
-        ArrayDropCollectivesPass(),  # first: what means nothing to one device, which all targets have, hides the rest
-        ArraySimplifyPass(),  # fold, share and drop before anything is grouped
-        ArrayConvolveChannelsLastPass(),  # and what follows, before anything is recognised by its order of dims
-        ArrayCopyReshapesPass(),  # where arrays are in pages, before transposes go elsewhere
-        ArrayDuplicateViewsPass(),  # views must not tie groups together
-        ArrayFuseAttentionPass(),  # first: it spans two products and a softmax, which the others would take apart
-        ArrayConvolveByProductsPass(),  # products of operands that it lays out itself
-        ArrayOrderWeightsPass(),  # a kernel before products are, which would take its transpose in
-        ArrayOrderOperandsPass(),  # the same: its transposes and zeros are not taken in
-        ArraySplitSumsPass(),  # long sums of few results, for many threads or cores, of operands as they lie now
-        ArraySplitJoinsPass(),  # concatenations of many arrays in parts, each of which fuses with its producers
-        ArrayFuseContractPass(),  # products take their epilogues before loops do
-        ArrayUpdateInPlacePass(),  # updates of arrays that are not used again write the window alone
-        ArrayFuseLoopsPass(),  # what remains: elementwise chains and reductions
-        ArrayCollapseDimsPass(),  # as few dimensions as there can be; fusion goes by the shapes as they were
-        ArrayLowerToTilePass(),  # tile sizes are chosen here, from the machine
+        ArrayDropCollectivesPass(),  # remove the collectives of a program for one device, which hide rewrites
+        ArraySimplifyPass(),  # fold constants, share common subexpressions and remove dead code before grouping
+        ArrayConvolveChannelsLastPass(),  # choose the order of dims before any pass matches on it
+        ArrayCopyReshapesPass(),  # give reshapes of paged arrays kernels of their own before transposes fuse elsewhere
+        ArrayDuplicateViewsPass(),  # a view for each user, so that a shared view does not tie two groups together
+        ArrayFuseAttentionPass(),  # before other fusions, which would split its two matmuls and its softmax
+        ArrayConvolveByProductsPass(),  # rewrite convolutions as matmuls over shifted rows of the image
+        ArrayOrderWeightsPass(),  # transpose weights before contractions fuse, which would absorb the transpose
+        ArrayOrderOperandsPass(),  # likewise for operands: no contraction absorbs the transpose and zero padding
+        ArraySplitSumsPass(),  # split-K: parallelise long sums with few results, once operands have their final order
+        ArraySplitJoinsPass(),  # split concatenations of many arrays, so that each part fuses with its producers
+        ArrayFuseContractPass(),  # contractions fuse their epilogues before loop fusion does
+        ArrayUpdateInPlacePass(),  # an update of an array without later uses stores only its window
+        ArrayFuseLoopsPass(),  # group the rest: elementwise chains and reductions
+        ArrayCollapseDimsPass(),  # merge dims after fusion, which compares the original shapes
+        ArrayLowerToTilePass(),  # lower each group to a kernel, with tile sizes chosen from the machine
     ]
 
 
@@ -63,17 +63,17 @@ def tile_to_scheduled() -> Sequence[Pass]:
     from tilewright.passes.tile_lower_to_scheduled import TileLowerToScheduledPass
 
     return [
-        TileEraseZonesPass(),  # nests have no place for them
-        TileLowerToScheduledPass(),  # a layout (vectors, packing, register blocks) and a place for every value
-        ScheduledStoreProductsPass(),  # results of products in parts go where they belong, block by block
-        ScheduledSplitOperandsPass(),  # operands of products that narrower instructions do, in parts
-        ScheduledPackOperandsPass(),  # panels for right operands: captured arrays now, others at the kernel's start
-        ScheduledBlockEpiloguesPass(),  # what follows a product, while a block of it is near
+        TileEraseZonesPass(),  # loop nests cannot record zones
+        TileLowerToScheduledPass(),  # assign a layout (vectors, packing, register blocks) and a buffer to every value
+        ScheduledStoreProductsPass(),  # matmuls in parts store block by block to their destination, without a copy
+        ScheduledSplitOperandsPass(),  # split operands into parts of a narrower type: f32 for bf16 instructions
+        ScheduledPackOperandsPass(),  # pack right operands in panels: captured arrays now, others at kernel start
+        ScheduledBlockEpiloguesPass(),  # run the epilogue of a matmul on each register block while it is in cache
     ]
 
 
 def tile_to_warps() -> Sequence[Pass]:
-    """Schedule for warps: layouts of all tiles, every movement of data between them, and copies ahead of products."""
+    """Schedule for warps: layouts of all tiles, relayouts between them, and copies pipelined ahead of matmuls."""
     from tilewright.passes.scheduled_drop_barriers import ScheduledDropBarriersPass
     from tilewright.passes.scheduled_loop_over_tiles import ScheduledLoopOverTilesPass
     from tilewright.passes.scheduled_multicast_copies import ScheduledMulticastCopiesPass
@@ -95,31 +95,32 @@ def tile_to_warps() -> Sequence[Pass]:
     from tilewright.passes.tile_multiply_in_tensor_memory import TileMultiplyInTensorMemoryPass
 
     return [
-        TileEraseZonesPass(unless_traced=True),  # they are no code without a trace
-        TileExpandArgReducePass(),  # an index of the best is two reductions
-        TileFlattenLoopsPass(),  # around products whose operands a warp of its own has copied, in a loop
-        TileMultiplyInTensorMemoryPass(),  # before layouts: which products may
-        TileLowerToWarpsPass(),  # a layout for every tile; data moves within warps, or through buffers of the block
-        ScheduledOrderAccessesPass(),  # when it is known which thread stores what
-        ScheduledMultiplyInTensorMemoryPass(),  # those products: a warp has the machine copy, another one multiply
-        ScheduledSpecializeChainsPass(),  # the same for chains of products, each array in stages of its own
-        ScheduledSumInTensorMemoryPass(),  # of those chains, where products add up there
-        ScheduledSpecializeWarpsPass(),  # windows that warpgroups multiply: a warp has the machine copy them
-        ScheduledShareRegistersPass(),  # where products need what the threads that copy do not
-        ScheduledPipelineCopiesPass(),  # windows that other loops multiply, in stages, around registers
-        ScheduledStoreTensorsPass(),  # results that go through a buffer anyway, where the machine copies
-        ScheduledOrderTilesPass(),  # when what blocks copy is known, and before anything is planned by its place
-        ScheduledLoopOverTilesPass(),  # in that order; when it is known how results are stored
-        ScheduledMulticastCopiesPass(),  # when it is known which blocks are neighbours, in all their tiles
-        ScheduledPlanBlockMemoryPass(),  # when all buffers are there
-        ScheduledDropBarriersPass(),  # what buffers share decides which barriers are needed
-        ScheduledRecordZonesPass(),  # last: what zones hold when everything is where it stays
+        TileEraseZonesPass(unless_traced=True),  # remove zone markers when tracing is off
+        TileExpandArgReducePass(),  # argmin and argmax are two reductions each
+        TileFlattenLoopsPass(),  # a producer warp fills stages of one loop: flatten nests around the matmuls it feeds
+        TileMultiplyInTensorMemoryPass(),  # choose the tcgen05 matmuls before layout inference
+        TileLowerToWarpsPass(),  # infer layouts; exchange data within warps or through shared memory
+        ScheduledOrderAccessesPass(),  # barriers between global accesses, now that the threads of each access are known
+        ScheduledMultiplyInTensorMemoryPass(),  # a producer warp issues TMA copies, another one issues tcgen05 MMAs
+        ScheduledSpecializeChainsPass(),  # likewise for chains of matmuls (attention): stages for each array
+        ScheduledSumInTensorMemoryPass(),  # accumulate the matmuls of those chains in tensor memory
+        ScheduledSpecializeWarpsPass(),  # a producer warp issues TMA copies for loops of wgmma
+        ScheduledShareRegistersPass(),  # setmaxnreg: reallocate registers from the producer to the MMA warpgroups
+        ScheduledPipelineCopiesPass(),  # other matmul loops: multi-stage cp.async copies, bypassing registers
+        ScheduledStoreTensorsPass(),  # TMA stores for results that are staged in shared memory anyway
+        ScheduledOrderTilesPass(),  # reorder tiles for L2 reuse, once all copies are known
+        ScheduledLoopOverTilesPass(),  # persistent CTAs that iterate over tiles in that order, once stores are decided
+        ScheduledMulticastCopiesPass(),  # pair CTAs that read the same panel: each loads half and multicasts it
+        ScheduledPlanBlockMemoryPass(),  # assign shared memory offsets, once all buffers exist
+        ScheduledDropBarriersPass(),  # remove redundant barriers: aliasing of buffers decides which are needed
+        ScheduledRecordZonesPass(),  # last: the extents of zones are final
     ]
 
 
 def tile_to_cores(buffers: int | None = None, movers: int = 2, keeps_arrays: bool = True) -> Sequence[Pass]:
-    """Schedule for a grid of cores: threads that read, compute and write, queues, and what each core's units do. Queues
-    between threads have room for so many tiles as are said, or for two, and as many more as are predicted to help."""
+    """Schedule for a grid of cores: reader, compute and writer threads, queues between them, and unit configurations.
+
+    A queue holds `buffers` blocks of pages; by default two, and more where the cost model predicts a gain."""
     from tilewright.passes.scheduled_configure_units import ScheduledConfigureUnitsPass
     from tilewright.passes.scheduled_finish_products import ScheduledFinishProductsPass
     from tilewright.passes.scheduled_multicast_fetches import ScheduledMulticastFetchesPass
@@ -137,25 +138,25 @@ def tile_to_cores(buffers: int | None = None, movers: int = 2, keeps_arrays: boo
     from tilewright.passes.tile_store_choices import TileStoreChoicesPass
 
     return [
-        TileStoreArraysPass(),  # first: formats that the user asked for are in the types of arrays from now on
-        TileEraseZonesPass(unless_traced=True),  # they are no code without a trace
-        TileExpandArgReducePass(),  # an index of the best is two reductions
-        TileExpandIntegerProductsPass(),  # the matrix unit multiplies floats: integers digit by digit
-        TileExpandParitiesPass(),  # bools are stored as numbers: whether an odd number of them holds is a count
-        TileExpandTopKPass(),  # the largest elements are the first ones of a sort
-        TileShareLoadsPass(),  # a queue for each load: equal ones are one
-        TileStoreChoicesPass(),  # both branches of a choice are computed
-        TileLowerToCoresPass(buffers or 2, movers),  # points to cores, tiles to pages in queues, sections of registers
-        ScheduledFinishProductsPass(buffers is None),  # when it is known what follows products
-        ScheduledMulticastFetchesPass(),  # when it is known which pages each core fetches, and how often
-        ScheduledShareQueuesPass(),  # when all queues are there, and it is known who reads what last
-        ScheduledConfigureUnitsPass(),  # when it is known what each unit does, in which order
-        ScheduledPlaceArraysPass(keeps_arrays),  # when it is known which cores move which pages, and what queues take
-        ScheduledPlanCoreMemoryPass(),  # when all queues are there, and where arrays are
+        TileStoreArraysPass(),  # first: apply the requested storage formats to array types
+        TileEraseZonesPass(unless_traced=True),  # remove zone markers when tracing is off
+        TileExpandArgReducePass(),  # argmin and argmax are two reductions each
+        TileExpandIntegerProductsPass(),  # the matrix unit multiplies floats only: expand integer matmuls into digits
+        TileExpandParitiesPass(),  # bools are stored as floats: exclusive or becomes the parity of a count
+        TileExpandTopKPass(),  # top-k is a prefix of a sort
+        TileShareLoadsPass(),  # each load needs a queue: merge equal loads
+        TileStoreChoicesPass(),  # both branches of a select execute: mask their memory accesses
+        TileLowerToCoresPass(buffers or 2, movers),  # map grid points to cores and tiles to queue pages
+        ScheduledFinishProductsPass(buffers is None),  # apply epilogues to accumulators in registers
+        ScheduledMulticastFetchesPass(),  # multicast pages that several cores read, now that reads per core are known
+        ScheduledShareQueuesPass(),  # merge queues with disjoint lifetimes, once all last readers are known
+        ScheduledConfigureUnitsPass(),  # insert unit reconfigurations, once the order of operations is final
+        ScheduledPlaceArraysPass(keeps_arrays),  # keep arrays in L1 between kernels where L1 has room next to queues
+        ScheduledPlanCoreMemoryPass(),  # assign L1 addresses, once all queues exist and arrays are placed
     ]
 
 
-# From tiles to what a kind of machine does, by the target that a machine's file names.
+# The scheduling pipeline of each target; machine files name their target.
 SCHEDULING = {"cpu": tile_to_scheduled, "cuda": tile_to_warps, "grid": tile_to_cores}
 
 
@@ -172,7 +173,7 @@ def compile_module(
 
     Raises:
         TargetError: the string names no target or machine.
-        UnsupportedOnTargetError: the program calls a library, and the target does not.
+        UnsupportedOnTargetError: the program calls a library, which the target does not support.
     """
     from tilewright.options import current
     from tilewright.passes.base import Unit
@@ -191,8 +192,8 @@ def compile_module(
 
 
 def run_passes(unit: Unit, keep_stages: bool = True) -> dict[str, str]:
-    """Run the lists of passes; gives the program's text at each phase border if it is to be kept. Where kernels do not
-    fit the machine, again, with smaller plans for them.
+    """Run the pipelines; returns the IR text at each phase border if it is kept. A kernel that does not fit the machine
+    is lowered again with a smaller plan.
 
     Raises:
         DoesNotFit: a kernel does not fit in its smallest plan.

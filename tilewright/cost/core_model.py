@@ -1,7 +1,7 @@
 """How long a program for a grid of cores takes, without running it: what bounds it, and what is expected.
 
 The threads of a core are followed one by one (`core_paths.py`), each as if the others were always ahead. Where a queue
-between a mover and what computes holds two steps, they overlap: the first step is filled, the slowest thread goes on,
+between a mover and what computes holds two steps, they overlap: the first step is filled, the slowest thread continues,
 and the last step is drained. Where it holds one they take turns. All cores share what moves pages of arrays.
 """
 

@@ -1,7 +1,7 @@
 """How long the threads of one core take, where they wait for nobody but themselves.
 
 A thread is followed once, with the time up to which each of its agents has come; a loop that comes back to the same
-differences of these times goes on like that (`static_walk.py`). All times are whole cycles.
+differences of these times repeats (`static_walk.py`). All times are whole cycles.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class _Tokens:
         self.parts: deque[tuple[int, int]] = deque([(count, 0)] if count else [])
 
     def ready(self, count: int) -> int:
-        """Since when so many are there; now, where they are brought by what this walk does not follow."""
+        """Since when so many are there; now, where they are loaded by what this walk does not follow."""
         left = count
         for pages, since in self.parts:
             left -= pages

@@ -135,7 +135,7 @@ def array_holders(ref: SSAValue, grid: CoreGrid) -> Holders:
 
 
 def elements_beyond(op: cores.PadOp, symbols: Sequence[int]) -> int:
-    """How many elements of the pages that an operation names lie outside of the array."""
+    """How many elements of the pages that an operation names are outside of the array."""
     shape = tile.ref_type(op.array).shape
     sizes = (*(1,) * (2 - len(shape)), *shape)
     coordinates = [each.reshape(-1) for each in evaluate_map(op.map.data, op.shape, symbols)]
@@ -152,7 +152,7 @@ def elements_beyond(op: cores.PadOp, symbols: Sequence[int]) -> int:
 
 @dataclass(frozen=True)
 class ElementRuns:
-    """Elements of an array that are moved, and in how many pieces they lie in its memory."""
+    """Elements of an array that are moved, and in how many pieces they are laid out in its memory."""
 
     elements: int
     runs: int

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Given:
-    """`product` is for all matrix products, `split` the tile of all that can be done in parts; `reductions` has a tile
-    for each shape that a loop reduces, with an extent for each dimension."""
+    """`product` is for all matmuls, `split` the tile of all that can be done in parts; `reductions` has a tile for each
+    shape that a loop reduces, with an extent for each dimension."""
 
     product: Schedule | None = None
     split: MatmulTile | None = None

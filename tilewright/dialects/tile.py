@@ -504,7 +504,7 @@ class AssertOp(PlainOp):
 
 @irdl_op_definition
 class ZoneOp(PlainOp):
-    """Where a zone of the user begins or ends: what lies between the two, in one block, is recorded under `label` by
+    """Where a zone of the user begins or ends: what is between the two, in one block, is recorded under `label` by
     programs that record. Zones nest, and compute nothing.
 
     Two markers, not an operation with a region: a loop between them stays where passes look for it, directly in the

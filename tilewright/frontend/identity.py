@@ -172,7 +172,7 @@ class UnidentifiedError(Exception):
 
 class _Walk:
     """One walk over everything that a value reaches. Each object is hashed once, by the digests of its parts; a part
-    that contains the object again counts by how many objects lie between."""
+    that contains the object again counts by how many objects are between."""
 
     def __init__(self) -> None:
         self._done: dict[int, bytes] = {}
@@ -184,7 +184,7 @@ class _Walk:
         try:
             return self._digest(value, name)
         except UnidentifiedError as error:
-            message = f"`{error.path}` is {error.what}, so code that uses it cannot be told from other code"
+            message = f"`{error.path}` is {error.what}, so code that uses it cannot be identified"
             help = "use numbers, strings, arrays, tuples, functions, or objects that hold only such values"
             raise ArgumentError(message, help=help) from None
 

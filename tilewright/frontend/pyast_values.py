@@ -1,7 +1,7 @@
 """What a kernel computes with: arrays, tiles, and integers that depend on where in the grid or a loop a point is.
 
 An `Affine` is an integer known up to grid and loop counters: `constant + sum(coefficient * atom)`. Its range is known,
-which decides what is masked. A `TileValue` knows which of its lanes may lie beyond an array (`Edge`).
+which decides what is masked. A `TileValue` knows which of its lanes may be beyond an array (`Edge`).
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ class TileIndex:
 
 @dataclass(frozen=True)
 class Edge:
-    """Lanes `l` of one tile dimension with `start + stride * l >= limit` lie beyond an array: always, or where the bool
+    """Lanes `l` of one tile dimension with `start + stride * l >= limit` are beyond an array: always, or where the bool
     scalar `guard` is true, which says that the branch or trip that loaded them ran."""
 
     start: Affine
@@ -250,12 +250,12 @@ def no_edges(rank: int) -> Edges:
 
 
 def union_edges(*all_edges: Edges) -> Edges:
-    """Lanes that lie beyond an array in any of some tiles of one rank."""
+    """Lanes that are beyond an array in any of some tiles of one rank."""
     return tuple(_without_implied(dict.fromkeys(e for own in dim for e in own)) for dim in zip(*all_edges, strict=True))
 
 
 def _without_implied(edges: Mapping[Edge, None]) -> tuple[Edge, ...]:
-    """What lies beyond an array always needs no guard."""
+    """What is beyond an array always needs no guard."""
     return tuple(e for e in edges if e.guard is None or e.unguarded not in edges)
 
 

@@ -100,7 +100,7 @@ def checked(spec: TensorSpec, value: Any, sizes: dict[str, int]) -> Any:
         value = np.asarray(value, storage)
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
     if shape is None or dtype is None:
-        raise located(ArgumentError(f"the input {spec.name!r} is a {type(value).__name__}", help=f"it takes {spec}"))
+        raise located(ArgumentError(f"the input {spec.name!r} is a {type(value).__name__}", help=f"pass {spec}"))
     if str(dtype).removeprefix("torch.") not in (spec.dtype.name, storage.name):
         raise located(DTypeError(f"the input {spec.name!r} is of {dtype}, not {spec.dtype}", help="cast it"))
     if storage in STORAGES:

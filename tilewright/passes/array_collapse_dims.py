@@ -135,7 +135,9 @@ def _collapse(unit: Unit, group: array.FusedOp) -> None:
     new = _collapsed(group, runs)
     shape, _ = group_space(new)
     texts = ("x".join(map(str, each)) for each in (space, shape))
-    unit.remarks.append(Remark(ArrayCollapseDimsPass.name, group.why.data, " as ".join(texts), "dimensions alike"))
+    unit.remarks.append(
+        Remark(ArrayCollapseDimsPass.name, group.why.data, " as ".join(texts), "dimensions with the same accesses")
+    )
 
 
 def _axes(op: array.ReduceOp | array.BroadcastOp) -> tuple[int, ...]:

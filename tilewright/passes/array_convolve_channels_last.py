@@ -1,11 +1,11 @@
 """Convolve with channels last, where a machine's vectors run along the last dim of an array.
 
-A convolution is a product of windows of the image with the weights, and both have the channels, and with them a row of
-the window, side by side: the windows are a view of the padded image, which the product reads where it lies. Where each
+A convolution is a matmul of windows of the image with the weights, and both have the channels, and with them a row of
+the window, side by side: the windows are a view of the padded image, which the matmul reads in place. Where each
 channel has weights of its own, the channels fill the vectors, and the sum over the window's positions is written out.
 What follows is computed with channels last too, until something needs the order of dims that the program has. Where the
-window is as large as the image, as in gradients of weights, images are last instead, and rows of a product. All of this
-is done where it is predicted to be faster than a product for each row of the result, channels first.
+window is as large as the image, as in gradients of weights, images are last instead, and rows of a matmul. All of this
+is done where it is predicted to be faster than a matmul for each row of the result, channels first.
 
 Before:
     func.func @main(%x: tensor<1x8x12x11xf32>, %w: tensor<16x8x1x2xf32>) -> tensor<1x16x12x10xf32> {
@@ -135,7 +135,7 @@ class _Writer:
         self.values.replace(self.op, result, (0, rank - 1, *range(1, rank - 1)))
 
     def write_images_last(self) -> None:
-        """A product for each of few positions, summed over a window as large as the image, and over channels: the rows
+        """A matmul for each of few positions, summed over a window as large as the image, and over channels: the rows
         of its left operand are of one image each, as where a gradient of weights is computed, whose images are channels
         and whose channels are images."""
         sizes, rank = self.sizes, len(self.sizes.window)
@@ -192,7 +192,7 @@ class _Writer:
         return self._contract(windows, weights, range(1 + rank, 1 + rank + len(depth)), range(len(depth)))
 
     def _grouped_product(self, image: SSAValue) -> SSAValue:
-        """The same with a batch of products, one for each group of channels."""
+        """The same with a batch of matmuls, one for each group of channels."""
         sizes, rank = self.sizes, len(self.sizes.window)
         channels, results = sizes.channels // sizes.groups, sizes.results // sizes.groups
         order = (0, *range(3, 3 + rank), 2, 1)

@@ -70,7 +70,7 @@ def _is_repeated(op: Operation) -> bool:
 
 
 def _with_transposes(op: Operation, block: Block) -> set[Operation]:
-    """A reshape and the transposes before and behind it of which nothing else is used."""
+    """A reshape and the transposes before and after it of which nothing else is used."""
     found: set[Operation] = {op}
     value: SSAValue = op.operands[0]
     while isinstance(value.owner, array.TransposeOp) and len(users(value)) == 1 and value.owner.parent_block() is block:

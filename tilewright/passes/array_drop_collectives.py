@@ -55,7 +55,7 @@ class ArrayDropCollectivesPass:
 def _number(unit: Unit, op: array.DeviceIndexOp) -> None:
     devices = int(op.devices.value.data)
     if devices != 1:
-        raise _refused(unit, op, f"the number of the device that runs it (`device_index` of {devices})")
+        raise _refused(unit, op, f"the index of the device that runs it (`device_index` of {devices})")
     attributes = {"value": 0, "resource": "", "shape": (), "dtype": "i64"}
     made = array.build("constant", [], attributes)
     made.location = op.location

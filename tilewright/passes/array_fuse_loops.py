@@ -266,12 +266,12 @@ def _space(ops_: Iterable[Operation], roots: Iterable[Operation]) -> tuple[_Spac
         for op in reduces
     }
     if len({shape for shape, *_ in spaces}) > 1 or len({axes for _, axes, *_ in spaces}) > 1:
-        return _Space(()), "they reduce different shapes or axes"
+        return _Space(()), "reductions of different shapes or axes"
     if len(spaces) > 1:
         return _Space(()), "one reduces in parts, the other as a whole"
     if not spaces:
         shapes = {array_type(op.results[0]).shape for op in roots}
-        return (_Space(shapes.pop()), None) if len(shapes) == 1 else (_Space(()), "their results have different shapes")
+        return (_Space(shapes.pop()), None) if len(shapes) == 1 else (_Space(()), "results of different shapes")
     ((shape, reduced, part, axis),) = spaces
     if 0 in shape:
         return _Space(()), "empty reductions stay alone"
@@ -307,7 +307,7 @@ def _recomputes(merged: set[Operation], roots: list[Operation], space: _Space) -
     for root in roots:
         at = _root_coordinates(array_type(root.results[0]).shape, space)
         if at is None:
-            return "their results have different shapes"
+            return "results of different shapes"
         reach(root.results[0], at)
         if problems:
             return problems[0]

@@ -1,11 +1,11 @@
 """Cut long sums with few results into parts, so that there is work for many threads.
 
-A product of great depth becomes one with a batch of parts, a reduction of many elements to few one in parts, which
-reads windows of what it fuses with; then comes a reduction over the parts. How many there are depends on shapes and the
-machine alone, so that results do not depend on the number of threads. Where warps multiply, parts of products are
-chosen by predicted times (split-K, `cost/split_k.py`), and windows of the operands are read as they are. After
-attention has been found, which takes such products in, and operands laid out; before the passes that fuse, because the
-two halves fuse with different neighbours.
+A matmul of great depth becomes one with a batch of parts, a reduction of many elements to few one in parts, which reads
+windows of what it fuses with; then comes a reduction over the parts. How many there are depends on shapes and the
+machine alone, so that results do not depend on the number of threads. Where warps multiply, parts of matmuls are chosen
+by predicted times (split-K, `cost/split_k.py`), and windows of the operands are read as they are. After attention has
+been found, which takes such matmuls in, and operands laid out; before the passes that fuse, because the two halves fuse
+with different neighbours.
 
 Before:
     func.func @main(%x: tensor<8x65536xi32>, %y: tensor<65536x8xi32>) -> tensor<8x8xi32> {
@@ -81,7 +81,7 @@ class ArraySplitSumsPass:
                 else:
                     continue
                 if parts:
-                    unit.remarks.append(Remark(self.name, op.name, f"{parts} parts", "few results of long sums"))
+                    unit.remarks.append(Remark(self.name, op.name, f"{parts} parts", "long sums with few results"))
 
 
 def _consider_reduction(unit: Unit, op: array.ReduceOp) -> None:
@@ -169,7 +169,7 @@ def _split_reduction(op: array.ReduceOp) -> tuple[int, str]:
     attributes = {"fn": a["fn"], "axes": tuple(axes), "part": part, "part_axis": axis}
     partial = array.ReduceOp.make(op.operands, attributes, [tensor(ArrayType((parts, *shape), result.dtype))])
     _replace(op, partial, a["fn"], result)
-    return parts, "few results of long sums"
+    return parts, "long sums with few results"
 
 
 def _part_of(size: int, least: int) -> int:

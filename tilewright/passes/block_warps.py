@@ -14,7 +14,7 @@ from tilewright.machines.machine import Machine
 
 
 def warps_of(kernel: tile.KernelOp, machine: Machine, default: int = 4) -> int:
-    """The warps of a block: those that the kernel declares; without products, enough for its largest tile."""
+    """The warps of a block: those that the kernel declares; without matmuls, enough for its largest tile."""
     if kernel.warps is not None:
         return int(kernel.warps.value.data)
     if not machine.has_warps or any(isinstance(op, tile.DotOp) for op in kernel.walk()):

@@ -1,5 +1,5 @@
-"""Facts of a matrix product: which dims of its result are rows and columns, what its operands are converted to, and
-how they lie."""
+"""Facts of a matmul: which dims of its result are rows and columns, what its operands are converted to, and how they
+are laid out."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def depth_of(op: array.ContractOp) -> int:
 
 
 def batches_of(op: array.ContractOp) -> int:
-    """Products over the last rows, columns and contracted dimension, or a part of it."""
+    """Matmuls over the last rows, columns and contracted dimension, or a part of it."""
     shape = array_type(op.results[0]).shape
     _, rows, columns = result_dims(op)
     return math.prod(n for d, n in enumerate(shape) if d not in (*rows[-1:], *columns[-1:]))
 
 
 def accumulator_of(dtype: DType) -> DType:
-    """The type that a product with results of a type adds up in."""
+    """The type that a matmul with results of a type adds up in."""
     return dtype.compute
 
 
@@ -56,14 +56,14 @@ def untransposed(value: SSAValue) -> SSAValue:
 
 
 def array_behind(value: SSAValue) -> SSAValue:
-    """What a value is a view of, that products of warps see through."""
+    """What a value is a view of, that matmuls of warps see through."""
     while isinstance(value.owner, array.TransposeOp | array.UnfoldOp):
         value = value.owner.operands[0]
     return value
 
 
 def warp_product(op: array.ContractOp, pieces: Sequence[int], machine: Machine) -> WarpProduct:
-    """What the cost model of warps has to know of a product, windows of whose operands can be copied in pieces of some
+    """What the cost model of warps has to know of a matmul, windows of whose operands can be copied in pieces of some
     bytes, or cannot where those are 0."""
     left, right, result = (array_type(value) for value in (*op.operands, op.results[0]))
     summed: tuple[int, ...] = op.attributes_of()["left_contract"]
@@ -86,7 +86,7 @@ def warp_product(op: array.ContractOp, pieces: Sequence[int], machine: Machine) 
 
 
 def multiplied_as(op: array.ContractOp, machine: Machine) -> DType | None:
-    """The type that warps convert a product's operands to; None: they multiply them as they are."""
+    """The type that warps convert a matmul's operands to; None: they multiply them as they are."""
     return multiplied_type(*multiplied_types(op), accumulator_of(array_type(op.results[0]).dtype), machine)
 
 
@@ -111,7 +111,7 @@ def multiplied_type(left: DType, right: DType, accumulator: DType, machine: Mach
 def piece_bytes(op: array.ContractOp, operand: int) -> int:
     """In pieces of how many bytes windows of an operand can be copied to a buffer and multiplied from there, if it is
     an array, seen through transposes and unfoldings of one of its dims: with aligned rows; one of other than 16 bits
-    lies along the contracted dim. Else 0."""
+    runs along the contracted dim. Else 0."""
     a = op.attributes_of()
     summed: tuple[int, ...] = a["left_contract"] if operand == 0 else a["right_contract"]
     batch: tuple[int, ...] = a["left_batch"] if operand == 0 else a["right_batch"]

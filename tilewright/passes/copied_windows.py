@@ -1,9 +1,9 @@
-"""Operands of products that are windows of arrays, and how they can be copied to a buffer without passing through
+"""Operands of matmuls that are windows of arrays, and how they can be copied to a buffer without passing through
 registers.
 
-A product's operand comes from a load, through transposes, relayouts and buffers. Where nothing is computed on the way,
+A matmul's operand comes from a load, through transposes, relayouts and buffers. Where nothing is computed on the way,
 its elements are those of a window of the array, zero beyond the array's end, and a copy by pieces of 4, 8 or 16 bytes
-can bring them. `Refused` says why not.
+can load them. `Refused` says why not.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def _transposed(itemsize: int) -> str:
 @dataclass
 class Window:
     """The window of an array that an operand is. `map` takes the operand's index to the array's, `trips` are the
-    buffers that it goes through now, `moves` all operations that bring it, the last first, and `shared` those before
-    them that bring it to others, too."""
+    buffers that it goes through now, `moves` all operations that load it, the last first, and `shared` those before
+    them that load it to others, too."""
 
     load: tile.LoadOp
     map: AffineMap
@@ -68,7 +68,7 @@ class Window:
         dims = tuple(Index(n) for n in range(self.map.num_dims))
         found = [form for e in self.map.results if (form := linear_form(e, dims)) is not None]
         if len(found) < len(self.map.results):
-            raise Refused("its place in the array is not linear")
+            raise Refused("the offset of the window is not linear")
         return found
 
     @property
@@ -100,7 +100,7 @@ class Window:
 
 
 def window_behind(operand: SSAValue, block: Block, is_left: bool, around: Block | None = None) -> Window:
-    """The window that an operand of a product in the block of a loop is. With `around`, the block around the loop, it
+    """The window that an operand of a matmul in the block of a loop is. With `around`, the block around the loop, it
     may be loaded there, and for others, too.
 
     Raises:
@@ -146,7 +146,7 @@ def window_behind(operand: SSAValue, block: Block, is_left: bool, around: Block 
             return replace(window, trips=trips, moves=moves, shared=shared)
         else:
             what = op.name.removeprefix("tile.")
-            raise Refused(f"`{what}` stands between the window of the {side} operand and the product")
+            raise Refused(f"`{what}` stands between the window of the {side} operand and the matmul")
 
 
 def _stored(
@@ -199,14 +199,14 @@ def _window(op: tile.LoadOp, at: Sequence[AffineExpr], type: ArrayType, side: st
         raise Refused(f"the kernel writes the array of the {side} operand")
     block = op.parent_block()
     if any(isinstance(s.owner, Operation) and s.owner.parent_block() is block and not is_point(s) for s in op.symbols):
-        raise Refused(f"the place of the {side} operand is computed in the loop")
+        raise Refused(f"the offset of the {side} operand is computed in the loop")
     symbols = [AffineExpr.symbol(n) for n in range(len(op.symbols))]
     map = op.map.data.replace_dims_and_symbols(list(at), symbols, type.rank, len(op.symbols))
     return Window(op, map, type)
 
 
 def _check_padding(op: tile.FillPaddingOp, at: Sequence[AffineExpr], window: Window) -> None:
-    """Padding is what lies beyond the array, which copies fill with zeros."""
+    """Padding is what is beyond the array, which copies fill with zeros."""
     symbols = [AffineExpr.symbol(n) for n in range(len(op.symbols))]
     rank = window.type.rank
     map = op.map.data.replace_dims_and_symbols(list(at), symbols, rank, len(op.symbols))
@@ -232,7 +232,7 @@ def _by_value(form: Form | None, symbols: Sequence[SSAValue]) -> object:
 @dataclass(frozen=True)
 class Landing:
     """The layout of a buffer that an operand is copied to, and which thread copies what; none does where the machine
-    copies by itself. `fragment`: the registers that a product takes it to; none where it reads it in the buffer."""
+    copies by itself. `fragment`: the registers that a matmul takes it to; none where it reads it in the buffer."""
 
     buffer: Layout
     threads: Layout | None = None
@@ -240,7 +240,7 @@ class Landing:
 
 
 def landing_of(op: scheduled.MmaOp, operand: SSAValue, window: Window, warps: int, machine: Machine) -> Landing:
-    """Where an operand of a product should be copied to.
+    """Where an operand of a matmul should be copied to.
 
     Raises:
         Refused: the instructions that read it cannot do so there, or several lanes would meet in a bank.
@@ -264,7 +264,7 @@ def landing_of(op: scheduled.MmaOp, operand: SSAValue, window: Window, warps: in
 
 
 def matrix_landing(window: Window, depth_dim: int) -> Layout:
-    """The buffer of an operand that the machine multiplies there, which lies as in the array.
+    """The buffer of an operand that the machine multiplies there, which is as in the array.
 
     Raises:
         Refused: no instruction reads it so.
@@ -284,7 +284,7 @@ def _check_banks(threads: Layout, buffer: Layout, piece: int, type: ArrayType, m
     ports = MemoryPorts(memory.banks, memory.bank_bytes, widest_bytes=piece * item)
     access = register_access(threads, buffer, item, ports)
     if access is None or not access.is_ideal or access.vector < piece:
-        raise Refused("lanes would meet in the banks of the memory")
+        raise Refused("lanes would have bank conflicts")
 
 
 def _matrix(window: Window, depth_dim: int) -> Layout:

@@ -1,4 +1,5 @@
-"""How tiles lie in pages of 32 x 32 elements on a grid of cores, and which windows of arrays are whole pages."""
+"""How tiles are laid out in pages of 32 x 32 elements on a grid of cores, and which windows of arrays are whole
+pages."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ ABSENT = -1
 
 @dataclass(frozen=True)
 class Form:
-    """Which dims of a tile lie along the rows and the columns of pages; `ABSENT` where none does, and the tile is in
+    """Which dims of a tile run along the rows and the columns of pages; `ABSENT` where none does, and the tile is in
     the first row, or column, of its pages. The other dims count pages, before rows and columns of pages do. With
     `turned` the pages of a matrix are in the order of columns."""
 
@@ -143,9 +144,9 @@ class Window:
 
 
 def natural_form(map: AffineMap, shape: Sequence[int], array_shape: Sequence[int]) -> Form:
-    """The form in which pages of an array are when they are read for a tile: dims of the tile that go along the
-    array's last two dims lie along rows and columns; of several, such as a window's places and its position, the
-    first one does."""
+    """The form in which pages of an array are when they are read for a tile: dims of the tile that go along the array's
+    last two dims run along rows and columns; of several, such as a window's places and its position, the first one
+    does."""
     ends = [ABSENT, ABSENT]
     for place, expression in zip((1, 0), reversed(map.results), strict=False):
         found = linear(expression)

@@ -160,7 +160,7 @@ class Graph:
         """A place that depends on tiles of integers: they are multiplied and added to one that does not."""
         found = linear(op.map.data.results[0])
         if found is None:
-            raise refuse(op, "a place that divides a tile of integers does not run on a grid of cores")
+            raise refuse(op, "dividing a tile of integers is not supported on a grid of cores")
         indices = [s for s in op.symbols if isinstance(s.type, IndexType)]
         plain = AffineExpr.constant(found.constant)
         for d, coefficient in found.dims:

@@ -1,4 +1,4 @@
-"""Tiles that movers bring to the queues of a core: pages of arrays, elements, and numbers that are made."""
+"""Tiles that movers load to the queues of a core: pages of arrays, elements, and numbers that are made."""
 
 from __future__ import annotations
 
@@ -289,7 +289,7 @@ class LoadedTiles(ABC):
         add(cores.READER, cores.PushOp, [queue], {"pages": pages})
 
     def _mask(self, limit: int, side: int) -> Held:
-        """A page with 1 in the first rows or columns, and 0 behind them."""
+        """A page with 1 in the first rows or columns, and 0 after them."""
         if (limit, side) not in self._masks:
             queue = self.threads.queue(dtypes.bf16.name, 1, "mask")
             choice = ArrayAttr([FloatAttr(float(n), f64) for n in (limit, 1, 0)])
@@ -339,8 +339,8 @@ def _reaches_beyond(window: Window, shape: Sequence[int], array: Sequence[int]) 
 
 
 def _may_leave(start: Sum, extent: int, size: int, unit: int) -> bool:
-    """Whether a window of some extent may reach beyond an array of some size; `unit`: the elements that a start
-    counts. Windows that are indexed, and begin and end with the array, lie side by side."""
+    """Whether a window of some extent may reach beyond an array of some size; `unit`: the elements that a start counts.
+    Windows that are indexed, and begin and end with the array, are adjacent."""
     if not start.symbols:
         return start.constant < 0 or start.constant * unit + extent > size
     steps = [step * unit for _, step in start.symbols]

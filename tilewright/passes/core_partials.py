@@ -1,8 +1,8 @@
 """Reductions over a loop that several cores share: each reduces what its trips give, and one of them, the root, reduces
-what all of them have found, and goes on alone.
+what all of them have found, and continues alone.
 
 Cores that share a loop are a rectangle. The root says to all that it has room, by a semaphore that it multicasts; each
-sends what it found, and behind it adds one to a semaphore of the root, which goes on when all have.
+sends what it found, and after it adds one to a semaphore of the root, which continues when all have.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Products whose results are computed further place by place: the loop that adds them up, and the section that reads
-the sums.
+"""Matmuls whose results are computed further place by place: the loop that adds them up, and the section that reads the
+sums.
 
 A section goes over places, which are those of the pages of the sums: row by row, or all of them by their number.
 """
@@ -32,12 +32,12 @@ PLACE, _ROW, _COLUMN = (AffineExpr.dimension(d) for d in range(3))
 
 @dataclass(frozen=True)
 class Sum:
-    """Products that are added up in the pages of a queue.
+    """Matmuls that are added up in the pages of a queue.
 
     Attributes:
         matmul: that of the first block.
         loop: the one whose trips are added up, or in whose only trip they are; None where there is none.
-        roots: operations of the loop's body, or of the block of the queue's steps, that have the products in them.
+        roots: operations of the loop's body, or of the block of the queue's steps, that have the matmuls in them.
         section: operations of that block that read the sums.
     """
 
@@ -92,7 +92,7 @@ class Finish:
 
 
 def finish_of(queue: SSAValue, registers: int) -> Finish | None:
-    """Sums whose last trip can go on in the registers, that of a queue among them."""
+    """Sums whose last trip can continue in the registers, that of a queue among them."""
     first = _sum_of(queue)
     if first is None:
         return None
@@ -249,7 +249,7 @@ def _are_together(sums: Sequence[Sum]) -> bool:
 
 def _is_place_by_place(finish: Finish) -> bool:
     """Whether the section reads each page of the sums for the place that is the page's, and in a register of its own
-    where products begin there."""
+    where matmuls begin there."""
     rows, columns = finish.pages
     written: set[int] = set()
     for op in finish.section.group:
@@ -269,7 +269,7 @@ def _is_place_by_place(finish: Finish) -> bool:
 
 
 def _is_in_the_way(finish: Finish) -> bool:
-    """Whether what is between the products and the section has to do with the queues that they take from."""
+    """Whether what is between the matmuls and the section has to do with the queues that they take from."""
     first = finish.sums[0]
     end = first.section[0]
     for each in finish.sums:
@@ -341,7 +341,7 @@ class Spot:
         return [counter for counter in self.counters if counter is not None]
 
     def begin(self, symbols: int) -> tuple[AffineExpr, AffineExpr]:
-        """The first row and column of a block; counters are the symbols behind so many others."""
+        """The first row and column of a block; counters are the symbols after so many others."""
         found: list[AffineExpr] = []
         for first, size, counter in zip(self.first, self.size, self.counters, strict=True):
             place = ZERO

@@ -127,7 +127,7 @@ class QueuedTiles(LoadedTiles):
         return ()
 
     def _shaping_operands(self, op: tile.MapOp) -> Sequence[SSAValue]:
-        """The operands whose form a function may take on, those that lie in pages where there are any."""
+        """The operands whose form a function may take on, those that are in pages where there are any."""
         known = [o for o in op.operands if not is_vague(o)]
         return [o for o in known if is_anchored(o, self._anchored)] or known
 

@@ -405,7 +405,7 @@ def _with_operands(node: Node, operands: Sequence[Node]) -> Node:
 
 
 def _nodes_of(root: Node) -> list[Node]:
-    """The nodes of a graph, each behind its operands."""
+    """The nodes of a graph, each after its operands."""
     return list(producers_first([root], lambda node: node.operands))
 
 
@@ -486,7 +486,7 @@ def _split(place: AffineExpr, columns: int, first_row: int) -> tuple[AffineExpr,
 
 
 def _chunks(threads: Threads, extent: int, most: int) -> Iterator[tuple[AffineExpr, int]]:
-    """Beginnings and sizes of parts of at most `most` places: in a loop, then what remains behind it."""
+    """Beginnings and sizes of parts of at most `most` places: in a loop, then what remains after it."""
     exact = max(n for n in range(1, min(most, extent) + 1) if extent % n == 0)
     size = exact if 2 * exact > min(most, extent) else min(most, extent)
     trips, left = divmod(extent, size)

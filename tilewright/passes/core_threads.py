@@ -34,7 +34,7 @@ class Scope:
 
 
 class Threads:
-    """The threads of a program. `at`: where each goes on; `location`: where what is added is from. With one mover, it
+    """The threads of a program. `at`: where each continues; `location`: where what is added is from. With one mover, it
     does what the writer would do, too."""
 
     def __init__(self, shape: tuple[int, int], movers: int = 2) -> None:
@@ -236,7 +236,7 @@ def symbols_in(expression: AffineExpr) -> set[int]:
 
 
 def with_symbols(expression: AffineExpr, replaced: Callable[[int], AffineExpr]) -> AffineExpr:
-    """An expression with other expressions for its symbols, and sums and products of numbers done."""
+    """An expression with other expressions for its symbols, and sums and matmuls of numbers done."""
     if isinstance(expression, AffineBinaryOpExpr):
         left, right = (with_symbols(e, replaced) for e in (expression.lhs, expression.rhs))
         return combined(expression.kind, left, right)
@@ -254,7 +254,7 @@ def with_dims(expression: AffineExpr, replaced: Callable[[int], AffineExpr]) -> 
 
 
 def combined(kind: AffineBinaryOpKind, left: AffineExpr, right: AffineExpr) -> AffineExpr:
-    """A sum, product, quotient or remainder, without what changes nothing."""
+    """A sum, matmul, quotient or remainder, without what changes nothing."""
     one = AffineExpr.constant(1)
     if kind == AffineBinaryOpKind.Add and ZERO in (left, right):
         return right if left == ZERO else left

@@ -167,8 +167,8 @@ def is_vague(value: SSAValue) -> bool:
 
 
 def is_anchored(value: SSAValue, known: dict[SSAValue, bool]) -> bool:
-    """Whether a tile has something in it that lies in pages, and not only numbers that are made anywhere. The answers
-    for it and for what it is computed from are kept in `known`."""
+    """Whether a tile has something in it that is in pages, and not only numbers that are made anywhere. The answers for
+    it and for what it is computed from are kept in `known`."""
     for tile_value in producers_first([value], _anchoring_operands, known):
         operands = _anchoring_operands(tile_value)
         is_made_anywhere = isinstance(tile_value.owner, tile.IotaOp | tile.FullOp)
@@ -177,7 +177,7 @@ def is_anchored(value: SSAValue, known: dict[SSAValue, bool]) -> bool:
 
 
 def _anchoring_operands(value: SSAValue) -> Sequence[SSAValue]:
-    """The operands of which one must lie in pages for a tile to."""
+    """The operands of which one must be in pages for a tile to."""
     op = value.owner
     is_placewise = isinstance(op, (*PLACEWISE, *RELABELS)) or (isinstance(op, Operation) and is_unit_reshape(op))
     return op.operands if isinstance(op, Operation) and is_placewise else ()
@@ -267,7 +267,7 @@ def reduced_form(form: Form, op: tile.ReduceOp) -> Form:
 
 
 def sums_of(op: tile.ForOp) -> dict[int, tile.DotOp]:
-    """The carried tiles that are sums of products, from zero on, which nothing else reads in the loop."""
+    """The carried tiles that are sums of matmuls, from zero on, which nothing else reads in the loop."""
     found: dict[int, tile.DotOp] = {}
     last = op.body.block.last_op
     for position, argument in enumerate(op.body.block.args[1:]):

@@ -1,6 +1,6 @@
-"""What of a product's operands beyond their arrays nothing reads: rows of the left one, columns of the right one.
+"""What of a matmul's operands beyond their arrays nothing reads: rows of the left one, columns of the right one.
 
-A row of a product is made of that row of the left operand alone, and a column of that of the right one. Where results
+A row of a matmul is made of that row of the left operand alone, and a column of that of the right one. Where results
 are only stored, those beyond the array that an operand is loaded from go nowhere: what is there may be anything.
 """
 
@@ -30,7 +30,7 @@ class _Along:
 
 
 def unread_dims(kernel: tile.KernelOp) -> dict[tile.LoadOp, set[int]]:
-    """Of loads whose tiles only a product takes, the dims of the tile along which nothing reads what is beyond the
+    """Of loads whose tiles only a matmul takes, the dims of the tile along which nothing reads what is beyond the
     array."""
     found: dict[tile.LoadOp, set[int]] = {}
     for op in kernel.walk():
@@ -50,8 +50,8 @@ def unread_dims(kernel: tile.KernelOp) -> dict[tile.LoadOp, set[int]]:
 
 
 def _load_of(value: SSAValue, dim: int) -> tuple[tile.LoadOp, int] | None:
-    """The load whose tile a product takes, turned or with other lanes filled on the way, and the load's own dim for one
-    of the product's; None where the tile is used elsewhere, too."""
+    """The load whose tile a matmul takes, turned or with other lanes filled on the way, and the load's own dim for one
+    of the matmul's; None where the tile is used elsewhere, too."""
     while len([*value.uses]) == 1:
         op = value.owner
         match op:

@@ -111,7 +111,7 @@ class FlowCost(_Movement):
 
 @dataclass(frozen=True)
 class OperandCost(_Movement):
-    """What it costs to bring a tile to an operand of an atom."""
+    """What it costs to load a tile to an operand of an atom."""
 
     operand: str
     dtype: DType

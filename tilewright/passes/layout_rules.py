@@ -61,9 +61,9 @@ class Window:
         return slice_box(layout, self.starts, self.sizes)
 
     def preimage(self, layout: Layout) -> Layout:
-        """One of those that have it: boxes of the same size beside each other, each in registers of its own."""
+        """One of those that have it: boxes of the same size next to each other, each in registers of its own."""
         if layout.offset or layout.swizzle or not all(kind_of(axis) in _HOLDERS for axis in layout.axes):
-            raise LayoutError("a box does not tell the layout of what it is cut from", help="start from the whole")
+            raise LayoutError("a box does not determine the layout of its array", help="start from the whole")
         start = _registers(layout)
         shard = list(layout.shard)
         for dim, (size, whole) in enumerate(zip(self.sizes, self.source, strict=True)):
@@ -202,7 +202,7 @@ def flows(op: Operation) -> Iterator[Flow]:
         raise LayoutRuleError(
             f"layout inference has no rule for `{op.name}`",
             location=location_of(op),
-            help="this is a gap in Tilewright: write the value to memory before and after it",
+            help="write the value to memory before and after the operation; layout inference lacks a rule for it",
         )
 
 

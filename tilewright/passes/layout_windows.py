@@ -45,7 +45,7 @@ def transferred(op: tile.LoadOp | tile.StoreOp) -> SSAValue:
 
 def window_of(op: tile.LoadOp | tile.StoreOp) -> Layout:
     """The tile's place in memory: a stride for each of its dims, and the start as the offset. Dims along which the
-    elements lie anywhere, as in a gather, step from line to line."""
+    elements are anywhere, as in a gather, step from line to line."""
     ref = op.source if isinstance(op, tile.LoadOp) else op.destination
     shape, extents = array_type(transferred(op)).shape, tile.ref_type(ref).shape
     symbols = [_values_of(symbol, f"s{position}") for position, symbol in enumerate(op.symbols)]

@@ -132,7 +132,7 @@ def smaller_attention(parts: AttentionParts, machine: Machine, fallback: Fallbac
 
 def _registers_of(parts: AttentionParts, operand: DType | None, level: int, machine: Machine) -> int:
     """Registers of a thread for what it holds during the whole loop: its part of the results, and of the queries, which
-    the warps beside it hold as well. Queries that are not rounded are in shared memory, which overflows before."""
+    the warps next to it hold as well. Queries that are not rounded are in shared memory, which overflows before."""
     if operand is None:
         return 0
     lanes, rows = machine.axes["lane"], max(REGISTER_ROWS >> level, LEAST_ROWS)
@@ -301,7 +301,7 @@ class _Kernel:
 
     def _attend_in_a_chain(self, chain: Chain) -> Tile:
         """The quotient, the last block of keys first. The weights of a block are multiplied by its values when the
-        scores of the one before it are being computed, so that neither product waits for the softmax of the other."""
+        scores of the one before it are being computed, so that neither matmul waits for the softmax of the other."""
         builder, dtype = self.builder, self.dtype
         blocks = chain.blocks(self.rows_at[self.plan.row_dim])
         last = self._block(blocks + -1)
@@ -341,7 +341,7 @@ class _Kernel:
         return self.builder.dot(weights, self._values(key_at), result, axes, self._atom(1))
 
     def _atom(self, product: int) -> str:
-        """By what a product is done; empty where it is not said."""
+        """By what a matmul is done; empty where it is not said."""
         return "" if self.plan.chain is None else self.plan.chain.atoms[product]
 
     def _weigh(self, scores: Tile, highest_before: Tile | None) -> tuple[Tile, Tile, Tile]:
@@ -388,7 +388,7 @@ class _Kernel:
         return builder.fill_padding(scores, key_at, self.keys, float("-inf")) if self.keys % self.key.extent else scores
 
     def _apply(self, mask: Causal, at: Coordinates) -> None:
-        """State what the scores behind a causal mask are, those before it being stated."""
+        """State what the scores after a causal mask are, those before it being stated."""
         if mask.choice is None:
             return
         seen = self.builder.pull(mask.choice.operands[1], at)
@@ -398,7 +398,7 @@ class _Kernel:
         self.builder.define(mask.choice.results[0], at, seen)
 
     def _operand(self, op: array.ContractOp, side: int, free: Sequence[Linear], contracted: Linear) -> Tile:
-        """An operand of a product as a tile of the type in which it is multiplied."""
+        """An operand of a matmul as a tile of the type in which it is multiplied."""
         a = op.attributes_of()
         summed, paired = (a["left_contract"], a["left_batch"]) if side == 0 else (a["right_contract"], a["right_batch"])
         batch = self.rows_at[: len(paired)]

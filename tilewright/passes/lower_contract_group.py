@@ -1,4 +1,4 @@
-"""Tile kernels around matrix products: `contract` groups."""
+"""Tile kernels around matmuls: `contract` groups."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ Step = Callable[[Sequence[SSAValue], Tile], Tile]
 @dataclass(frozen=True)
 class ContractPlan:
     """Tile extents of the result dimensions and of the contracted ones (all but the last are 1). `part`: how much of
-    the last contracted dimension is summed together; the parts are the first result dimension. `operand`: the type
-    that operands are converted to before they are multiplied; None: they are multiplied as they are. `atom`: the name
-    of what multiplies a tile. `warps`, `stages`: as those of `Stage`. `checked`: where the atom's result is not finite,
-    the product is computed again without it."""
+    the last contracted dimension is summed together; the parts are the first result dimension. `operand`: the type that
+    operands are converted to before they are multiplied; None: they are multiplied as they are. `atom`: the name of
+    what multiplies a tile. `warps`, `stages`: as those of `Stage`. `checked`: where the atom's result is not finite,
+    the matmul is computed again without it."""
 
     shape: tuple[int, ...]
     extents: tuple[int, ...]
@@ -76,7 +76,7 @@ class ContractPlan:
 
 
 def contract_of(group: array.FusedOp) -> array.ContractOp:
-    """The matrix product of a `contract` group."""
+    """The matmul of a `contract` group."""
     return next(op for op in group.body.block.ops if isinstance(op, array.ContractOp))
 
 
@@ -162,7 +162,7 @@ def _plan_for_warps(
 
 
 def _cycles_after(group: array.FusedOp, op: array.ContractOp, grid: CoreGrid) -> float:
-    """Of the vector unit, for what follows one page of the product: functions of arrays of its shape."""
+    """Of the vector unit, for what follows one page of the matmul: functions of arrays of its shape."""
     shape = array_type(op.results[0]).shape
     maps = [each for each in group.body.walk() if isinstance(each, array.MapOp)]
     after = [each for each in maps if array_type(each.results[0]).shape == shape]
@@ -192,7 +192,7 @@ def _plan_for_cores(
 
 
 def _piece_bytes(op: array.ContractOp, operand: int) -> int:
-    """The same of a product in a group, where the operand is an array of the group; else 0."""
+    """The same of a matmul in a group, where the operand is an array of the group; else 0."""
     return piece_bytes(op, operand) if isinstance(array_behind(op.operands[operand]), BlockArgument) else 0
 
 
@@ -239,7 +239,7 @@ def product_of(group: array.FusedOp) -> Product:
 
 def _right_choices(group: array.FusedOp, op: array.ContractOp) -> tuple[Right, ...]:
     """What can be done with the right operand: an array of the group, seen through transposes, is packed as a whole, or
-    read where it lies where the product's columns are side by side; what the group computes is packed by each tile."""
+    read in place where the matmul's columns are side by side; what the group computes is packed by each tile."""
     value = untransposed(op.operands[1])
     if not isinstance(value, BlockArgument) or op.precision is not None:
         return (Right.ALONE,)
@@ -249,14 +249,14 @@ def _right_choices(group: array.FusedOp, op: array.ContractOp) -> tuple[Right, .
 
 
 def has_more(group: array.FusedOp, op: array.ContractOp | array.ConvolveOp) -> bool:
-    """Whether a group does more with a product's result than to store it."""
+    """Whether a group does more with a matmul's result than to store it."""
     roots = array.yielded(group.body.block)
     return len(roots) > 1 or roots[0] is not op.results[0]
 
 
 def _lies_along(value: SSAValue, dim: int) -> bool:
     """Whether a value is an array of the group, seen through transposes, whose neighbours in memory are those along a
-    dim: such a left operand is read where it lies."""
+    dim: such a left operand is read in place."""
     while isinstance(value.owner, array.TransposeOp | array.UnfoldOp):
         a, (inner,) = value.owner.attributes_of(), value.owner.operands
         if isinstance(value.owner, array.TransposeOp):
@@ -271,7 +271,7 @@ def _lies_along(value: SSAValue, dim: int) -> bool:
 
 def _reads_array(group: array.FusedOp, op: array.ContractOp) -> bool:
     """Whether the right operand is an array known at run time only, its columns side by side, of the type that the
-    product is computed in: it is read where it lies."""
+    matmul is computed in: it is read in place."""
     right = op.operands[1]
     type = array_type(right)
     if not isinstance(right, BlockArgument) or op.precision is not None:
@@ -350,7 +350,7 @@ def lower_contract_group(
 
 
 def _is_finite(builder: TileBuilder, total: Tile, ends: Sequence[tuple[Linear, int]]) -> Tile:
-    """Whether all numbers of a tile are finite that lie before the ends of the dims it is cut from: if they are, and
+    """Whether all numbers of a tile are finite that are before the ends of the dims it is cut from: if they are, and
     only then, their differences with themselves have the sum 0."""
     for position, size in ends:
         total = builder.fill_padding(total, position, size, 0)
@@ -439,7 +439,7 @@ def operand_coordinates(
     inner: Sequence[Linear],
     free: Sequence[Linear],
 ) -> Coordinates:
-    """Coordinates of a product's operand of `rank` dimensions: of its batch, contracted and other ones."""
+    """Coordinates of a matmul's operand of `rank` dimensions: of its batch, contracted and other ones."""
     known: Mapping[int, Linear] = dict(zip(batch_dims, batch, strict=True)) | dict(
         zip(contract_dims, inner, strict=True)
     )

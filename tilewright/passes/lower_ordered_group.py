@@ -1,7 +1,7 @@
 """Tile kernels for operations that need a whole axis at once or in order: `scan`, `sort`, `arg_reduce`, `top_k`.
 
 Long lines of which there are few are cut into parts, which threads share. Of an argument reduction a first kernel takes
-each part for itself, a second one joins what it found. A part of a scan is summed, which brings it into a cache, then
+each part for itself, a second one joins what it found. A part of a scan is summed, which loads it into a cache, then
 scanned from the total that the part before it passes on: memory is read once. Parts depend on the shape and the machine
 alone, and with them the order in which floats are added.
 
@@ -58,7 +58,7 @@ CORE_PAGES = 32
 
 @dataclass(frozen=True)
 class OrderedPlan:
-    """A tile holds `part` elements along `axis` and lines beside each other: `extents` of the other dimensions. With
+    """A tile holds `part` elements along `axis` and lines next to each other: `extents` of the other dimensions. With
     `reverse`, parts are counted from the far end."""
 
     shape: tuple[int, ...]
@@ -221,7 +221,7 @@ class _Tiling:
 
     @property
     def kept(self) -> tuple[Axis, ...]:
-        """The axes beside the operation's."""
+        """The axes next to the operation's."""
         return tuple(axis for axis in self.axes if axis is not self.along)
 
     def with_axis(self, dim: int, position: Linear) -> Coordinates:
@@ -363,7 +363,7 @@ def _best_of_parts(
 
 
 def _part_that_loses(op: array.ArrayOp, plan: OrderedPlan, builder: TileBuilder, tiling: _Tiling) -> Tile:
-    """A part of the operand; what lies beyond its end loses against all elements."""
+    """A part of the operand; what is beyond its end loses against all elements."""
     operand, size = op.operands[0], plan.shape[plan.axis]
     if size % plan.part == 0:
         return builder.pull(operand, tiling.at)

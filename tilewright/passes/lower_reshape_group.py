@@ -38,7 +38,7 @@ class ReshapePlan:
 
 
 def plan_reshape(group: array.FusedOp, grid: CoreGrid) -> ReshapePlan:
-    """The largest tile whose elements lie in the source without a division, if there is one: of whole pages, it is
+    """The largest tile whose elements are in the source without a division, if there is one: of whole pages, it is
     copied page by page."""
     (root,) = array.yielded(group.body.block)
     shape = array_type(root).shape

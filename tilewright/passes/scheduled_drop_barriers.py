@@ -168,7 +168,7 @@ def _touches_buffers(op: Operation) -> bool:
 
 
 def _is_last(op: tile.ForOp) -> bool:
-    """Whether nothing behind a loop touches buffers: fewer trips are the beginning of what more trips are."""
+    """Whether nothing after a loop touches buffers: fewer trips are the beginning of what more trips are."""
     behind = op.next_op
     while isinstance(behind, asynchronous.StoreWaitOp | tensor_memory.TensorFreeOp | tile.ZoneOp):
         behind = behind.next_op
@@ -201,7 +201,7 @@ def _goes_by(stage: scheduled.StageOp, op: tile.ForOp) -> bool:
 
 @dataclass
 class _Recorder:
-    """Follows a block: buffers are where they lie in memory, counters numbers, tiles nothing. `trips`: how many the
+    """Follows a block: buffers have their addresses in memory, counters numbers, tiles nothing. `trips`: how many the
     loops have whose number is not known."""
 
     warps: int
@@ -253,7 +253,7 @@ class _Recorder:
                 yield from touches
 
     def _done(self, pending: int) -> Iterator[_Touch]:
-        """Asynchronous products read until they are waited for."""
+        """Asynchronous MMAs read until they are waited for."""
         while len(self.reading) > pending:
             yield from self.reading.pop(0)
 

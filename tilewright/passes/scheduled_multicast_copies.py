@@ -1,4 +1,4 @@
-"""Have pairs of blocks bring what both read together: each copies a half of it, to the memory of both.
+"""Have pairs of blocks load what both read together: each copies a half of it, to the memory of both.
 
 Blocks whose numbers follow each other do tiles of the same rows or of the same columns, and so read the same panel of
 one operand: from the second-level cache it then comes once for two. A stage is copied again when it is empty in both
@@ -187,12 +187,12 @@ class ScheduledMulticastCopiesPass:
             shared = _shared_copies(region, feed)
             before, after = _step_seconds(feed, [copy for copy, _ in shared], unit.machine)
         except Refused as reason:
-            unit.remarks.append(Remark(self.name, kernel.sym_name.data, "each block copies for itself", str(reason)))
+            unit.remarks.append(Remark(self.name, kernel.sym_name.data, "no multicast", str(reason)))
             return
         _Pairs(region, feed, shared).write()
         bytes_shared = sum(_bytes(copy) for copy, _ in shared)
-        decision = f"pairs of blocks share {bytes_shared} bytes of a step"
-        reason = f"they come in {after * 1e9:.0f} ns instead of {before * 1e9:.0f}"
+        decision = f"pairs of blocks multicast {bytes_shared} bytes of a step"
+        reason = f"a step loads in {after * 1e9:.0f} ns instead of {before * 1e9:.0f}"
         unit.remarks.append(Remark(self.name, kernel.sym_name.data, decision, reason))
 
 
@@ -217,7 +217,7 @@ def may_be_pairs(region: scheduled.ParallelOp, machine: Machine) -> bool:
 
 @dataclass(frozen=True)
 class _Feed:
-    """The role that copies for one product: it waits for barrier `empty` of a stage in each trip of `loops`, the outer
+    """The role that copies for one matmul: it waits for barrier `empty` of a stage in each trip of `loops`, the outer
     one first. `says`: what tells that barrier that a stage was read."""
 
     role: scheduled.RoleOp
@@ -230,7 +230,7 @@ class _Feed:
 
 
 def _feed_of(region: scheduled.ParallelOp) -> _Feed:
-    """The parts of a region in which a role copies for one product.
+    """The parts of a region in which a role copies for one matmul.
 
     Raises:
         Refused: it has others.
@@ -243,15 +243,15 @@ def _feed_of(region: scheduled.ParallelOp) -> _Feed:
     waits = [op for op in inside if isinstance(op, asynchronous.AwaitOp)]
     products = [op for op in region.walk() if isinstance(op, scheduled.MmaOp | tensor_memory.TensorMmaOp)]
     if len(waits) != 1 or len(products) != 1 or len({copy.mbarrier for copy in copies}) != 1:
-        raise Refused("there are several products, or stages of several kinds")
+        raise Refused("several matmuls, or stages of several kinds")
     if any(isinstance(op, scheduled.CopyOp) for op in region.walk()) or region.registers is not None:
-        raise Refused("the threads copy, too")
+        raise Refused("compute threads copy as well")
     loops = _loops_around(waits[0])
     counters = [loop.body.block.args[0] for loop in loops]
     if not 1 <= len(loops) <= 2 or any(symbol not in counters for symbol in waits[0].symbols):
-        raise Refused("what is copied does not go by the number of the tile and the step")
+        raise Refused("the copied window is no function of the tile and step indices")
     if loops[-1].end is not None:
-        raise Refused("how many steps a tile has is not known before")
+        raise Refused("the number of steps of a tile is not known at launch")
     empty = waits[0].mbarrier.owner
     assert isinstance(empty, asynchronous.MbarrierOp)
     users = [use.operation for use in empty.result.uses]
@@ -279,7 +279,7 @@ def _shared_copies(region: scheduled.ParallelOp, feed: _Feed) -> list[tuple[asyn
     for loop in feed.loops:
         _check_same_trips(region, loop)
     found: list[tuple[asynchronous.TensorCopyOp, int]] = []
-    reason = Refused("blocks that follow each other read no panel together")
+    reason = Refused("consecutive blocks share no operand panel")
     for copy in feed.copies:
         symbols = set(symbols_used(copy.map.data, copy.symbols))
         if not all(_is_common(region, symbol) for symbol in symbols):
@@ -302,11 +302,11 @@ def _check_same_trips(region: scheduled.ParallelOp, loop: tile.ForOp) -> None:
     if loop.end is None:
         return
     if not all(_is_argument(region, symbol) for symbol in loop.operands) or len(region.shape) != 1:
-        raise Refused("how many tiles a block does is not known")
+        raise Refused("the number of tiles of a block is not known")
     numbers = np.arange(prod(region.shape))
     (trips,) = evaluate_map(loop.end.data, numbers.shape, [numbers for _ in loop.operands])
     if not _is_same_in_pairs(np.minimum(trips, int(decode(loop.trips)))):
-        raise Refused("of two blocks that follow each other one does more tiles")
+        raise Refused("consecutive blocks have different numbers of tiles")
 
 
 def _is_argument(region: scheduled.ParallelOp, value: SSAValue) -> bool:
@@ -355,7 +355,7 @@ def _dim_of_halves(copy: asynchronous.TensorCopyOp) -> int:
         Refused: there is none.
     """
     type = tile.ref_type(copy.destination)
-    layout, reason = Layout.parse(type.layout.data), Refused("there are no halves")
+    layout, reason = Layout.parse(type.layout.data), Refused("a stage cannot be halved")
     # The longest dim first: of it the boxes of a half are fewest.
     for dim in sorted(range(len(type.shape)), key=lambda dim: -type.shape[dim]):
         try:
@@ -376,7 +376,7 @@ def _step_seconds(feed: _Feed, shared: Sequence[asynchronous.TensorCopyOp], mach
     """The time in which the windows of a step come from the second-level cache, without and with pairs.
 
     Raises:
-        Refused: the product of a step takes nearly as long anyway.
+        Refused: the matmul of a step takes nearly as long anyway.
     """
     near = machine.memories[1].bytes_per_second
     brought = sum(_bytes(copy) for copy in feed.copies)
@@ -439,7 +439,7 @@ class _Pairs:
         block.insert_op_after(scheduled.BarrierOp.make([], {"scope": scheduled.CLUSTER}, []), made)
 
     def _say_last(self) -> None:
-        """Behind all products the last stage is empty, too, where nobody waited for that."""
+        """After all matmuls the last stage is empty, too, where nobody waited for that."""
         feed = self.feed
         if any(isinstance(op, tensor_memory.MmaCommitOp) or op.trip is None for op in feed.says):
             return

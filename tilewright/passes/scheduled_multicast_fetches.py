@@ -1,7 +1,7 @@
 """Pages that all cores of a row, of a column or of the grid fetch are fetched by one of them, which sends them to all.
 
 The others say that they have room, by a semaphore of the one that fetches; when all have, it multicasts the pages, and
-behind them a semaphore that says that they have come. Which core of a row or column fetches goes by its number, so that
+after them a semaphore that says that they have come. Which core of a row or column fetches goes by its number, so that
 rows and columns do not all have theirs in one place, and none fetches for both: what a row and what a column needs
 comes at the same time.
 
@@ -132,7 +132,7 @@ class ScheduledMulticastFetchesPass:
             found = found[:left]
             left -= len(found)
             for each in found:
-                decision = f"one core of each {each.group.what} fetches pages at {where(each.fetch)}"
+                decision = f"one core of each {each.group.what} multicasts pages at {where(each.fetch)}"
                 unit.remarks.append(Remark(self.name, name, decision, f"all {each.group.count} need the same"))
             for together in _in_pairs(found):
                 groups = _fetching_groups(together, left)
@@ -192,7 +192,7 @@ class _Group:
 
 @dataclass(frozen=True)
 class _Shared:
-    """Operations that bring pages which a group of cores all need: what reserves room, fetches, waits for what was
+    """Operations that load pages which a group of cores all need: what reserves room, fetches, waits for what was
     fetched and does something to it, and pushes. Of what is pushed, these are `pages` from the page `first` on."""
 
     group: _Group
@@ -323,7 +323,7 @@ def _used_in(maps: Sequence[AffineMap], symbols: Sequence[SSAValue]) -> set[SSAV
 
 
 def _in_pairs(found: Sequence[_Shared]) -> list[list[_Shared]]:
-    """Pages for rows and pages for columns that come one after another are brought at the same time: other cores fetch
+    """Pages for rows and pages for columns that come one after another are loaded at the same time: other cores fetch
     them."""
     pairs: list[list[_Shared]] = []
     for each in found:

@@ -1,8 +1,8 @@
-"""Give a loop that adds products up in tensor memory to two warps: one has the machine copy, one has it multiply.
+"""Give a loop that adds matmuls up in tensor memory to two warps: one has the machine copy, one has it multiply.
 
 The loop goes. The warp that copies waits until a stage of a ring of buffers is empty, says how many bytes will come and
 begins the copies, which complete the phase of a barrier of the stage: it is full. The warp that multiplies waits for
-that, begins the product of the stage, and commits: when the product has been done, the stage is empty. Its last commit
+that, begins the matmul of the stage, and commits: when the matmul has been done, the stage is empty. Its last commit
 says that the sum is there, which the other warps wait for; then they load it to registers, and give tensor memory back.
 
 Before:
@@ -165,14 +165,14 @@ class ScheduledMultiplyInTensorMemoryPass:
                     self._apply(unit, kernel, region, products[0])
 
     def _apply(self, unit: Unit, kernel: tile.KernelOp, region: scheduled.ParallelOp, product: scheduled.MmaOp) -> None:
-        """Whether the product fits was found out when it was named."""
+        """Whether the matmul fits was found out when it was named."""
         loop = product.parent_op()
         if not isinstance(loop, tile.ForOp) or loop.parent_op() is not region:
-            raise CompilerBug("a product for tensor memory is not in a loop of its own")
+            raise CompilerBug("a matmul in tensor memory is not in a loop of its own")
         try:
             operands = [_operand(product, side, loop) for side in (product.left, product.right)]
         except Refused as reason:
-            raise CompilerBug(f"a product for tensor memory is not fed by copies: {reason}") from reason
+            raise CompilerBug(f"a matmul in tensor memory is not fed by copies: {reason}") from reason
         wanted = self.stages if kernel.stages is None else int(kernel.stages.value.data)
         stages = _stages(loop, operands, wanted, unit.machine)
         if prod(region.shape) > unit.machine.cores:

@@ -1,8 +1,8 @@
-"""Bring order into what the threads of a block do to arrays that they write.
+"""Order what the threads of a block do to arrays that they write.
 
 A thread does what it does in order, but which thread stores an element, or loads it, is a matter of layouts. Where an
 element may be touched again by another thread, and one of both writes, a barrier of the block comes before the second.
-Windows that do not meet, in the same trip or in different ones, and those that lie in the same threads need none.
+Windows that do not meet, in the same trip or in different ones, and those that are in the same threads need none.
 
 Before:
     func.func @main(%x: tensor<64xf32>) -> tensor<66xf32> {
@@ -69,7 +69,7 @@ class ScheduledOrderAccessesPass:
                 threads = {"lane": unit.machine.axes["lane"], "warp": warps}
                 count += _Order(set(kernel.refs), threads).write(region)
             if count:
-                why = "other threads have touched what is touched then"
+                why = "ordered after accesses of other threads to the same elements"
                 unit.remarks.append(Remark(self.name, kernel.sym_name.data, f"{count} barriers for arrays", why))
 
 

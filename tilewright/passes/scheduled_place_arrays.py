@@ -249,7 +249,7 @@ class _Placer:
         what = f"an array of {array_type(found.value)} that `{kernel.sym_name.data}` makes"
         begin = self._place_for(found, option.bytes)
         if not self._has_room(found, begin):
-            self._remark(what, "in DRAM", f"no core has room for {option.bytes} bytes of it beside queues")
+            self._remark(what, "in DRAM", f"no core has room for {option.bytes} bytes of it next to its queues")
             return
         self.placed.append((found, begin, option.bytes))
         format = tile.ref_type(kernel.refs[found.uses[0][2]]).layout.data
@@ -303,7 +303,7 @@ class _Placer:
         return error
 
     def _limit_queues(self) -> None:
-        """Queues of a kernel lie below all arrays that are there when it runs."""
+        """Queues of a kernel are below all arrays that are there when it runs."""
         limits: dict[str, int] = {}
         for call in self.lives.calls:
             steps, name = self.lives.steps[call], call.callee.data

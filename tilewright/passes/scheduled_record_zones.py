@@ -85,7 +85,7 @@ class ScheduledRecordZonesPass:
         for part in parts:
             for label in dict.fromkeys(part.drop_empty()):
                 elsewhere = [each.role for each in parts if each is not part and label in each.labels]
-                reason = f"its operations are those of `{elsewhere[0]}`" if elsewhere else "its copies are made ahead"
+                reason = f"role `{elsewhere[0]}` runs the operations" if elsewhere else "the copies are pipelined ahead"
                 remark(f"zone `{label}` of `{part.role}` is empty", reason)
         parts = [part for part in parts if part.labels]
         room = MOST_BYTES // max(1, 8 * prod(region.shape) * len(parts))

@@ -1,9 +1,9 @@
-"""Give the windows of a chain of products to a warp of its own, which has the machine copy them ahead.
+"""Give the windows of a chain of matmuls to a warp of its own, which has the machine copy them ahead.
 
-A chain is some products in a loop, what one gives being, when more has been done with it, an operand of another; some
-are begun before the loop, for its first trip, or behind it. Each array that they read has a ring of buffers, filled in
-the order of the products, and barriers of its own: a product waits for what it reads and for nothing else. A window
-that stays the same has one buffer, filled once. Products are waited for where their results are used: what one gives is
+A chain is some matmuls in a loop, what one gives being, when more has been done with it, an operand of another; some
+are begun before the loop, for its first trip, or after it. Each array that they read has a ring of buffers, filled in
+the order of the matmuls, and barriers of its own: a matmul waits for what it reads and for nothing else. A window that
+stays the same has one buffer, filled once. Matmuls are waited for where their results are used: what one gives is
 worked on while those begun since are under way. What does not fit is found out before anything is changed, and a remark
 says why.
 
@@ -252,10 +252,10 @@ class ScheduledSpecializeChainsPass:
             stages = _stages(loop, feeds, wanted, unit.machine)
             check_turns(feeds, loop, stages)
         except Refused as reason:
-            unit.remarks.append(Remark(self.name, kernel.sym_name.data, "no warp that copies", str(reason)))
+            unit.remarks.append(Remark(self.name, kernel.sym_name.data, "not warp-specialized", str(reason)))
             return
         for label in _zones_left(products):
-            reason = "products are waited for where their results are used"
+            reason = "matmuls are waited for at the first use of their results"
             unit.remarks.append(Remark(self.name, kernel.sym_name.data, f"zone `{label}` ends before they do", reason))
         _Writer(region, loop, products, feeds, stages).write()
         taken = sum(feed.bytes(stages) for feed in feeds)
@@ -265,7 +265,7 @@ class ScheduledSpecializeChainsPass:
 
 
 def _zones_left(products: Sequence[scheduled.MmaOp]) -> list[str]:
-    """The zones of products that the waits for them do not stay in."""
+    """The zones of matmuls that the waits for them do not stay in."""
     left: dict[str, None] = {}
     for wait in map(wait_of, products):
         stays = labels_around(first_use(wait))
@@ -379,7 +379,7 @@ class _Buffers:
 
 @dataclass
 class _Writer:
-    """Writes the warp that copies at the beginning of a block, and makes the products wait for it."""
+    """Writes the warp that copies at the beginning of a block, and makes the matmuls wait for it."""
 
     region: scheduled.ParallelOp
     loop: tile.ForOp
@@ -404,7 +404,7 @@ class _Writer:
     # ---- the warp that copies ---------------------------------------------------------------------------------------
 
     def _copies(self) -> Block:
-        """In the order in which the products read."""
+        """In the order in which the matmuls read."""
         block, body = Block(), Block(arg_types=[IndexType()])
         for each in (each for each in self.buffers if each.feed.is_resident):
             self._fill(each, each.feed.fills[0], (), block)
@@ -426,7 +426,7 @@ class _Writer:
         return tile.ForOp.make(list(self.loop.symbols), self.loop.plain(), [], [Region(body)])
 
     def _fills_of(self, product: scheduled.MmaOp) -> list[tuple[_Buffers, Fill]]:
-        """What a product reads."""
+        """What a matmul reads."""
         return [(each, fill) for each in self.buffers for fill in each.feed.fills if fill.operand.product is product]
 
     def _fill(self, each: _Buffers, fill: Fill, symbols: Sequence[SSAValue], block: Block) -> None:
@@ -439,7 +439,7 @@ class _Writer:
     # ---- the products -----------------------------------------------------------------------------------------------
 
     def _take_from_stages(self) -> None:
-        """Products read full stages. What stays is waited for once, before the first."""
+        """Matmuls read full stages. What stays is waited for once, before the first."""
         remove_trips([store for feed in self.feeds for fill in feed.fills for _, store in fill.operand.window.trips])
         awaited: set[int] = set()
         for product in self.products:
@@ -457,7 +457,7 @@ class _Writer:
         return product if product.parent_op() is self.region else self.loop
 
     def _take_from(self, operand: Operand, target: scheduled.AllocOp | scheduled.StageOp) -> None:
-        """The product reads a buffer; what brought its operand goes, unless something else uses it."""
+        """The matmul reads a buffer; what loaded its operand goes, unless something else uses it."""
         take_from(operand, target)
         for op in operand.window.shared:
             if not any(list(result.uses) for result in op.results):
@@ -465,7 +465,7 @@ class _Writer:
                 op.erase()
 
     def _wait_late(self, product: scheduled.MmaOp) -> None:
-        """Wait for a product where its result is used first; others may be under way that were begun since. Then its
+        """Wait for a matmul where its result is used first; others may be under way that were begun since. Then its
         stages are empty, if a later window comes there."""
         wait, block = wait_of(product), product.parent_block()
         assert block is not None

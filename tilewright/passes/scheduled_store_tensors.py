@@ -100,7 +100,7 @@ class ScheduledStoreTensorsPass:
                 continue
             _write(trip, buffer)
             shape = " x ".join(map(str, buffer.static_shape))
-            unit.remarks.append(Remark(self.name, kernel.sym_name.data, "stored by the machine", f"a tile of {shape}"))
+            unit.remarks.append(Remark(self.name, kernel.sym_name.data, "stored by TMA", f"a tile of {shape}"))
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ def _buffer(trip: _Trip, machine: Machine) -> Layout:
     ports = MemoryPorts(memory.banks, memory.bank_bytes, memory.widest_bytes)
     access = None if held is None else register_access(held, buffer, item, ports)
     if access is None or not access.is_ideal:
-        raise Refused("lanes would meet in the banks of the memory")
+        raise Refused("lanes would have bank conflicts")
     return buffer
 
 

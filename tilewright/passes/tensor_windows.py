@@ -75,7 +75,7 @@ def _parts_of_a_rank(
     further = by_rank[1][0][1] - by_rank[0][0][1]
     for rank, own in enumerate(by_rank):
         if [offset - rank * further for _, offset in own] != [offset for _, offset in by_rank[0]]:
-            raise Refused("the parts of a window do not lie alike in the buffer")
+            raise Refused("the parts of a window differ in their buffer layout")
     return tuple(by_rank[0]), tuple(step if each == dim else 0 for each in range(len(shape))), further
 
 
@@ -83,7 +83,7 @@ def _forms(map: AffineMap) -> list[Form]:
     dims = tuple(Index(dim) for dim in range(map.num_dims))
     forms = [linear_form(expression, dims) for expression in map.results]
     if any(form is None for form in forms):
-        raise Refused("its place in the array is not linear")
+        raise Refused("the offset of the window is not linear")
     return [form for form in forms if form is not None]
 
 

@@ -1,4 +1,4 @@
-"""The tiles that the blocks of a kernel of products do: what they read of arrays, and their numbers."""
+"""The tiles that the blocks of a kernel of matmuls do: what they read of arrays, and their numbers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ProductGrid:
 
 
 def product_grid(kernel: tile.KernelOp, region: scheduled.ParallelOp) -> ProductGrid | None:
-    """The two dims of a region with products of which one array is read by the one alone, and one by the other; None
+    """The two dims of a region with matmuls of which one array is read by the one alone, and one by the other; None
     where there are none."""
     if not any(isinstance(op, scheduled.MmaOp | tensor_memory.TensorMmaOp) for op in region.walk()):
         return None
@@ -87,7 +87,7 @@ def _loops_around(op: Operation) -> Iterator[tile.ForOp]:
 
 def blocks_together(region: scheduled.ParallelOp, machine: Machine) -> int:
     """How many blocks of a region a core has room for, at least one: shared memory, if no buffers share it, warps, and
-    registers for their sums and what is beside."""
+    registers for their sums and what is next to."""
     ops = list(region.walk())
     taken = sum(op.count * op.stage_bytes for op in ops if isinstance(op, scheduled.AllocOp))
     warps = 1 if region.warps is None else int(decode(region.warps))

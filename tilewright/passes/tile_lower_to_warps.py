@@ -85,7 +85,7 @@ from tilewright.primitives import ArrayType
 @dataclass(frozen=True)
 class TileLowerToWarpsPass:
     """`warps`: how many share a point of the grid, where a kernel does not say it and no tile needs more. `families`:
-    how they multiply where a product does not."""
+    how they multiply where a matmul does not."""
 
     name: ClassVar[str] = "tile-lower-to-warps"
     warps: int = 4
@@ -111,9 +111,9 @@ def _spills(kernel: tile.KernelOp, machine: Machine, needed: int, room: int) -> 
 
 
 def _by_warpgroups(kernel: tile.KernelOp) -> list[str]:
-    """Tensor memory is for products that say so. Warpgroups may multiply where it is said, and where nothing is said
-    and all operands are windows of a loop: what is computed they would wait for twice, on its way to a buffer and for
-    the product."""
+    """Tensor memory is for matmuls that say so. Warpgroups may multiply where it is said, and where nothing is said and
+    all operands are windows of a loop: what is computed they would wait for twice, on its way to a buffer and for the
+    matmul."""
     dots = [op for op in kernel.walk() if isinstance(op, tile.DotOp)]
     named = {dot.atom.data for dot in dots if dot.atom is not None}
     if named:
@@ -124,7 +124,7 @@ def _by_warpgroups(kernel: tile.KernelOp) -> list[str]:
 
 
 def _is_window(operand: SSAValue, dot: tile.DotOp) -> bool:
-    """Whether an operand is loaded in the product's block, which is that of a loop of the kernel."""
+    """Whether an operand is loaded in the matmul's block, which is that of a loop of the kernel."""
     while isinstance(operand.owner, tile.TransposeOp | tile.FillPaddingOp):
         operand = operand.owner.operands[0]
     loop = dot.parent_op()
@@ -223,7 +223,7 @@ class _Lowering:
 
     def _wanted(self, value: SSAValue) -> Layout | None:
         """The layout that an old value should get. A tile that is only wanted in a buffer stays in registers until a
-        product puts it there."""
+        matmul puts it there."""
         found = self.inferred.layout(value)
         return None if found is None or in_memory(found) else found
 
@@ -324,7 +324,7 @@ class _Lowering:
             raise _not_yet(op, "scans that start from something")
         if op.fn.data == "multiply" and array_type(op.operands[0]).dtype.is_float:
             # The product of a part may overflow where that of the whole line does not.
-            raise _not_yet(op, "scans of products of floats")
+            raise _not_yet(op, "cumulative products of floats")
         value, wanted = self.values[op.operands[0]], self._wanted(op.results[0])
         type, axis = array_type(op.operands[0]), int(op.axis.value.data)
         near = (layout for layout in (layout_of(value), wanted) if layout is not None)
@@ -367,7 +367,7 @@ class _Lowering:
 
     def _lower_dot(self, op: tile.DotOp, new: Block) -> None:
         """Operands where the atom wants them: in registers, or in buffers that are written between two barriers. A
-        product that goes on by itself is waited for."""
+        matmul that continues by itself is waited for."""
         atom = self.inferred.atom(op)
         accumulator = self._moved(self.values[op.accumulator], atom.accumulator, new)
         operands: list[SSAValue] = []
@@ -475,7 +475,7 @@ class _Lowering:
         return op.result
 
     def _trip(self, value: SSAValue, store: Step, layout: Layout, new: Block) -> SSAValue:
-        """Through a buffer of the block that lies as the step says."""
+        """Through a buffer of the block that is as the step says."""
         return self._stored_and_loaded(value, store.layout, layout, new)
 
     def _stored_and_loaded(self, value: SSAValue, between: Layout, layout: Layout, new: Block) -> SSAValue:

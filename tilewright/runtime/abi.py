@@ -71,7 +71,7 @@ class BufferSpec(ctypes.Structure):
 
 
 class Descriptor(ctypes.Structure):
-    """One program bound to a number of threads: what `tw_call` finds behind its capsule."""
+    """One program bound to a number of threads: what `tw_call` finds in its capsule."""
 
     _fields_ = (
         ("entry", ctypes.c_void_p),

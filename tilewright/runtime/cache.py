@@ -127,7 +127,7 @@ class CompileCache:
     @contextlib.contextmanager
     def lock(self, key: str) -> Generator[None]:
         """Hold the key among all processes and threads, so that one compiles and the others find it. A thread that
-        holds the key already goes on."""
+        holds the key already continues."""
         _check_key(key)
         mine = (os.getpid(), threading.get_ident(), key)
         if mine in self._held:
@@ -172,7 +172,7 @@ class CompileCache:
     def prune(self, max_bytes: int) -> int:
         """Drop the least recently used entries until at most `max_bytes` remain; return how many were dropped.
 
-        Also sweeps what killed processes left behind.
+        Also sweeps what killed processes left.
         """
         self._sweep()
         return self._evict(max_bytes)

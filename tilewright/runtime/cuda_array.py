@@ -1,4 +1,4 @@
-"""Arrays in the memory of a GPU: those of other libraries as they lie, and our results for any of them to take over.
+"""Arrays in the memory of a GPU: those of other libraries as stored, and our results for any of them to take over.
 
 Exchange is by DLPack (`dlpack.h`, version 0.8, the form without a version that all libraries read) and by the CUDA
 Array Interface, version 3.
@@ -293,7 +293,7 @@ def on_device(value: Any, ordinal: int, stream: Stream, *, may_copy: bool = Fals
     torch tensor that is not contiguous it is a copy, if that `may_copy`.
 
     Raises:
-        UnsupportedOnTargetError: its elements do not lie one after the other.
+        UnsupportedOnTargetError: its elements are not one after the other.
         DTypeError: its element type is none of ours.
         ArgumentError: its library does not give it.
     """

@@ -148,7 +148,7 @@ class Driver(Protocol):
         ...
 
     def free_on(self, address: int, stream: int) -> None:
-        """Give back memory of `allocate_on` behind all that is on a stream."""
+        """Give back memory of `allocate_on` after all that is on a stream."""
         ...
 
     def copy_in(self, target: int, source: int, nbytes: int, stream: int) -> None:

@@ -158,7 +158,7 @@ class Loaded:
         workspace.stream = stream
 
     def staged(self, workspace: Workspace, number: int) -> int:
-        """Where the input or output of a number lies that is not used where the caller has it."""
+        """Where the input or output of a number is that is not used where the caller has it."""
         if not workspace.staging:
             workspace.staging = self._allocated(self.staging_bytes)
         return workspace.staging + self._places[number]
@@ -340,7 +340,7 @@ class Loaded:
 
 
 def staging_places(manifest: Manifest) -> tuple[tuple[int, ...], int]:
-    """Where each input and output lies that is not used where the caller has it, and the bytes of all. A donated input
+    """Where each input and output is that is not used where the caller has it, and the bytes of all. A donated input
     and its output share a place."""
     sources = {alias.output: alias.input for alias in manifest.aliases}
     places: list[int] = []

@@ -4,7 +4,7 @@
     out = program(q, k, v)
 
 Nothing of a GPU is needed to make, load or save one; the first call looks for a device that it fits. Arrays on a device
-are used where they lie; NumPy arrays are copied there and back.
+are used in place; NumPy arrays are copied there and back.
 
 Where all arrays are on the device and the stream is the caller's (`tw.stream`, the argument `stream`, or the current
 one of torch or CuPy), a call returns as soon as its kernels are launched. Every other call is done when it returns.
@@ -52,7 +52,7 @@ class DeviceProgram(ProgramFile):
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         super().__init__(*arguments, **keywords)
         if self.manifest.device is None:
-            raise CompilerBug(f"the manifest of `{self.manifest.name}` says nothing of a device")
+            raise CompilerBug(f"the manifest of `{self.manifest.name}` declares no device")
         self._code: DeviceCode = self.manifest.device
         self._loaded: dict[tuple[cuda_driver.Driver, int | None], Loaded] = {}
         self._lock = Lock()
@@ -303,7 +303,7 @@ class _Call:
 
     @staticmethod
     def _own_address(array: Given) -> int | None:
-        """Where kernels can use an array as it lies, if they can: those on the device that begin as kernels want it."""
+        """Where kernels can use an array as stored, if they can: those on the device that begin as kernels want it."""
         if array.nbytes == 0:
             return 0
         if isinstance(array, DeviceArray) and array.address % ALIGNMENT_BYTES == 0:

@@ -42,7 +42,7 @@ class TensorMap(msgspec.Struct, frozen=True, kw_only=True):
 class Kernel(msgspec.Struct, frozen=True, kw_only=True):
     """The entry of one module, and how it is launched: blocks, threads of each, bytes of dynamic shared memory, and
     blocks of a cluster. Each of its `parameters` is the address of a buffer of at least as many bytes; `tensor_maps`
-    are parameters behind them. With `zones`, the last of its buffers is for their records."""
+    are parameters after them. With `zones`, the last of its buffers is for their records."""
 
     name: str
     blocks: int

@@ -42,8 +42,8 @@ class Alias(msgspec.Struct, frozen=True):
 
 
 class Constant(msgspec.Struct, frozen=True):
-    """Where one constant lies in the file's section of constants, in bytes; offsets are multiples of 64. One with a
-    `key` lies in that entry of the compile cache instead, at that offset."""
+    """Where one constant is in the file's section of constants, in bytes; offsets are multiples of 64. One with a `key`
+    is in that entry of the compile cache instead, at that offset."""
 
     offset: int
     nbytes: int

@@ -1,4 +1,4 @@
-"""Pages of memory and the C library behind them, for what Python's own `mmap` does not offer."""
+"""Pages of memory and the C library under them, for what Python's own `mmap` does not offer."""
 
 from __future__ import annotations
 

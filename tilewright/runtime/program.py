@@ -250,7 +250,7 @@ def _mismatch(*_: Any) -> Any:
 
 def load(path: str | Path, find: Find | None = None) -> AnyProgram:
     """Load a program that `save` wrote, for this machine's CPU or for a GPU. The constants are mapped; the file must
-    not be changed in place. `find` gives those that lie in the compile cache, by their keys.
+    not be changed in place. `find` gives those that are in the compile cache, by their keys.
 
     Raises:
         ProgramFileError: the file is damaged, truncated or from another version.

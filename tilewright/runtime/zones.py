@@ -54,8 +54,8 @@ class Slice:
 
 
 def slices_of(zones: Zones, records: Records) -> list[Slice]:
-    """The slices of a launch, each behind those that it is in. Cycles count from the first block on a multiprocessor
-    on, whose nanoseconds are taken."""
+    """The slices of a launch, each after those that it is in. Cycles count from the first block on a multiprocessor on,
+    whose nanoseconds are taken."""
     blocks = records.reshape(-1, len(zones.roles), zones.words)
     cycles_per_ns = _cycles_per_ns(zones, blocks)
     first: dict[int, tuple[int, int]] = {}

@@ -1,9 +1,9 @@
 """The memory that the warps of a block share, by physical place, and who did what to each of its cells.
 
-It is pessimistic: what a copy brings is there when somebody has waited for it and no sooner, and a cell that one
-thread writes and another one touches needs something between that orders them (`clocks.py`). What one lane touches, its
-warp touches. What works asynchronously sees what warps wrote only behind a fence. Buffers whose places are planned
-overlap as their places do.
+It is pessimistic: what a copy copies is there when a thread has waited for it and no sooner, and a cell that one thread
+writes and another one touches needs something between that orders them (`clocks.py`). What one lane touches, its warp
+touches. What works asynchronously sees what warps wrote only after a fence. Buffers whose places are planned overlap as
+their places do.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Ring:
 @dataclass(frozen=True)
 class Plan:
     """Where the buffers and barriers of a block begin and end, in bytes, and its cells: no element of a buffer is
-    smaller. `has_commits`: products end at barriers."""
+    smaller. `has_commits`: MMAs end at barriers."""
 
     starts: dict[Placed, int]
     end_bytes: int
@@ -83,10 +83,10 @@ class Plan:
 
     @staticmethod
     def of(region: scheduled.ParallelOp) -> Plan:
-        """Those of a region. What has no place yet gets one of its own behind all that have.
+        """Those of a region. What has no place yet gets one of its own after all that have.
 
         Raises:
-            HazardError: a buffer lies where barriers are.
+            HazardError: a buffer is where barriers are.
         """
         ops = list(region.body.block.walk())
         found = [op for op in ops if isinstance(op, Placed)]
@@ -118,7 +118,7 @@ def _check_barriers_alone(starts: dict[Placed, int]) -> None:
             continue
         for other, begin in starts.items():
             if other is not barriers and start < begin + other.bytes and begin < start + barriers.bytes:
-                raise HazardError(f"`{other.name}` from byte {begin} lies where `{barriers.name}` is, from {start}")
+                raise HazardError(f"`{other.name}` from byte {begin} overlaps `{barriers.name}`, from {start}")
 
 
 # ---- who did what ---------------------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ def _check_barriers_alone(starts: dict[Placed, int]) -> None:
 
 @dataclass(frozen=True)
 class _Copy:
-    """A copy under way: its buffer, what it brings, the warps that wait for it, a bit for each, and its name."""
+    """A copy under way: its buffer, what it copies, the warps that wait for it, a bit for each, and its name."""
 
     buffer: Buffer
     values: Tensor
@@ -136,7 +136,7 @@ class _Copy:
 
 @dataclass
 class _Groups:
-    """The copies of an agent: those since its last commit, and the groups before them."""
+    """The copies of a role: those since its last commit, and the groups before them."""
 
     open: list[_Copy] = field(default_factory=list[_Copy])
     committed: list[list[_Copy]] = field(default_factory=list[list[_Copy]])
@@ -277,7 +277,7 @@ class BlockMemory:
         for row, cells in shares:
             late = self._written[cells] > self._clocks.seen[row, self._writer[cells]]
             landed = late & (self._writer[cells] >= self._clocks.warps)
-            self._check(landed, cells, self._written_by, f"{who} what {{}} brought, which was not waited for", "")
+            self._check(landed, cells, self._written_by, f"{who} what {{}} copied, which was not waited for", "")
             self._check(late, cells, self._written_by, f"{who} what {{}} wrote")
 
     def _check_fenced(self, shares: Sequence[tuple[int, Cells]], who: str) -> None:
@@ -321,7 +321,7 @@ class BlockMemory:
                 self._put(copy.buffer, copy.buffer.places, copy.values)
 
     def end(self, agent: Agent) -> None:
-        """An agent ends.
+        """A role ends.
 
         Raises:
             RaceError: a copy of it is still under way.
@@ -352,7 +352,7 @@ class BlockMemory:
         self._put(buffer, buffer.places, values)
 
     def start_read(self, agent: Agent, buffer: Buffer, who: str) -> tuple[Cells, int]:
-        """A product of all warps of an agent reads a buffer from now on; gives what `finish_read` wants."""
+        """An MMA of all warps of a role reads a buffer from now on; gives what `finish_read` wants."""
         cells = self._all_cells_of(buffer)
         self._check_arriving(cells, f"{who} reads")
         shares = [(row, cells) for row in agent.rows]
@@ -364,8 +364,8 @@ class BlockMemory:
         return cells, number
 
     def finish_read(self, agent: Agent, cells: Cells, number: int, rows: Sequence[int] = ()) -> None:
-        """The product has been done, and no later one of the agent reads any longer what it read. `rows`: the warps
-        that know that, if not all of the agent do."""
+        """The MMA has been done, and no later one of the role still reads its operands. `rows`: the warps that know
+        that, if not all of the role do."""
         self._end_reading(agent, cells, number)
         self._note_reads([(row, cells) for row in rows or agent.rows], self._names[number])
 
@@ -382,7 +382,7 @@ class BlockMemory:
 
 
 def _shares(agent: Agent, cells: Tensor, masks: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """The rows of an agent's warps, and the cells of each."""
+    """The rows of a role's warps, and the cells of each."""
     if not cells.size:
         return
     together = np.bitwise_or.reduce(masks)

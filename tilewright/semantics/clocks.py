@@ -1,9 +1,9 @@
 """Vector clocks: what each warp of the blocks that run together knows to have happened.
 
-A column stands for a warp, or for a barrier in memory in whose name tensor copies arrive and products end. What
-happened at clock c of a column is known to a warp whose row has c or more there; to all of its lanes, so a warp does
-not know what it did itself before it met at a barrier. A warp's clock moves on when it tells others what it knows and
-when it fences, so that what it does later is told apart from what it did before.
+A column stands for a warp, or for a barrier in memory in whose name tensor copies arrive and MMAs end. What happened at
+clock c of a column is known to a warp whose row has c or more there; to all of its lanes, so a warp does not know what
+it did itself before it met at a barrier. A warp's clock moves on when it tells others what it knows and when it fences,
+so that what it does later is told apart from what it did before.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Clocks:
     """`seen` and `fenced`, of `warps` rows and a column for each warp and each barrier in memory; `now`: the clock of
     each warp. Of operations on tensor memory `told` is what a warp was told, `tensor` what comes before its own: what
     it was told before it fenced; it tells others of what it did there before it fenced. `came`: what came before in
-    time, though the warp may not see what it did: the end of a product tells of nothing else."""
+    time, though the warp may not see what it did: the end of an MMA tells of nothing else."""
 
     def __init__(self, warps: int, barriers: int) -> None:
         self.warps = warps
@@ -103,7 +103,7 @@ class Clocks:
         return came
 
     def fence(self, rows: Sequence[int]) -> None:
-        """What each of some warps did is seen by what works asynchronously, where a barrier lies between."""
+        """What each of some warps did is seen by what works asynchronously, where a barrier is between."""
         self.fenced[rows, rows] = self.now[rows]
         self.now[rows] += 1
 
@@ -117,7 +117,7 @@ class Clocks:
         self.tensor[rows] = np.maximum(self.tensor[rows], self.told[rows])
 
     def of_products(self, row: int) -> Sent:
-        """What the end of products tells that a warp began: nothing of what warps did, but what had arrived."""
+        """What the end of MMAs tells that a warp began: nothing of what warps did, but what had arrived."""
         sent = self.release([row])
         for clocks in (sent.seen, sent.fenced, sent.tensor):
             clocks[: self.warps] = 0

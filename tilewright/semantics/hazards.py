@@ -10,7 +10,7 @@ class HazardError(CompilerBug):
 
 
 class RaceError(HazardError):
-    """Warps, copies and asynchronous products touch the same memory in no order."""
+    """Warps, copies and asynchronous MMAs touch the same memory in no order."""
 
 
 class PhaseError(HazardError):
@@ -18,7 +18,7 @@ class PhaseError(HazardError):
 
 
 class DeadlockError(HazardError):
-    """No agent of a block can go on."""
+    """Deadlock: no thread of the block can make progress."""
 
 
 class CoreHazard(HazardError):
@@ -27,10 +27,10 @@ class CoreHazard(HazardError):
     Attributes:
         kind: a name of this kind of mistake, which stays.
         core: row and column of the core; None where it is about the whole program.
-        agent: what does it on that core: a mover, or a part of the thread that computes (unpack, math, pack).
+        agent: the thread on that core: a mover, or a part of the thread that computes (unpack, math, pack).
         op: the operation, as text.
         trips: which trip it is of each loop around it, the outer ones first.
-        cycle: who waits for what, where nothing can go on.
+        cycle: who waits for what, where no thread can make progress.
     """
 
     def __init__(
@@ -55,8 +55,8 @@ class CoreHazard(HazardError):
 
 
 class CoreRaceError(CoreHazard, RaceError):
-    """Agents, or what they began, touch the same memory of a core, array or semaphore in no order."""
+    """Threads, or what they began, touch the same memory of a core, array or semaphore in no order."""
 
 
 class CoreDeadlockError(CoreHazard, DeadlockError):
-    """Agents of cores wait for what does not come."""
+    """Threads of cores wait for events that are never signalled."""

@@ -137,7 +137,7 @@ class EndOp(PlainOp):
 class ProgramOp(PlainOp):
     """Every core of a rectangle of `cores` (rows, columns) runs all threads; the arguments are its row and column. It
     ends when all threads of all cores have. Tile registers have 32 bits where they are `wide`, else 16. From
-    `arrays_begin_bytes` of each core's memory on, where that is said, there are arrays: queues lie below."""
+    `arrays_begin_bytes` of each core's memory on, where that is said, there are arrays: queues are below."""
 
     name = "cores.program"
     cores = prop_def(DenseArrayBase)

@@ -1,7 +1,7 @@
 """From a family of traces to one program of the largest sizes that takes the real ones as arguments.
 
-Each value of the trace becomes a padded one: real elements in front along each axis (see `axes`), anything behind them.
-Where an operation would read what lies behind (a reduction, a contraction, a window), it is replaced there by a neutral
+Each value of the trace becomes a padded one: real elements in front along each axis (see `axes`), anything after them.
+Where an operation would read what is after (a reduction, a contraction, a window), it is replaced there by a neutral
 element: a select on positions below the real size. A value that was so masked stays masked for those who read it later,
 and what is known of its padding is kept in `fills`, so that one mask serves a whole softmax.
 """
@@ -54,7 +54,7 @@ class Origin:
     axes: tuple[int | None, ...]
 
     def belongs_to(self, value: Value) -> bool:
-        """Whether it lies beside `value` as what it was made of."""
+        """Whether it is next to `value` as what it was made of."""
         if self.of is not value:
             return False
         repeated = (d == self.axis or value.shape[d] == 1 for d in range(len(self.axes)))
@@ -89,7 +89,7 @@ class Padded:
 
 @dataclass(frozen=True)
 class Parameter:
-    """An argument of the padded program behind those of the function, and how a trace tells it."""
+    """An argument of the padded program after those of the function, and how a trace tells it."""
 
     type: ArrayType
     reading: Reading
@@ -183,7 +183,7 @@ class Builder:
                 self._sites.setdefault(factors[0], (number, axis))
 
     def input(self, number: int) -> None:
-        """An argument of the function, which the caller pads behind."""
+        """An argument of the function, which the caller pads after."""
         value = self.family.largest.values[number]
         axes = tuple(plain(sizes) for sizes in self.family.shape(number))
         self.define(number, Padded(self.graph.input(value.type, value.name), axes))
@@ -327,7 +327,7 @@ class Builder:
         return made
 
     def selected(self, value: Value, axis: int, factors: tuple[Sizes, ...], filling: Value) -> Value:
-        """`value` where it is real along an axis, `filling` behind."""
+        """`value` where it is real along an axis, `filling` after."""
         inside = self.broadcast(self.inside(factors), value.shape, (axis,))
         return self.emit("map", inside, value, filling, fn="select")
 

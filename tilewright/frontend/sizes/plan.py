@@ -21,7 +21,7 @@ Tensor = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class CallPlan:
-    """The sizes of one call: what the padded program takes beside the arguments, and how they are padded and cut."""
+    """The sizes of one call: what the padded program takes next to the arguments, and how they are padded and cut."""
 
     extra: tuple[Tensor, ...]
     inputs: tuple[tuple[int, ...] | None, ...]

@@ -159,7 +159,7 @@ def _start(builder: Builder, number: int, axis: int) -> Value:
 
 
 def _padded_high(builder: Builder, value: Value, high: dict[int, int]) -> Value:
-    """Zeros behind, along some axes."""
+    """Zeros appended along some axes."""
     if not any(high.values()):
         return value
     zero = builder.number(0, ArrayType((), value.dtype))
@@ -239,7 +239,7 @@ def _clipped(number: int, dtype: DType) -> int:
 
 @rule("dynamic_update_slice")
 def _dynamic_update_slice(builder: Builder, step: Step) -> list[Padded]:
-    """Where an update of a size of the call is shorter than its target, what lies behind it is written back."""
+    """Where an update of a size of the call is shorter than its target, what is after it is written back."""
     state, update, *starts = _states(builder, step)
     source, part = step.sizes(step.operands[0]), step.sizes(step.operands[1])
     axes: list[Axis] = []
@@ -359,7 +359,7 @@ def _below(builder: Builder, step: Step, axis: int, index: Value) -> Value:
 
 @rule("scatter")
 def _scatter(builder: Builder, step: Step) -> list[Padded]:
-    """Updates behind what is real get an index that is outside; what is outside of what is real lands in padding."""
+    """Updates after what is real get an index that is outside; what is outside of what is real lands in padding."""
     state, updates, *indices = _states(builder, step)
     along = step.axes()
     rank = len(indices[0].axes)

@@ -34,7 +34,7 @@ Form = Callable[["Reader", str], "Parsed"]
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """What the text says about one operation behind its name."""
+    """What the text says about one operation after its name."""
 
     operands: Sequence[str]
     types: Sequence[TensorType]

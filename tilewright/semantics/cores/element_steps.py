@@ -257,7 +257,7 @@ def _of_array(memory: ArrayMemory, op: cores.ElementsOp, lanes: list[Array]) -> 
 
 
 def _runs(pages: Array, elements: Array) -> int:
-    """In how many pieces elements lie in memory, of those that come one behind another."""
+    """In how many pieces elements are laid out in memory, of those that come one after another."""
     if not pages.size:
         return 0
     place = pages * _ELEMENTS + elements

@@ -131,7 +131,7 @@ class Places:
         self.argument = numbers.argument
 
     def pages(self, given: Argument) -> range | Sequence[int]:
-        """The pages: a range where each comes behind the one before."""
+        """The pages: a range where each comes after the one before."""
         if self._is_run and isinstance(given, int):
             first = given + self._first
             return range(first, first + self._count)

@@ -1,4 +1,4 @@
-"""What pack does: it brings tile registers to pages of queues."""
+"""What pack does: it copies tile registers to pages of queues."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from tilewright.semantics.tile_formats import Bytes
 
 @dataclass(frozen=True)
 class QueuePlan:
-    """A queue as it is on each core. `blank`: a page in the beginning; `filler`, `emptier`: agents at its ends."""
+    """A queue as it is on each core. `blank`: a page in the beginning; `filler`, `emptier`: threads at its ends."""
 
     name: str
     type: cores.QueueType
@@ -119,7 +119,7 @@ class Prepared:
         return {each.role.data: int(decode(each.noc)) for each in self._program.threads if each.noc is not None}
 
     def codes(self, marks: bool) -> dict[str, AgentCode]:
-        """The function of each agent, by its role. `marks`: with zones."""
+        """The function of each thread, by its role. `marks`: with zones."""
         found = self._codes.get(marks)
         if found is None:
             found = self._codes[marks] = _codes(self._program, marks)
@@ -155,7 +155,7 @@ def _use_of(ref: SSAValue) -> ArrayUse:
 
 
 def _ends_of(queue: cores.QueueOp) -> tuple[str | None, str | None]:
-    """Which agent fills a queue and which empties it."""
+    """Which thread fills a queue and which empties it."""
     fills = _thread_with(queue, (cores.ReserveOp, cores.PushOp))
     empties = _thread_with(queue, (cores.WaitOp, cores.PopOp))
     return PACK if fills == cores.COMPUTE else fills, UNPACK if empties == cores.COMPUTE else empties

@@ -26,9 +26,9 @@ Pages = range | Sequence[int]
 
 
 class Queue:
-    """`front`, `back`: pages that were popped and pushed so far; `waited`, `reserved`: how many behind these were
-    waited for and reserved. `view`: the memory, (pages, bytes of one), absent where values are not computed; `stored`:
-    the same as numbers, (pages, 1024), absent too where they share exponents."""
+    """`front`, `back`: pages that were popped and pushed so far; `waited`, `reserved`: how many after these were waited
+    for and reserved. `view`: the memory, (pages, bytes of one), absent where values are not computed; `stored`: the
+    same as numbers, (pages, 1024), absent too where they share exponents."""
 
     def __init__(self, core: Core, name: str, number: int, format: TileFormat, capacity: int, address: int) -> None:
         self.core = core
@@ -241,7 +241,7 @@ class Queue:
             self.filled[slot] = 1
 
     def check_reserved(self, agent: Agent, op: Operation, slots: Pages) -> None:
-        """Another core's agent writes pages, which this core has to have reserved, as the agent knows."""
+        """Another core's thread writes pages, which this core has to have reserved, as the thread knows."""
         known: Stamp | None = None
         for slot in slots:
             ahead = (slot - self.back) % self.capacity
@@ -251,7 +251,7 @@ class Queue:
                 raise hazard(
                     "destination-not-reserved",
                     f"page {slot} of the memory of queue {self.name} of core {self.core.position} is written, which "
-                    f"{why}: it says nothing of it that the sender waits for",
+                    f"{why}: the sender waits for no signal of the reservation",
                     agent,
                     op,
                 )
@@ -309,7 +309,7 @@ class Queue:
 
 
 def _has_come(agent: Agent, reader: Stamp) -> bool:
-    """Whether an agent knows that what a mover read to send it to other cores is there."""
+    """Whether a thread knows that what a mover read to send it to other cores is there."""
     return isinstance(reader.agent, Mover) and reader.agent.has_come(agent, reader)
 
 

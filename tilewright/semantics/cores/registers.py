@@ -215,7 +215,7 @@ class Sources:
             waiting.wake(operands.first_ready)
 
     def finish(self, agent: Agent, op: Operation) -> bool:
-        """Unpack goes on when math has used all but the pages for which there are banks."""
+        """Unpack continues when math has used all but the pages for which there are banks."""
         assert self.last is not None
         if self.last.math_ends is None:
             self.unpack_waits = agent

@@ -1,4 +1,4 @@
-"""What movers do with arrays that are stored by rows, and how rows of tiles lie in pages of queues.
+"""What movers do with arrays that are stored by rows, and how rows of tiles are laid out in pages of queues.
 
 What an array by rows is touched at is counted in the pages of tiles that its elements would be in: an operation moves
 whole rows of such a page, or all that the array has of them.

@@ -169,7 +169,7 @@ def _projected(users: Sequence[Operation], kinds: tuple[type[Operation], ...]) -
 
 
 def _moves(projection: Projection | None, what: str) -> str:
-    return f"nobody {what}" if projection is None else f"{projection.thread.role.data} {what}"
+    return f"no thread {what}" if projection is None else f"{projection.thread.role.data} {what}"
 
 
 def _pages_moved(program: cores.ProgramOp, projection: Projection, here: Place, name: str) -> int:

@@ -1,4 +1,4 @@
-"""What unpack does: it brings pages of queues to the source registers."""
+"""What unpack does: it copies pages of queues to the source registers."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _steps(
     prepare: _Prepare,
     page_cycles: Callable[[CoreGrid, int], float] = CoreGrid.unpack_cycles,
 ) -> list[Step]:
-    """Claim banks, unpack, and go on when math has come so far. `pages`: what math works on; `moved`: how many pages
+    """Claim banks, unpack, and continue when math has come so far. `pages`: what math works on; `moved`: how many pages
     are unpacked for it, each of which takes `page_cycles`."""
     states = needed_states(op, UNITS)
 
@@ -130,7 +130,7 @@ def _steps(
 
 
 class _Reading:
-    """A queue that an operation of an agent reads, and which pages of it. `cuts`: whether numbers of f32 are cut off,
+    """A queue that an operation of a thread reads, and which pages of it. `cuts`: whether numbers of f32 are cut off,
     as the matrix unit does."""
 
     def __init__(self, agent: Agent, op: Operation, value: SSAValue, places: Places, cuts: bool) -> None:

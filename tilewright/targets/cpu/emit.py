@@ -430,7 +430,7 @@ class _Driver:
         return self.builder.load(offset_pointer(self.builder, self.buffers, i64(index), 8), typ=POINTER)
 
     def assign(self, source: SSAValue, target: SSAValue) -> None:
-        """Copy an array to the place of another, unless it lies there."""
+        """Copy an array to the place of another, unless it is there."""
         if not self._shares_memory(source, target):
             self.copy(self.pointer(source), self.pointer(target), array_type(source).nbytes)
 
@@ -575,7 +575,7 @@ def _inside_nests(operations: Iterable[Operation]) -> Iterator[Operation]:
 
 
 def _turn(nest: scheduled.NestOp) -> SSAValue | None:
-    """The counter of the loop in which a nest and the product right before it take turns."""
+    """The counter of the loop in which a nest and the matmul right before it take turns."""
     product = nest.prev_op
     if not isinstance(product, scheduled.DotOp) or product.turn is None:
         return None

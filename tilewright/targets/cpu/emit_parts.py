@@ -1,4 +1,4 @@
-"""Print a matrix product in parts: blocks of rows and panels, and in the middle `split_kernel.py`."""
+"""Print a matmul in parts: blocks of rows and panels, and in the middle `split_kernel.py`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tilewright.targets.cpu.vector_math_common import Value
 
 
 def emit_parts(context: FunctionContext, op: scheduled.DotOp) -> None:
-    """All blocks of a product in parts, which are whole, but for panels beyond the right operand's last one. While the
+    """All blocks of a matmul in parts, which are whole, but for panels beyond the right operand's last one. While the
     rows meet a panel, each block of them asks for its share of the next one, unless panels stay near."""
     if tile.ref_type(op.left).dtype == tile.ref_type(op.accumulator).dtype:
         _emit_rows_apart(context, op)
@@ -83,7 +83,7 @@ def _emit_rows_apart(context: FunctionContext, op: scheduled.DotOp) -> None:
 
 @dataclass(frozen=True)
 class _Parts:
-    """A product in parts: of how many blocks of rows, panels and steps, and its right operand."""
+    """A matmul in parts: of how many blocks of rows, panels and steps, and its right operand."""
 
     context: FunctionContext
     op: scheduled.DotOp

@@ -107,7 +107,7 @@ class RecordSort:
         return self.records
 
     def vector_at(self, line: Elements, start: int) -> Record:
-        """A vector of records from a known place on; beyond the end, of those behind all others."""
+        """A vector of records from a known place on; beyond the end, of those after all others."""
         left = self.count - start
         if left <= 0:
             return (splat(ir.VectorType(I64, self.lanes), LAST),) * len(self.records.planes)
@@ -213,7 +213,7 @@ class _RankSort:
         return splat(ir.VectorType(ir.IntType(self.bits), self.lanes), 2 ** (self.bits - 1) - 1)
 
     def write_zeros(self, source: Elements, target: Elements) -> None:
-        """Zeros begin behind what comes before them."""
+        """Zeros begin after what comes before them."""
         builder, axis = self.builder, self.nest.axis
         place = entry_alloca(builder, I64)
         builder.store(i64(0), place)

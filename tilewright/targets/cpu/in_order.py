@@ -71,7 +71,7 @@ class Turn:
             self._wait(self._flag(self.builder.sub(self.point, i64(1))))
 
     def after(self, nest: scheduled.NestOp) -> None:
-        """Let the next point go on, if the nest has stored what that loads."""
+        """Let the next point continue, if the nest has stored what that loads."""
         if any(isinstance(op, tile.StoreOp) and op.destination in self.passed for op in nest.body.block.ops):
             # llvmlite does not print atomic stores.
             self.builder.atomic_rmw("xchg", self._flag(self.point), ir.Constant(I8, 1), "release")

@@ -405,8 +405,8 @@ class NestMemory:
             prefetch(self.builder, offset_pointer(self.builder, pointer, i64(step_bytes), 1), level)
 
     def _next_trip_bytes(self, found: Access) -> int | None:
-        """How far it is to what the nest reads or writes in the next trip, while the product of which comes first; None
-        where there is no product, or the array stays in a cache."""
+        """How far it is to what the nest reads or writes in the next trip, while the matmul of which comes first; None
+        where there is no matmul, or the array stays in a cache."""
         counter = self.context.turn
         steps = [
             coefficient * term.stride
@@ -418,8 +418,8 @@ class NestMemory:
         return sum(steps) * found.type.dtype.itemsize if steps and outgrows_cache(found, self.context.machine) else None
 
     def _ask_for_stream(self, op: tile.LoadOp, found: Access) -> None:
-        """Ask for the lines that a stream of loads comes to, which the hardware brings no nearer than the second-level
-        cache: too far for arithmetic to go on meanwhile."""
+        """Ask for the lines that a stream of loads comes to, which the hardware loads no nearer than the second-level
+        cache: too far for arithmetic to continue meanwhile."""
         again = any(_same_window(load, op) for load in self.context.loaded)
         if not self.plan.reduced and not again and not found.lanes and self._streams(found, READ_AHEAD_BYTES):
             pointer = self._pointer(found, [self._first_lane(found, i) for i in range(len(found.type.shape))])
@@ -456,7 +456,7 @@ class NestMemory:
 
     def _streams(self, found: Access, ahead_bytes: int) -> bool:
         """Whether vectors fill lines one after the other, in an array that does not stay in the second-level cache: in
-        runs that are long beside what lies ahead, or go on where they end."""
+        runs that are long next to what is ahead, or continue where they end."""
         plan = self.plan
         if plan.vector_dim is None or not found.is_contiguous(plan.vector_dim, plan.lanes, False):
             return False

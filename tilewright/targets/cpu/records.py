@@ -63,7 +63,7 @@ class Records:
         return self.builder.icmp_signed("==", self.builder.load(self.planes[-1], typ=I64), i64(LAST))
 
     def clear(self, start: Value, end: Value, lanes: int) -> None:
-        """Write records behind all others to a range of places, a vector at a time."""
+        """Write records after all others to a range of places, a vector at a time."""
         nothing = splat(ir.VectorType(I64, lanes), LAST)
         with loop(self.builder, start, end, lanes, "clear") as at:
             for plane in self.at(at).planes:

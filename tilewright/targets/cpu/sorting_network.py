@@ -2,7 +2,7 @@
 
 A record is spread over planes: one integer that holds all of it, or a rank and an index. In a network, pairs of places
 are compared and put in order, whatever they hold, so that vectors of pairs are compared at a time. Between vectors a
-pair is two lanes of one number; places nearer to each other than a vector is long are brought together by shuffles.
+pair is two lanes of one number; places nearer to each other than a vector is long are moved together by shuffles.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Print the middle of a matrix product in parts with AMX.
+"""Print the middle of a matmul in parts with AMX.
 
-Products of parts share what they load: each after the first changes the parts of one side only. Sums start from zero,
+Matmuls of parts share what they load: each after the first changes the parts of one side only. Sums start from zero,
 and are scaled when they are added to the result. Between the instructions, which leave the vector units idle, rows of
 the left operand may be taken apart for the next block.
 """

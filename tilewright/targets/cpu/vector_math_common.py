@@ -150,7 +150,7 @@ class Lanes:
         return "mixed" if self.for_single else self.element
 
     def of(self, value: Lanes | float) -> Value:
-        """The LLVM value of an operand beside this one."""
+        """The LLVM value of an operand next to this one."""
         return value.value if isinstance(value, Lanes) else splat(self.type, value)
 
     def wrap(self, value: Value) -> Lanes:

@@ -48,7 +48,7 @@ def rsqrt(x: Lanes) -> Lanes:
 
 
 def hypot(x: Lanes, y: Lanes) -> Lanes:
-    """sqrt(x^2 + y^2) without overflow; inf where either is, even beside a NaN."""
+    """sqrt(x^2 + y^2) without overflow; inf where either is, even with a NaN."""
     if x.element == "f32":
         return through_double(hypot, x, y)
     a, b = x.absolute(), y.absolute()

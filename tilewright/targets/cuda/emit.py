@@ -71,7 +71,7 @@ MOST_ELEMENTS = 1 << 31
 @dataclass(frozen=True)
 class KernelCode:
     """A kernel as LLVM text, and what launching it takes: blocks, threads of each, bytes of shared memory, in whole
-    vectors, as LLVM reads them, the tensor maps that are parameters behind its refs, what it records, and how many
+    vectors, as LLVM reads them, the tensor maps that are parameters after its refs, what it records, and how many
     blocks are a cluster."""
 
     name: str
@@ -239,7 +239,7 @@ class _Emitter(TileEmitter):
             self.ranges[result] = (0, extent - 1)
 
     def _order(self, op: scheduled.CommitOp | scheduled.WaitOp | scheduled.BarrierOp | asynchronous.FenceOp) -> None:
-        """What brings order into what threads do to memory."""
+        """What orders what threads do to memory."""
         match op:
             case scheduled.CommitOp():
                 emit_commit(self.builder)
@@ -288,7 +288,7 @@ class _Emitter(TileEmitter):
         type = tile.ref_type(op.result)
         layout = parsed(type.layout.data)
         if op.offset_bytes is None:
-            raise CompilerBug("a buffer has no place")
+            raise CompilerBug("a buffer has no address")
         offset_bytes = int(op.offset_bytes.value.data)
         self.shared_bytes = max(self.shared_bytes, offset_bytes + op.bytes)
         start = self.builder.gep(self.shared, [i32(offset_bytes)], source_etype=ir.IntType(8))
@@ -318,7 +318,7 @@ class _Emitter(TileEmitter):
     def _place(self, op: asynchronous.MbarrierOp | tensor_memory.TensorAllocOp) -> Value:
         """Where in the memory of a block something is that is no buffer."""
         if op.offset_bytes is None:
-            raise CompilerBug(f"`{op.name}` has no place")
+            raise CompilerBug(f"the result of `{op.name}` has no address")
         offset_bytes = int(op.offset_bytes.value.data)
         self.shared_bytes = max(self.shared_bytes, offset_bytes + op.bytes)
         return self.builder.gep(self.shared, [i32(offset_bytes)], source_etype=ir.IntType(8))
@@ -387,7 +387,7 @@ class _Emitter(TileEmitter):
     def _store_tile(self, op: tile.StoreOp) -> None:
         fragment, memory = self._fragment(op.value), self.memories[op.destination]
         if fragment.layout.partial:
-            raise CompilerBug(f"threads store the terms of {fragment.layout} to the same places")
+            raise CompilerBug(f"threads store the terms of {fragment.layout} to the same addresses")
         if self._is_stored_by_matrices(op, memory):
             Matrices(self.threads, memory, fragment.layout).store(words_of(self.builder, fragment))
             return
@@ -471,8 +471,8 @@ class _Emitter(TileEmitter):
             self._find_thread_again()
 
     def _find_thread_again(self) -> None:
-        """What follows the products of a tile has its addresses from here: from before the loop over tiles they would
-        be kept in registers beside the sums."""
+        """What follows the matmuls of a tile has its addresses from here: from before the loop over tiles they would be
+        kept in registers next to the sums."""
         thread = assembly(self.builder, "mov.u32 $0, %tid.x;", "=r", I32)
         self.threads = self._threads(thread, self.builder.block)
 

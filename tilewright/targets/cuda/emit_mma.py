@@ -1,4 +1,4 @@
-"""Products: by the tensor cores of single warps, and by multiplying and adding without them."""
+"""MMAs: by the tensor cores of single warps, and by multiplying and adding without them."""
 
 from __future__ import annotations
 

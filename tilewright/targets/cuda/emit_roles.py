@@ -52,8 +52,8 @@ UseOp = (
 
 @dataclass
 class Roles:
-    """The warps of a kernel's blocks: `warps` without a role and those of roles behind them; and the tensor maps that
-    are parameters behind its refs. `shares_registers`: a block of so many threads has not all registers for each."""
+    """The warps of a kernel's blocks: `warps` without a role and those of roles after them; and the tensor maps that
+    are parameters after its refs. `shares_registers`: a block of so many threads has not all registers for each."""
 
     kernel: tile.KernelOp
     region: scheduled.ParallelOp
@@ -104,7 +104,7 @@ class Roles:
 
     def run(self, threads: Threads, op: scheduled.RoleOp, emit: Callable[[], None]) -> None:
         """Branch to a role by the number of the warp; `emit` writes what an elected lane of its first warp does, when
-        all have set their registers. The others of the role end there, those without one go on.
+        all have set their registers. The others of the role end there, those without one continue.
 
         Raises:
             CompilerBug: one lane cannot do what the role does.
@@ -133,7 +133,7 @@ class Roles:
 
     def _give_or_take(self, builder: Builder, op: scheduled.SetRegistersOp) -> None:
         if self.region.registers is None:
-            raise CompilerBug("registers are given back that nobody counted")
+            raise CompilerBug("registers are released that were never allocated")
         count = int(decode(op.count))
         hopper.set_most_registers(builder, count, grows=count > decode(self.region.registers))
 
@@ -257,7 +257,7 @@ def _boxes(op: MoveOp) -> Boxes:
 
 
 def _tensor_map(op: MoveOp, parameter: int) -> TensorMap:
-    """The array as it lies, its last dim first."""
+    """The array as stored, its last dim first."""
     boxes, source = _boxes(op), tile.ref_type(_array(op))
     rank, item = len(source.shape), source.dtype.itemsize
     strides = [prod(source.shape[dim + 1 :]) * item for dim in range(rank - 1)]

@@ -1,4 +1,4 @@
-"""Products that one thread begins and that the machine adds up in tensor memory: tcgen05, of one block.
+"""MMAs that one thread begins and that the machine adds up in tensor memory: tcgen05, of one block.
 
 PTX ISA 9.7.16, "TensorCore 5th Generation Family Instructions". An instruction has all rows and columns of a tile and
 32 bytes of the depth. An address of tensor memory has the lane in its upper half and the column in its lower.
@@ -61,7 +61,7 @@ class TensorMemory:
         self._slots[op.result] = slot
 
     def meet(self, builder: Builder, scope: str) -> None:
-        """Behind a barrier of all roles all threads read which columns they are."""
+        """After a barrier of all roles all threads read which columns they are."""
         if scope != scheduled.EVERY_ROLE:
             return
         for result, slot in self._slots.items():
@@ -75,7 +75,7 @@ class TensorMemory:
         indices: Mapping[SSAValue, Value],
         place_of: Callable[[tensor_memory.TensorAllocOp], Value],
     ) -> None:
-        """Columns that are asked for or given back, a product, or a fence."""
+        """Columns that are asked for or given back, an MMA, or a fence."""
         builder = threads.builder
         match op:
             case tensor_memory.TensorAllocOp():
@@ -205,7 +205,7 @@ def _multiply(
 
 
 def _fields(memory: Memory, layout: Layout) -> OperandFields:
-    """How an operand lies whose layout is of (M or N, K)."""
+    """How an operand is laid out whose layout is of (M or N, K)."""
     found = descriptor_of(rename_axis(layout, SHARED, "mem"), memory.dtype)
     if isinstance(found, Reason):
         raise CompilerBug(f"tcgen05.mma does not read an operand in {layout}: {found}")

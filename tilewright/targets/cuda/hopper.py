@@ -84,7 +84,7 @@ def fence_mbarrier_init(builder: Builder) -> None:
 
 
 def fence_shared_writes(builder: Builder) -> None:
-    """What threads stored to shared memory is there for copies and products."""
+    """What threads stored to shared memory is there for copies and MMAs."""
     chip(builder, "fence.proxy.async.shared_cta", VOID)
 
 
@@ -202,7 +202,7 @@ class Wgmma:
     memory, as it is given. Accumulators are the registers of `wgmma_accumulator`, f16 in pairs.
 
     Raises:
-        CompilerBug: the chip has no such product.
+        CompilerBug: the chip has no such MMA.
     """
 
     columns: int
@@ -250,11 +250,11 @@ def wgmma(
     rights: Sequence[Value],
     adds: Value,
 ) -> list[Value]:
-    """Issue one product for each of `lefts` and `rights`, one after the other: the accumulators that they will give.
+    """Issue one MMA for each of `lefts` and `rights`, one after the other: the accumulators that they will give.
 
-    Each of `lefts` is one matrix descriptor, or four registers of 32 bits. `adds` (i1): whether the first product adds
-    to the accumulators. All are one piece of assembly whose accumulators stay where they are: between it and
-    `wgmma_wait` nothing may touch them.
+    Each of `lefts` is one matrix descriptor, or four registers of 32 bits. `adds` (i1): whether the first MMA adds to
+    the accumulators. All are one piece of assembly whose accumulators stay where they are: between it and `wgmma_wait`
+    nothing may touch them.
     """
     arguments: list[Value] = []
     text = ["{.reg .pred adds, always;", "setp.ne.b32 always, 1, 0;"]
@@ -273,12 +273,12 @@ def wgmma(
 
 
 def wgmma_fence(builder: Builder, accumulators: Sequence[Value], operands: Sequence[Value] = ()) -> list[Value]:
-    """Give registers that were touched to the products that follow: accumulators, then those of A, as given."""
+    """Give registers that were touched to the MMAs that follow: accumulators, then those of A, as given."""
     return _tied(builder, "wgmma.fence.sync.aligned;", accumulators, operands=operands)
 
 
 def wgmma_commit(builder: Builder) -> None:
-    """Close a group of products."""
+    """Close a group of MMAs."""
     assembly(builder, "wgmma.commit_group.sync.aligned;", "", VOID)
 
 

@@ -29,8 +29,8 @@ _BLACKWELL_VERSION = 1 << 46
 
 @dataclass(frozen=True)
 class OperandFields:
-    """How an operand (lines along M or N, columns along K) lies: offsets in bytes. The layout's base is aligned to
-    8 * swizzle bytes, or to 16."""
+    """How an operand (lines along M or N, columns along K) is: offsets in bytes. The layout's base is aligned to 8 *
+    swizzle bytes, or to 16."""
 
     major: Major
     swizzle: int

@@ -1,4 +1,4 @@
-"""From LLVM text to SASS, in a process beside this one: LLVM and NVIDIA's assembler may end theirs.
+"""From LLVM text to SASS, in a separate process: LLVM and NVIDIA's assembler may end theirs.
 
 The assembler (nvJitLink) and the disassembler (nvdisasm) come with the extra `cuda`. What the tools may be asked is in
 tables, so that a wrong pair of chip and PTX version never reaches them.
@@ -40,8 +40,8 @@ INSTALL = "install the tools with `pip install 'tilewright[cuda]'`"
 
 @dataclass(frozen=True)
 class Usage:
-    """What a kernel takes of a multiprocessor, as the assembler reports it. `serialized`: it has each asynchronous
-    product waited for before the next one begins."""
+    """What a kernel takes of a multiprocessor, as the assembler reports it. `serialized`: it has each asynchronous MMA
+    waited for before the next one begins."""
 
     registers: int
     spill_bytes: int

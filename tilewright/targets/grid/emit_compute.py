@@ -270,7 +270,7 @@ class ComputePrinter(ThreadPrinter):
         """The queue that the next registers are packed to."""
         pack = following(op, lambda each: isinstance(each, cores.PackingOp))
         if not isinstance(pack, cores.PackingOp):
-            raise CompilerBug(f"what {op.name} gives is not packed")
+            raise CompilerBug(f"the result of {op.name} is not packed")
         return self.queue(pack.queue)
 
     def _prepare_tilize(self, op: cores.TilizeOp) -> None:

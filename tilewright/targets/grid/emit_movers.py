@@ -1,9 +1,9 @@
 """The threads that move data, as TT-Metalium C++: API of ttnn 0.81, `api/dataflow/dataflow_api.h`.
 
-Arguments of such a kernel: at compile time the accessors of the arrays that it uses, one behind the other; common to
-all cores the arrays' addresses, then, where it sends something to other cores, the NoC coordinates of the program's
-cores (x of each column, y of each row: workers are at such a grid of places, which need not be a contiguous one); of
-each core its row and its column, where it needs them.
+Arguments of such a kernel: at compile time the accessors of the arrays that it uses, one after the other; common to all
+cores the arrays' addresses, then, where it sends something to other cores, the NoC coordinates of the program's cores
+(x of each column, y of each row: workers are at such a grid of places, which need not be a contiguous one); of each
+core its row and its column, where it needs them.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class MoverPrinter(ThreadPrinter):
         )
 
     def _scratch_number(self) -> int:
-        """Queues of threads for themselves come behind those of the program."""
+        """Queues of threads for themselves come after those of the program."""
         return len(self.facts.program.queues) + cores.ROLES.index(self.thread.role.data)
 
     # ---- operations -------------------------------------------------------------------------------------------------
@@ -128,7 +128,7 @@ class MoverPrinter(ThreadPrinter):
         return self._pending
 
     def join(self, *states: object) -> None:
-        """Something may be under way behind one of several ways to here."""
+        """Something may be under way after one of several ways to here."""
         self._pending = any(states)
 
     def print_own(self, op: Operation) -> None:
@@ -267,7 +267,7 @@ class MoverPrinter(ThreadPrinter):
         if format.name != stored.name:
             raise UnsupportedOnTargetError(
                 f"{op.name} is between an array of {stored.name} and a queue of {format.name}",
-                help="cast the tile behind its load, or before its store",
+                help="cast the tile after its load, or before its store",
             )
         self.helpers |= {IN_TILE: None, LOAD: None, STORE: None}
         self._has_scratch = True
@@ -545,7 +545,7 @@ def _difference(left: Value, right: Value) -> Value:
 
 
 def _pending_after(block: Block, before: bool) -> bool:
-    """Whether something may be under way behind a block that was written there or before."""
+    """Whether something may be under way after a block that was written there or before."""
     for op in block.ops:
         before = _pending_after_op(op, before)
     return before

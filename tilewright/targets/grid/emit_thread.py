@@ -240,7 +240,7 @@ class ThreadPrinter:
         return None
 
     def join(self, *states: object) -> None:
-        """This place is behind several others, of which what was known is given."""
+        """This place is after several others, of which what was known is given."""
 
     def _print_zone(self, op: tile.ZoneOp) -> None:
         """A zone of the device's profiler lasts as long as a scope."""
@@ -365,7 +365,7 @@ def _does_something(block: Block) -> bool:
 
 
 def following(op: Operation, wanted: Callable[[Operation], bool]) -> Operation | None:
-    """The first operation of the thread behind another that is wanted: in the order of the text, and then from its
+    """The first operation of the thread after another that is wanted: in the order of the text, and then from its
     beginning, for loops."""
     ops = list(cores.thread_of(op).body.walk())
     place = next(number for number, each in enumerate(ops) if each is op)

@@ -116,7 +116,7 @@ def _from_float(result: Array, x: Array) -> Array:
 
 
 def _coordinates(node: Node, old: int, factor: float, size: int, region: tuple[float, float]) -> Matrix:
-    """Where each new element lies among the old ones."""
+    """Where each new element is among the old ones."""
     mode = node.get("coordinate_transformation_mode", "half_pixel")
     new = np.arange(size, dtype=np.float64)
     length = old * factor

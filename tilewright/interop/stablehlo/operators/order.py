@@ -197,7 +197,7 @@ def _ranks(node: Node, operands: Sequence[Array], axis: int) -> Array:
 
 @operation("chlo.top_k")
 def top_k(node: Node, x: Array) -> tuple[Array, Array]:
-    """The largest along the last axis, and their places."""
+    """The largest elements along the last axis, and their indices."""
     return largest(node, x, node.integer("k"))
 
 

@@ -24,8 +24,7 @@ _MAX_UNROLLED = 16
 
 @operation("stablehlo.select_and_scatter")
 def select_and_scatter(node: Node, x: Array, source: Array, start: Array) -> Array:
-    """For each place of a window, the element of `source` goes to where a region chose an element of `x`; what meets
-    there is added."""
+    """For each position of a window, the element of `source` is added at the element of `x` that a region selects."""
     scatter = node.regions[1]
     if combiner(scatter, x.dtype) != "add":
         raise node.unsupported("`select_and_scatter` that combines by something else than addition")

@@ -58,7 +58,7 @@ def geometry_of(node: Node, rank: int) -> Geometry:
 
 @operation("stablehlo.reduce_window")
 def reduce_window(node: Node, *operands: Array) -> Any:
-    """Elements under each place of a window, and a first one, combined by a region."""
+    """Elements under each position of a window, and an initial one, combined by a region."""
     inputs, starts = halves(node, operands)
     geometry = geometry_of(node, inputs[0].ndim)
     (region,) = node.regions
