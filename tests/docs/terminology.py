@@ -63,7 +63,10 @@ RULES: Sequence[Rule] = (
     Rule(
         r"\b(the|a|an|its|one|each|every|their|which|what|no|same|of|own|right|other|another|two|some|all) places?\b",
         "address, offset, index, position or core: the one that it is",
-        [(r"\b(decimal|last) places?\b", "digits of a number")],
+        [
+            (r"\b(decimal|last) places?\b", "digits of a number"),
+            (r"\b(takes?|taking) (the|its|their) places?\b", "an idiom: to replace"),
+        ],
     ),
     Rule(
         r"\bnumbers? of (an?|the|its|that|this|each|every) "

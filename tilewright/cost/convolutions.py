@@ -4,7 +4,7 @@ With channels last it is a matmul of windows with weights for each row of the re
 the window, or, where each channel has weights of its own, as many multiplications and additions of vectors of channels
 as the window has positions. With channels first it is a matmul of weights with rows of the image, which are copied
 first, for each row of the result and each position of the window. Both are counted in cycles of one core; the constants
-were set by hand after 28 convolutions on an AVX-512 server, from one channel to 64, and only say which is faster.
+were set by hand after 28 convolutions on an AVX-512 server, from one channel to 64, and only state which is faster.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ _AMOUNTS = ("bytes", "dram_bytes", "transactions", "received_bytes", "busy_cycle
 
 @dataclass(frozen=True)
 class Amount:
-    """What an operation of a mover does, over all its runs.
+    """The transfers of a mover's operation, over all its runs.
 
     Attributes:
         bytes: that leave or come to the core, `dram_bytes` of them from or to DRAM; `transactions`: in how many pieces.

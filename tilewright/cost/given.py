@@ -31,7 +31,7 @@ _given: ContextVar[Given] = ContextVar("given", default=_NOTHING)
 
 
 def given() -> Given:
-    """What the compiler has to do instead of what the cost model says."""
+    """Schedules that override the choice of the cost model."""
     return _given.get()
 
 

@@ -4,7 +4,7 @@ A tile of the result is computed panel by panel of the right operand, and each p
 registers (after Goto and van de Geijn, 2008, with the operands exchanged: the left one is read in place). A panel stays
 in the second-level cache while the rows stream by, so each panel reads all rows of the tile again.
 
-The constants say how much of the time that bytes take at a memory's bandwidth shows next to the arithmetic. They were
+The constants state how much of the time that bytes take at a memory's bandwidth shows next to the arithmetic. They were
 fitted to about 9,000 times of 420 matmuls on two cores of an AVX-512 server, 70 of them on one thread too: to how much
 slower than the best of a matmul's schedules the chosen one is, and, with less weight, to the times themselves, by which
 a matmul in parts is compared. They began as a fit to 266 others, some of them those of `tilewright bench gemm`;
@@ -72,7 +72,7 @@ COLUMN_TARGETS = (16, 32, 64, 128, 256, 512, 1024)
 
 
 class Right(Enum):
-    """Where a matmul reads its right operand."""
+    """The source from which a matmul reads its right operand."""
 
     READY = "panels made when the program was compiled"
     IN_PLACE = "where it lies"
@@ -229,7 +229,7 @@ def _colliding_rows_seconds(product: Product, rows: int, columns: int, block: Re
 
 
 def best_right(product: Product, tile: MatmulTile, block: RegisterBlock, machine: Machine, threads: int) -> Right:
-    """Where the tiles of a matmul best read its right operand."""
+    """The cheapest source of a matmul's right operand."""
     wanted = given().product
     if wanted is not None and wanted.right in product.choices:
         return wanted.right
@@ -239,7 +239,7 @@ def best_right(product: Product, tile: MatmulTile, block: RegisterBlock, machine
 def right_seconds(
     product: Product, tile: MatmulTile, block: RegisterBlock, right: Right, machine: Machine, threads: int
 ) -> float:
-    """What a thread pays for where its tiles read the right operand, beyond what `tile_seconds` has."""
+    """The time of a thread that depends on the source of the right operand, in addition to `tile_seconds`."""
     tiles = -(-product.rows // tile.rows) * -(-product.columns // tile.columns) * product.batches
     taken = -(-tiles // threads)
     item = product.dtype.compute.itemsize

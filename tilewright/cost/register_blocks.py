@@ -35,7 +35,7 @@ def register_blocks(dtype: DType, machine: Machine) -> tuple[RegisterBlock, ...]
 
 
 def micro_kernel_name(rows: int, block: RegisterBlock) -> str:
-    """What the micro-kernel of a tile of some rows is called: the rows are cut evenly."""
+    """The name of the micro-kernel of a tile of some rows, which are cut evenly."""
     return f"micro-kernel, {even_split(rows, block.rows)} x {block.columns}"
 
 

@@ -47,7 +47,7 @@ class TileGrid:
 
     @property
     def panel_bytes(self) -> int:
-        """What all panels have."""
+        """Bytes of all panels."""
         return self.rows * self.row_bytes + self.columns * self.column_bytes
 
 
@@ -90,7 +90,7 @@ def common_bytes(grid: TileGrid, order: TileOrder) -> int:
 
 
 def traffic_bytes(grid: TileGrid, group: int, blocks: int, cache_bytes: int) -> int:
-    """What comes from the memory beyond the cache in groups of so many rows."""
+    """Bytes read from beyond the cache, for groups of so many rows."""
     if grid.panel_bytes <= cache_bytes:
         return grid.panel_bytes
     total, tiles = 0, grid.rows * grid.columns

@@ -91,29 +91,29 @@ class WarpSchedule:
 
     @property
     def atom(self) -> str:
-        """The name of what multiplies a tile; empty where it is not said."""
+        """The name of what multiplies a tile; empty where it is not declared."""
         if self.across is None:
             return ""
         return mma_name(self.across) if self.family == MMA else warpgroups_name(self.family, self.warps // WARPGROUP)
 
 
 def mma_name(across: tuple[int, int]) -> str:
-    """What single warps multiply by, so many along the rows and columns."""
+    """The name of the MMA atom of single warps, so many along the rows and columns."""
     return f"{MMA}, {across[0]} x {across[1]} warps"
 
 
 def wgmma_name(groups: int) -> str:
-    """What so many groups of four warps multiply by, each some rows."""
+    """The name of the wgmma atom of so many warpgroups, each of some rows."""
     return warpgroups_name(WGMMA, groups)
 
 
 def tcgen05_name(groups: int) -> str:
-    """What is multiplied to tensor memory for so many groups of four warps, each of which takes some columns."""
+    """The name of the tcgen05 atom for so many warpgroups, each of which reads some columns."""
     return warpgroups_name(TCGEN05, groups)
 
 
 def warpgroups_name(family: str, groups: int) -> str:
-    """What is multiplied for so many groups of four warps."""
+    """The name of an atom of so many warpgroups."""
     return f"{family}, {groups} warpgroup{'s' if groups > 1 else ''}"
 
 
@@ -291,8 +291,8 @@ def _by_registers(product: WarpProduct, tile: MatmulTile, atom: MatrixAtom | Non
 
 def _registers_taken(product: WarpProduct, tile: MatmulTile, across: tuple[int, int]) -> float:
     """Registers of a thread: its sums, its part of both operands as instructions take them, and what it loads of the
-    next ones meanwhile, where each scattered element has a register of its own, and one more for its place where some
-    are beyond the array."""
+    next ones meanwhile, where each scattered element has a register of its own, and one more for its position where
+    some are beyond the array."""
     down, side = across
     item, lanes = product.operand.itemsize, 32 * down * side
     sums = tile.rows * tile.columns / lanes

@@ -73,7 +73,7 @@ def _parsed(layout: str) -> Layout:
 
 @irdl_op_definition
 class AllocOp(PlainOp):
-    """A buffer with undefined contents. `offset_bytes` is its place in the space once buffers are planned. With
+    """A buffer with undefined contents. `offset_bytes` is its address in the space once buffers are planned. With
     `stages` it is a ring of so many tiles, of which `scheduled.stage` gives one; its type is that of each."""
 
     name = "scheduled.alloc"
@@ -101,7 +101,7 @@ class AllocOp(PlainOp):
 
     @property
     def bytes(self) -> int:
-        """What all tiles take."""
+        """Bytes of all tiles."""
         return (self.count - 1) * self.stage_bytes + self.tile_bytes
 
     def verify_(self) -> None:
@@ -142,7 +142,7 @@ class StageOp(PlainOp):
 @irdl_op_definition
 class CopyOp(PlainOp):
     """`destination[d] = source[map(d, symbols)]`, zero outside of the source, some time before a wait that covers the
-    group of the copy: until then the destination is undefined, and its threads continue. `layout` says which thread
+    group of the copy: until then the destination is undefined, and its threads continue. `layout` states which thread
     copies what: neighbouring registers together. Nothing is copied where `trip(symbols) >= trips`. What is copied is
     seen by what works asynchronously after a `fence`."""
 
@@ -354,8 +354,8 @@ class BarrierOp(PlainOp):
 
 @irdl_op_definition
 class TermsOp(PlainOp):
-    """The terms of a value that `fn` still has to combine, as a tile with one more dim in front. What each of them is,
-    is not said: the first may be the value and the others the identity of `fn`."""
+    """The terms of a value that `fn` still has to combine, as a tile with one more dim in front. Their roles are
+    unspecified: the first may be the value and the others the identity of `fn`."""
 
     name = "scheduled.terms"
     source = operand_def()

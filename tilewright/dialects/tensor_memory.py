@@ -47,7 +47,7 @@ class TensorAllocOp(PlainOp):
     """`columns` columns of tensor memory, a power of two from 32 to 512, that hold a tile with undefined contents, or,
     with `stages`, as many of its type next to each other, of which `scheduled.tensor_stage` gives one. The first warp
     asks for them, and waits while other blocks have them; others use them after a barrier of all roles. A block asks
-    once. `offset_bytes` is where in the memory of the block it is said which columns they are."""
+    once. `offset_bytes` is where in the memory of the block it is declared which columns they are."""
 
     name = "scheduled.tensor_alloc"
     columns = prop_def(IntegerAttr)
@@ -67,7 +67,7 @@ class TensorAllocOp(PlainOp):
 
     @property
     def bytes(self) -> int:
-        """What saying it takes in the memory of the block."""
+        """Bytes of shared memory that hold the address."""
         return _WORD_BYTES
 
     def verify_(self) -> None:
@@ -119,7 +119,7 @@ class TensorPartOp(PlainOp):
 
     @property
     def columns(self) -> range:
-        """Those of the whole that it has."""
+        """The columns of the whole tile that the part has."""
         first = int(self.column.value.data)
         return range(first, first + static(_parsed(tile.ref_type(self.result).layout.data).span(COLUMN)))
 
@@ -227,8 +227,8 @@ class TensorPutOp(PlainOp):
 
 @irdl_op_definition
 class TensorFenceOp(PlainOp):
-    """`before`: what this thread did in tensor memory comes before what it tells others from now on. `after`: what it
-    was told comes before what it does in tensor memory from now on."""
+    """`before`: what this thread did in tensor memory comes before what it signals to others from now on. `after`: what
+    it was notified comes before what it does in tensor memory from now on."""
 
     name = "scheduled.tensor_fence"
     side = prop_def(StringAttr)

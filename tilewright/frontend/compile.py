@@ -105,7 +105,7 @@ class CompiledGraph:
         return program
 
     def __getattr__(self, name: str) -> Any:
-        """What else the target's own program has to be looked at, such as the PTX of its kernels."""
+        """Other attributes of the target's program, such as the PTX of its kernels."""
         if name.startswith("_"):
             raise AttributeError(f"a compiled program has no `{name}`")
         return getattr(self._compiled(), name)

@@ -162,7 +162,7 @@ def content_digest(value: Any, name: str) -> str:
 
 
 class UnidentifiedError(Exception):
-    """A value's content cannot be read; `path` says how it is reached."""
+    """A value's content cannot be read; `path` states how it is reached."""
 
     def __init__(self, path: str, what: str) -> None:
         super().__init__(what)
@@ -207,7 +207,7 @@ class _Walk:
         return result
 
     def _parts(self, value: Any, path: str) -> Iterator[str | int | bytes]:
-        """What identifies a value: texts, integers and digests."""
+        """The identity of a value: texts, integers and digests."""
         if isinstance(value, ModuleType):
             yield from self._module(value, path)
         elif isinstance(value, FunctionType):
@@ -251,7 +251,7 @@ class _Walk:
             yield self._digest(referenced, reference)
 
     def _code(self, code: CodeType, path: str) -> Iterator[str | int | bytes]:
-        """A code object without the place that it was read from."""
+        """A code object without the file that it was read from."""
         yield "code"
         yield code.co_name
         yield hashlib.blake2b(code.co_code + code.co_exceptiontable, digest_size=16).digest()

@@ -1,4 +1,4 @@
-"""What each function means inside a kernel: handlers by name."""
+"""Functions in kernels: handlers by name."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _INSTEAD = {
 
 
 def instead_of(name: str) -> str:
-    """What to do in a kernel instead of calling a function of arrays."""
+    """The replacement, in a kernel, of a function of arrays."""
     default = "write it with `tw.exp`, `tw.sum` and the like, or call it on arrays, outside the kernel"
     return _INSTEAD.get(name, default)
 
@@ -551,7 +551,7 @@ def print_(b: KernelBuilder, /, *values: Any) -> None:
 
 @handler("zone")
 def zone(b: KernelBuilder, name: Any, /) -> None:
-    """What is in it is a matter of the `with` statement."""
+    """The `with` statement handles the body."""
     raise UnsupportedSyntaxError("`tw.zone` without `with`", help='write `with tw.zone("load"):` around statements')
 
 

@@ -70,7 +70,7 @@ class Access:
 
 
 def access_of(ref: Ref, subscript: Any) -> Access:
-    """What a subscript of an array means.
+    """The meaning of an array subscript.
 
     Raises:
         IndexError_, OutOfBoundsError, ShapeError, DTypeError, DataDependentShapeError, ArgumentError: it is no tile.
@@ -263,8 +263,8 @@ def _is_number(value: object) -> bool:
 
 
 def store(b: KernelBuilder, ref: Ref, subscript: Any, value: Any) -> Access:
-    """Write a tile, broadcast to the tile at the subscript; lanes outside the array are dropped. Gives what the
-    subscript means.
+    """Write a tile, broadcast to the tile at the subscript; lanes outside the array are dropped. Returns the parsed
+    subscript.
 
     Raises:
         ArgumentError: the array is read-only.

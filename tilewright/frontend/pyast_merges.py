@@ -24,7 +24,7 @@ PlannedEdge = tuple[Edge, str | int | None]
 
 @dataclass
 class Meeting:
-    """Where the branches of an `if` meet. `yielded` are guards that both branches give."""
+    """Merge of the branches of an `if`. `yielded` are guards that both branches give."""
 
     builder: KernelBuilder
     blocks: tuple[Block, Block]
@@ -109,5 +109,5 @@ def changed_edges(name: str, start: Edges, last: Edges, flags: Mapping[Flag, obj
 
 
 def independent_edges(edges: Edges, counter: Counter) -> Edges:
-    """The edges that do not move with a loop: those of one trip's tile say nothing about what is carried."""
+    """The edges that do not move with a loop: those of one trip's tile state nothing about what is carried."""
     return tuple(tuple(e for e in own if counter not in e.start.counters()) for own in edges)

@@ -106,7 +106,7 @@ class Compiler(Expressions):
         """Compile the kernel function.
 
         Raises:
-            TilewrightError: the kernel has a mistake; the error has its place.
+            TilewrightError: the kernel has a mistake; the error has its location.
         """
         self._block(self.frame.source.node.body)
         if self.grid is None:
@@ -366,7 +366,7 @@ class Compiler(Expressions):
         return TileValue(result.value, result.type, merges.independent_edges(result.edges, counter))
 
     def _carried_result(self, node: ast.For, name: str, value: Any, start: TileValue) -> TileValue:
-        """What the next trip gets, in the type that the loop started with."""
+        """The carried value of the next trip, in the type that the loop started with."""
         if not isinstance(value, TileValue | bool | int | float | np.generic | Affine):
             message = f"`{name}` is a tile before the loop and a {type(value).__name__} after a trip"
             self.fail(node, ArgumentError, message, "use two names")

@@ -1,4 +1,5 @@
-"""Convolve by a matmul of weights with shifted rows, where a machine multiplies what it copies by itself.
+"""Rewrite convolutions as matmuls of the weights with shifted rows, for machines with tensor copies and asynchronous
+MMAs.
 
 The image is laid out with channels last and with its padding, and its positions are one dimension: what is one window
 position further is then so many positions further, whatever the row. So a convolution is a matmul of weights with rows
@@ -201,7 +202,7 @@ class _Writer:
         return self._add("pad", [value, zero], low=low, high=high, interior=(0,) * len(low))
 
     def _view(self, primitive: str, value: SSAValue, **attributes: Any) -> SSAValue:
-        """What costs nothing, and belongs to no kernel."""
+        """Add an operation that is free and belongs to no kernel."""
         result = self._add(primitive, [value], **attributes)
         self.added.pop()
         return result

@@ -1,4 +1,4 @@
-"""Convolve with channels last, where a machine's vectors run along the last dim of an array.
+"""Transpose convolutions to channels-last, for machines whose vectors run along the last dim of an array.
 
 A convolution is a matmul of windows of the image with the weights, and both have the channels, and with them a row of
 the window, side by side: the windows are a view of the padded image, which the matmul reads in place. Where each
@@ -192,7 +192,7 @@ class _Writer:
         return self._contract(windows, weights, range(1 + rank, 1 + rank + len(depth)), range(len(depth)))
 
     def _grouped_product(self, image: SSAValue) -> SSAValue:
-        """The same with a batch of matmuls, one for each group of channels."""
+        """Grouped convolution as a batch of matmuls, one for each group of channels."""
         sizes, rank = self.sizes, len(self.sizes.window)
         channels, results = sizes.channels // sizes.groups, sizes.results // sizes.groups
         order = (0, *range(3, 3 + rank), 2, 1)
@@ -255,7 +255,7 @@ class _Writer:
         return total if array_type(total).dtype == result else self._add("cast", [total], dtype=result.name)
 
     def _seen(self, image: SSAValue, place: tuple[int, ...]) -> SSAValue:
-        """What a position of the window sees, for each result, in the type that is added up in."""
+        """The elements under one window position, for each result, in the accumulator's type."""
         sizes, shape = self.sizes, array_type(image).shape
         first = tuple(p * d for p, d in zip(place, sizes.dilation, strict=True))
         ends = tuple(f + (n - 1) * s + 1 for f, n, s in zip(first, sizes.positions, sizes.strides, strict=True))

@@ -1,4 +1,5 @@
-"""Reshapes that are views of arrays in a row are copies of arrays in pages, where pages change: kernels of their own.
+"""Put reshapes of paged arrays into copy kernels: a reshape that is a view of a linear array moves elements between
+pages.
 
 Transposes next to such a reshape go with it: heads that are split from rows and turned to the front are copied once.
 
@@ -36,7 +37,7 @@ from tilewright.passes.fusion import is_unit_reshape, make_group, users
 
 @dataclass(frozen=True)
 class ArrayCopyReshapesPass:
-    """Those that only add or drop dims of one element are left to the groups that take them in."""
+    """Reshapes that only add or drop dims of size 1 are left to the groups that absorb them."""
 
     name: ClassVar[str] = "array-copy-reshapes"
 

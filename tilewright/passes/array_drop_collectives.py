@@ -1,5 +1,5 @@
-"""Drop what means nothing to one device: how arrays are spread over devices, exchanges of a device with itself, and its
-number. A program for several devices is refused.
+"""Drop shardings, collectives among a single device, and device indices from a program for one device. A program for
+several devices is refused.
 
 Before:
     func.func @main(%x: tensor<4xf32>) -> (tensor<4xf32>, tensor<i64>) {

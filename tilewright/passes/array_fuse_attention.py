@@ -1,4 +1,4 @@
-"""Recognise softmax attention and make it one group, whose kernel never stores the score matrix.
+"""Fuse softmax attention into one group, whose kernel never stores the score matrix (flash attention).
 
 The pattern is what `softmax(f(q @ k^T)) @ v` traces to: scores from a matmul through elementwise operations, their row
 maximum subtracted, the exponential, its row sum divided out (or its inverse multiplied), and a matmul with the values.

@@ -1,4 +1,4 @@
-"""Group a matmul or convolution with the elementwise operations after it and the index maps of its operands.
+"""Fuse a contraction or convolution with its elementwise epilogue and the index maps of its operands.
 
 Bias, activation and residual are applied to a tile of the result before it is stored. Before the loops are fused, so
 that an epilogue belongs to its matmul.

@@ -1,4 +1,4 @@
-"""Group what remains: elementwise chains and diamonds, reductions with their producers and consumers.
+"""Fuse the remaining operations: elementwise chains and diamonds, reductions with their producers and consumers.
 
 Two groups merge when the merged group still computes every value once, so `softmax` and `layer_norm` become one kernel.
 Last of the fusions: after it, all that computes is in a group.
@@ -199,8 +199,9 @@ def _too_many(
 
 
 def _generated_tiles(pad: array.PadOp) -> int:
-    """How many tiles of positions, of which a core keeps each in a queue, tell an array from its padding: one for each
-    end of a dimension, and where there is padding between elements, its remainder, its quotient and what they say."""
+    """How many tiles of positions, of which a core keeps each in a queue, distinguish an array from its padding: one
+    for each end of a dimension, and where there is padding between elements, its remainder, its quotient and what they
+    state."""
     a = pad.attributes_of()
     ends = zip(a["low"], a["high"], a["interior"], strict=True)
     return sum(bool(low) + bool(high) if not interior else 5 for low, high, interior in ends)

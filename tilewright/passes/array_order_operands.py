@@ -1,5 +1,4 @@
-"""Lay out operands of a matmul along its contracted dimension, where that takes less time than to multiply them as
-stored.
+"""Transpose matmul operands to be contiguous along the depth, if that is predicted to save time.
 
 Instructions that multiply operands of 8 or 32 bits take them along the contracted dimension, and copies next to them
 begin at multiples of some bytes. What is otherwise passes through registers, element by element. A large matmul reads

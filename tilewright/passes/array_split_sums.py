@@ -1,4 +1,4 @@
-"""Cut long sums with few results into parts, so that there is work for many threads.
+"""Split long sums with few results into parts (split-K), to occupy more threads or cores.
 
 A matmul of great depth becomes one with a batch of parts, a reduction of many elements to few one in parts, which reads
 windows of what it fuses with; then comes a reduction over the parts. How many there are depends on shapes and the
@@ -211,7 +211,7 @@ def _split_dim(op: Operation, value: SSAValue, dim: int, parts: int) -> SSAValue
 
 
 def _replace(op: Operation, partial: Operation, fn: str, result: ArrayType, axis: int = 0) -> None:
-    """Put the parts and their reduction in the place of an operation."""
+    """Put the parts and their reduction in place of an operation."""
     summed = ArrayType(result.shape, array_type(partial.results[0]).dtype)
     total = array.ReduceOp.make([partial.results[0]], {"fn": fn, "axes": (axis,)}, [tensor(summed)])
     _insert(op, partial)

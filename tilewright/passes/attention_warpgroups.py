@@ -1,9 +1,9 @@
-"""Whether and how warpgroups multiply for attention: a chain of matmuls, queries by keys and weights by values.
+"""Schedule of attention on warpgroups: a chain of matmuls, queries by keys and weights by values.
 
 Queries, keys and values are copied to shared memory by the machine itself. The weights, which are made of the scores in
 registers, are the left operand from there, or, where matmuls add up in tensor memory, from shared memory. Blocks of
 keys are taken from the last one to the first: which ones a causal mask leaves is then a sum of multiples of indices, as
-are the places of all windows.
+are the positions of all windows.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How many warps share a grid point of a kernel: the thread block."""
+"""Choice of the number of warps of a thread block."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The windows that a chain of matmuls reads: matmuls in one loop and next to it, asynchronous ones of warpgroups.
+"""Windows that a chain of matmuls reads: asynchronous MMAs of warpgroups in one loop and around it.
 
 Windows of one array that matmuls read in the same form come after each other, and may be in the same buffers by turns:
-a feed. `Refused` says why a warp that copies cannot do it.
+a feed. `Refused` states why a warp that copies cannot do it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Feed:
     is_resident: bool
 
     def bytes(self, stages: int) -> int:
-        """What its buffers take."""
+        """Bytes of its buffers."""
         ring = self.fills[0].operand.ring(max(2, stages))
         return ring.stage_bytes * (1 if self.is_resident else stages)
 
@@ -107,7 +107,7 @@ def _beside(op: Operation, block: Block) -> Operation:
 
 def check_turns(feeds: Sequence[Feed], loop: tile.ForOp, stages: int) -> None:
     """A window is no longer needed when the one that takes its stage is: a matmul is waited for where its result is
-    used first, and then its stage is empty. After the loop nobody says so.
+    used first, and then its stage is empty. After the loop nobody states it.
 
     Raises:
         Refused: two wait for each other.
@@ -186,12 +186,12 @@ def _is_computed(side: SSAValue) -> bool:
 
 
 def _alike(operand: Operand) -> object:
-    """What windows have in common that may be in the same buffers."""
+    """Properties that windows in the same buffers share."""
     return operand.is_left, operand.window.load.source, operand.window.type, str(operand.landing.buffer)
 
 
 def _place(operand: Operand) -> object:
-    """Where in its array a window is."""
+    """The offsets of a window in its array."""
     return operand.window.map, tuple(operand.window.load.symbols)
 
 

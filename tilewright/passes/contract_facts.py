@@ -1,5 +1,4 @@
-"""Facts of a matmul: which dims of its result are rows and columns, what its operands are converted to, and how they
-are laid out."""
+"""Facts of a matmul: row and column dims of its result, and the types and layouts of its operands."""
 
 from __future__ import annotations
 
@@ -49,22 +48,22 @@ def accumulator_of(dtype: DType) -> DType:
 
 
 def untransposed(value: SSAValue) -> SSAValue:
-    """What a value is a transpose of."""
+    """The source of a transpose."""
     while isinstance(value.owner, array.TransposeOp):
         value = value.owner.operands[0]
     return value
 
 
 def array_behind(value: SSAValue) -> SSAValue:
-    """What a value is a view of, that matmuls of warps see through."""
+    """The source of a view that MMAs read through."""
     while isinstance(value.owner, array.TransposeOp | array.UnfoldOp):
         value = value.owner.operands[0]
     return value
 
 
 def warp_product(op: array.ContractOp, pieces: Sequence[int], machine: Machine) -> WarpProduct:
-    """What the cost model of warps has to know of a matmul, windows of whose operands can be copied in pieces of some
-    bytes, or cannot where those are 0."""
+    """Facts of a matmul for the cost model of warps; operand windows can be copied in pieces of some bytes, or not if
+    those are 0."""
     left, right, result = (array_type(value) for value in (*op.operands, op.results[0]))
     summed: tuple[int, ...] = op.attributes_of()["left_contract"]
     _, rows, columns = result_dims(op)

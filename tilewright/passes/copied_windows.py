@@ -1,9 +1,8 @@
-"""Operands of matmuls that are windows of arrays, and how they can be copied to a buffer without passing through
-registers.
+"""Matmul operands that are windows of arrays, and asynchronous copies of them to shared memory (cp.async).
 
 A matmul's operand comes from a load, through transposes, relayouts and buffers. Where nothing is computed on the way,
 its elements are those of a window of the array, zero beyond the array's end, and a copy by pieces of 4, 8 or 16 bytes
-can load them. `Refused` says why not.
+can load them. `Refused` gives the reason against it.
 """
 
 from __future__ import annotations
@@ -152,7 +151,7 @@ def window_behind(operand: SSAValue, block: Block, is_left: bool, around: Block 
 def _stored(
     op: scheduled.AllocOp, trips: list[tuple[scheduled.AllocOp, tile.StoreOp]], moves: list[Operation]
 ) -> SSAValue:
-    """What a buffer of one store and one reader holds."""
+    """The value in a buffer with one store and one reader."""
     users = [use.operation for use in op.result.uses]
     stores = [user for user in users if isinstance(user, tile.StoreOp)]
     if len(users) != 2 or len(stores) != 1 or op.stages is not None:
@@ -176,7 +175,7 @@ def _before_transpose(op: tile.TransposeOp, at: Sequence[AffineExpr]) -> list[Af
 
 
 def _before_reshape(op: tile.ReshapeOp, at: Sequence[AffineExpr]) -> list[AffineExpr] | None:
-    """Where a reshape adds or drops dims of size 1."""
+    """Coordinates before a reshape that only adds or drops dims of size 1."""
     source, result = array_type(op.operands[0]).shape, array_type(op.results[0]).shape
     kept = [expression for size, expression in zip(result, at, strict=True) if size != 1]
     if [size for size in source if size != 1] != [size for size in result if size != 1]:
@@ -240,7 +239,7 @@ class Landing:
 
 
 def landing_of(op: scheduled.MmaOp, operand: SSAValue, window: Window, warps: int, machine: Machine) -> Landing:
-    """Where an operand of a matmul should be copied to.
+    """The memory to which an operand of a matmul should be copied.
 
     Raises:
         Refused: the instructions that read it cannot do so there, or several lanes would meet in a bank.
@@ -306,7 +305,7 @@ def _matrix(window: Window, depth_dim: int) -> Layout:
 
 
 def _matrix_rows(type: ArrayType, along: int) -> Layout:
-    """What one step of an instruction that loads matrices reads: 8 lines of 16 bytes, a lane each (ldmatrix)."""
+    """The addresses of one step of ldmatrix: 8 rows of 16 bytes, a lane each."""
     other = 1 - along
     lines = (Iter(type.shape[other] // 8, type.shape[along], "reg"), Iter(8, 1, "lane"))
     within = (Iter(type.shape[along], 1, "reg"),)

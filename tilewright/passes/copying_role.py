@@ -1,4 +1,4 @@
-"""A warp that has the machine copy what matmuls read, stage after stage: the role, and barriers in memory for it.
+"""The producer role: a warp that issues copies of matmul operands stage by stage, and its mbarriers.
 
 The first symbol of its maps is the trip.
 """

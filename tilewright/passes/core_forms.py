@@ -1,5 +1,4 @@
-"""How tiles are laid out in pages of 32 x 32 elements on a grid of cores, and which windows of arrays are whole
-pages."""
+"""Layouts of tiles in pages of 32 x 32 elements on a grid of cores, and windows of arrays that are whole pages."""
 
 from __future__ import annotations
 
@@ -38,13 +37,13 @@ class Form:
         return [d for d in range(rank) if d not in (self.rows, self.columns)]
 
     def of(self, shape: Sequence[int]) -> Form:
-        """The same for a tile of a shape: a dim of one element along rows or columns is as good as none."""
+        """The form for a tile of a shape: a dim of one element along rows or columns is as good as none."""
         rows = ABSENT if self.rows != ABSENT and shape[self.rows] == 1 else self.rows
         columns = ABSENT if self.columns != ABSENT and shape[self.columns] == 1 else self.columns
         return Form(rows, columns, self.turned and ABSENT not in (rows, columns))
 
     def renamed(self, names: Mapping[int, int]) -> Form:
-        """The same where dims have other numbers; those without are absent."""
+        """The form with dims renumbered; dims without a number are absent."""
         return Form(names.get(self.rows, ABSENT), names.get(self.columns, ABSENT), self.turned)
 
     @property
@@ -193,7 +192,7 @@ def window_of(map: AffineMap, shape: Sequence[int], array_shape: Sequence[int], 
 
 
 def _in_pages(start: Sum) -> Sum | None:
-    """What is added to a coordinate, in pages; None where a window begins within a page."""
+    """The constant of a coordinate, in pages; None if a window begins within a page."""
     if start.constant % TILE or any(c % TILE for _, c in start.symbols):
         return None
     return Sum(start.constant // TILE, (), tuple((s, c // TILE) for s, c in start.symbols))

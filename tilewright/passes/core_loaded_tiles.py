@@ -1,4 +1,4 @@
-"""Tiles that movers load to the queues of a core: pages of arrays, elements, and numbers that are made."""
+"""Tiles that movers load into a core's queues: pages of arrays, gathered elements, and generated values."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class LoadedTiles(ABC):
 
     @abstractmethod
     def scope_of(self, value: SSAValue) -> Scope:
-        """Where a tile is made."""
+        """The scope in which a tile is produced."""
 
     def capacity(self, pages: int, scope: Scope, buffers: int) -> int:
         return pages * (1 if scope is self._top else buffers)
@@ -239,7 +239,7 @@ class LoadedTiles(ABC):
         add(role, cores.PushOp, [queue], pages)
 
     def lanes(self, op: tile.LoadOp | tile.StoreOp, form: Form, consumer: str) -> list[Held]:
-        """Tiles of integers that say, lane by lane, where elements are."""
+        """Tiles of integers that state, lane by lane, where elements are."""
         tiles = [s for s in op.symbols if not isinstance(s.type, IndexType)]
         return [self.held(s, form, consumer=consumer) for s in tiles]
 
@@ -255,7 +255,7 @@ class LoadedTiles(ABC):
         return {"map": (rank, results), "at": (0, [ZERO])}
 
     def _generated(self, op: tile.IotaOp, form: Form) -> Held:
-        """A tile of places, which the reader stores number by number."""
+        """A tile of positions, which the reader stores number by number."""
         type, scope = array_type(op.result), self.scope_of(op.result)
         pages = pages_of(type.shape, form)
         queue = self.threads.queue(dtypes.i32.name, self.capacity(pages, scope, self._buffers))

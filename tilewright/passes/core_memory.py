@@ -1,4 +1,4 @@
-"""How much of a core's memory queues take."""
+"""Bytes of L1 that queues take."""
 
 from __future__ import annotations
 

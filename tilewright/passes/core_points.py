@@ -1,4 +1,4 @@
-"""How the points of a kernel's grid are dealt to the cores of a grid."""
+"""Assignment of grid points to cores."""
 
 from __future__ import annotations
 

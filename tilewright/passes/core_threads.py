@@ -1,4 +1,4 @@
-"""Writes the threads of a program for a grid of cores side by side: loops in all of them, and what each one does.
+"""Builder of the threads of a core program: emits loops into all threads, and operations into each.
 
 Positions are affine expressions over numbered roots: root 0 is the row of a core, root 1 its column, and each loop has
 one more. A thread has its own counter for each loop, so an expression becomes operands when an operation is added to a
@@ -55,7 +55,7 @@ class Threads:
 
     @property
     def roles(self) -> list[str]:
-        """Those of the threads that there are."""
+        """The roles of the program's threads."""
         return [*dict.fromkeys(self._runs.values())]
 
     # ---- declarations -----------------------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ class Threads:
         self.scopes.append(scope)
 
     def otherwise(self) -> None:
-        """What follows is done where the number is not 0."""
+        """Emit the following operations into the branch for numbers other than 0."""
         for role, op in self.scopes[-1].loops.items():
             self.at[role] = op.regions[1].block
 

@@ -1,4 +1,4 @@
-"""What passes ask about tile operations on their way to a grid of cores."""
+"""Queries on tile operations during lowering to a grid of cores."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ PLACEWISE = (tile.MapOp, tile.CastOp, tile.BitcastOp, tile.BroadcastOp, tile.Ful
 
 
 def storage_format(dtype: DType) -> str:
-    """The format of pages that hold numbers of a type; bools and places in arrays have none of their own."""
+    """The format of pages that hold numbers of a type; bools and positions in arrays have none of their own."""
     if dtype.is_bool:
         return "bf16"
     return dtype.name if dtype in (dtypes.bf16, dtypes.f16) else carrier_of(dtype).name
 
 
 def stored_format(ref: SSAValue) -> str:
-    """The format of an array's pages: the one that its type says, or that of its elements."""
+    """The format of an array's pages: the one that its type states, or that of its elements."""
     type = tile.ref_type(ref)
     return type.layout.data or storage_format(type.dtype)
 
@@ -202,7 +202,7 @@ def changes_nothing(value: SSAValue, fn: str) -> bool:
 
 
 def narrower(value: SSAValue, shared: set[SSAValue]) -> SSAValue:
-    """What a float of 32 bits was before it was made one, where that has 16."""
+    """The 16-bit source of a float of 32 bits, if it was converted from one."""
     op = value.owner
     if isinstance(op, tile.TransposeOp) or value in shared:
         return value

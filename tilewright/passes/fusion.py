@@ -1,4 +1,5 @@
-"""What the fusion passes share: which operations are free to repeat, and how a set of operations becomes a group."""
+"""Shared code of the fusion passes: operations that are free to duplicate, and forming a group of a set of
+operations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why the tiles of a kernel have the layouts that inference gave them, and what others would cost.
+"""Explanation of inferred layouts: the reason for each, and the cost of alternatives.
 
     explanation = explain_layouts(kernel, infer_layouts(kernel, space_of(machine)))
     explanation.values[0].reason.text                 # 'the left operand of the product by `mma.sync, 2 x 2 warps`'
@@ -60,7 +60,7 @@ class Movement:
 
 @dataclass(frozen=True)
 class Edge:
-    """The relayout of a tile from one layout to another; `rule` says what the operation asks."""
+    """The relayout of a tile from one layout to another; `rule` states what the operation asks."""
 
     source: str
     target: str
@@ -87,7 +87,7 @@ class Reason:
 
 @dataclass(frozen=True)
 class Increase:
-    """What an alternative pays more for."""
+    """The items that cost more in an alternative."""
 
     what: str
     seconds: float
@@ -269,7 +269,7 @@ class _Explainer:
 
     @cached_property
     def _costs(self) -> list[float]:
-        """What each constraint costs in the solution."""
+        """The cost of each constraint in the solution."""
         values = self.inference.solution.values
         return [self.inference.problem.cost_of(constraint, values) for constraint in self._constraints]
 
@@ -389,7 +389,7 @@ class _Explainer:
         return Alternative(str(value), name, extra, tuple(self._increases(other))[:_LARGEST_INCREASES])
 
     def _increases(self, other: Solution) -> list[Increase]:
-        """What costs more than in the solution, most of it first."""
+        """Constraints that cost more than in the solution, the largest difference first."""
         values, before = other.values, self.inference.solution.values
         found: list[Increase] = []
         for number, constraint in enumerate(self._constraints):

@@ -145,7 +145,7 @@ def _title(text: str, seconds: float) -> str:
 
 
 def _line_of(location: SourceLocation | None, own: SourceLocation | None) -> str:
-    """Where a reason comes from, when it is another line than that of the tile."""
+    """The line of a reason, if it is not that of the tile."""
     if location is None or (own is not None and own.line == location.line):
         return ""
     return f" ({PurePath(location.file).name}:{location.line})"

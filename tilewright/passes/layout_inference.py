@@ -1,4 +1,4 @@
-"""Layouts of all tiles of a kernel: the cheapest, for the cost model, among the layouts worth considering.
+"""Layout inference: the cheapest layouts of all tiles of a kernel under the cost model.
 
     inference = infer_layouts(kernel, space_of(machine))
     inference.layout(value), inference.atom(product)
@@ -187,7 +187,7 @@ def _find_packed(work: _Kernel) -> None:
 
 
 def _find_pins(work: _Kernel) -> None:
-    """What the kernel itself pins. A strict pin is one of its operand too."""
+    """Layouts that the kernel pins. A strict pin pins its operand too."""
     for op, _ in work.ops:
         if not isinstance(op, tile.RelayoutOp) or not is_tile(op.result):
             continue

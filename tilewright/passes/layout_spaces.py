@@ -1,4 +1,4 @@
-"""Where tile values may live on a kind of machine: the plug-ins of layout inference.
+"""Layout spaces: the candidate layouts of tiles on each kind of machine, plug-ins of layout inference.
 
 A space names the layouts worth considering for a value (`distributions`), and the atoms by which matmuls can be done
 (`atoms`). Everything else — which of them, and what moves between them — is the solver's.
@@ -71,7 +71,7 @@ class Atom:
 
 
 class Space(Protocol):
-    """What layout inference asks about a machine."""
+    """Queries of layout inference to a machine."""
 
     @property
     def machine(self) -> Machine: ...

@@ -1,4 +1,4 @@
-"""Where the lanes of a load or store are in its array, and what is known about where they start.
+"""Addresses of the lanes of a load or store, and the known alignment of their start.
 
 The start of a window is arithmetic on grid indices and loop counters, whose ranges are known: as a `Size` of the layout
 algebra it has bounds and a divisor. A divisor that is no multiple of a vector's elements means narrower vectors, never
@@ -128,7 +128,7 @@ def _combined(kind: AffineBinaryOpKind, left: Size, right: Size) -> Size:
 
 
 def _values_of(symbol: SSAValue, name: str) -> Size:
-    """What an index may be: the counters of the grid and of loops have known ranges, the lanes of a gather none."""
+    """The range of an index: the counters of the grid and of loops have known ranges, the lanes of a gather none."""
     trips = _trips_of(symbol) if isinstance(symbol, BlockArgument) else None
     return _unknown(1) if trips is None else Dim(0, max(0, trips - 1), 1, name)
 

@@ -69,7 +69,7 @@ class AttentionPlan:
 
     @property
     def warps(self) -> int | None:
-        """How many share a tile, where it is said."""
+        """How many share a tile, where it is declared."""
         return None if self.chain is None else WARPGROUP * self.chain.groups
 
     @property
@@ -330,7 +330,7 @@ class _Kernel:
         return self._quotient(self._add_values(weights, self._block(Linear()), result), total)
 
     def _block(self, number: Linear) -> Linear:
-        """Where the keys of a block are."""
+        """The positions of the keys of a block."""
         return Linear.of(self.key) + number * self.plan.key_extent
 
     def _rounded(self, weights: Tile) -> Tile:
@@ -341,7 +341,7 @@ class _Kernel:
         return self.builder.dot(weights, self._values(key_at), result, axes, self._atom(1))
 
     def _atom(self, product: int) -> str:
-        """By what a matmul is done; empty where it is not said."""
+        """By what a matmul is done; empty where it is not declared."""
         return "" if self.plan.chain is None else self.plan.chain.atoms[product]
 
     def _weigh(self, scores: Tile, highest_before: Tile | None) -> tuple[Tile, Tile, Tile]:

@@ -1,4 +1,4 @@
-"""Tile kernels around matmuls: `contract` groups."""
+"""Lowering of `contract` groups to tile kernels."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def _atom_of_parts(group: array.FusedOp, op: array.ContractOp, machine: Machine)
 
 
 def product_of(group: array.FusedOp) -> Product:
-    """What the cost model has to know of a `contract` group."""
+    """Facts of a `contract` group for the cost model."""
     op = contract_of(group)
     a = op.attributes_of()
     left, right, result = (array_type(value) for value in (*op.operands, op.results[0]))

@@ -1,4 +1,4 @@
-"""Tile kernels around convolutions: `convolve` groups."""
+"""Lowering of `convolve` groups to tile kernels."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _plan_convolve_for_warps(group: array.FusedOp, op: array.ConvolveOp, machine
 
 
 def row_product(op: array.ConvolveOp, machine: Machine) -> WarpProduct:
-    """What the cost model of warps has to know of a convolution that goes row by row of its result, the image by way of
+    """Facts for the cost model of warps of a convolution that runs row by row of its result, with the image in
     registers."""
     image, kernel, result = (array_type(value) for value in (*op.operands, op.results[0]))
     groups = op.attributes_of()["groups"]

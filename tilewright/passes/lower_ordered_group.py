@@ -213,7 +213,7 @@ def ordered_stages(group: array.FusedOp, machine: Machine, threads: int, level: 
 
 @dataclass(frozen=True)
 class _Tiling:
-    """Where a tile's elements are in the whole array: its axes, `along` the one of the operation, and coordinates."""
+    """The coordinates of a tile's elements in the whole array: its axes, `along` the one of the operation."""
 
     along: Axis
     axes: tuple[Axis, ...]
@@ -246,7 +246,7 @@ def _tiling(plan: OrderedPlan, indices: Values, extent: int) -> _Tiling:
 
 
 def _start(plan: OrderedPlan, counter: SSAValue, extent: int) -> Linear:
-    """Where a part begins, of those that are counted in the order in which they are taken."""
+    """The start of a part; parts are counted in their order of execution."""
     number = Linear.of(counter, -1) + (plan.parts - 1) if plan.reverse else Linear.of(counter)
     return number * extent
 
@@ -301,7 +301,7 @@ def _apply(
 
 
 def _neutral(fn: str, dtype: DType) -> float | int:
-    """What combines with nothing."""
+    """The identity element of the operation."""
     identity = ops.FUNCTIONS[fn].identity
     if identity is None:
         raise CompilerBug(f"`{fn}` has no identity")

@@ -63,7 +63,7 @@ def _smaller(shape: Sequence[int], first: tuple[int, ...]) -> Iterator[tuple[int
 
 
 def _sources(root: SSAValue, shape: Sequence[int], extents: Sequence[int]) -> list[Sum] | None:
-    """Where elements come from, as sums; None where a coordinate would have to be divided."""
+    """Source coordinates of elements, as sums; None if a coordinate would need a division."""
     at = [
         Sum(0, ((d, 1),) if extent > 1 else (), ((d, extent),) if extent < size else ())
         for d, (extent, size) in enumerate(zip(extents, shape, strict=True))

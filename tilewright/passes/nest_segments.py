@@ -1,4 +1,4 @@
-"""Where tile values live and which loop nests compute them.
+"""Assignment of tile values to buffers and to the loop nests that compute them.
 
 Roots (stores, reductions, operands of matmuls, carried tiles) become loop nests; what they need is computed inside
 them, element by element. Roots of one shape that do not wait for each other share a nest. A value lands in a buffer
@@ -32,7 +32,7 @@ CONFLICT_BYTES = 1024
 
 @dataclass(eq=False)
 class Places:
-    """Where the values of one kernel live."""
+    """Storage of the values of one kernel."""
 
     machine: Machine
     top: Block  # buffers are allocated at the start of the parallel region

@@ -1,4 +1,4 @@
-"""Rings of buffers that operands of matmuls are copied to ahead of them, and what goes when they are."""
+"""Rings of buffers for pipelined copies of matmul operands, and removal of the loads that they replace."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ class Operand:
         return scheduled.AllocOp.make([], {"stages": stages}, [type])
 
     def bytes(self, stages: int) -> int:
-        """What a ring takes."""
+        """Bytes of a ring."""
         ring = self.ring(stages)
         return stages * ring.stage_bytes
 
 
 def left_bytes(loop: tile.ForOp, operands: Sequence[Operand]) -> int:
-    """What the other buffers in a loop take at most, and the rings around it."""
+    """The maximum bytes of the other buffers in a loop, and of the rings around it."""
     gone = {alloc for operand in operands for alloc, _ in operand.window.trips}
     inside = [op for op in loop.body.block.walk() if isinstance(op, scheduled.AllocOp) and op not in gone]
     total = sum(op.count * op.stage_bytes for op in inside)

@@ -1,4 +1,4 @@
-"""Loads and stores that an ordered operation does itself, so that no buffer stands between it and an array.
+"""Loads and stores fused into an ordered operation (scan, sort, top-k), without a buffer between it and the array.
 
 An ordered operation (a scan, an argument reduction, a sort, the k largest) works along one axis of its tile. Vectors
 run over the last dim, whether that is the axis or not, so that an access is direct where neighbours along the last dim

@@ -85,7 +85,7 @@ class PositionRows:
 
     @property
     def shifts(self) -> tuple[int, ...]:
-        """The same along each dim of the window."""
+        """The distance between adjacent window positions, along each dim."""
         return tuple(step * apart for step, apart in zip(self.steps, self.dilation, strict=True))
 
     def seconds(self, machine: Machine) -> float:

@@ -1,5 +1,5 @@
-"""What a matmul reads instead of its operands: a padded depth is skipped, and a plain window of an array is read in
-place."""
+"""Operands that a matmul reads from their source: padding of the depth is skipped, and a plain window of an array is
+read in place."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _counting(map: AffineMap, dim: int) -> AffineExpr:
 
 
 def same_bound(a: DepthBound | None, b: DepthBound) -> bool:
-    """Whether two operands' depths end at the same place."""
+    """Whether two operands' depths end at the same position."""
     if a is None or a[1] != b[1] or list(a[0].symbols) != list(b[0].symbols):
         return False
     return shifted(a[0].map.data, 0, len(a[0].symbols)) == shifted(b[0].map.data, 0, len(b[0].symbols))

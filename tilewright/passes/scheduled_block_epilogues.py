@@ -1,4 +1,4 @@
-"""Do what follows a matmul block by block, each right after the matmul has computed it.
+"""Interleave the epilogue of a matmul with its register blocks, while each block is in cache.
 
 A matmul writes its result to a buffer where more is to be done with it than to store it. A whole tile of results leaves
 the nearest cache before the nest that follows reads it again; a register block of them does not. So the matmul and the
@@ -184,7 +184,7 @@ def _lanes(layout: str) -> int | None:
 
 
 def _dims_of(nest: scheduled.NestOp, dot: scheduled.DotOp) -> Dims | None:
-    """Along which dims of a matmul the tiles of a nest run; None where they are not computed at the same place."""
+    """Along which dims of a matmul the tiles of a nest run; None where they are not computed at the same position."""
     found: Dims = {}
     for op in reversed(list(nest.body.block.ops)):
         if isinstance(op, scheduled.EndOp):

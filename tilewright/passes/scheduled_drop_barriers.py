@@ -1,4 +1,4 @@
-"""Take out the barriers of a block that nothing needs.
+"""Remove redundant barriers of a thread block.
 
 What the warps of a block do to its buffers is followed through the kernel, loops as often as their rings have stages
 and once more, twice more where they copy ahead, and every number of times up to that where it is not known before. A
@@ -140,7 +140,7 @@ def _drop(region: scheduled.ParallelOp) -> None:
 
 
 def _is_for_others(op: scheduled.BarrierOp) -> bool:
-    """Whether it is there for arrays, or columns are freed, or said to be, that the warps before it used."""
+    """Whether it is there for arrays, or columns are freed, or declared to be, that the warps before it used."""
     return op.arrays is not None or isinstance(op.next_op, tensor_memory.TensorFreeOp | tensor_memory.TensorFenceOp)
 
 
@@ -336,7 +336,7 @@ def _ring(op: scheduled.StageOp) -> scheduled.AllocOp:
 
 
 def _cells(places: Cells, item: int, warps: Cells) -> tuple[Cells, Cells]:
-    """The cells that elements at some places touch, each once, and the warps of each."""
+    """The cells that elements at some positions touch, each once, and the warps of each."""
     within = np.arange(0, item, _CELL_BYTES)
     cells = ((places.reshape(-1, 1) + within) // _CELL_BYTES).reshape(-1)
     masks = np.repeat(np.asarray(warps, np.uint64).reshape(-1), within.size)

@@ -1,4 +1,4 @@
-"""The last trips of a matmul continue in the registers: what is computed of its sums is written block by block.
+"""Compute the epilogue of a matmul in tile registers during its last trips, and write the result block by block.
 
 Sums of a matmul are added up in pages, trip by trip. What follows reads them back, and begins when all of them are
 there; so does the writer. Here the last trips take what those before them have left, add their own matmuls in the
@@ -262,7 +262,7 @@ def _is_used_beside(queue: SSAValue, loop: tile.ForOp) -> bool:
 
 
 def _deepen(finish: Finish, trips: ProductTrips) -> None:
-    """Queues of operands have room for as many trips as are said."""
+    """Queues of operands have room for as many trips as are declared."""
     loop = finish.sums[0].loop
     for op in [] if loop is None else list(loop.body.block.ops):
         if isinstance(op, cores.WaitOp):
@@ -275,7 +275,7 @@ def _deepen(finish: Finish, trips: ProductTrips) -> None:
 
 
 def _emit(finish: Finish, trips: ProductTrips, grid: CoreGrid) -> None:
-    """The last trips, block by block, in the place of the section; those before them in the loop."""
+    """The last trips, block by block, in place of the section; those before them in the loop."""
     first = finish.sums[0]
     start = first.section[0]
     block = start.parent_block()
@@ -309,7 +309,7 @@ def _erase(op: Operation | Block) -> None:
 
 
 def _take_out(finish: Finish, trips: ProductTrips) -> None:
-    """What is done by blocks now is done no more where it was."""
+    """Remove the operations that now run block by block."""
     first = finish.sums[0]
     if first.loop is not None:
         _shorten(first, int(first.loop.trips.value.data) - trips.last, trips)
@@ -321,7 +321,7 @@ def _take_out(finish: Finish, trips: ProductTrips) -> None:
 
 
 def _last_trips(finish: Finish, trips: ProductTrips) -> tuple[list[Operation], list[Operation]]:
-    """What is done before and after the matmuls of the last trips."""
+    """Operations before and after the matmuls of the last trips."""
     loop = finish.sums[0].loop
     if loop is None:
         return [], []
@@ -463,7 +463,7 @@ def _map(dims: int, symbols: Sequence[SSAValue], *results: AffineExpr) -> Affine
 
 
 def _first_page(map: AffineMapAttr) -> int:
-    """What a map gives for the first block."""
+    """The value of a map for the first block."""
     return int(map.data.eval([], [0] * map.data.num_symbols)[0])
 
 
@@ -475,7 +475,7 @@ def _pages_of_trip(sums: Sum, queue: SSAValue) -> int:
 
 
 def _moved(op: Operation, finish: Finish, spot: Spot, passed_on: Sequence[SSAValue]) -> Operation:
-    """An operation of the section, for a block of places."""
+    """An operation of the section, for a block of positions."""
     section, count = finish.section, prod(spot.size)
     copy = op.clone()
     others = others_of(op, section)
@@ -537,7 +537,7 @@ def _put_of(finish: Finish, queue: SSAValue) -> cores.PutOp | None:
 
 
 def _steps_of(queue: SSAValue) -> list[Operation]:
-    """What reserves a queue's pages, and passes them on."""
+    """The operations that reserve and push a queue's pages."""
     return [use.operation for use in queue.uses if isinstance(use.operation, cores.ReserveOp | cores.PushOp)]
 
 

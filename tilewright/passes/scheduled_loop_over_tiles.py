@@ -1,11 +1,11 @@
-"""Have as many blocks as a machine runs at once do all tiles, each one after another.
+"""Make a kernel persistent: launch as many thread blocks as the machine runs at once, and loop over tiles in each.
 
 It is done where a warp copies what warpgroups multiply. The warp continues with the next tile while the warpgroups
 store what they have: stages, and phases of their barriers, are counted on from tile to tile. When all matmuls of a tile
 have been done, its last stage is empty, too. A buffer from which the machine stores is read while the next tile is
 multiplied, and waited for before that is written there. Where two blocks have room on a multiprocessor, each works
-while the other stores, and tiles stay in blocks of their own; a remark says so, or what else does not fit. The example
-is for a machine of 4 multiprocessors.
+while the other stores, and tiles stay in blocks of their own; a remark states it, or what else does not fit. The
+example is for a machine of 4 multiprocessors.
 
 Before:
     func.func @main(%0: tensor<128x32xf16>, %1: tensor<32x48xf16>) -> tensor<128x48xf32> {
@@ -358,7 +358,7 @@ class _Loops:
 
 
 def _written(buffer: scheduled.AllocOp) -> Operation:
-    """What writes to a buffer."""
+    """Operations that write to a buffer."""
     return next(use.operation for use in buffer.result.uses if isinstance(use.operation, tile.StoreOp))
 
 

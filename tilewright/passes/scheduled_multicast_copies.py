@@ -1,10 +1,10 @@
-"""Have pairs of blocks load what both read together: each copies a half of it, to the memory of both.
+"""Pair CTAs that read the same operand panel: each loads half of it and multicasts it to both.
 
 Blocks whose numbers follow each other do tiles of the same rows or of the same columns, and so read the same panel of
 one operand: from the second-level cache it then comes once for two. A stage is copied again when it is empty in both
-blocks, so who has read one says so in both; and a block does not end before all has come that the other one does in its
-memory. It is done where what comes from the cache bounds a step, which then takes less. What does not fit is said in a
-remark.
+blocks, so a reader signals it in both; and a block does not end before all has come that the other one does in its
+memory. It is done where what comes from the cache bounds a step, which then takes less. What does not fit is declared
+in a remark.
 
 Before:
     func.func @main(%0: tensor<64x48xf16>, %1: tensor<48x32xf16>) -> tensor<64x32xf32> {
@@ -218,7 +218,7 @@ def may_be_pairs(region: scheduled.ParallelOp, machine: Machine) -> bool:
 @dataclass(frozen=True)
 class _Feed:
     """The role that copies for one matmul: it waits for barrier `empty` of a stage in each trip of `loops`, the outer
-    one first. `says`: what tells that barrier that a stage was read."""
+    one first. `says`: the event that signals that barrier that a stage was read."""
 
     role: scheduled.RoleOp
     loops: Sequence[tile.ForOp]
@@ -392,7 +392,7 @@ def _step_seconds(feed: _Feed, shared: Sequence[asynchronous.TensorCopyOp], mach
 
 
 def _product_seconds(product: scheduled.MmaOp | tensor_memory.TensorMmaOp, machine: Machine) -> float:
-    """What the instructions of a step take."""
+    """The time of the instructions of a step."""
     left, right, total = (_held(each) for each in (product.left, product.right, product.accumulator))
     atom = machine.atom_of(product.atom.data.partition(",")[0], left.dtype, right.dtype, total.dtype)
     if atom is None:
@@ -459,7 +459,7 @@ class _Pairs:
             role.insert_op_before(self._wait_behind(more), last)
 
     def _wait_behind(self, more: int) -> asynchronous.AwaitOp:
-        """What step number `more` of one tile more would wait for."""
+        """The phase that step `more` of one further tile would wait for."""
         waits, loops = self.feed.waits, self.feed.loops
         end = loops[0].end
         number = [] if end is None else list(loops[0].operands)

@@ -1,9 +1,9 @@
-"""Pages that all cores of a row, of a column or of the grid fetch are fetched by one of them, which sends them to all.
+"""Multicast pages that all cores of a row, of a column or of the grid read: one core loads and sends them.
 
-The others say that they have room, by a semaphore of the one that fetches; when all have, it multicasts the pages, and
-after them a semaphore that says that they have come. Which core of a row or column fetches goes by its number, so that
-rows and columns do not all have theirs in one place, and none fetches for both: what a row and what a column needs
-comes at the same time.
+The others state that they have room, by a semaphore of the one that fetches; when all have, it multicasts the pages,
+and after them a semaphore that signals that they have come. Which core of a row or column fetches goes by its number,
+so that rows and columns do not all have theirs in one position, and none fetches for both: what a row and what a column
+needs comes at the same time.
 
 Before:
     func.func @main(%x: tensor<32x32xf32>) -> tensor<64x32xf32> {
@@ -166,7 +166,7 @@ class _Group:
         return row, plus(row, self.shift) % columns
 
     def is_fetching(self, row: AffineExpr, column: AffineExpr) -> AffineExpr:
-        """What is 0 for the core that fetches."""
+        """A value that is 0 on the sending core."""
         if all(self.along):
             return plus(row * self.shape[1] + column, -self.shift) if self.shift else row + column
         there = self.fetching(row, column)
@@ -340,8 +340,9 @@ _Made = tuple[type[Any], list[SSAValue], dict[str, Any]]
 
 
 def _multicast(program: cores.ProgramOp, together: Sequence[_Shared]) -> None:
-    """All say that they have room, and those that fetch begin to; then these send, and the others wait, those that send
-    something else too when they have; and those that sent wait until it has come, when the pages are at work already.
+    """All state that they have room, and those that fetch begin to; then these send, and the others wait, those that
+    send something else too when they have; and those that sent wait until it has come, when the pages are at work
+    already.
     """
     places: list[SSAValue] = list(program.body.block.args)
     row, column = AffineExpr.symbol(0), AffineExpr.symbol(1)

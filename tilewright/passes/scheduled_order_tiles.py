@@ -1,4 +1,4 @@
-"""Number the tiles of matmuls so that blocks under way together read the same rows and columns of their operands.
+"""Reorder the tiles of matmuls for cache reuse: concurrent thread blocks read the same rows and columns of operands.
 
 Blocks begin in the order of their numbers, and those under way together share what the second-level cache holds. Tiles
 go in groups of some rows, or some columns, where that has fewer bytes come from beyond the cache: the size of the group

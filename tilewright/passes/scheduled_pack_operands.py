@@ -1,4 +1,4 @@
-"""Put the right operands of matmuls into panels of the register block's width.
+"""Pack the right operands of matmuls in panels of the register block's width.
 
 A captured array is packed once, when the program is compiled. Any other whose columns are side by side is read in
 place, by all rows of a tile or by the first ones, which keep a panel for the others, or packed at the start of the
@@ -172,7 +172,7 @@ def _pack(
 
 
 def _place(unit: Unit, dot: scheduled.DotOp, shape: tuple[int, ...], depth_dim: int) -> Right:
-    """Where a matmul best reads a right operand whose columns are side by side."""
+    """The cheapest source of a right operand whose columns are adjacent."""
     dtype = tile.ref_type(dot.accumulator).dtype
     height, width = dot.micro_tile
     lanes = unit.machine.lanes(dtype)

@@ -1,9 +1,9 @@
-"""Copy the windows that a loop multiplies ahead of the matmuls, without passing through registers.
+"""Pipeline the operand copies of matmul loops: asynchronous copies to a ring of stages, bypassing registers.
 
 The windows of a trip are copied to a stage of a ring of buffers while earlier trips are multiplied: those of the first
-trips before the loop, then in each trip those of `stages - 1` trips later, after the trip's one barrier, which says
+trips before the loop, then in each trip those of `stages - 1` trips later, after the trip's one barrier, which signals
 that all copies of this trip's stage have arrived and that all warps have read the stage that is written next. What does
-not fit is found out before anything is changed, and a remark says why.
+not fit is found out before anything is changed, and a remark gives the reason.
 
 Before:
     func.func @main(%x: tensor<16x48xf16>, %y: tensor<48x16xf16>) -> tensor<16x16xf32> {
@@ -127,7 +127,8 @@ from tilewright.passes.operand_rings import (
 
 @dataclass(frozen=True)
 class ScheduledPipelineCopiesPass:
-    """`stages`: how many tiles of each operand there are at once, where a kernel does not say it and they have room."""
+    """`stages`: how many tiles of each operand there are at once, where a kernel does not state it and they have
+    room."""
 
     name: ClassVar[str] = "scheduled-pipeline-copies"
     stages: int = 3

@@ -1,9 +1,9 @@
-"""Keep arrays between kernels in the memories of cores, where that saves time and there is room.
+"""Keep arrays in L1 between kernels, if that saves time and L1 has room.
 
-What a kernel makes and others read is best with the cores that make it, or those that read it: it takes no time of
-DRAM then, and none of the network where both are the same. Of each array the place that takes the least cycles is
-looked for; arrays that save most for their bytes come first, until queues and arrays fill a core's memory. Those that
-have no room are left in DRAM.
+What a kernel makes and others read is best with the cores that make it, or those that read it: it takes no time of DRAM
+then, and none of the network where both are the same. Of each array the placement that takes the least cycles is looked
+for; arrays that save most for their bytes come first, until queues and arrays fill a core's memory. Those that have no
+room are left in DRAM.
 
 Before:
     func.func @main(%x: tensor<64x32xf32>) -> tensor<64x32xf32> {
@@ -200,7 +200,7 @@ class _Placer:
     # ---- where arrays may be ----------------------------------------------------------------------------------------
 
     def _given(self, found: CalledArray) -> tuple[Placement | None, int]:
-        """Where the user put an array, and the bytes of a page."""
+        """The user's placement of an array, and the bytes of a page."""
         _, kernel, number = found.uses[0]
         type = tile.ref_type(kernel.refs[number])
         return placement_of(type.space.data), _page_bytes(kernel, number)
@@ -210,7 +210,7 @@ class _Placer:
         return aligned_bytes(size, self.grid)
 
     def _best(self, found: CalledArray) -> _Option | None:
-        """The place that saves most; None where none does, or the array has to be in DRAM."""
+        """The placement that saves most; None where none does, or the array has to be in DRAM."""
         placement, size = self._given(found)
         if not found.is_own or placement is not None or 0 in array_type(found.value).shape:
             return None
@@ -287,7 +287,7 @@ class _Placer:
         return ends
 
     def _exhausted(self) -> ResourceExhausted:
-        """What there is no room for: arrays that the user put there."""
+        """The error for requested placements that exceed L1."""
         lines = [
             f"{size:>9} bytes: {array_type(found.value)} in {self._given(found)[0]}, needed by steps {found.begin} to "
             f"{found.end} of the program, at {begin} to {begin + size}: it was asked for"

@@ -1,4 +1,4 @@
-"""Give every buffer of a block its place in the memory that its warps share.
+"""Assign shared memory offsets to the buffers of a thread block.
 
 A buffer lives from its allocation to its last use, through the whole of a loop that uses it and does not allocate it.
 Buffers that live at the same time are apart; others may share bytes, if between the last use of the one and the first
@@ -120,7 +120,7 @@ class _Times:
 
 
 def _plan(block: Block) -> int:
-    """Set the places of all buffers of a block; gives the bytes that they take."""
+    """Set the addresses of all buffers of a block; gives the bytes that they take."""
     times = _Times()
     _count(block, times, count())
     lives = [_life(op, times) for op in times.number if isinstance(op, scheduled.AllocOp)]
@@ -212,7 +212,7 @@ def _has_barrier(start: int, end: int, times: _Times) -> bool:
 
 
 def _has_barrier_round(early: _Life, late: _Life, times: _Times) -> bool:
-    """The same for the way from the later buffer back to the earlier one, in each loop that has both."""
+    """The check for the path from the later buffer back to the earlier one, in each loop that has both."""
     around = early.op.parent_op()
     while around is not None:
         start, end = times.number.get(around), times.end.get(around)

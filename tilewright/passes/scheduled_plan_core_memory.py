@@ -1,4 +1,4 @@
-"""Give each queue its place in the memory of a core.
+"""Assign L1 addresses to queues.
 
 Queues live as long as their program: they are contiguous. Where there is no room for all, queues that movers fill ahead
 of what computes give up their second tile, the largest ones first, as that costs time and nothing else.
@@ -170,7 +170,8 @@ def _halve(queue: cores.QueueOp) -> None:
 
 
 def _exhausted(name: str, program: cores.ProgramOp, grid: CoreGrid) -> ResourceExhausted:
-    """What there is no room for: each queue, the largest ones first, where it would be, and why it stays as it is."""
+    """The error with a table of queues: the largest first, each with its address and the reason that it cannot
+    shrink."""
     there = program.memory_end_bytes(grid) - grid.memory_base_bytes
     begins: dict[cores.QueueOp, int] = {}
     needed = 0

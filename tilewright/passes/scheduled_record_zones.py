@@ -1,4 +1,4 @@
-"""Record when zones begin and end: an array more for the kernel, and what is noted in it.
+"""Instrument zones: an extra array of a kernel, and stores of time stamps to it.
 
 Each role that has zones has a section of its block's part of the array, and one thread of it notes when the role
 begins and ends, and each edge of a zone. A section has room for the edges that the trips of loops can make, up to
@@ -106,7 +106,7 @@ class ScheduledRecordZonesPass:
 
 @dataclass
 class _Part:
-    """What the warps of a role run, or those without one."""
+    """The operations of the warps of a role, or of those without one."""
 
     role: str
     block: Block

@@ -1,4 +1,4 @@
-"""Give pages back as soon as nothing reads them any more, and let queues that are not used at the same time be one.
+"""Pop pages after their last use, and merge queues with disjoint lifetimes.
 
 A core has few queues, and little memory for them. What is taken from a queue to compute with is given back after the
 last operation that reads it. A queue between the same threads, of the same format and size, that another one's last
@@ -140,7 +140,7 @@ def _uses(op: Operation, queue: SSAValue) -> bool:
 
 @dataclass(frozen=True)
 class _Life:
-    """Where a queue is used: which threads fill and empty it, and in each thread the first and the last operation of
+    """The uses of a queue: the threads that fill and empty it, and in each thread the first and the last operation of
     the one block whose operations, or what is in them, are all that use it."""
 
     queue: cores.QueueOp
@@ -193,7 +193,7 @@ def _passed_on(queue: cores.QueueOp) -> _Passed | None:
 
 
 def _places(op: Operation) -> Iterator[tuple[Block, int]]:
-    """Where an operation, or what it is in, is in each of the blocks around it."""
+    """The index of an operation, or of its ancestor, in each of the blocks around it."""
     inner: Operation | None = op
     while inner is not None and not isinstance(inner, cores.ThreadOp):
         block = inner.parent_block()

@@ -1,4 +1,4 @@
-"""Give the registers of a role that hardly needs any to the threads that multiply.
+"""Reallocate registers from the producer warp to the MMA warpgroups (setmaxnreg).
 
 All threads of a block begin with as many registers. Where those that hold the matmuls of several warpgroups leave few
 for what else is computed, the warp that copies becomes a warpgroup, of which three warps end at once: only whole

@@ -1,11 +1,11 @@
-"""Give the windows of a chain of matmuls to a warp of its own, which has the machine copy them ahead.
+"""Specialize a chain of matmuls: a producer warp issues tensor copies of its operands, pipelined ahead.
 
 A chain is some matmuls in a loop, what one gives being, when more has been done with it, an operand of another; some
 are begun before the loop, for its first trip, or after it. Each array that they read has a ring of buffers, filled in
 the order of the matmuls, and barriers of its own: a matmul waits for what it reads and for nothing else. A window that
 stays the same has one buffer, filled once. Matmuls are waited for where their results are used: what one gives is
 worked on while those begun since are under way. What does not fit is found out before anything is changed, and a remark
-says why.
+gives the reason.
 
 Before:
     func.func @main(%x: tensor<64x16xf16>, %y: tensor<48x16xf16>, %z: tensor<48x16xf16>) -> tensor<64x16xf32> {
@@ -225,7 +225,7 @@ from tilewright.passes.operand_rings import Operand, described, remove_trips, st
 
 @dataclass(frozen=True)
 class ScheduledSpecializeChainsPass:
-    """`stages`: how many tiles of each operand there are at once, where a kernel does not say it."""
+    """`stages`: how many tiles of each operand there are at once, where a kernel does not state it."""
 
     name: ClassVar[str] = "scheduled-specialize-chains"
     stages: int = 2
@@ -291,7 +291,7 @@ def _stages(loop: tile.ForOp, feeds: Sequence[Feed], wanted: int, machine: Machi
 
 
 def _left_bytes(loop: tile.ForOp, feeds: Sequence[Feed]) -> int:
-    """What the buffers take that stay, up to the end of the loop."""
+    """Bytes of resident buffers, up to the end of the loop."""
     gone = {alloc for feed in feeds for fill in feed.fills for alloc, _ in fill.operand.window.trips}
     around = loop.parent_block()
     assert around is not None
@@ -305,7 +305,7 @@ def _left_bytes(loop: tile.ForOp, feeds: Sequence[Feed]) -> int:
 
 @dataclass
 class _Buffers:
-    """What windows of a feed are copied to, and its barriers: a stage is full, or all have read it."""
+    """The ring of a feed, and its mbarriers: a stage is full, or is free."""
 
     feed: Feed
     buffer: scheduled.AllocOp
@@ -426,7 +426,7 @@ class _Writer:
         return tile.ForOp.make(list(self.loop.symbols), self.loop.plain(), [], [Region(body)])
 
     def _fills_of(self, product: scheduled.MmaOp) -> list[tuple[_Buffers, Fill]]:
-        """What a matmul reads."""
+        """The operands of a matmul."""
         return [(each, fill) for each in self.buffers for fill in each.feed.fills if fill.operand.product is product]
 
     def _fill(self, each: _Buffers, fill: Fill, symbols: Sequence[SSAValue], block: Block) -> None:
@@ -439,7 +439,7 @@ class _Writer:
     # ---- the products -----------------------------------------------------------------------------------------------
 
     def _take_from_stages(self) -> None:
-        """Matmuls read full stages. What stays is waited for once, before the first."""
+        """Matmuls read full stages. Resident windows are waited for once, before the first."""
         remove_trips([store for feed in self.feeds for fill in feed.fills for _, store in fill.operand.window.trips])
         awaited: set[int] = set()
         for product in self.products:

@@ -1,10 +1,10 @@
-"""Give the windows that warpgroups multiply in a loop to a warp of its own, which has the machine copy them ahead.
+"""Specialize a loop of wgmma: a producer warp issues tensor copies of its operands, pipelined ahead.
 
-The warp waits until a stage of a ring of buffers is empty, says how many bytes will come to it, and begins the copies,
-which complete the phase of a barrier of the stage: it is full. The warpgroups wait for that, begin the matmuls of the
-stage, and say that the stage of the trip before is empty when those that read it have been done. So there are copies
-and matmuls under way all the time, and no barrier of all warps. What does not fit is found out before anything is
-changed, and a remark says why.
+The warp waits until a stage of a ring of buffers is empty, states how many bytes will come to it, and begins the
+copies, which complete the phase of a barrier of the stage: it is full. The warpgroups wait for that, begin the matmuls
+of the stage, and signal that the stage of the trip before is empty when those that read it have been done. So there are
+copies and matmuls under way all the time, and no barrier of all warps. What does not fit is found out before anything
+is changed, and a remark gives the reason.
 
 Before:
     func.func @main(%x: tensor<64x48xf16>, %y: tensor<48x16xf16>) -> tensor<64x16xf32> {
@@ -143,7 +143,8 @@ from tilewright.passes.operand_rings import (
 
 @dataclass(frozen=True)
 class ScheduledSpecializeWarpsPass:
-    """`stages`: how many tiles of each operand there are at once, where a kernel does not say it and they have room."""
+    """`stages`: how many tiles of each operand there are at once, where a kernel does not state it and they have
+    room."""
 
     name: ClassVar[str] = "scheduled-specialize-warps"
     stages: int = 4
@@ -222,12 +223,12 @@ def _stages(loop: tile.ForOp, operands: Sequence[Operand], wanted: int, room: in
 
 
 def _bytes(operands: Sequence[Operand], stages: int) -> int:
-    """What rings and their barriers take."""
+    """Bytes of rings and their barriers."""
     return sum(operand.bytes(stages) for operand in operands) + 2 * barriers(stages, 1).bytes
 
 
 def _room(loop: tile.ForOp, operands: Sequence[Operand], machine: Machine) -> int:
-    """What the buffers in a loop, and those before it, leave of a block's memory."""
+    """Bytes of shared memory that the buffers in a loop, and those before it, leave free."""
     block = loop.parent_block()
     assert block is not None
     before = list(block.ops)[: block.get_operation_index(loop)]

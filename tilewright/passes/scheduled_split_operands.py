@@ -1,4 +1,4 @@
-"""Take the operands of matmuls in parts apart.
+"""Split the operands of matmuls in parts into sums of a narrower type.
 
 Each tile does so with its rows of the left operand, right before it multiplies them, and with its columns of the right
 one where no other tile reads them, or few do. Else all threads take the right operand apart at the start of the kernel,
@@ -248,7 +248,7 @@ class _Values:
 
 
 def _is_split_beside(dot: scheduled.DotOp, machine: Machine) -> bool:
-    """Whether the matmul takes its rows apart itself, block by block: where the cost model says so, whole steps of a
+    """Whether the matmul takes its rows apart itself, block by block: where the cost model states it, whole steps of a
     row are adjacent, and each tile has as many panels."""
     (rows, columns, depth), (height, width) = dot.shape, dot.micro_tile
     panels, blocks = -(-columns // width), -(-rows // height)
@@ -372,7 +372,7 @@ def _right_words(
     window: Callable[[AffineExpr, AffineExpr], tuple[AffineExpr, ...]],
     panel_place: Callable[[AffineExpr, AffineExpr], tuple[AffineExpr, ...]],
 ) -> None:
-    """Append what makes the words of panels: `window` says where the operand has a step of the depth and a column,
+    """Append what makes the words of panels: `window` states where the operand has a step of the depth and a column,
     `panel_place` where `target` has a panel."""
     halves = dot.micro_tile[1] // COLUMNS
     panel, step, half, word, column = (AffineExpr.dimension(d) for d in range(5))

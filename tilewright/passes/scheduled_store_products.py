@@ -1,4 +1,4 @@
-"""Let matmuls in parts write their results where they go.
+"""Store results of matmuls in parts directly to their destination.
 
 A matmul in parts is looked at before it is used: where it is not all finite it is computed again. So its result is in a
 buffer, which is copied to an array at the end. Where nothing else is done with it and all blocks of the matmul are
@@ -96,7 +96,7 @@ class ScheduledStoreProductsPass:
 
 @dataclass(frozen=True)
 class _Window:
-    """Where the result of a matmul goes, by a nest that copies it from a buffer."""
+    """A nest that copies a matmul's result from its buffer to an array."""
 
     dot: scheduled.DotOp
     alloc: scheduled.AllocOp
@@ -136,7 +136,8 @@ class _Window:
 
 
 def _window_of(dot: scheduled.DotOp) -> _Window | None:
-    """Where the result of a matmul goes as it is; None where more is done with it, or blocks reach beyond."""
+    """The destination of an unmodified result of a matmul; None if it has other uses, or if blocks reach beyond the
+    array."""
     alloc = dot.accumulator.owner
     if not isinstance(alloc, scheduled.AllocOp) or dot.accumulate.value.data or dot.depth_map is not None:
         return None

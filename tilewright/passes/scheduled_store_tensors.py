@@ -1,8 +1,8 @@
-"""Have the machine store results that are in a buffer of the block on their way to whole lines of an array.
+"""Store results from shared memory by tensor copies (TMA stores).
 
 It is done where a warp has the machine copy, which can store, too: in boxes, of which what is beyond the array is left
 out. The buffer gets the lines and swizzle of the copy engine, where lanes of a warp write to different banks. If they
-would not, or the machine does not store such a window, threads do, and a remark says why.
+would not, or the machine does not store such a window, threads do, and a remark gives the reason.
 
 Before:
     func.func @main(%x: tensor<64x64xf16>) -> tensor<64x64xf16> {

@@ -1,10 +1,9 @@
-"""Have the matmuls of a chain add up in tensor memory, begun by one thread of the warps that continue with their
-results.
+"""Accumulate the matmuls of a chain in tensor memory; one thread of the consuming warps issues them.
 
 Each matmul of the block's own warps that is not waited for at once has columns of its own. What it adds to is put
-there, a barrier tells the thread that begins it that all warps are done with its columns and its operands, and a commit
-completes a phase of a barrier in memory; where the matmul is waited for, that phase is, and the sum is loaded. Other
-matmuls and what is computed continue meanwhile.
+there, a barrier signals the thread that begins it that all warps are done with its columns and its operands, and a
+commit completes a phase of a barrier in memory; where the matmul is waited for, that phase is, and the sum is loaded.
+Other matmuls and what is computed continue meanwhile.
 
 Before:
     builtin.module {
@@ -297,7 +296,7 @@ def _fence(side: str) -> tensor_memory.TensorFenceOp:
 
 
 def _told() -> list[Operation]:
-    """All warps tell each other of what they did in tensor memory."""
+    """All warps indicate each other of what they did in tensor memory."""
     return [_fence(tensor_memory.BEFORE), scheduled.BarrierOp.make([], {"scope": scheduled.BLOCK}, [])]
 
 

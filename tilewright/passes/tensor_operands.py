@@ -1,4 +1,4 @@
-"""Operands that the machine multiplies from the memory of a block, and copies there by itself."""
+"""Operands of asynchronous MMAs in shared memory, filled by tensor copies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Windows of arrays that the machine copies by itself, a box at a time: tensor copies.
+"""Tensor copies: windows of arrays that the copy engine (TMA) transfers box by box.
 
 A box has some elements along each dim of the array, and is written line after line: PTX ISA, "Tensor Data Movement"
 and cp.async.bulk.tensor; limits: CUDA Driver API, cuTensorMapEncodeTiled. What of a box is beyond the array is zero.
@@ -120,7 +120,7 @@ def _sides(
 def _parts(
     layout: Layout, dtype: DType, sides: tuple[int, ...], order: tuple[int, ...]
 ) -> tuple[tuple[tuple[int, ...], int], ...]:
-    """Where the boxes begin. Each is dense, its dims in the order of the array's."""
+    """The origins of the boxes. Each box is dense, with its dims in the order of the array's."""
     places = _unswizzled(layout)
     inside = np.zeros(sides, np.int64)
     step = 1
@@ -139,7 +139,7 @@ def _parts(
 
 
 def _unswizzled(layout: Layout) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
-    """The place of each element before its swizzle."""
+    """The position of each element before its swizzle."""
     index = np.indices(layout.static_shape, dtype=np.int64)
     places = np.zeros(layout.static_shape, np.int64)
     for term in layout.linear_terms(SHARED):

@@ -1,4 +1,4 @@
-"""Multiply integers by a matrix unit that multiplies floats alone: digit by digit.
+"""Expand integer matmuls into matmuls of 8-bit digits, for a matrix unit of floats.
 
 Operands are cut into digits of a few bits, which are floats of 16 bits without a loss. A matmul of digits is a sum of
 integers that a float of 32 bits holds exactly, as long as the sums of all digits of one weight stay below 2^24; digits

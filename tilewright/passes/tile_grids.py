@@ -48,13 +48,13 @@ def product_grid(kernel: tile.KernelOp, region: scheduled.ParallelOp) -> Product
 
 
 def _bytes_with(panels: dict[tuple[SSAValue, frozenset[SSAValue]], int], one: SSAValue, other: SSAValue) -> int:
-    """What goes by one coordinate and not by another."""
+    """Bytes of windows that depend on one coordinate and not on another."""
     return sum(nbytes for (_, used), nbytes in panels.items() if one in used and other not in used)
 
 
 def _panels(kernel: tile.KernelOp, region: scheduled.ParallelOp) -> dict[tuple[SSAValue, frozenset[SSAValue]], int]:
-    """What a block reads of each array, by the coordinates that its place goes by. What is copied before a loop is
-    copied once more in it."""
+    """Bytes of the windows of each array that a block reads, by the coordinates of their offsets. A window that is
+    copied before a loop is copied once more in it."""
     panels: dict[tuple[SSAValue, frozenset[SSAValue]], int] = {}
     indices = set(region.body.block.args)
     for op in region.walk():
@@ -118,6 +118,6 @@ def number_points(region: scheduled.ParallelOp, dims: Sequence[int], group: int)
 
 
 def point_of(region: scheduled.ParallelOp) -> tile_order.PointOp | None:
-    """What says the coordinates of a region's blocks, where they are numbered."""
+    """The operation that computes the coordinates of a region's blocks from their index."""
     first = region.body.block.first_op
     return first if isinstance(first, tile_order.PointOp) else None

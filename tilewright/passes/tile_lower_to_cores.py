@@ -1,4 +1,4 @@
-"""Turn kernels into programs for a grid of cores: threads that read, compute and write, and the queues between them.
+"""Lower kernels to core programs: reader, compute and writer threads, and the queues between them.
 
 Points of the grid are dealt to cores. A window of an array that is made of whole pages is fetched, any other is
 gathered element by element; what is computed from pages place by place is one section of the tile registers, as large
@@ -253,7 +253,7 @@ class _Lowering:
         add(cores.WRITER, cores.PopOp, [held.queue], {"pages": held.pages})
 
     def _stored(self, op: tile.StoreOp, form: Form, window: Window | None) -> Held:
-        """What is stored, in a queue to the writer. What was computed further out is not stored here."""
+        """The stored tile, in a queue to the writer. Tiles computed in an outer block are not stored here."""
         type, array = array_type(op.value), tile.ref_type(op.destination)
         format = stored_format(op.destination)
         # Numbers that share an exponent share it with what is beyond the array.
@@ -278,7 +278,7 @@ class _Lowering:
         return self.tiles.waited(Held(queue, form, type, scope), cores.WRITER, at_end=False)
 
     def _as_rows(self, op: tile.StoreOp, form: Form) -> Held:
-        """What is stored, as rows in a queue to the writer."""
+        """The stored tile, as rows in a queue to the writer."""
         tiles = self.tiles.held(op.value, form)
         scope = self.tiles.scopes[block_of(op)]
         queue = self.threads.queue(stored_format(op.destination), self.tiles.capacity(tiles.pages, scope, self.buffers))

@@ -1,4 +1,4 @@
-"""Give every tile value a layout and a place: streamed through registers inside a loop nest, or a buffer.
+"""Assign every tile value a layout and storage: registers inside a loop nest, or a buffer.
 
 Layouts come from layout inference: which dim of a nest is in vectors, how operands of matmuls are packed, which block
 of a matmul is in registers. The grid becomes a parallel region, matmuls become `scheduled.dot` on buffers. From here on
@@ -141,7 +141,7 @@ def block_of(atom: Atom) -> Layout:
 
 
 def _drop_pins(kernel: tile.KernelOp, layouts: dict[SSAValue, Layout]) -> None:
-    """A pinned tile is its operand, computed as the pin says."""
+    """A pinned tile is its operand, computed as the pin states."""
     for op in list(kernel.walk()):
         if isinstance(op, tile.RelayoutOp):
             if op.result in layouts:

@@ -1,8 +1,8 @@
-"""Say of matmuls whether the machine adds them up in tensor memory, fed by tensor copies.
+"""Select the matmuls that accumulate in tensor memory (tcgen05), fed by tensor copies.
 
 That takes a loop that does nothing but add matmuls of two windows of arrays, as the machine copies them. Where nothing
-is said of a matmul that fits, its atom is named; where a matmul that was to be multiplied so does not fit, a remark
-says why, and the layouts decide how it is multiplied.
+is declared of a matmul that fits, its atom is named; where a matmul that was to be multiplied so does not fit, a remark
+gives the reason, and the layouts decide how it is multiplied.
 
 Before:
     func.func @main(%x: tensor<128x48xf16>, %y: tensor<48x32xf16>) -> tensor<128x32xf32> {
@@ -75,7 +75,7 @@ _MOST_RESULTS = 128
 
 @dataclass(frozen=True)
 class TileMultiplyInTensorMemoryPass:
-    """`warps`: how many share a point of the grid, where a kernel does not say it."""
+    """`warps`: how many share a point of the grid, where a kernel does not state it."""
 
     name: ClassVar[str] = "tile-multiply-in-tensor-memory"
     warps: int = 4
@@ -110,7 +110,7 @@ class TileMultiplyInTensorMemoryPass:
 
 
 def _are_a_chain(dots: Sequence[tile.DotOp]) -> bool:
-    """Whether several matmuls say that they are to be in tensor memory: whoever says so knows that they can be."""
+    """Whether several matmuls state that they are to be in tensor memory: whoever states it knows that they can be."""
     return len(dots) > 1 and all(dot.atom is not None and dot.atom.data.startswith(TCGEN05) for dot in dots)
 
 

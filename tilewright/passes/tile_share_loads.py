@@ -1,4 +1,4 @@
-"""Equal loads of an array that a kernel only reads are one: each takes a queue of the core.
+"""Merge equal loads of read-only arrays: each load takes a queue of the core.
 
 Loads that a matmul multiplies stay apart: a matmul takes its operands from queues in an order of its own.
 

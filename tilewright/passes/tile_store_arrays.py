@@ -1,4 +1,4 @@
-"""Store arrays as the user asked for, in formats and in memories of cores: the types of kernels' arrays say so.
+"""Apply the requested storage formats and placements to the array types of kernels.
 
 A kernel that is called with arrays of several kinds is copied. Pages of block floats are read and written as a whole
 then. A result that is stored otherwise than the array that it is gets a kernel of its own, which moves the pages.

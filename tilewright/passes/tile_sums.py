@@ -29,7 +29,7 @@ _ACCUMULATORS = 2
 
 
 class Parts(Protocol):
-    """What of a block is to go into loops over tiles."""
+    """The operations of a block that move into loops over tiles."""
 
     roles: Sequence[scheduled.RoleOp]
 
@@ -40,7 +40,7 @@ class Parts(Protocol):
 
     @property
     def waits(self) -> Operation:
-        """Where the warpgroups wait for all matmuls of a tile."""
+        """The point where the warpgroups wait for all MMAs of a tile."""
         ...
 
     def prepare(self) -> None:
@@ -48,11 +48,11 @@ class Parts(Protocol):
         ...
 
     def write_role(self, role: scheduled.RoleOp, body: Block) -> None:
-        """What a role does to a tile, in the body of its loop, whose argument is the turn."""
+        """The work of a role on one tile, in the body of its loop, whose argument is the turn."""
         ...
 
     def write_warpgroups(self, body: Block) -> Sequence[Operation]:
-        """What warpgroups do; gives what comes after their loop."""
+        """Emit the work of the warpgroups; returns the operations after their loop."""
         ...
 
 
@@ -92,7 +92,7 @@ def _count_on(loop: tile.ForOp, turn: SSAValue) -> None:
 
 @dataclass
 class _InRegisters:
-    """`empty`: the barriers that say that stages are; `waits`: for all matmuls of `loop`."""
+    """`empty`: the barriers that state that stages are; `waits`: for all matmuls of `loop`."""
 
     roles: Sequence[scheduled.RoleOp]
     loops: Sequence[tile.ForOp]
@@ -135,7 +135,8 @@ def sums_in_registers(region: scheduled.ParallelOp, roles: Sequence[scheduled.Ro
 
 @dataclass
 class _InTensorMemory:
-    """`total` is where matmuls add up, `commit` says that they are done, to who `waits` for it; then it is `freed`."""
+    """`total` is where matmuls add up, `commit` states that they are done, to who `waits` for it; then it is
+    `freed`."""
 
     region: scheduled.ParallelOp
     roles: Sequence[scheduled.RoleOp]
@@ -148,7 +149,7 @@ class _InTensorMemory:
     taken: asynchronous.MbarrierOp = field(init=False)
 
     def prepare(self) -> None:
-        """Two accumulators, and for each a barrier that says that its sum is there, and one that it was taken."""
+        """Two accumulators, and for each a barrier that signals that its sum is there, and one that it was taken."""
         groups = 1 if self.region.warps is None else int(decode(self.region.warps)) // WARPGROUP
         attributes = {"columns": _ACCUMULATORS * int(decode(self.total.columns)), "stages": _ACCUMULATORS}
         totals = tensor_memory.TensorAllocOp.make([], attributes, [self.total.result.type])
@@ -184,8 +185,8 @@ class _InTensorMemory:
         _at_turn(self.commit, turn)
 
     def write_warpgroups(self, body: Block) -> Sequence[Operation]:
-        """The sum is there, and taken when all warps have loaded it, which the first one says for them: what they told
-        it of tensor memory goes with that."""
+        """The sum is there, and taken when all warps have loaded it, which the first one signals for them: what they
+        signalled it of tensor memory goes with that."""
         turn = body.args[0]
         stage = self._stage(turn)
         body.insert_op_before(stage, self.waits)

@@ -68,7 +68,7 @@ class LinkedImage:
 
 
 class _Part:
-    """One parsed object. `offsets` are the places of its sections in the image, `stubs_at` and `slots_at` those of its
+    """One parsed object. `offsets` are the offsets of its sections in the image, `stubs_at` and `slots_at` those of its
     stubs and addresses: who lays the image out sets them."""
 
     def __init__(self, content: bytes | memoryview) -> None:

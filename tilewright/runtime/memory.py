@@ -17,7 +17,7 @@ _MADV_WIPEONFORK = 18
 
 
 class Protection(enum.IntEnum):
-    """What pages allow besides reading."""
+    """Access rights of pages besides reading."""
 
     READ = _PROT_READ
     EXECUTE = _PROT_READ | _PROT_EXEC

@@ -4,7 +4,7 @@
     out = program(q, k, v)
 
 A call with exact arrays (`numpy.ndarray` of the right dtype and shape, contiguous) goes through a native function in a
-fraction of a microsecond. Everything else goes the slow way in Python, which copies what must be copied and says what
+fraction of a microsecond. Everything else goes the slow way in Python, which copies what must be copied and states what
 is wrong with the rest.
 """
 
@@ -82,7 +82,7 @@ class Program(ProgramFile):
 
         Raises:
             ArgumentError: a wrong number of arrays, an `out` that cannot be written, or a wrong number of threads.
-            DTypeError, ShapeError: an array is not what the manifest says.
+            DTypeError, ShapeError: an array is not what the manifest states.
             OverlapError: an array that is written overlaps another one.
             ResourceExhausted: the call cannot have its memory; nothing has run.
             ProgramFileError: the file's constants are damaged; they are checked at the first call.

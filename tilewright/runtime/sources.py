@@ -71,7 +71,7 @@ class Sources:
         return digest
 
     def _stamp(self) -> str | None:
-        """A digest of what the file system says of the files, without reading them; None where there are none."""
+        """A digest of what the file system states of the files, without reading them; None where there are none."""
         hasher = hashlib.blake2b(digest_size=32)
         files = [*self._files()]
         for name, status in (*files, *_library_files()):

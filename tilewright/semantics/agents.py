@@ -27,7 +27,7 @@ class _Stopped(BaseException):
 @dataclass
 class Agent:
     """`first` and `warps`: which warps it is of those of all blocks that run together, one row of clocks each, and
-    after them one row for a warp that is not said. `rank`: of its block among them."""
+    after them one row for an unspecified warp. `rank`: of its block among them."""
 
     name: str
     first: int

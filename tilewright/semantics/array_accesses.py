@@ -1,8 +1,8 @@
 """What the warps of a block do to arrays that the block writes, and whether that is in order.
 
-An element that one thread writes and another one touches needs something between that orders them (`clocks.py`); what
-a thread does itself it does in order. Of a tile with copies in several lanes it is not said which of them reads. Blocks
-are not compared with each other, and what the machine copies by itself is left out.
+An element that one thread writes and another one touches needs something between that orders them (`clocks.py`); what a
+thread does itself it does in order. Of a tile with copies in several lanes it is unspecified which of them reads.
+Blocks are not compared with each other, and what the machine copies by itself is left out.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 It is pessimistic: what a copy copies is there when a thread has waited for it and no sooner, and a cell that one thread
 writes and another one touches needs something between that orders them (`clocks.py`). What one lane touches, its warp
-touches. What works asynchronously sees what warps wrote only after a fence. Buffers whose places are planned overlap as
-their places do.
+touches. What works asynchronously sees what warps wrote only after a fence. Buffers with planned addresses overlap as
+their addresses do.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Plan:
 
     @staticmethod
     def of(region: scheduled.ParallelOp) -> Plan:
-        """Those of a region. What has no place yet gets one of its own after all that have.
+        """Those of a region. A buffer without an address gets one of its own after all that have.
 
         Raises:
             HazardError: a buffer is where barriers are.
@@ -408,7 +408,7 @@ def places_in(layout: str, shape: tuple[int, ...]) -> Tensor:
 
 @lru_cache(maxsize=256)
 def _are_dense(layout: str, shape: tuple[int, ...]) -> bool:
-    """Whether the places of a tile's elements are a range of numbers."""
+    """Whether the positions of a tile's elements are a range of numbers."""
     places = places_in(layout, shape)
     return bool(places.size) and bool((np.diff(np.sort(places, axis=None)) == 1).all())
 

@@ -1,6 +1,6 @@
 """One thread block: its memory, its roles, its barriers, and what works asynchronously for it.
 
-What it does to other blocks of its cluster goes to the barriers of the same numbers there, and to the same places.
+What it does to other blocks of its cluster goes to the barriers of the same numbers there, and to the same positions.
 """
 
 from __future__ import annotations

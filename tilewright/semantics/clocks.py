@@ -2,8 +2,8 @@
 
 A column stands for a warp, or for a barrier in memory in whose name tensor copies arrive and MMAs end. What happened at
 clock c of a column is known to a warp whose row has c or more there; to all of its lanes, so a warp does not know what
-it did itself before it met at a barrier. A warp's clock moves on when it tells others what it knows and when it fences,
-so that what it does later is told apart from what it did before.
+it did itself before it met at a barrier. A warp's clock moves on when it signals others what it knows and when it
+fences, so that what it does later is distinguished from what it did before.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Sent:
 
 class Clocks:
     """`seen` and `fenced`, of `warps` rows and a column for each warp and each barrier in memory; `now`: the clock of
-    each warp. Of operations on tensor memory `told` is what a warp was told, `tensor` what comes before its own: what
-    it was told before it fenced; it tells others of what it did there before it fenced. `came`: what came before in
-    time, though the warp may not see what it did: the end of an MMA tells of nothing else."""
+    each warp. Of operations on tensor memory `told` is what a warp was notified, `tensor` what comes before its own:
+    what it was notified before it fenced; it signals others what it did there before it fenced. `came`: what came
+    before in time, though the warp may not see what it did: the end of an MMA indicates of nothing else."""
 
     def __init__(self, warps: int, barriers: int) -> None:
         self.warps = warps
@@ -58,7 +58,7 @@ class Clocks:
         return self.seen[rows].min(axis=0)
 
     def knows(self, rows: Sequence[int], sent: Sent) -> bool:
-        """Whether some warps together were told all that was passed on, but for what they did themselves."""
+        """Whether some warps together were notified all that was passed on, but for what they did themselves."""
         behind = self.seen[rows].max(axis=0) < sent.seen
         behind[rows] = False
         return not behind.any()
@@ -79,18 +79,18 @@ class Clocks:
         return sent
 
     def acquire(self, rows: Sequence[int], sent: Sent) -> None:
-        """Some warps are told."""
+        """Some warps are notified."""
         self.seen[rows] = np.maximum(self.seen[rows], sent.seen)
         self.fenced[rows] = np.maximum(self.fenced[rows], sent.fenced)
         self.told[rows] = np.maximum(self.told[rows], sent.tensor)
         self.came[rows] = np.maximum(self.came[rows], sent.came)
 
     def meet(self, rows: Sequence[int]) -> None:
-        """Some warps tell each other."""
+        """Some warps indicate each other."""
         self.acquire(rows, self.release(rows))
 
     def meet_in_time(self, rows: Sequence[int]) -> None:
-        """Some warps have come to where they are, and tell each other nothing else."""
+        """Some warps have come to where they are, and indicate each other nothing else."""
         self.came[rows, rows] = self.now[rows]
         self.came[rows] = self.came[rows].max(axis=0)
         self.now[rows] += 1
@@ -108,16 +108,16 @@ class Clocks:
         self.now[rows] += 1
 
     def fence_tensor_before(self, rows: Sequence[int]) -> None:
-        """What each of some warps did in tensor memory goes with what it tells others."""
+        """What each of some warps did in tensor memory goes with what it indicates others."""
         self.told[rows, rows] = self.now[rows]
         self.now[rows] += 1
 
     def fence_tensor_after(self, rows: Sequence[int]) -> None:
-        """What some warps were told of tensor memory comes before what they do there."""
+        """What some warps were notified of tensor memory comes before what they do there."""
         self.tensor[rows] = np.maximum(self.tensor[rows], self.told[rows])
 
     def of_products(self, row: int) -> Sent:
-        """What the end of MMAs tells that a warp began: nothing of what warps did, but what had arrived."""
+        """What the end of MMAs indicates that a warp began: nothing of what warps did, but what had arrived."""
         sent = self.release([row])
         for clocks in (sent.seen, sent.fenced, sent.tensor):
             clocks[: self.warps] = 0

@@ -132,9 +132,9 @@ class Mbarrier:
         self._complete(who)
 
     def promise(self, row: int, before: Sent, who: str) -> int:
-        """An arrival that comes when the MMAs that one warp began have been done, which tells what came `before`; gives
-        the clock of their end. What other barriers the same warp promises arrivals at in its own block is told, too,
-        for these come one after the other; in other blocks they come when they do."""
+        """An arrival that comes when the MMAs that one warp began have been done, which indicates what came `before`;
+        gives the clock of their end. What other barriers the same warp promises arrivals at in its own block is
+        notified, too, for these come one after the other; in other blocks they come when they do."""
         self._check_arrival([row], who)
         if self._promised == self._pending:
             raise PhaseError(f"{who} is an arrival at {self}, {self._promised} of which are to come")
@@ -185,7 +185,7 @@ class Mbarrier:
         """Whether a phase is complete, of which the machine compares the last bit.
 
         Raises:
-            PhaseError: the barrier is in a phase whose bit says something else.
+            PhaseError: the barrier is in a phase whose bit states something else.
         """
         if phase > self.phase or phase < self.phase - 1:
             raise PhaseError(

@@ -85,8 +85,8 @@ def _product_case(name: str, rows: int, columns: int, depth: int, most: int) -> 
 
 
 def _product_alternatives(shapes: Sequence[tuple[int, ...]], most: int, threads: int) -> dict[str, Given]:
-    """The chosen schedule, the quickest by prediction with each register block and place of the right operand, those in
-    parts where there are some, and some of all that are not predicted to take several times as long."""
+    """The chosen schedule, the quickest by prediction with each register block and position of the right operand, those
+    in parts where there are some, and some of all that are not predicted to take several times as long."""
     from tilewright.cost.products import best_schedule, schedules
     from tilewright.passes.lower_contract_group import product_of
     from tilewright.targets.cpu.host import host_machine

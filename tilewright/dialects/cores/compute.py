@@ -1,4 +1,4 @@
-"""What the thread does that computes, and the states that its units need for it."""
+"""Operations of the compute thread, and the unit configurations that they need."""
 
 from __future__ import annotations
 
@@ -298,7 +298,7 @@ class UntilizeOp(PackingOp):
 
 
 def states_of(op: Operation) -> dict[str, str]:
-    """The states that units must have for an operation to do what it says."""
+    """The states that units must have for an operation to do what it states."""
     match op:
         case CopyOp():
             form = f"copy {op.broadcast.data}" + (" transposed" if op.transpose is not None else "")

@@ -1,4 +1,4 @@
-"""What the threads do that move data."""
+"""Operations of the movers, the threads that move data."""
 
 from __future__ import annotations
 
@@ -102,8 +102,8 @@ class RowsOp(PagesOp):
 
 @irdl_op_definition
 class FetchRowsOp(RowsOp):
-    """32 rows are read to reserved pages of a queue: they have come after a `barrier` of reads. What the array does not
-    have is undefined there."""
+    """32 rows are read to reserved pages of a queue: they have come after a `barrier` of reads. Elements outside of the
+    array are undefined there."""
 
     name = "cores.fetch_rows"
 
@@ -117,11 +117,11 @@ class PutRowsOp(RowsOp):
 
 
 class ElementsOp(MoverOp):
-    """For each lane `d` of a tile of `shape`: the element of the array at `map(d, symbols)`, and its place in pages of
-    the queue from page `at` on. `rows` and `columns` are the dims of the tile along the rows and columns of device
+    """For each lane `d` of a tile of `shape`: the element of the array at `map(d, symbols)`, and its position in pages
+    of the queue from page `at` on. `rows` and `columns` are the dims of the tile along the rows and columns of device
     tiles, -1 for none; the others count pages, row-major, then rows of device tiles, then columns. The last symbols of
-    the map are, lane by lane, the numbers in `indices`: queues with a tile of the same shape and places, of which pages
-    were waited for."""
+    the map are, lane by lane, the numbers in `indices`: queues with a tile of the same shape and positions, of which
+    pages were waited for."""
 
     array = operand_def(tile.RefType)
     queue = operand_def(QueueType)
@@ -168,8 +168,8 @@ class ScatterOp(ElementsOp):
 @irdl_op_definition
 class RearrangeOp(MoverOp):
     """For each point of `extents`: the element of a tile in pages that were waited for, at `source_map`, is copied to
-    its place in a tile in reserved pages, at `map`; it is there when the operation is done. `shape`, `rows` and
-    `columns` say where the elements of a tile are in pages, as those of `gather` do, those with `source_` where the
+    its position in a tile in reserved pages, at `map`; it is there when the operation is done. `shape`, `rows` and
+    `columns` state where the elements of a tile are in pages, as those of `gather` do, those with `source_` where the
     source's are."""
 
     name = "cores.rearrange"
@@ -195,8 +195,8 @@ class RearrangeOp(MoverOp):
 
 class LinesOp(MoverOp):
     """Goes through the lines along `axis` of tiles in pages that were waited for; what it finds is in reserved pages
-    when the operation is done. `shape`, `rows` and `columns` say where the elements of a tile are in pages, as those of
-    `gather` do, for all of them alike. `scratch` are queues that only the operation uses."""
+    when the operation is done. `shape`, `rows` and `columns` state where the elements of a tile are in pages, as those
+    of `gather` do, for all of them alike. `scratch` are queues that only the operation uses."""
 
     sources = var_operand_def(QueueType)
     queues = var_operand_def(QueueType)
@@ -250,7 +250,7 @@ class SortOp(LinesOp):
 
 @irdl_op_definition
 class MulticastOp(MoverOp):
-    """`pages` pages from page `at` on, reserved by the core and by all others, are written to the same place of all
+    """`pages` pages from page `at` on, reserved by the core and by all others, are written to the same position of all
     other cores of `rectangle(symbols)` = (first row, first column, last row, last column), some time later; they have
     been read after a `barrier` of writes."""
 
@@ -315,7 +315,7 @@ class PadOp(PagesOp):
 
 @irdl_op_definition
 class BarrierOp(MoverOp):
-    """What the thread began to `read` has come, or what it began to `write` has arrived."""
+    """Wait until the reads that the thread issued are complete (`read`), or its writes (`write`)."""
 
     name = "cores.barrier"
     of = prop_def(StringAttr)

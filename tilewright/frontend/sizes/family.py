@@ -15,7 +15,7 @@ Sizes: TypeAlias = tuple[int, ...]
 
 
 class NotUniform(Exception):
-    """The traces are no single program over sizes; the message says why, for whoever explains it."""
+    """The traces are no single program over sizes; the message gives the reason, for whoever explains it."""
 
 
 def varies(sizes: Sizes) -> bool:

@@ -30,8 +30,8 @@ _POSITIONS = dtypes.i32
 
 @dataclass(frozen=True)
 class Fill:
-    """What the padding along an axis holds, an array of no axes. `or_nan`: or NaN, where all real elements along that
-    axis are NaN too."""
+    """The value of the padding along an axis, a scalar array. `or_nan`: or NaN, where all real elements along that axis
+    are NaN too."""
 
     value: Any
     or_nan: bool = False
@@ -43,7 +43,7 @@ class Fill:
 
 @dataclass(frozen=True)
 class Origin:
-    """What a value is of another, `of`: its `maximum`, its `sum`, or the `inverse` of its sum along `axis`.
+    """The role of a value for another one, `of`: its `maximum`, its `sum`, or the `inverse` of its sum along `axis`.
 
     `axes[i]` is the axis of `of` that axis i goes along; None for one along which it is repeated.
     """
@@ -69,7 +69,7 @@ class Padded:
         axes: how much of each axis is real.
         fills: what the padding along an axis holds, where it is known.
         everywhere: the one number that all elements are, padding included, if it is known.
-        origin: what it is of another value, where that says something of padding.
+        origin: what it is of another value, where that states something of padding.
         mark: "shifted" for what its maximum was subtracted from, "weights" for exponentials of that.
         marked_axis: the axis of that maximum.
     """
@@ -89,7 +89,7 @@ class Padded:
 
 @dataclass(frozen=True)
 class Parameter:
-    """An argument of the padded program after those of the function, and how a trace tells it."""
+    """An argument of the padded program after those of the function, and how a trace indicates it."""
 
     type: ArrayType
     reading: Reading
@@ -176,7 +176,7 @@ class Builder:
     # ---- values -----------------------------------------------------------------------------------------------------
 
     def define(self, number: int, state: Padded) -> None:
-        """What the value `number` of the trace is in the padded program."""
+        """Define the counterpart of the trace's value `number` in the padded program."""
         self.states[number] = state
         for axis, factors in enumerate(state.axes):
             if factors is not None and len(factors) == 1 and varies(factors[0]):
@@ -267,7 +267,7 @@ class Builder:
         return self.scalar(("extent", sizes), self.extent_reading(sizes))
 
     def extent_reading(self, sizes: Sizes) -> Reading:
-        """How a trace tells what a factor of `sizes` is.
+        """How a trace indicates what a factor of `sizes` is.
 
         Raises:
             NotUniform: no value of the trace has this size, or a part of it.
@@ -306,9 +306,9 @@ class Builder:
 
     def masked(self, number: int, axis: int, value: Any, factors: Axis = None, *, nan_passes: bool = False) -> Padded:
         """The value `number` with `value` in the padding along an axis, for all who read it from here on. `factors`
-        say how the axis is padded where its elements are equal.
+        state how the axis is padded where its elements are equal.
 
-        `nan_passes` says that padding which is NaN together with all that is real does not matter.
+        `nan_passes` states that padding which is NaN together with all that is real does not matter.
         """
         state = self.states[number]
         fill = state.fills.get(axis)

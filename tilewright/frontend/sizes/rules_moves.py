@@ -40,7 +40,7 @@ def _reshape(builder: Builder, step: Step) -> list[Padded]:
 
 
 def _claim_repeats(builder: Builder, number: int, axes: Axes) -> None:
-    """Have calls check how often elements are repeated, which tells where a reshape takes each."""
+    """Have calls check how often elements are repeated, which indicates where a reshape takes each."""
     for axis, factors in enumerate(axes):
         if factors is None:
             builder.claim(number, axis, (builder.family.size(number, axis),))
@@ -56,7 +56,7 @@ def _unit_axes_moved(source: Sequence[Sizes], target: Sequence[Sizes]) -> list[i
 
 
 def _moved(state: Padded, value: Value, axes: Sequence[Axis], sources: Sequence[int | None]) -> Padded:
-    """`state` with its axes moved: axis i was axis `sources[i]`, or is new and repeats. What is known moves along."""
+    """`state` with its axes moved: axis i was axis `sources[i]`, or is new and repeats. Known facts move along."""
     fills = {
         d: state.fills[a]
         for d, a in enumerate(sources)
@@ -153,7 +153,7 @@ def _slice(builder: Builder, step: Step) -> list[Padded]:
 
 
 def _start(builder: Builder, number: int, axis: int) -> Value:
-    """Where a slice starts, as an argument."""
+    """The start of a slice, as an argument."""
     key = ("start", number, axis)
     return builder.scalar(key, lambda trace: trace.nodes[number].attributes["starts"][axis])
 
@@ -301,7 +301,7 @@ def _pad(builder: Builder, step: Step) -> list[Padded]:
 
 @rule("concat")
 def _concat(builder: Builder, step: Step) -> list[Padded]:
-    """What follows a part of a size of the call starts at that size: parts are written one after the other."""
+    """The part after one of dynamic size starts at that size: parts are written one after the other."""
     states = _states(builder, step)
     along = step.axis()
     sizes = [step.sizes(number)[along] for number in step.operands]

@@ -172,7 +172,7 @@ def _sort(builder: Builder, step: Step) -> list[Padded]:
 
 
 def _last(dtype: DType, descending: bool) -> Any:
-    """What a stable sort puts after everything that comes before it."""
+    """The value that a stable sort puts last."""
     if descending:
         return _identity("maximum", dtype)
     return np.nan if dtype.is_float else _identity("minimum", dtype)

@@ -23,7 +23,7 @@ Values = Mapping[str, Any]
 
 class HostNode:
     """A node that is evaluated on NumPy arrays. `reads` are the values that it sees, those of its bodies too; `reason`
-    says why no program has it."""
+    states why no program has it."""
 
     def __init__(self, proto: Proto, reads: Sequence[str], reason: str, model: LoadedModel) -> None:
         self.proto = proto

@@ -31,7 +31,7 @@ class StableHloModel:
     Arguments are arrays in the order of `inputs`, the parameters of the function `main`; results are in the order of
     `outputs`, one alone as it is, several as a tuple.
 
-    `devices` is how many devices the program is for. Arrays are whole, and the program says which parts devices take;
+    `devices` is how many devices the program is for. Arrays are whole, and the program states which parts devices take;
     or where it is written for each device (`is_for_each_device`), a first axis has the arrays of each.
     """
 

@@ -82,7 +82,7 @@ def _of_jitted(function: JitFunction) -> tuple[list[str], dict[str, Any]]:
 
 
 def _parameters(tensors: Sequence[str], static: dict[str, Any]) -> str:
-    """The parameters as torch's schemas have them. Defaults say of what type a compile-time parameter is."""
+    """The parameters as torch's schemas have them. Defaults state of what type a compile-time parameter is."""
     parts = [f"Tensor {name}" for name in tensors]
     for name, default in static.items():
         kind = next((text for known, text in _SCHEMA_TYPES.items() if type(default) is known), None)

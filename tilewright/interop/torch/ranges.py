@@ -51,14 +51,14 @@ Pattern = tuple[int | str, ...]
 
 
 class OutOfRange(Exception):
-    """A graph has no program over ranges of sizes; the message says why."""
+    """A graph has no program over ranges of sizes; the message gives the reason."""
 
 
 class Symbols:
-    """The symbols of a graph, and where its arguments tell them.
+    """The symbols of a graph, and where its arguments indicate them.
 
     Raises:
-        OutOfRange: an argument is another kind of number, or no argument tells a symbol.
+        OutOfRange: an argument is another kind of number, or no argument indicates a symbol.
     """
 
     def __init__(self, module: GraphModule) -> None:

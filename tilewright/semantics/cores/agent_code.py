@@ -70,7 +70,7 @@ class AgentCode:
 
     @cached_property
     def _units(self) -> list[str]:
-        """Units that are configured, in the order of the text: reports say them in this order."""
+        """Units that are configured, in the order of the text: reports state them in this order."""
         return [*dict.fromkeys(op.unit.data for op, _ in self.steps if isinstance(op, cores.ConfigureOp))]
 
     @cached_property

@@ -2,7 +2,7 @@
 
 Events are ordered by vector clocks. Each thread has a column, and so has what each mover began and has not waited for:
 reads, writes to arrays, writes to cores, and numbers of semaphores that are multicast. An event at clock c of a column
-is known to a thread whose vector has c or more there. Its own events a thread knows; its clock moves on when it tells
+is known to a thread whose vector has c or more there. Its own events a thread knows; its clock moves on when it signals
 others what it knows.
 
 That what was written to other cores has come to all of them is known after a barrier. That it has come to one of them

@@ -1,4 +1,4 @@
-"""What movers do element by element: numbers that depend on their place, and elements of arrays by coordinates."""
+"""What movers do element by element: numbers that depend on their position, and elements of arrays by coordinates."""
 
 from __future__ import annotations
 

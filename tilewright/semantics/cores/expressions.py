@@ -1,4 +1,4 @@
-"""Affine maps as expressions of Python, and places of pages that are sums of a base and what never changes."""
+"""Affine maps as expressions of Python, and positions of pages that are sums of a base and what never changes."""
 
 from __future__ import annotations
 

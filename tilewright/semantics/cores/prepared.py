@@ -138,7 +138,7 @@ def prepared_for(
 
 
 def _facts(kernel: tile.KernelOp) -> list[object]:
-    """All that a kernel says, as what cannot change, but for operations, which stand for themselves."""
+    """All that a kernel states, as what cannot change, but for operations, which stand for themselves."""
     found: list[object] = [*kernel.refs, *(ref.type for ref in kernel.refs)]
     for op in kernel.walk():
         found += op, op.parent, *op.operands, *op.properties, *op.properties.values(), *(r.type for r in op.results)
@@ -146,7 +146,7 @@ def _facts(kernel: tile.KernelOp) -> list[object]:
 
 
 def _use_of(ref: SSAValue) -> ArrayUse:
-    """An array is written once where one operation stores it, each element at its own place, and none reads it."""
+    """An array is written once where one operation stores it, each element at its own position, and none reads it."""
     users = [use.operation for use in ref.uses]
     stores = [op for op in users if isinstance(op, cores.ARRAY_STORES)]
     is_read = any(isinstance(op, cores.ARRAY_LOADS) for op in users)

@@ -3,7 +3,7 @@
 Pages are counted from the first one that ever went through. A block of pages that an operation touches, or that a step
 goes over, does not go around the end of the memory: the hardware moves its pointers by whole blocks.
 
-The shadow of a page says who wrote it last and who has read it since. It is about whole pages, as all operations are;
+The shadow of a page states who wrote it last and who has read it since. It is about whole pages, as all operations are;
 pages of two queues do not overlap, which the plan of the memory sees to.
 """
 

@@ -368,7 +368,7 @@ _UsedSemaphores = dict[Operation, tuple[SSAValue, int, bool]]
 class _MoverWalk(Walk):
     """What the movers of some cores, which go through the same operations, send to other cores. `under_way`: multicasts
     of pages, and of numbers, that may not have come; `values`: what each set its semaphores to; `waited`: what it
-    waited for, before it says that it has seen it."""
+    waited for, before it states that it has seen it."""
 
     def __init__(
         self,

@@ -41,8 +41,8 @@ class TooLongError(Exception):
 
 
 class Projection:
-    """A thread without the operations that `keeps` says no to. `differs`: loops whose trips may do something else;
-    `maps`: what gives the numbers that an operation gets, and of which values."""
+    """A thread without the operations that `keeps` rejects. `differs`: loops whose trips may do something else; `maps`:
+    what gives the numbers that an operation gets, and of which values."""
 
     def __init__(self, thread: cores.ThreadOp, keeps: Callable[[Operation], bool]) -> None:
         self.thread = thread

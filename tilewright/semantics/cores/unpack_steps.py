@@ -160,7 +160,7 @@ def sources_of(agent: Agent) -> Sources:
 
 
 def repeated(pages: Array, broadcast: str) -> Array:
-    """Pages, face by face, with the first row, column or element of each at all places."""
+    """Pages, face by face, with the first row, column or element of each at all positions."""
     if broadcast == cores.NONE:
         return pages
     faces = pages.reshape(-1, 2, 2, FACE, FACE)

@@ -1,4 +1,4 @@
-"""What the emitters of one native function share."""
+"""Shared state of the emitters of one native function."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class FunctionContext:
     Of the block that is being emitted: what earlier nests have `loaded` from arrays, the `upcoming` stores to arrays of
     later nests, and the stores of earlier nests that ask for the lines of one of those (`claimed`), and the counter of
     the loop in which a nest takes turns with a matmul (`turn`). `kept` are the panels of right operands that matmuls
-    keep for later ones. `past_caches` says whether some stores of the function need a fence after them."""
+    keep for later ones. `past_caches` states whether some stores of the function need a fence after them."""
 
     builder: Builder
     machine: Machine

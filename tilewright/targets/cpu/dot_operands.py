@@ -1,4 +1,4 @@
-"""Where the operands and the result of a matmul are, and how much of them a tile has."""
+"""Addresses of the operands and the result of a matmul, and the extents of a tile."""
 
 from __future__ import annotations
 

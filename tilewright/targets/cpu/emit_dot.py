@@ -226,7 +226,7 @@ class _Product:
         return self.context.scalars[self.op.symbols[position]], count
 
     def _ahead(self, panel: Value, block: Value | None) -> Ahead | None:
-        """What the block of rows `block` asks for of the next `panel`."""
+        """Prefetches of the next `panel` by the block of rows `block`."""
         if block is None:
             return None
         rows, _, _ = self.op.shape

@@ -51,8 +51,8 @@ def _stays_near(context: FunctionContext, op: scheduled.DotOp) -> bool:
 
 
 def _emit_rows_apart(context: FunctionContext, op: scheduled.DotOp) -> None:
-    """The same with a left operand that is not in parts. Its blocks are outside: while one meets the panels, the next
-    one is taken apart, a share of it with each panel. Rows that the operand lacks are its last one."""
+    """All blocks of a matmul in parts whose left operand is not split. Its blocks are outside: while one meets the
+    panels, the next one is taken apart, a share of it with each panel. Rows that the operand lacks are its last one."""
     builder, product = context.builder, _Parts.of(context, op)
     kernel, left = product.kernel, left_of(context, op)
     (height, width), row_bytes = op.micro_tile, kernel.instruction.columns * WORD_BYTES
@@ -138,8 +138,8 @@ class _Parts:
 def _blocks_of(
     context: FunctionContext, op: scheduled.DotOp, ref: SSAValue, map: AffineMap
 ) -> tuple[Value, int, Value]:
-    """Where an operand in parts begins, how many bytes its blocks of rows or columns are apart, and how many of them
-    there are from there on."""
+    """The base address of an operand in parts, how many bytes its blocks of rows or columns are apart, and how many of
+    them there are from there on."""
     type, dim = tile.ref_type(ref), len(map.results) - 2
     strides = [math.prod(type.shape[d + 1 :]) * type.dtype.itemsize for d in range(len(type.shape))]
     starts = [start_of(context, form, list(op.symbols)) for form in forms_of(map)]

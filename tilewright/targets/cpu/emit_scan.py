@@ -103,7 +103,7 @@ class _Scan:
         vector_loop(builder, self.count, lanes, body, "scan")
 
     def start(self, index: Index) -> Value:
-        """What the first element of a line is combined with."""
+        """The initial value that the first element of a row is combined with."""
         if self.initial is not None:
             return element_at(self.initial, index).load()
         return splat(register_form(self.dtype), self.identity)
@@ -238,7 +238,7 @@ class _Scan:
 
 
 def _neutral(fn: str, dtype: DType) -> float | int:
-    """What changes no value that it is combined with; of sums of floats that is the negative zero."""
+    """The identity element; for sums of floats it is the negative zero."""
     identity = ops.FUNCTIONS[fn].identity
     if identity is None:
         raise CompilerBug(f"`{fn}` does not scan")

@@ -57,7 +57,7 @@ def write_results(
 
 
 def line_vector(builder: Builder, line: Elements, axis: int, at: Value, lanes: int, mask: Mask | None) -> Value:
-    """The elements of a line from a place on, in register form."""
+    """The elements of a row from an index on, in register form."""
     if line.is_adjacent(axis) or lanes == 1:
         return line.at(axis, at).load_vector(lanes, mask)
     numbers = builder.add(broadcast(builder, at, lanes), lane_numbers(I64, lanes))
@@ -127,7 +127,7 @@ class RecordSort:
 
 
 class _RankSort:
-    """Sorts lines of which nothing but the elements is wanted, which their ranks tell. Zeros of both signs have one
+    """Sorts lines of which nothing but the elements is wanted, which their ranks indicate. Zeros of both signs have one
     rank: where there are negative ones, zeros are written again in the order that they had. NaN are all alike."""
 
     def __init__(self, nest: OrderedNest, source: Elements, target: Elements, descending: bool) -> None:
@@ -196,7 +196,7 @@ class _RankSort:
         vector_loop(builder, i64(self.count), lanes, write, "result")
 
     def ranks(self, source: Elements, at: Value, mask: Mask | None) -> Value:
-        """Ranks of a line from a place on; lanes that are masked out come last."""
+        """Ranks of a row from an index on; lanes that are masked out come last."""
         builder = self.builder
         if mask is not None and mask.count == 0:
             return self.behind_all()

@@ -1,7 +1,7 @@
 """Print regions whose points go in order along their last dimension: what one stores, the next one loads.
 
 Threads take the points from a counter, so that who waits for an earlier point waits for a thread that is at it. A flag
-of each point says that it has stored what the next one loads; what a point does before, such as adding up what it
+of each point signals that it has stored what the next one loads; what a point does before, such as adding up what it
 holds, threads do side by side.
 """
 
@@ -53,7 +53,7 @@ def taken_points(builder: Builder, turns: Value, points: int) -> Generator[Value
 
 @dataclass(frozen=True)
 class Turn:
-    """The point that is being emitted, its place along the last dimension, and what passes between points: the refs
+    """The point that is being emitted, its position along the last dimension, and what passes between points: the refs
     that the region both loads and stores."""
 
     builder: Builder

@@ -17,7 +17,7 @@ DEPTH_UNROLL = 4
 
 @dataclass(frozen=True)
 class Walk:
-    """Where an operand of a block is: a pointer, and elements from row to row (of a left operand) and from depth to
+    """The address of a block's operand: a pointer, and elements from row to row (of a left operand) and from depth to
     depth."""
 
     pointer: Value

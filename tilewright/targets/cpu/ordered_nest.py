@@ -1,4 +1,4 @@
-"""What the emitters of ordered operations share: the tiles of a nest in memory, and loops over its lines."""
+"""Shared code of the emitters of ordered operations: the tiles of a nest in memory, and loops over its lines."""
 
 from __future__ import annotations
 

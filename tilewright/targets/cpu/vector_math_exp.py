@@ -18,7 +18,7 @@ LOG2_E = math.log2(math.e)
 
 @dataclass(frozen=True)
 class ExponentialFormat:
-    """What the reduction needs to know of a float type.
+    """Constants of the reduction for a float type.
 
     Adding `round_constant` (1.5 times 2 to the last bit of the significand) leaves the nearest integer in the low bits.
     `overflow` and `underflow` are just beyond the logarithms of the largest and the smallest number. Below `tiny`,

@@ -72,7 +72,7 @@ def _log(size: Any, read: Any, handle: Any) -> str:
 
 
 def answer(request: dict[str, str], text: str) -> bytes:
-    """What one step gives."""
+    """The result of one step."""
     if request["step"] == "ptx":
         return ptx_of(text, request["cpu"], request["features"])
     return cubin_of(text, request["chip"])

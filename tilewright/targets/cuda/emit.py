@@ -1,6 +1,6 @@
 """Print a scheduled kernel as an LLVM module for NVPTX: one entry, its parameters the kernel's refs in order.
 
-A thread holds of each tile what its layout says (`fragments.py`); what it computes of them is in `emit_tiles.py`. A
+A thread holds of each tile what its layout states (`fragments.py`); what it computes of them is in `emit_tiles.py`. A
 point of the kernel's grid is a block: the number of the block counts points, the last dim fastest.
 """
 
@@ -239,7 +239,7 @@ class _Emitter(TileEmitter):
             self.ranges[result] = (0, extent - 1)
 
     def _order(self, op: scheduled.CommitOp | scheduled.WaitOp | scheduled.BarrierOp | asynchronous.FenceOp) -> None:
-        """What orders what threads do to memory."""
+        """Emit synchronisation: barriers, fences, commits and waits."""
         match op:
             case scheduled.CommitOp():
                 emit_commit(self.builder)
@@ -309,14 +309,14 @@ class _Emitter(TileEmitter):
         emit_copy(self.threads, op, self.memories[op.source], self.memories[op.destination], symbols)
 
     def _store_by_the_machine(self, op: asynchronous.TensorStoreOp | asynchronous.StoreWaitOp) -> None:
-        """What the machine stores, and what waits for it."""
+        """Tensor stores, and waits for them."""
         if isinstance(op, asynchronous.TensorStoreOp):
             self.roles.store(self.threads, op, self.memories[op.source], self.indices)
         else:
             self.roles.wait_for_stores(self.threads)
 
     def _place(self, op: asynchronous.MbarrierOp | tensor_memory.TensorAllocOp) -> Value:
-        """Where in the memory of a block something is that is no buffer."""
+        """The shared memory address of an object that is no buffer."""
         if op.offset_bytes is None:
             raise CompilerBug(f"the result of `{op.name}` has no address")
         offset_bytes = int(op.offset_bytes.value.data)
@@ -477,7 +477,8 @@ class _Emitter(TileEmitter):
         self.threads = self._threads(thread, self.builder.block)
 
     def _phis(self, initial: Mapping[int, Value], argument: SSAValue, before: Any) -> dict[int, Any]:
-        """What a carried tile is at the head of a loop: the registers of its layout, or the one of a scalar."""
+        """The phi nodes of a carried tile at the head of a loop: the registers of its layout, or the one of a
+        scalar."""
         type, layout = array_type(argument), layout_of(argument)
         phis: dict[int, Any] = {}
         for number, value in initial.items():

@@ -78,7 +78,7 @@ class Roles:
 
     def begin(self, function: Any) -> None:
         """Take the tensor maps from the last arguments of a function. The assembler has to leave each thread of a block
-        with roles, or with many threads, its share of the registers: it is told how many there are."""
+        with roles, or with many threads, its share of the registers: it is notified how many there are."""
         self._maps = [hopper.tensor_map(argument) for argument in function.args[len(self.kernel.refs) :]]
         if self._of_roles or self.shares_registers:
             _annotate(function, "maxntidx", self.threads)
@@ -288,8 +288,8 @@ def _copy(
 def _places(
     builder: Builder, op: MoveOp, buffer: Value, symbols: Sequence[Value], rank: Value | None = None
 ) -> Iterator[tuple[Value, list[Value]]]:
-    """Where each box of a window is in the buffer, and in the array, its last dim first; of a window that blocks share,
-    those of a rank."""
+    """The address of each box of a window in the buffer, and in the array, its last dim first; of a window that blocks
+    share, those of a rank."""
     boxes = _boxes(op)
     if rank is not None:
         buffer = builder.gep(buffer, [builder.mul(rank, i32(boxes.rank_bytes))], source_etype=ir.IntType(8))

@@ -47,13 +47,13 @@ _WIDEST, _WIDEST_PUT, _LANES = 128, 32, 32
 
 @dataclass
 class TensorMemory:
-    """The columns that a kernel's blocks have: where it is said which, and their addresses once that was read."""
+    """The columns that a kernel's blocks have: where it is declared which, and their addresses once that was read."""
 
     _slots: dict[SSAValue, Value] = field(default_factory=dict[SSAValue, Value])
     _addresses: dict[SSAValue, Value] = field(default_factory=dict[SSAValue, Value])
 
     def _allocate(self, threads: Threads, op: tensor_memory.TensorAllocOp, slot: Value) -> None:
-        """The first warp asks for columns, which are said at `slot`; the block asks for no more."""
+        """The first warp asks for columns, which are declared at `slot`; the block asks for no more."""
         builder = threads.builder
         with builder.if_then(_is_first_warp(threads)):
             blackwell.tmem_alloc(builder, slot, int(decode(op.columns)))
@@ -138,7 +138,7 @@ class TensorMemory:
             done += width
 
     def _own(self, threads: Threads, tensor: SSAValue, count: int) -> Value:
-        """Where the lanes of a warp and the columns of its warpgroup begin, so many of them."""
+        """The first lane of a warp and the first column of its warpgroup, which has so many."""
         builder, warp = threads.builder, threads.numbers["warp"]
         lanes = builder.mul(builder.urem(warp, i32(WARPGROUP)), i32(_LANES << 16))
         first = builder.mul(builder.udiv(warp, i32(WARPGROUP)), i32(count))
@@ -160,7 +160,7 @@ def _is_first_warp(threads: Threads) -> Value:
 
 
 def by_one_thread(threads: Threads, op: Operation, emit: Callable[[], None]) -> None:
-    """What a thread begins: that of a role, which is alone, or an elected one of the first warp."""
+    """Code that one thread runs: the only one of a role, or an elected one of the first warp."""
     around = op.parent_op()
     while around is not None and not isinstance(around, scheduled.RoleOp):
         around = around.parent_op()

@@ -100,7 +100,7 @@ def _wide(value: int) -> Value:
 
 
 def _section(builder: Builder, op: scheduled.RecordOp, start: Value) -> Value:
-    """Where a section of this block begins. All of them are fewer than 2**31 words."""
+    """The offset of this block's section. All of them are fewer than 2**31 words."""
     _, sections, words = tile.ref_type(op.records).shape
     block = hopper.chip(builder, "read.ptx.sreg.ctaid.x", hopper.I32)
     words_before = builder.add(builder.mul(block, i32(sections * words)), i32(int(decode(op.section)) * words))

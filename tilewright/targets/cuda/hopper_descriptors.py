@@ -101,7 +101,7 @@ def _swizzle_of(layout: Layout, size: int) -> int | None:
 
 
 def _linear(layout: Layout) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """The place of each element before swizzling."""
+    """The position of each element before swizzling."""
     rows, columns = layout.static_shape
     index = np.indices((rows, columns), dtype=np.int64)
     total = np.zeros((rows, columns), np.int64)

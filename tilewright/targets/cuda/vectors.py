@@ -126,7 +126,7 @@ def _is_whole(window: Window, forms: Sequence[Form], steps: Sequence[_Step], tak
 
 
 def _starts(window: Window, forms: Sequence[Form]) -> list[int]:
-    """What the constants and one step of each symbol move in memory."""
+    """The byte offset of the constants, and the stride of each symbol."""
     strides = _strides(window.memory) or [0] * len(forms)
     starts = [sum(stride * form.constant for stride, form in zip(strides, forms, strict=True))]
     for stride, form in zip(strides, forms, strict=True):

@@ -2,7 +2,7 @@
 
 Arguments of such a kernel: at compile time the accessors of the arrays that it uses, one after the other; common to all
 cores the arrays' addresses, then, where it sends something to other cores, the NoC coordinates of the program's cores
-(x of each column, y of each row: workers are at such a grid of places, which need not be a contiguous one); of each
+(x of each column, y of each row: workers are at such a grid of positions, which need not be a contiguous one); of each
 core its row and its column, where it needs them.
 """
 
@@ -121,7 +121,7 @@ class MoverPrinter(ThreadPrinter):
     # ---- operations -------------------------------------------------------------------------------------------------
 
     def enter_loop(self, op: tile.ForOp) -> None:
-        """What may be under way on the way back to a loop's beginning."""
+        """Account for transfers that may be in flight at the back edge of a loop."""
         self._pending = self._pending or _pending_after(op.body.block, False)
 
     def state(self) -> object:
@@ -344,7 +344,7 @@ class MoverPrinter(ThreadPrinter):
     def named_place(
         self, lanes: Sequence[int], rows: int, columns: int, at: Sequence[Value], prefix: str = ""
     ) -> tuple[Value, str]:
-        """The page of an element of a tile and its place there, by names where they are long."""
+        """The page of an element of a tile and its position there, by names where they are long."""
         page, place = tile_place(lanes, rows, columns, at)
         if not page.text.isidentifier() and page.number is None:
             self.line(f"const uint32_t {prefix}page = {page.text};")
@@ -447,7 +447,7 @@ class MoverPrinter(ThreadPrinter):
         return f"rectangle_address({', '.join(each.text for each in rectangle)}, {address})"
 
     def _print_to_others(self, rectangle: Sequence[Value], call: str) -> None:
-        """A call that is told how many cores of a rectangle are others."""
+        """A call that is notified how many cores of a rectangle are others."""
         first_row, first_column, last_row, last_column = rectangle
         minus_one = constant(-1)
         rows, columns = _difference(last_row, first_row), _difference(last_column, first_column)

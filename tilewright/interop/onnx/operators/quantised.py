@@ -23,7 +23,7 @@ from tilewright.interop.onnx.registry import Node, operator
 
 
 def _spread(node: Node, parameter: Array, shape: tuple[int, ...]) -> Array:
-    """A scale or zero point for each element: one, one for each place along `axis`, or one for each block of it."""
+    """A scale or zero point for each element: one, one for each position along `axis`, or one for each block of it."""
     node.ignore("axis", "block_size")
     if parameter.size == 1 and parameter.ndim <= 1:
         return tw.reshape(parameter, ())

@@ -23,7 +23,7 @@ from tilewright.primitives import Shape
 
 @dataclass(frozen=True)
 class Windows:
-    """Windows of `sizes` into an array of `shape`, one for each place of `batch`.
+    """Windows of `sizes` into an array of `shape`, one for each position of `batch`.
 
     `starts` gives, for axes that have one, where each window begins; `paired` axes go with an axis of the batch.
     """
@@ -35,7 +35,7 @@ class Windows:
     paired: dict[int, int]
 
     def index(self, axis: int) -> Array:
-        """Where windows begin along an axis, for each place of the batch."""
+        """Where windows begin along an axis, for each position of the batch."""
         if axis in self.starts:
             return self.starts[axis]
         if axis in self.paired:

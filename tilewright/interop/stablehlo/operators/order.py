@@ -202,7 +202,7 @@ def top_k(node: Node, x: Array) -> tuple[Array, Array]:
 
 
 def largest(node: Node, x: Array, k: int) -> tuple[Array, Array]:
-    """The k largest in the total order of IEEE 754, in which zeros and NaN of either sign differ, and their places."""
+    """The k largest in the total order of IEEE 754, in which zeros and NaN of either sign differ, and their indices."""
     keys = total_order(x) if x.dtype.is_float else x
     values, places = emit_all("top_k", keys, k=k)
     values = in_total_order(values, x.dtype) if x.dtype.is_float else values
