@@ -17,7 +17,7 @@ PACKAGE = ROOT / "tilewright"
 _RECORDS = {"docs/internals/roadmap.md"}
 # Modules whose strings are Python code.
 _GENERATORS = {"tilewright/semantics/cores/agent_code.py"}
-_ERROR_NAME = re.compile(r"(Error_?|Bug|Failure|Exhausted|Unavailable)$")
+_ERROR_NAME = re.compile(r"(Error_?|Exception|Bug|Failure|Exhausted|Unavailable)$")
 _REMARK_NAMES = {"Remark", "_remark", "remark", "Refused"}
 _PRINTING_NAMES = {"print", "out", "make_table", "show_pairs", "rule", "status"}
 

@@ -87,7 +87,7 @@ CASES = [
     ("while True: pass", UnsupportedSyntaxError, "`while`", "while True: pass", "range"),
     ("try: pass\nexcept ValueError: pass", UnsupportedSyntaxError, "`try`", "try: pass", "tw.assert_"),
     ("with open('f'): pass", UnsupportedSyntaxError, "`with` for anything but", "open('f')", "leave it out"),
-    ("with tw.zone('a') as b: pass", UnsupportedSyntaxError, "`as` behind a zone", "b", "leave it out"),
+    ("with tw.zone('a') as b: pass", UnsupportedSyntaxError, "`as` after a zone", "b", "leave it out"),
     ("with tw.zone(n): pass", ArgumentError, "a text that is written out", "n", 'tw.zone("load")'),
     ("with tw.zone(' '): pass", ArgumentError, "a text that is written out", "' '", 'tw.zone("load")'),
     ("with tw.zone(): pass", ArgumentError, "a text that is written out", "tw.zone()", 'tw.zone("load")'),
@@ -277,7 +277,7 @@ CASES = [
         )
     ),
     *(
-        (body, UnknownNameError, "`t` has no value behind the loop over `t`, which runs in order", "t", "before it")
+        (body, UnknownNameError, "`t` has no value after the loop over `t`, which runs in order", "t", "before it")
         for body in (
             "for t in range(20): z = x[i]\ny[i] = x[i] + t",
             "t = 3\nfor t in range(20): z = x[i]\ny[i] = x[i] + t",

@@ -75,7 +75,7 @@ class Right(Enum):
     """The source from which a matmul reads its right operand."""
 
     READY = "panels made when the program was compiled"
-    IN_PLACE = "where it lies"
+    IN_PLACE = "in place"
     KEPT = "a panel that the first rows of each tile keep"
     ALONE = "panels that each tile makes for itself"
     TOGETHER = "panels that all threads make for all tiles"

@@ -172,7 +172,7 @@ class CopyOp(PlainOp):
         if Layout.parse(self.layout.data).static_shape != target.shape:
             raise VerifyException(f"scheduled.copy: the layout does not deal a tile of {target.shape}")
         if (self.trip is None) != (self.trips is None):
-            raise VerifyException("scheduled.copy: a trip without trips, or the other way round")
+            raise VerifyException("scheduled.copy: a trip without trips, or vice versa")
         if self.trip is not None and (self.trip.data.num_dims, self.trip.data.num_symbols) != (0, len(self.symbols)):
             raise VerifyException(f"scheduled.copy: {self.trip.data} does not give a trip")
 
@@ -418,7 +418,7 @@ class MmaWaitOp(PlainOp):
 
     def verify_(self) -> None:
         if self.pending.value.data < 0:
-            raise VerifyException("scheduled.mma_wait: fewer than no products are pending")
+            raise VerifyException("scheduled.mma_wait: a negative number of pending MMAs")
         if self.result.type != self.accumulator.type:
             raise VerifyException("scheduled.mma_wait: the result is not where the accumulator is")
 

@@ -195,7 +195,7 @@ class ForOp(PlainOp):
     def verify_(self) -> None:
         end = AffineMap(0, 0, (AffineExpr.constant(0),)) if self.end is None else self.end.data
         if end.num_dims or end.num_symbols != len(self.symbols) or len(end.results) != 1:
-            raise VerifyException(f"tile.for: {end} does not say where {len(self.symbols)} symbols end the loop")
+            raise VerifyException(f"tile.for: {end} does not define the end of the loop by {len(self.symbols)} symbols")
         carried = [o.type for o in self.initial]
         block = self.body.block
         if [a.type for a in block.args[1:]] != carried or [r.type for r in self.results] != carried:

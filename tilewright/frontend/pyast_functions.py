@@ -44,7 +44,7 @@ def handler(*names: str) -> Callable[[Handler], Handler]:
 # What to write in a kernel for the functions of arrays that have no handler.
 _INSTEAD = {
     "cond": "use `tw.where`, or `if` on compile-time values",
-    "einsum": "use `tw.dot`, or products and `tw.sum`",
+    "einsum": "use `tw.dot`, or multiplications and `tw.sum`",
     "empty": "use `tw.zeros`",
     "fori_loop": "use `for t in range(n)`",
     "gelu": "write `0.5 * x * (1 + tw.erf(x * 0.7071067811865476))`",

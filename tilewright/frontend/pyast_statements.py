@@ -169,7 +169,7 @@ class Compiler(Expressions):
         labels = [self._zone_label(item) for item in node.items]
         for inner in (each for statement in node.body for each in ast.walk(statement)):
             if isinstance(inner, ast.Return):
-                self.unsupported(inner, "`return` inside a zone", "return behind the `with`")
+                self.unsupported(inner, "`return` inside a zone", "return after the `with`")
         for label in labels:
             self.at(node, self.b.add, tile.zone(label, tile.BEGIN))
         self._block(node.body)
@@ -183,7 +183,7 @@ class Compiler(Expressions):
                 call, "`with` for anything but `tw.zone`", 'leave it out, or write `with tw.zone("name"):`'
             )
         if item.optional_vars is not None:
-            self.unsupported(item.optional_vars, "`as` behind a zone", "leave it out: a zone is no value")
+            self.unsupported(item.optional_vars, "`as` after a zone", "leave it out: a zone is no value")
         given = call.args[0] if len(call.args) == 1 and not call.keywords else None
         if not isinstance(given, ast.Constant) or not isinstance(given.value, str) or not given.value.strip():
             message = "the name of a zone is a text that is written out"

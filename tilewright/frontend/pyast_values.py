@@ -309,7 +309,7 @@ class LoopLocal:
     def what_is_wrong(self, name: str) -> tuple[str, str]:
         """Why the name cannot be read there, and what to do."""
         if self.where == f"the loop over `{name}`":
-            message = f"`{name}` has no value behind {self.where}, which runs in order"
+            message = f"`{name}` has no value after {self.where}, which runs in order"
             return message, f"assign `{name}` in the loop to another name, which has a value before it"
         return f"`{name}` is assigned only inside {self.where}", f"give `{name}` a value before it"
 

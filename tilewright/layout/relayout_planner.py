@@ -77,7 +77,7 @@ class Planner:
             if misfit is not None:
                 return misfit
         if any(digit.stride == 0 and digit.extent != 1 for digit in target.iters) and not shares_places(source, target):
-            return "elements would share a place"
+            return "elements would share an address"
         if set(target.partial) - set(source.partial):
             return "terms of a sum cannot be made from a finished value"
         return None
@@ -223,7 +223,7 @@ class Planner:
         seconds = bytes_ * granules / link.bytes_per_second + rounds * link.latency_s
         names = ", ".join(f"`{axis}`" for axis in far)
         reach = max(kind_of(axis) for axis in far)
-        return Step(move, target, reach, seconds, f"{bytes_:.0f} bytes a place over {names}, runs of {run} bytes")
+        return Step(move, target, reach, seconds, f"{bytes_:.0f} bytes a position over {names}, runs of {run} bytes")
 
     # ---- within a block ---------------------------------------------------------------------------------------------
 

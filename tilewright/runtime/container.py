@@ -134,7 +134,7 @@ def read(path: Path, find: Find | None = None) -> Contents:
     sections: list[bytes] = []
     for name, (offset, nbytes, digest) in zip(_SECTIONS, entries, strict=True):
         if not end <= offset <= offset + nbytes <= size:
-            raise _damaged(f"its section `{name}` lies outside it")
+            raise _damaged(f"its section `{name}` is outside of it")
         if any(content[end:offset]):
             raise _damaged(f"there is something before its section `{name}`")
         end = offset + nbytes
@@ -162,7 +162,7 @@ def _view(section: Bytes, constant: Constant, find: Find | None) -> Bytes:
         return part
     view = section[constant.offset : constant.offset + constant.nbytes]
     if len(view) != constant.nbytes:
-        raise _damaged("its constants are shorter than its manifest says")
+        raise _damaged("its constants are shorter than its manifest declares")
     return view
 
 
@@ -178,7 +178,7 @@ def _read_header(content: mmap.mmap, size: int) -> list[tuple[int, int, bytes]]:
     if content[_TABLE_END:_HEADER_BYTES] != _digest_of(content[:_TABLE_END]) or section_count != len(_SECTIONS):
         raise _damaged("its header does not match its checksum")
     if file_bytes != size:
-        raise _damaged(f"it has {size} bytes where its header says {file_bytes}")
+        raise _damaged(f"it has {size} bytes where its header declares {file_bytes}")
     return [_ENTRY.unpack_from(content, _PREFIX.size + i * _ENTRY.size) for i in range(len(_SECTIONS))]
 
 

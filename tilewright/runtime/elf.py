@@ -165,7 +165,7 @@ class _Part:
             if apply is None:
                 raise _unloadable(f"relocation {kind} of `{name}` in `{section.name}` is not supported")
             if at >= section.size:
-                raise _unloadable(f"a relocation of `{name}` lies outside `{section.name}`")
+                raise _unloadable(f"a relocation of `{name}` is outside of `{section.name}`")
             place = Place(
                 image,
                 start + at,

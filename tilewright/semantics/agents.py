@@ -91,7 +91,7 @@ class Team:
             self._hand_over()
 
     def wait(self, ready: Callable[[], bool], waits_for: Callable[[], str]) -> None:
-        """Go on when `ready()`.
+        """Wait until `ready()`.
 
         Raises:
             DeadlockError: no thread can make progress.

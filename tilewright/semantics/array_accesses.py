@@ -1,4 +1,4 @@
-"""What the warps of a block do to arrays that the block writes, and whether that is in order.
+"""Race detection on arrays that a block writes: accesses of its warps must be ordered.
 
 An element that one thread writes and another one touches needs something between that orders them (`clocks.py`); what a
 thread does itself it does in order. Of a tile with copies in several lanes it is unspecified which of them reads.

@@ -1,4 +1,4 @@
-"""The memory that the warps of a block share, by physical place, and who did what to each of its cells.
+"""The memory that the warps of a block share, by physical address, and the accesses to each of its cells.
 
 It is pessimistic: what a copy copies is there when a thread has waited for it and no sooner, and a cell that one thread
 writes and another one touches needs something between that orders them (`clocks.py`). What one lane touches, its warp
@@ -73,7 +73,7 @@ class Ring:
 
 @dataclass(frozen=True)
 class Plan:
-    """Where the buffers and barriers of a block begin and end, in bytes, and its cells: no element of a buffer is
+    """Address ranges of the buffers and barriers of a block, in bytes, and its cells: no element of a buffer is
     smaller. `has_commits`: MMAs end at barriers."""
 
     starts: dict[Placed, int]
@@ -197,7 +197,7 @@ class BlockMemory:
         self._put(buffer, places, values)
 
     def contents(self, buffer: Buffer) -> Tensor:
-        """What a buffer holds now."""
+        """The contents of a buffer."""
         return self._data.view(buffer.dtype.numpy)[buffer.places // buffer.dtype.itemsize]
 
     def _note_reads(self, shares: Sequence[tuple[int, Cells]], who: str) -> None:
@@ -281,7 +281,7 @@ class BlockMemory:
             self._check(late, cells, self._written_by, f"{who} what {{}} wrote")
 
     def _check_fenced(self, shares: Sequence[tuple[int, Cells]], who: str) -> None:
-        """What warps wrote is seen by what works asynchronously."""
+        """Check that writes of warps are visible to asynchronous operations."""
         for row, cells in shares:
             writer = self._writer[cells]
             late = (writer < self._clocks.warps) & (self._written[cells] > self._clocks.fenced[row, writer])
@@ -343,7 +343,7 @@ class BlockMemory:
         self._arriving[cells] = self._name(who)
 
     def finish_write(self, buffer: Buffer, values: Tensor, column: int, clock: int, who: str) -> None:
-        """It has been written, in the name of a column of the clocks."""
+        """Record a write, in the name of a column of the clocks."""
         cells = self._all_cells_of(buffer)
         self._arriving[cells] = 0
         self._writer[cells] = column
@@ -370,7 +370,7 @@ class BlockMemory:
         self._note_reads([(row, cells) for row in rows or agent.rows], self._names[number])
 
     def finish_read_at(self, agent: Agent, cells: Cells, number: int, column: int, clock: int) -> None:
-        """The same, in the name of a column of the clocks."""
+        """Record the end of a read, in the name of a column of the clocks."""
         self._end_reading(agent, cells, number)
         self._reads[column, cells] = clock
         self._read_by[cells] = self._name(self._names[number])

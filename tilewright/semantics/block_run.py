@@ -93,7 +93,7 @@ class Product:
 
 
 class BlockPlan:
-    """What is the same for all blocks of a region: where its buffers are, its roles and barriers."""
+    """The plan that all blocks of a region share: addresses of buffers, roles and barriers."""
 
     def __init__(self, region: scheduled.ParallelOp) -> None:
         self.cluster = region.blocks_of_cluster
@@ -300,7 +300,7 @@ class BlockRun:
         self.team.pause()
 
     def fence(self) -> None:
-        """What the warps of the role wrote is seen by what works asynchronously after a barrier."""
+        """Make writes of the role's warps visible to asynchronous operations that follow a barrier."""
         self.clocks.fence(self.agent.rows)
 
     # ---- what works asynchronously ----------------------------------------------------------------------------------
@@ -327,7 +327,7 @@ class BlockRun:
         self.team.pause()
 
     def tensor_store(self, buffer: Buffer, who: str) -> Tensor:
-        """What a buffer holds, which the machine reads from now on."""
+        """The contents of a buffer that a tensor store starts to read."""
         reads = self.memory.start_read(self.agent, buffer, who)
         self._stores[self.agent.name].append((reads, who))
         self.team.pause()
@@ -346,7 +346,7 @@ class BlockRun:
         self.team.pause()
 
     def read_for_product(self, buffer: Buffer, who: str) -> tuple[Tensor, tuple[Cells, int]]:
-        """What an MMA that begins reads of a buffer, and the note that it does."""
+        """The contents of an MMA's operand buffer, and the token of the read."""
         reads = self.memory.start_read(self.agent, buffer, who)
         return self.memory.contents(buffer), reads
 
@@ -382,7 +382,7 @@ class BlockRun:
         self._commit([mbarrier], who)
 
     def mma_commit_everywhere(self, op: asynchronous.MbarrierOp, number: int, who: str) -> None:
-        """The same at a barrier of each block of the cluster."""
+        """An arrival of MMAs at a barrier of each block of the cluster."""
         self._commit(self._everywhere(op, number, who), who)
 
     def _commit(self, mbarriers: Sequence[Mbarrier], who: str) -> None:

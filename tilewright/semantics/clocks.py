@@ -19,8 +19,9 @@ Clocked = np.ndarray[Any, Any]
 
 @dataclass
 class Sent:
-    """What is passed on: the clocks that are known, those whose writes are seen by what works asynchronously, those
-    whose operations on tensor memory are known, and those that came before in time, known or not."""
+    """The clocks that a signal passes on: those that are known, those whose writes are seen by what works
+    asynchronously, those whose operations on tensor memory are known, and those that came before in time, known or
+    not."""
 
     seen: Clocked
     fenced: Clocked
@@ -50,7 +51,7 @@ class Clocks:
         self.now = np.ones(warps, np.int32)
 
     def nothing(self) -> Sent:
-        """What is known in the beginning."""
+        """The initial clocks."""
         return Sent(*(np.zeros_like(self.seen[0]) for _ in range(4)))
 
     def floor(self, rows: Sequence[int]) -> Clocked:
@@ -71,7 +72,7 @@ class Clocks:
         return not behind.any()
 
     def release(self, rows: Sequence[int]) -> Sent:
-        """What some warps know together, and what they did."""
+        """The union of the clocks of some warps, including their own events."""
         sent = Sent(*(table[rows].max(axis=0) for table in (self.seen, self.fenced, self.tensor, self.came)))
         sent.seen[rows] = sent.came[rows] = self.now[rows]
         sent.tensor[rows] = self.told[rows, rows]
@@ -96,28 +97,28 @@ class Clocks:
         self.now[rows] += 1
 
     def passed_in_time(self, row: int) -> Clocked:
-        """What came before what a warp does now."""
+        """The clocks before the current event of a warp."""
         came = self.came[row].copy()
         came[row] = self.now[row]
         self.now[row] += 1
         return came
 
     def fence(self, rows: Sequence[int]) -> None:
-        """What each of some warps did is seen by what works asynchronously, where a barrier is between."""
+        """Make events of some warps visible to asynchronous operations that follow a barrier."""
         self.fenced[rows, rows] = self.now[rows]
         self.now[rows] += 1
 
     def fence_tensor_before(self, rows: Sequence[int]) -> None:
-        """What each of some warps did in tensor memory goes with what it indicates others."""
+        """Pass tensor memory events of some warps on with their next signals."""
         self.told[rows, rows] = self.now[rows]
         self.now[rows] += 1
 
     def fence_tensor_after(self, rows: Sequence[int]) -> None:
-        """What some warps were notified of tensor memory comes before what they do there."""
+        """Order tensor memory events that some warps were notified of before their own."""
         self.tensor[rows] = np.maximum(self.tensor[rows], self.told[rows])
 
     def of_products(self, row: int) -> Sent:
-        """What the end of MMAs indicates that a warp began: nothing of what warps did, but what had arrived."""
+        """The clocks that the completion of a warp's MMAs passes on: arrivals only, no events of warps."""
         sent = self.release([row])
         for clocks in (sent.seen, sent.fenced, sent.tensor):
             clocks[: self.warps] = 0

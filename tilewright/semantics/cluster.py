@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Flying(Protocol):
-    """Something under way. What is of one `sequence` arrives one after the other."""
+    """An operation in flight. Operations of one `sequence` complete in order."""
 
     @property
     def name(self) -> str: ...
@@ -28,7 +28,7 @@ class Flying(Protocol):
     def sequence(self) -> object: ...
 
     def land(self) -> None:
-        """It arrives."""
+        """Complete the operation."""
         ...
 
 

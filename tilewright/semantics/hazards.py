@@ -1,4 +1,4 @@
-"""What can be wrong with the order of what a block of warps, or a grid of cores, does."""
+"""Hazards of thread blocks and of grids of cores: races, deadlocks, unmatched phases."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tilewright.errors import CompilerBug, SourceLocation
 
 
 class HazardError(CompilerBug):
-    """A scheduled kernel whose parts get in each other's way, or wait for what does not come."""
+    """A scheduled kernel has a race, or waits for an event that is never signalled."""
 
 
 class RaceError(HazardError):
@@ -22,7 +22,7 @@ class DeadlockError(HazardError):
 
 
 class CoreHazard(HazardError):
-    """What is wrong in a program of a grid of cores.
+    """A hazard of a program for a grid of cores.
 
     Attributes:
         kind: a name of this kind of mistake, which stays.

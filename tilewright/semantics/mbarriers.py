@@ -104,8 +104,8 @@ class Mbarrier:
         return self._coming(bytes)
 
     def coming_in_part(self, row: int, bytes: int, came: Clocked, who: str) -> int:
-        """The same of a copy to several blocks of a cluster, before which `came` came. What other blocks copy may come
-        before it is waited for."""
+        """A multicast copy, before which `came` arrived, is in flight. Copies of other blocks may arrive before they
+        are waited for."""
         if self._is_own(row):
             stamp = self.coming(row, bytes, who)
         else:
@@ -126,7 +126,7 @@ class Mbarrier:
         return self._stamp
 
     def come(self, bytes: int, who: str) -> None:
-        """They have come."""
+        """Record the arrival of the bytes."""
         self._coming_bytes -= bytes
         self._expected_bytes -= bytes
         self._complete(who)
@@ -149,7 +149,7 @@ class Mbarrier:
         return self._stamp
 
     def keep(self, who: str) -> None:
-        """It comes."""
+        """Record the arrival."""
         self._promised -= 1
         self._pending -= 1
         self._complete(who)

@@ -93,7 +93,7 @@ def _is_asynchronous(op: Operation) -> bool:
 
 
 def _taken(before: Tensor | Product, who: str) -> Tensor:
-    """What registers hold, with which `who` continues."""
+    """The contents of registers that `who` accumulates into."""
     if not isinstance(before, Product):
         return before
     before.goes_on = who

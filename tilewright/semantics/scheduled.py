@@ -105,7 +105,7 @@ class Interpreter(TileInterpreter):
         return self._run_of_block(op, values, block) if _is_of_block(type(op)) else None
 
     def _run_of_block(self, op: Operation, values: Values, block: BlockRun) -> Sequence[Any] | None:
-        """The same of an operation that blocks of warps may define."""
+        """Run an operation that blocks of warps may define."""
         if isinstance(op, scheduled.AllocOp):
             return [block.memory.buffer(op)]
         if isinstance(op, scheduled.StageOp):
@@ -233,7 +233,7 @@ def _mbarrier(op: _Everywhere | asynchronous.ExpectOp | asynchronous.AwaitOp, va
 
 
 def _mbarrier_everywhere(op: _Everywhere, values: Values) -> tuple[asynchronous.MbarrierOp, int]:
-    """What made the barriers of each block of a cluster, and the number of one of them."""
+    """The mbarriers of each block of a cluster, and the index of one of them."""
     made = op.mbarrier.owner
     assert isinstance(made, asynchronous.MbarrierOp)
     return made, _number(op.number.data, op, values)

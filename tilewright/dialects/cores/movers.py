@@ -231,7 +231,7 @@ class ScanOp(LinesOp):
     def verify_(self) -> None:
         super().verify_()
         if len(self.sources) != 1 or self.scratch:
-            raise VerifyException("cores.scan: one tile is scanned, at its place")
+            raise VerifyException("cores.scan: one tile is scanned, in place")
 
 
 @irdl_op_definition

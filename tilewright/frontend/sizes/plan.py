@@ -130,7 +130,7 @@ class PaddedProgram:
             for size, known, axis in zip(shape, self._family.shape(number), axes, strict=True):
                 expected = _extent(axis, extents)
                 if (size > known[0]) if expected is None else (size != expected):
-                    raise NotUniform(f"a size is {size}, where others say {expected}")
+                    raise NotUniform(f"a size is {size}, where others are {expected}")
 
         for number, axis, factors in self._claims:
             if trace.values[number].shape[axis] != _extent(factors, extents):

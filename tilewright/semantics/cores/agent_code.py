@@ -79,7 +79,7 @@ class AgentCode:
 
 
 def _noted(op: Operation, step: Step, agent: Agent) -> Action:
-    """What a step does, which the timeline notes."""
+    """The work of a step, for the timeline."""
     assert agent.world.timeline is not None
     return agent.world.timeline.noting(agent, op, step.make(agent))
 

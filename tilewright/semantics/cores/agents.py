@@ -56,10 +56,10 @@ class Stamp(NamedTuple):
 
 
 class Resource(Protocol):
-    """What a thread may wait for."""
+    """A resource that a thread may wait for."""
 
     def wait_text(self, agent: Agent) -> str:
-        """What the thread waits for, and what there is."""
+        """The amount that the thread waits for, and the present one."""
         ...
 
     def providers(self, agent: Agent) -> Sequence[Agent]:
@@ -170,11 +170,11 @@ class Agent:
     # ---- what it knows ----------------------------------------------------------------------------------------------
 
     def stamp(self, op: Operation) -> Stamp:
-        """What the thread does now."""
+        """A stamp of the thread's current operation."""
         return Stamp(self.column, self.clock, self, op)
 
     def tell(self) -> Knowledge:
-        """What it knows, with what it did; what it does from now on is not among it."""
+        """A snapshot of its clocks, including its own events so far; its own clock advances."""
         told = self.vector.copy()
         self.clock += 1
         self.vector[self.column] = self.clock
@@ -235,7 +235,7 @@ class Mover(Agent):
         return stamp
 
     def written_to(self, core: Core) -> Written:
-        """What a number that goes to a core comes after: what was written to the core before."""
+        """The writes to a core that precede a semaphore value sent to it."""
         return self.column + CORE_WRITES, self.sent.get(core, 0)
 
     def has_come(self, agent: Agent, stamp: Stamp) -> bool:

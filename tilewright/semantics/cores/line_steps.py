@@ -1,4 +1,4 @@
-"""What movers do along the lines of a tile: scans and sorts, element by element."""
+"""Steps of movers along the rows of a tile: scans and sorts, element by element."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the queues of a program are in the memory of each core, and whether they have room there."""
+"""Addresses of a program's queues in L1, and a check that they fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What movers do with whole pages, and with numbers of semaphores.
+"""Steps of movers on whole pages and on semaphores.
 
 Bytes are moved when a transfer begins; when they may be used is a matter of clocks, by which whoever touches them
 before is found, and of the time at which a barrier ends and a semaphore's number comes. On one network, a number that a
@@ -420,7 +420,7 @@ _NOTHING = np.zeros(0, np.int32)
 
 
 def _message(own: Mover, op: Operation, other: Core) -> Message:
-    """What goes with a number to another core."""
+    """The message with a semaphore value to another core."""
     stamp = own.stamp(op)
     if not own.world.checks:
         return Message(own, op, stamp, _NOTHING, (0, 0), ())

@@ -1,4 +1,4 @@
-"""What a mover stores beyond the edges of an array, in pages that it fetched."""
+"""Padding that a mover stores beyond the edges of an array, in pages that it loaded."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What of a run depends on the program, the machine and where arrays are alone: it is worked out once, and kept with
-the program for as long as that stays as it is."""
+"""Parts of a run that depend only on the program, the machine and array placements: they are computed once, and kept
+with the program for as long as that stays as it is."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class QueuePlan:
 
 @dataclass(frozen=True)
 class ArrayUse:
-    """What a program does with an array. `is_once`: no element of it is to be written again."""
+    """The use of an array by a program. `is_once`: no element of it is to be written again."""
 
     is_written: bool
     is_once: bool
@@ -57,8 +57,7 @@ class SemaphorePlan:
 
 
 class Prepared:
-    """What is known of a program, each part as soon as it is asked for. `is_proven`: nothing was found in it that is
-    wrong whatever the order."""
+    """Facts of a program, computed on demand. `is_proven`: nothing was found in it that is wrong whatever the order."""
 
     def __init__(self, kernel: tile.KernelOp, program: cores.ProgramOp, grid: CoreGrid) -> None:
         self._kernel, self._program, self._grid = kernel, program, grid
@@ -78,7 +77,7 @@ class Prepared:
 
     @cached_property
     def narrow(self) -> np.dtype[Any] | None:
-        """What floats in registers of 16 bits are rounded to."""
+        """The type to which floats in registers of 16 bits are rounded."""
         if self._program.wide is not None:
             return None
         names = {cores.queue_type(queue.result).format.data for queue in self._program.queues}
@@ -129,7 +128,7 @@ class Prepared:
 def prepared_for(
     kernel: tile.KernelOp, program: cores.ProgramOp, grid: CoreGrid, placements: Sequence[Placement | None]
 ) -> Prepared:
-    """What is known of a program of a kernel, whose arrays are placed."""
+    """Facts of the program of a kernel, whose arrays are placed."""
     facts = [grid, *placements, *_facts(kernel)]
     kept = program.kept.get(Prepared)
     if kept is None or kept[0] != facts:

@@ -159,14 +159,14 @@ class Queue:
     # ---- which pages ------------------------------------------------------------------------------------------------
 
     def full_slots(self, agent: Agent, op: Operation, pages: Pages) -> Pages:
-        """Where pages are in memory that are counted from the front."""
+        """Memory slots of pages that are counted from the front."""
         first, last = _ends(pages)
         if last >= self.waited or first < 0:
             raise self._not_waited(agent, op, last if first >= 0 else first)
         return shifted(pages, self._keep_whole(self.front, last + 1, agent, op))
 
     def free_slots(self, agent: Agent, op: Operation, pages: Pages) -> Pages:
-        """The same of pages that are counted from the back."""
+        """Memory slots of pages that are counted from the back."""
         first, last = _ends(pages)
         if last >= self.reserved or first < 0:
             page = last if first >= 0 else first

@@ -171,7 +171,7 @@ def never_written(slot: int, agent: Agent, op: Operation) -> Exception:
 
 @dataclass(eq=False, slots=True)
 class Operands:
-    """What an operation's pages were unpacked to. `first_ready`, `last_ready`: when the first page and the last are
+    """The source registers of an operation's pages. `first_ready`, `last_ready`: when the first page and the last are
     there; `known`: what unpack knew then; `math_ends`: when the operation has used them, once that is known."""
 
     pages: int

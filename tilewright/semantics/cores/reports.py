@@ -100,7 +100,7 @@ def location_of(op: Operation) -> SourceLocation | None:
 
 
 def place(agent: Agent, op: Operation, trips: tuple[int, ...] | None = None) -> str:
-    """Where something is."""
+    """The position of an operation in a program, for messages."""
     at = agent.trips_of(op) if trips is None else trips
     of = f" of trip {', '.join(map(str, at))}" if at else ""
     return f"`{op.name}`{of} in {agent.name}"

@@ -37,7 +37,7 @@ _LATEST_BEGIN_CYCLES = 500.0
 
 @dataclass(frozen=True)
 class ProgramRun:
-    """What a program did.
+    """Statistics of a run.
 
     Attributes:
         cycles, seconds: from its launch to its end.
@@ -122,7 +122,7 @@ def _give_arrays(
 
 
 def _run_of(world: World, agents: Sequence[Agent], queues: int) -> ProgramRun:
-    """What threads did that have ended."""
+    """Statistics of a run whose threads have ended."""
     cycles = max((agent.time for agent in agents), default=0.0)
     cycles = max(cycles, world.now)
     highest = [max(core.queues[i].highest for core in world.cores.values()) for i in range(queues)]
@@ -197,7 +197,7 @@ def _set_up(program: cores.ProgramOp, prepared: Prepared, world: World) -> None:
 
 
 def _vectors(world: World, count: int) -> Iterator[Knowledge]:
-    """What each of so many threads knows in the beginning. Without checks no thread asks: all have the same."""
+    """Initial clocks of so many threads. Without checks they are unused: all have the same."""
     if not world.checks:
         return itertools.repeat(np.zeros(world.columns, np.int32))
     return iter(np.zeros((count, world.columns), np.int32))

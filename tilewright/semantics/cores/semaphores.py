@@ -21,8 +21,8 @@ _MOST_ARRIVALS = 256
 
 
 class Message(NamedTuple):
-    """What comes with a number from another core: when it was sent, what whoever waits for it knows then, and what of
-    the sender's writes came to the core before it."""
+    """A semaphore value from another core: the time it was sent, the clocks that it passes on, and the sender's writes
+    that arrived at the core before it."""
 
     sender: Mover
     op: Operation

@@ -1,4 +1,4 @@
-"""What a generated program is made of: for each operation that a thread takes part in, what it does there."""
+"""Steps of generated programs: the work of a thread in each operation that it takes part in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What unpack does: it copies pages of queues to the source registers."""
+"""Steps of unpack: it copies pages of queues to the source registers."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ class _Reading:
         self._cuts = cuts and self.queue.format.name == "f32"
 
     def values(self, given: Argument) -> Array:
-        """What is read now: numbers face by face, or nothing where they are not computed."""
+        """The elements that are read, face by face; nothing if values are not computed."""
         queue, agent = self.queue, self._agent
         slots = queue.full_slots(agent, self._op, self._pages(given))
         if self._checks:

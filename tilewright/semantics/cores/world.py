@@ -1,4 +1,4 @@
-"""What the threads of a program share: the time, the machine, the arrays, and what is counted."""
+"""Shared state of the threads of a program: time, machine, arrays and counters."""
 
 from __future__ import annotations
 

@@ -13,11 +13,11 @@ from tilewright.semantics.cores.reports import name_of
 from tilewright.semantics.cores.static_walk import TooLongError
 
 _ALLOWED = {COMPUTE: "the units", DRAM: "the banks of DRAM", NETWORK: "the networks"}
-# What the cores wait for most, and what would help.
+# The bottlenecks of the cores.
 _LIMITS = {
-    "compute": "what computes",
-    "reader": "what brings the pages",
-    "writer": "what takes the results",
+    "compute": "the compute thread",
+    "reader": "the reader",
+    "writer": "the writer",
     "dram": "DRAM, which all cores share",
 }
 

@@ -192,7 +192,7 @@ def scatter(node: Node, *operands: Array) -> Any:
         raise node.malformed(f"a window of {tuple(sizes)} does not fit {x.shape}")
     windows = _windows(node, x, tuple(sizes), indices, numbers.get("index_vector_dim", 0), mapped, paired, pairs)
     if len(windows.batch) + len(inner) != update.ndim:
-        raise node.malformed(f"updates with {update.ndim} axes for {len(windows.batch)} axes of places")
+        raise node.malformed(f"updates with {update.ndim} axes for {len(windows.batch)} batch axes")
     return _scattered(node, list(inputs), list(updates), windows, dict(zip(shown, sorted(inner), strict=True)))
 
 
